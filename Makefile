@@ -1,0 +1,39 @@
+# Every target sets up what it needs. It takes Python 3.11, make and a C compiler; nothing else.
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test check static lock clean
+help:
+	@echo "make demo    a deep-research run over this project's own documents, on vLLM"
+	@echo "make test    the whole test suite"
+	@echo "make check   format, lint, types, layers, tests"
+	@echo "make lock    resolve requirements/cpu.lock anew from pyproject.toml"
+
+$(INSTALLED): requirements/cpu.lock requirements/install.sh pyproject.toml
+	sh requirements/install.sh $(VENV)
+
+demo: $(INSTALLED)
+	$(BIN)/orchestrate run deep-research "How is a deadline divided over the stages of a run?" \
+		--corpus docs --deadline 60s --verbose --out demo-output
+	$(BIN)/orchestrate show
+
+test: $(INSTALLED)
+	$(BIN)/pytest
+
+static: $(INSTALLED)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: static test
+
+lock: $(INSTALLED)
+	UV_FIND_LINKS="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)" \
+	$(BIN)/uv pip compile pyproject.toml --extra cpu --extra dev --extra postgres \
+		--excludes requirements/excludes.txt --python-version 3.11 \
+		--no-header --no-annotate --upgrade --output-file requirements/cpu.lock
+
+clean:
+	rm -rf $(VENV) demo-output .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
