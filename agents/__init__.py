@@ -1,0 +1,1 @@
+"""Ready pipelines and the tools they use."""

@@ -1,0 +1,1 @@
+"""Deep research over a folder of documents, with a deadline."""

@@ -1,0 +1,1 @@
+"""What is known about a request before and while it runs: length bounds."""

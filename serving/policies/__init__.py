@@ -1,0 +1,1 @@
+"""Scheduling policies: pure functions from a StepView to a Plan."""

@@ -1,0 +1,220 @@
+"""Our scheduler inside vLLM: ask the policy, honour the plan.
+
+vLLM's scheduler interface is not public, so vLLM is pinned exactly and a contract test names
+every attribute that is touched here.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.request import RequestStatus
+
+from serving.engine.plan_queue import PlanQueue
+from serving.engine.tracker import StepTimer
+from serving.engine.translate import Ledger
+from serving.errors import InvalidSlo, dropped_stop_reason, rejected_stop_reason
+from serving.policies.table import PolicySpec
+from serving.view import Plan, Policy, StepView, plan_faults
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.scheduler import Scheduler as _VllmScheduler
+    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.request import Request
+else:
+    _VllmScheduler = object  # the mixin stands before the vLLM class in each class below
+
+logger = init_logger("vllm.orchestrate")  # under vLLM's root, so that its handlers show it
+
+CONFIG_KEY = "orchestrate"
+"""Where our settings lie in vLLM's ``additional_config``."""
+
+NEVER = 1 << 62
+"""A step number that is never reached: a request that waits for it is paused."""
+
+
+class SloSchedulerMixin(_VllmScheduler):
+    """Plans at every arrival and end, and when the last plan runs out; else the plan holds."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.waiting = PlanQueue()
+        # `running` is kept in plan order, so that under memory pressure vLLM's first-come rule
+        # (the last in `running` gives way) evicts what the plan ranks last.
+        self.policy = SchedulingPolicy.FCFS
+        self.ledger = Ledger()
+        self.timer = StepTimer()
+        self._own_step_tokens: int = self.max_num_scheduled_tokens
+        self._paused: dict[str, int] = {}  # request id -> the step number to restore
+        self._rank: dict[str, int] = {}
+        self._ended: list[tuple[int, EngineCoreOutput]] = []
+        self._rejected: dict[str, InvalidSlo] = {}
+        self._plan_due = True
+        self._plan_ends_step = 0
+        self._plan_ends_s = math.inf
+        self._short_of_room = False
+        settings = (self.vllm_config.additional_config or {}).get(CONFIG_KEY, {})
+        self.use_policy(PolicySpec.from_json(settings.get("policy", {"name": "fcfs"})))
+        logger.info("scheduler class %s, policy %s", type(self).__name__, self.policy_spec.name)
+
+    def use_policy(self, spec: PolicySpec) -> None:
+        """Plan by this policy from the next step on."""
+        self.policy_spec = spec
+        self._decide: Policy = spec.build()
+        self._plan_due = True
+
+    def add_request(self, request: Request) -> None:
+        """Take a request; one with malformed tags ends at its caller in the next step."""
+        if not self.requests:
+            self.timer.idle()
+        error = self.ledger.admit(request)
+        if error is not None:
+            self._rejected[request.request_id] = error
+        super().add_request(request)
+        self._plan_due = True
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """One step of vLLM's own scheduler, over what the plan admits."""
+        if self._plan_has_ended():
+            self._honour(*self._make_plan())
+        if self._short_of_room:
+            self._evict_last_paused()
+        num_running = len(self.running)
+        output = super().schedule(throttle_prefills)
+        if len(self.running) > num_running:
+            self.running.sort(key=self._running_key)
+        self._short_of_room = self._is_short_of_room(output)
+        scheduled = output.num_scheduled_tokens
+        self.ledger.computed(scheduled)
+        decodes = sum(1 for tokens in scheduled.values() if tokens == 1)
+        self.timer.step(
+            self.ledger.clock(),
+            decode_tokens=decodes,
+            prefill_tokens=output.total_num_scheduled_tokens - decodes,
+        )
+        return output
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """vLLM's own, and the ends of those that were dropped or rejected."""
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
+            scheduler_output, model_runner_output
+        )
+        for client_index, ended in self._ended:
+            outputs.setdefault(client_index, EngineCoreOutputs()).outputs.append(ended)
+        self._ended.clear()
+        return outputs
+
+    def has_requests(self) -> bool:
+        """Whether a step is needed: to compute, or to tell callers of an end."""
+        return bool(self._ended) or super().has_requests()
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        """Every ended request passes here, whatever ended it."""
+        self._plan_due = True
+        self._paused.pop(request.request_id, None)
+        self._rejected.pop(request.request_id, None)
+        self.ledger.forget([request.request_id])
+        return super()._free_request(request, delay_free_blocks=delay_free_blocks)
+
+    def _plan_has_ended(self) -> bool:
+        return (
+            self._plan_due
+            or self.current_step >= self._plan_ends_step
+            or self.ledger.clock() >= self._plan_ends_s
+        )
+
+    def _make_plan(self) -> tuple[StepView, Plan]:
+        for request_id, error in list(self._rejected.items()):
+            self._end(request_id, rejected_stop_reason(error))
+        view = self.ledger.view(
+            running=self.running,
+            waiting=[*self.waiting, *self.kv_holding_waiting],
+            paused=self._paused,
+            slots=self.max_num_active_reqs,
+            step_tokens=self._own_step_tokens,
+            token_s=self.timer.token_s,
+            prefill_token_s=self.timer.prefill_token_s,
+        )
+        plan = self._decide(view)
+        faults = plan_faults(view, plan)
+        assert not faults, f"policy {self.policy_spec.name}: {'; '.join(faults)}"
+        return view, plan
+
+    def _honour(self, view: StepView, plan: Plan) -> None:
+        for request_id, reason in plan.drop:
+            self._end(request_id, dropped_stop_reason(reason))
+        self._rank = {request_id: rank for rank, request_id in enumerate(plan.order)}
+        for request in [r for r in self.running if r.request_id in plan.preempt]:
+            self._evict(request)
+        for request in self.running:
+            self._set_paused(request, request.request_id not in plan.run)
+        self.running.sort(key=self._running_key)
+        self.waiting.follow({request_id: self._rank[request_id] for request_id in plan.run})
+        self.max_num_scheduled_tokens = plan.step_tokens or self._own_step_tokens
+        self._plan_due = False
+        self._plan_ends_step = self.current_step + plan.steps
+        self._plan_ends_s = plan.until_s
+
+    def _running_key(self, request: Request) -> tuple[bool, float]:
+        request_id = request.request_id
+        return (request_id in self._paused, self._rank.get(request_id, math.inf))
+
+    def _set_paused(self, request: Request, pause: bool) -> None:
+        """A paused request keeps its KV cache and its slot, and is left out of the steps."""
+        request_id = request.request_id
+        if pause and request_id not in self._paused:
+            self._paused[request_id] = request.next_decode_eligible_step
+            request.next_decode_eligible_step = NEVER
+        elif not pause and request_id in self._paused:
+            request.next_decode_eligible_step = self._paused.pop(request_id)
+
+    def _is_short_of_room(self, output: SchedulerOutput) -> bool:
+        """Whether somebody in the plan still waits, for a slot or for memory."""
+        if not self._paused or not self.waiting:
+            return False
+        if output.total_num_scheduled_tokens >= self.max_num_scheduled_tokens:
+            return False  # it only waits for the next step's tokens
+        return not self._is_blocked_waiting_status(self.waiting.peek_request().status)
+
+    def _evict_last_paused(self) -> None:
+        paused = [request for request in self.running if request.request_id in self._paused]
+        if paused:
+            self._evict(max(paused, key=self._running_key))
+
+    def _evict(self, request: Request) -> None:
+        self._set_paused(request, False)
+        self.running.remove(request)
+        self._preempt_request(
+            request, time.monotonic(), drop_stale_output=self.requires_kv_delivery
+        )
+
+    def _end(self, request_id: str, stop_reason: str) -> None:
+        """End a request at its caller, with a stop reason that names the error."""
+        for request in self.finish_requests(request_id, RequestStatus.FINISHED_ABORTED):
+            output = EngineCoreOutput(
+                request_id=request_id,
+                new_token_ids=[],
+                finish_reason=FinishReason.ABORT,
+                stop_reason=stop_reason,
+                events=request.take_events(),
+                trace_headers=request.trace_headers,
+            )
+            self._ended.append((request.client_index, output))
+
+
+class SloScheduler(SloSchedulerMixin, Scheduler):
+    """For platforms without asynchronous scheduling, the CPU among them."""
+
+
+class SloAsyncScheduler(SloSchedulerMixin, AsyncScheduler):
+    """For GPUs: deriving from Scheduler there would switch asynchronous scheduling off."""

@@ -1,0 +1,140 @@
+"""What a caller asks of an engine and what it gets back; the same for every engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from serving.errors import StructuredOutputInvalid
+from serving.slo import BEST_EFFORT, Slo
+
+Role = Literal["system", "user", "assistant", "tool"]
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a chat."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One LLM call.
+
+    Attributes:
+        prompt: a plain prompt, completed as it stands, or the turns of a chat.
+        max_tokens: most output tokens; None: what the model's context leaves.
+        schema: JSON schema that the output must satisfy; None: free text.
+        slo: what the call is promised.
+        priority: lower is earlier, for the policies that look at it.
+        seed: same seed, same tokens; None: fresh randomness.
+    """
+
+    request_id: str
+    prompt: str | tuple[Message, ...]
+    max_tokens: int | None = None
+    temperature: float = 0.7
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+    slo: Slo = BEST_EFFORT
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one call."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The finished answer to one request.
+
+    Attributes:
+        ttft_s: seconds from submission to the first token.
+        e2el_s: seconds from submission to the last.
+    """
+
+    request_id: str
+    text: str
+    finish_reason: FinishReason
+    usage: Usage
+    ttft_s: float
+    e2el_s: float
+
+    def parsed(self) -> Any:
+        """The text as JSON; raises StructuredOutputInvalid where it is none."""
+        try:
+            return json.loads(self.text)
+        except ValueError as error:
+            raise StructuredOutputInvalid(self.request_id, self.finish_reason, str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New text of a growing answer; the last chunk carries the completion."""
+
+    text: str
+    completion: Completion | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine is, for records and for people.
+
+    Attributes:
+        name: embedded, remote, or a test double's name.
+        random_weights: the model's text is meaningless, and every output must say so.
+        scheduler: the scheduler class that drives the engine; "" where it is not ours.
+    """
+
+    name: str
+    model: str
+    random_weights: bool
+    max_model_tokens: int | None
+    scheduler: str = ""
+    policy: str = ""
+
+
+class Engine(Protocol):
+    """Runs LLM calls. Every call ends in a completion or a named ServingError."""
+
+    @property
+    def info(self) -> EngineInfo:
+        """What this engine is; complete once it has started."""
+        ...
+
+    async def start(self) -> None:
+        """Make the engine ready; idempotent."""
+        ...
+
+    def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        """Submit a request and yield its text as it grows; closing the iterator aborts it."""
+        ...
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Submit a request and wait for its answer; cancelling aborts it."""
+        ...
+
+    async def close(self) -> None:
+        """End every request still running with EngineClosed, and free the engine."""
+        ...
+
+
+async def last_completion(chunks: AsyncIterator[Chunk]) -> Completion:
+    """The completion at the end of a stream."""
+    completion = None
+    async for chunk in chunks:
+        completion = chunk.completion
+    assert completion is not None, "a stream ends in a completion or an error"
+    return completion

@@ -1,0 +1,67 @@
+"""The policies by name, in a form that crosses processes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from serving.errors import InvalidEngineConfig
+from serving.policies.calm_published import calm_published
+from serving.policies.orderings import edf, fcfs
+from serving.view import Plan, Policy
+
+POLICIES: Mapping[str, Callable[..., Plan]] = {
+    "fcfs": fcfs,
+    "edf": edf,
+    "calm_published": calm_published,
+}
+DEFAULT_POLICY = "calm_published"
+
+Parameter = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """A policy's name and parameters: JSON-safe, so it reaches an engine in another process.
+
+    Raises:
+        InvalidEngineConfig: an unknown policy, or a parameter that it does not take.
+    """
+
+    name: str = DEFAULT_POLICY
+    params: Mapping[str, Parameter] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in POLICIES:
+            raise InvalidEngineConfig("policy", self.name, f"know {', '.join(POLICIES)}")
+        accepted = [
+            name
+            for name, parameter in inspect.signature(POLICIES[self.name]).parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        ]
+        for name in self.params:
+            if name not in accepted:
+                raise InvalidEngineConfig(
+                    "policy", f"{self.name}({name}=...)", f"takes {', '.join(accepted)}"
+                )
+
+    def build(self) -> Policy:
+        """The policy itself: a pure function of a view."""
+        return partial(POLICIES[self.name], **self.params)
+
+    def to_json(self) -> dict[str, object]:
+        """What `from_json` reads."""
+        return {"name": self.name, "params": dict(self.params)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any] | str) -> PolicySpec:
+        """Read a spec from a mapping or its JSON text; raises InvalidEngineConfig."""
+        try:
+            data = json.loads(document) if isinstance(document, str) else document
+            return cls(name=str(data["name"]), params=dict(data.get("params", {})))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidEngineConfig("policy", document, f"not a policy spec: {error}") from None

@@ -1,0 +1,217 @@
+"""What a request is promised, and how the promise travels to the scheduler.
+
+On the wire an SLO is a flat mapping of ``slo_*`` tags (vLLM's ``SamplingParams.extra_args``; over
+HTTP ``vllm_xargs``). Times are seconds from the request's arrival at the engine, so that two
+machines never compare clocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import NamedTuple
+
+from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
+from serving.errors import InvalidSlo
+
+TAG_PREFIX = "slo_"
+
+TagValue = str | int | float | list[float]
+
+
+class SloKind(StrEnum):
+    """What counts as goodput. Source: Wu (2025), chapter 3."""
+
+    LATENCY = "latency"  # token i counts if delivered by TTFT + i * TBT
+    DEADLINE = "deadline"  # all tokens count if the request ends by its deadline
+    COMPOUND = "compound"  # all tokens of all calls count if the last call ends by the run's
+    BEST_EFFORT = "best_effort"  # no promise, yet no starvation
+
+
+class OnLate(StrEnum):
+    """What becomes of a request whose deadline cannot be met any more."""
+
+    CONTINUE = "continue"  # late is still useful: after feasible work, before best effort
+    BEST_EFFORT = "best_effort"  # runs when nothing better wants the slot
+    DROP = "drop"  # ends at its caller as RequestDropped
+
+
+class FutureWork(NamedTuple):
+    """The learned rest of a run after this stage."""
+
+    calls: float
+    prefill_tokens: float
+    decode_tokens: float
+    critical_s: float  # seconds on the critical path
+    tool_s: float
+
+
+# Defaults of the thesis' API: Wu (2025), chapter 5.
+DEFAULT_TTFT_S = 5.0
+DEFAULT_TBT_S = 0.2
+DEFAULT_LATENCY_WAITING_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slo:
+    """One request's promise. All times in seconds from its arrival at the engine.
+
+    Attributes:
+        deadline_s: end-to-end latency of this request, or of its stage for a compound one.
+        ttft_s, tbt_s: targets of the latency kind.
+        waiting_s: longest time unscheduled before the request is dropped; None: never.
+        program, stage: run id and stage index of a compound request.
+        final_s: the run's own deadline.
+        length: output-length quantiles, None when nothing is known.
+        stage_calls: calls expected in this stage; the slowest one governs the stage.
+        future: the learned rest of the run, None when nothing is known.
+        weight: goodput weight.
+        user: key for fairness.
+    Raises:
+        InvalidSlo: a value is out of range, or the kind lacks what it needs.
+    """
+
+    kind: SloKind = SloKind.BEST_EFFORT
+    deadline_s: float | None = None
+    ttft_s: float = DEFAULT_TTFT_S
+    tbt_s: float = DEFAULT_TBT_S
+    waiting_s: float | None = None
+    on_late: OnLate = OnLate.BEST_EFFORT
+    program: str = ""
+    stage: int = 0
+    final_s: float | None = None
+    length: LengthSketch | None = None
+    stage_calls: int = 1
+    future: FutureWork | None = None
+    weight: float = 1.0
+    user: str = ""
+
+    def __post_init__(self) -> None:
+        needs_deadline = self.kind in (SloKind.DEADLINE, SloKind.COMPOUND)
+        if needs_deadline and self.deadline_s is None:
+            raise InvalidSlo("slo_deadline_s", None, f"kind {self.kind} needs a deadline")
+        if not needs_deadline and self.deadline_s is not None:
+            raise InvalidSlo(
+                "slo_deadline_s",
+                self.deadline_s,
+                f"kind {self.kind} has none; set slo_kind to deadline or compound",
+            )
+        for name in ("deadline_s", "ttft_s", "tbt_s", "waiting_s", "final_s", "weight"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InvalidSlo(TAG_PREFIX + name, value, "must be a finite number above 0")
+        if self.stage < 0:
+            raise InvalidSlo("slo_stage", self.stage, "must not be negative")
+        if self.stage_calls < 1:
+            raise InvalidSlo("slo_stage_calls", self.stage_calls, "must be at least 1")
+        if self.waiting_s is None and self.kind is SloKind.LATENCY:
+            object.__setattr__(self, "waiting_s", DEFAULT_LATENCY_WAITING_S)
+
+
+BEST_EFFORT = Slo()
+
+
+def to_tags(slo: Slo) -> dict[str, TagValue]:
+    """The wire form of an SLO: flat, JSON-safe, only what differs from the defaults."""
+    tags: dict[str, TagValue] = {}
+    for field in fields(Slo):
+        value = getattr(slo, field.name)
+        if value == field.default:
+            continue
+        if isinstance(value, LengthSketch):
+            tags["slo_length_q"] = [float(tokens) for tokens in value.tokens]
+        elif isinstance(value, FutureWork):
+            tags["slo_future"] = [float(part) for part in value]
+        elif isinstance(value, StrEnum):
+            tags[TAG_PREFIX + field.name] = value.value
+        else:
+            tags[TAG_PREFIX + field.name] = value
+    return tags
+
+
+def from_tags(tags: Mapping[str, object] | None) -> Slo:
+    """Parse and validate the wire form; keys without the prefix belong to others.
+
+    Raises:
+        InvalidSlo: an unknown ``slo_*`` key, a wrong type, or a value out of range.
+    """
+    values: dict[str, object] = {}
+    for key, value in (tags or {}).items():
+        if not key.startswith(TAG_PREFIX):
+            continue
+        try:
+            name, parse = _TAGS[key]
+        except KeyError:
+            raise InvalidSlo(key, value, f"unknown tag; known: {', '.join(_TAGS)}") from None
+        values[name] = parse(key, value)
+    return Slo(**values) if values else BEST_EFFORT  # type: ignore[arg-type]
+
+
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidSlo(key, value, "must be a number")
+    return float(value)
+
+
+def _whole(key: str, value: object) -> int:
+    number = _number(key, value)
+    if not number.is_integer():
+        raise InvalidSlo(key, value, "must be a whole number")
+    return int(number)
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidSlo(key, value, "must be a string")
+    return value
+
+
+def _numbers(key: str, value: object, count: int) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or len(value) != count:
+        raise InvalidSlo(key, value, f"must be a list of {count} numbers")
+    numbers = tuple(_number(key, item) for item in value)
+    if not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise InvalidSlo(key, value, "must hold finite numbers of at least 0")
+    return numbers
+
+
+def _sketch(key: str, value: object) -> LengthSketch:
+    numbers = _numbers(key, value, len(LENGTH_LEVELS))
+    try:
+        return LengthSketch(numbers)
+    except ValueError as error:
+        raise InvalidSlo(key, value, str(error)) from None
+
+
+def _future(key: str, value: object) -> FutureWork:
+    return FutureWork(*_numbers(key, value, len(FutureWork._fields)))
+
+
+def _one_of(choices: type[StrEnum]) -> Callable[[str, object], StrEnum]:
+    def parse(key: str, value: object) -> StrEnum:
+        try:
+            return choices(_text(key, value))
+        except ValueError:
+            raise InvalidSlo(key, value, f"must be one of {', '.join(choices)}") from None
+
+    return parse
+
+
+_TAGS: dict[str, tuple[str, Callable[[str, object], object]]] = {
+    "slo_kind": ("kind", _one_of(SloKind)),
+    "slo_deadline_s": ("deadline_s", _number),
+    "slo_ttft_s": ("ttft_s", _number),
+    "slo_tbt_s": ("tbt_s", _number),
+    "slo_waiting_s": ("waiting_s", _number),
+    "slo_on_late": ("on_late", _one_of(OnLate)),
+    "slo_program": ("program", _text),
+    "slo_stage": ("stage", _whole),
+    "slo_final_s": ("final_s", _number),
+    "slo_length_q": ("length", _sketch),
+    "slo_stage_calls": ("stage_calls", _whole),
+    "slo_future": ("future", _future),
+    "slo_weight": ("weight", _number),
+    "slo_user": ("user", _text),
+}
