@@ -1,0 +1,110 @@
+"""Where the code that runs now stands: its run, its step, its deadline (ContextVars)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.causality import CausalLog
+from orchestrator.deadlines import StageDeadline, StageDeadlines
+from orchestrator.errors import OutsideRun
+from orchestrator.identity import Scope
+from patterns.nodes import Kind
+
+if TYPE_CHECKING:
+    from orchestrator.clock import Clock
+    from orchestrator.events import Listener
+    from orchestrator.recorder import RunRecorder
+    from serving.generation import Engine
+
+
+@dataclass(slots=True)
+class CallTrace:
+    """One call of a live run. Times are absolute on the run's clock; ended_s is None until then."""
+
+    node: int
+    kind: Kind
+    identity: str
+    stage: int
+    began_s: float
+    deadline: StageDeadline
+    ended_s: float | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class LiveRun:
+    """A run in progress and what its primitives need. deadline_at_s is infinity without one."""
+
+    id: str
+    flow: str
+    engine: Engine
+    recorder: RunRecorder
+    clock: Clock
+    emit: Listener
+    started_s: float
+    deadline_at_s: float
+    stage_deadlines: StageDeadlines
+    causality: CausalLog = field(default_factory=CausalLog)
+    calls: list[CallTrace] = field(default_factory=list)
+
+    def since_start_s(self, at_s: float | None = None) -> float:
+        """Seconds from the run's start to a moment on its clock; to now by default."""
+        return (self.clock.now_s() if at_s is None else at_s) - self.started_s
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the current code stands within a run."""
+
+    run: LiveRun
+    scope: Scope
+    deadline_at_s: float
+    stage_calls: int = 1
+
+    def remaining_s(self) -> float:
+        """Seconds until the deadline here; infinity without one, negative past it."""
+        return self.deadline_at_s - self.run.clock.now_s()
+
+
+_position: ContextVar[Position | None] = ContextVar("orchestrate_position", default=None)
+
+
+def current(what: str) -> Position:
+    """The position of the code that runs now; OutsideRun, naming `what`, if there is none."""
+    position = _position.get()
+    if position is None:
+        raise OutsideRun(what)
+    return position
+
+
+def current_or_none() -> Position | None:
+    """The position of the code that runs now, if it runs within a flow."""
+    return _position.get()
+
+
+@contextmanager
+def at(position: Position) -> Iterator[Position]:
+    """Run a block at another position."""
+    token = _position.set(position)
+    try:
+        yield position
+    finally:
+        _position.reset(token)
+
+
+def moved(position: Position, **changes: Any) -> Position:
+    """A position that differs in some fields; its deadline can only come earlier."""
+    changed = replace(position, **changes)
+    assert changed.deadline_at_s <= position.deadline_at_s, "children only shorten a deadline"
+    return changed
+
+
+def none_if_infinite(seconds: float) -> float | None:
+    """Infinity, our word for no deadline, as records and people write it."""
+    return None if math.isinf(seconds) else seconds

@@ -1,0 +1,166 @@
+"""flow, step and tool: plain async functions made known to the runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+
+from orchestrator.calls import tool_call
+from orchestrator.context import Position, at, current_or_none, moved
+from orchestrator.durations import seconds_of
+from orchestrator.events import StepStarted
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Flow(Generic[P, R]):
+    """An async function that runs as a recorded run, with a deadline.
+
+    Awaiting it inside another flow makes it a step of that flow's run; elsewhere it is a run of
+    its own, in the runtime that is open, or in one opened for it.
+    """
+
+    body: Callable[P, Awaitable[R]]
+    name: str
+    deadline_s: float | None = None
+    expected_stages: int | None = None
+    run_id: str | None = None
+
+    def options(
+        self, *, deadline: str | float | None = None, run_id: str | None = None
+    ) -> Flow[P, R]:
+        """The same flow under another deadline, or for a run of a given id."""
+        deadline_s = self.deadline_s if deadline is None else seconds_of(deadline)
+        return replace(self, deadline_s=deadline_s, run_id=run_id or self.run_id)
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the flow and return its result; raises what its body raises."""
+        position = current_or_none()
+        if position is not None:
+            async with _entered(position, self.name):
+                return await self.body(*args, **kwargs)
+        from orchestrator.wiring import shared_runtime
+
+        async with shared_runtime() as runtime:
+            result = await runtime.run(self, *args, **kwargs)
+        return result.value
+
+
+@overload
+def flow(body: Callable[P, Awaitable[R]], /) -> Flow[P, R]: ...
+
+
+@overload
+def flow(
+    *,
+    deadline: str | float | None = None,
+    stages: int | None = None,
+    name: str | None = None,
+) -> Callable[[Callable[P, Awaitable[R]]], Flow[P, R]]: ...
+
+
+def flow(
+    body: Callable[..., Any] | None = None,
+    /,
+    *,
+    deadline: str | float | None = None,
+    stages: int | None = None,
+    name: str | None = None,
+) -> Any:
+    """Make an async function a flow.
+
+    Args:
+        deadline: end to end, from the start of the run ("60s", or seconds); None: none.
+        stages: how many stages of calls a run is expected to have, until that is learned.
+        name: what runs are recorded under; the function's own name by default.
+    Raises:
+        InvalidDuration: the deadline is no positive time.
+    """
+
+    def decorate(body: Callable[P, Awaitable[R]]) -> Flow[P, R]:
+        return Flow(
+            body=body,
+            name=name or _name_of(body),
+            deadline_s=None if deadline is None else seconds_of(deadline),
+            expected_stages=stages,
+        )
+
+    return decorate if body is None else decorate(body)
+
+
+def step(body: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Make an async function a step: recorded under its call path, with its LLM calls.
+
+    Outside a run it is the plain function.
+    """
+    return _wrapped(body, _entered)
+
+
+def tool(body: Callable[P, R] | Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """Make a function a tool: recorded as one call of the run's graph.
+
+    A plain function runs in a thread, so that it does not hold up the other branches. Outside a
+    run it is the plain function.
+    """
+    if inspect.iscoroutinefunction(body):
+        return _wrapped(body, _used)
+
+    @functools.wraps(body)
+    async def in_thread(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(cast("Callable[P, R]", body), *args, **kwargs)
+
+    return _wrapped(in_thread, _used)
+
+
+def _wrapped(
+    body: Callable[P, Awaitable[R]],
+    around: Callable[[Position, str], AbstractAsyncContextManager[None]],
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    name = _name_of(body)
+
+    @functools.wraps(body)
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        position = current_or_none()
+        if position is None:
+            return await body(*args, **kwargs)
+        async with around(position, name):
+            return await body(*args, **kwargs)
+
+    return wrapper
+
+
+@asynccontextmanager
+async def _entered(position: Position, name: str) -> AsyncIterator[None]:
+    """Run a block as a step: its start recorded before it, its end after."""
+    run = position.run
+    scope = position.scope.enter(name)
+    await run.recorder.step_started(scope.path, name)
+    run.emit(StepStarted(run.id, scope.path, name, run.since_start_s()))
+    error: BaseException | None = None
+    with at(moved(position, scope=scope)):
+        try:
+            yield
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            await run.recorder.step_ended(scope.path, error)
+
+
+@asynccontextmanager
+async def _used(position: Position, name: str) -> AsyncIterator[None]:
+    """Run a block as a tool's call."""
+    with at(moved(position, scope=position.scope.enter(name))) as here:
+        async with tool_call(here, name):
+            yield
+
+
+def _name_of(body: Callable[..., Any]) -> str:
+    return str(getattr(body, "__name__", type(body).__name__)).replace("_", "-")

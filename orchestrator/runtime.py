@@ -1,0 +1,215 @@
+"""Executes runs: one engine, one store, any number of flows at once."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import secrets
+import socket
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from orchestrator.causality import own_task
+from orchestrator.clock import Clock, SystemClock
+from orchestrator.context import CallTrace, LiveRun, Position, at, none_if_infinite
+from orchestrator.deadlines import StageDeadlines
+from orchestrator.errors import DeadlineExceeded
+from orchestrator.events import Event, Listener, RunFinished, RunStarted
+from orchestrator.identity import Scope
+from orchestrator.learning import pattern_record
+from orchestrator.recorder import RunRecorder, status_of
+from serving.generation import Engine
+from store.records import RunRecord
+from store.session import Store
+
+if TYPE_CHECKING:
+    from orchestrator.flow import Flow
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """One stage of a run. Times in seconds from the run's start; None: no deadline, not ended."""
+
+    stage: int
+    calls: tuple[str, ...]
+    started_s: float
+    ended_s: float | None
+    sub_deadline_s: float | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult(Generic[R]):
+    """What a run came to."""
+
+    value: R
+    run_id: str
+    deadline_s: float | None
+    elapsed_s: float
+    stages: tuple[StageReport, ...]
+
+    @property
+    def in_time(self) -> bool:
+        """Whether the run ended by its deadline."""
+        return self.deadline_s is None or self.elapsed_s <= self.deadline_s
+
+
+class Runtime:
+    """Runs flows on one engine, recorded in one store. Made by `open_runtime`.
+
+    Args:
+        record_text: keep prompts, answers, arguments and results in the store. By default it
+            holds no plain text.
+        on_event: told of everything that happens, for display.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        record_text: bool = False,
+        on_event: Listener | None = None,
+    ) -> None:
+        self.engine = engine
+        self.store = store
+        self._clock = clock or SystemClock()
+        self._record_text = record_text
+        self._on_event = on_event
+
+    async def run(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
+        """Execute a flow as a run of its own.
+
+        Raises:
+            DeadlineExceeded: the flow's deadline passed first; what was done is recorded.
+            StoreError: the run could not be recorded.
+            And whatever the flow's body raises.
+        """
+        await self.engine.start()
+        live = self._live(flow)
+        await live.recorder.run_started(
+            self._record(live, flow.deadline_s), argument_text=_shown_arguments(args, kwargs)
+        )
+        self._emit(RunStarted(live.id, live.flow, flow.deadline_s))
+        # A task of its own, so that nothing of the run's context is left in the caller's.
+        return await asyncio.create_task(self._execute(live, flow, args, kwargs))
+
+    async def _execute(
+        self, live: LiveRun, flow: Flow[P, R], args: Any, kwargs: Any
+    ) -> RunResult[R]:
+        own_task()
+        error: BaseException | None = None
+        result_text = ""
+        try:
+            with at(Position(live, Scope(), live.deadline_at_s)):
+                value = await _by_deadline(flow, args, kwargs)
+            result_text = str(value)
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            elapsed_s = live.since_start_s()
+            ended_at = self._clock.wall()
+            await live.recorder.run_ended(
+                ended_at=ended_at,
+                elapsed_s=elapsed_s,
+                error=error,
+                result_text=result_text,
+                pattern=pattern_record(live, ended_at) if error is None else None,
+            )
+            self._emit(RunFinished(live.id, str(status_of(error)), elapsed_s))
+        return RunResult(
+            value=value,
+            run_id=live.id,
+            deadline_s=flow.deadline_s,
+            elapsed_s=elapsed_s,
+            stages=stage_reports(live),
+        )
+
+    def _live(self, flow: Flow[P, R]) -> LiveRun:
+        run_id = flow.run_id or secrets.token_hex(6)
+        started_s = self._clock.now_s()
+        deadline_at_s = math.inf if flow.deadline_s is None else started_s + flow.deadline_s
+        return LiveRun(
+            id=run_id,
+            flow=flow.name,
+            engine=self.engine,
+            recorder=RunRecorder(
+                self.store,
+                self._clock,
+                run_id=run_id,
+                started_s=started_s,
+                record_text=self._record_text,
+            ),
+            clock=self._clock,
+            emit=self._emit,
+            started_s=started_s,
+            deadline_at_s=deadline_at_s,
+            stage_deadlines=StageDeadlines(
+                deadline_at_s=deadline_at_s, expected_stages=flow.expected_stages
+            ),
+        )
+
+    def _record(self, live: LiveRun, deadline_s: float | None) -> RunRecord:
+        info = self.engine.info
+        return RunRecord(
+            id=live.id,
+            flow=live.flow,
+            started_at=self._clock.wall(),
+            deadline_s=deadline_s,
+            engine=info.name,
+            model=info.model,
+            policy=info.policy,
+            random_weights=info.random_weights,
+            process_id=os.getpid(),
+            host=socket.gethostname(),
+        )
+
+    def _emit(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:
+    """The stages of a run, first to last, each with the calls made in it."""
+    by_stage: dict[int, list[CallTrace]] = defaultdict(list)
+    for call in live.calls:
+        by_stage[call.stage].append(call)
+    reports = []
+    for stage, calls in sorted(by_stage.items()):
+        ends = [call.ended_s for call in calls if call.ended_s is not None]
+        sub_deadline_s = none_if_infinite(live.since_start_s(calls[0].deadline.at_s))
+        reports.append(
+            StageReport(
+                stage=stage,
+                calls=tuple(call.identity for call in calls),
+                started_s=live.since_start_s(calls[0].began_s),
+                ended_s=live.since_start_s(max(ends)) if ends else None,
+                sub_deadline_s=sub_deadline_s,
+                source="" if sub_deadline_s is None else calls[0].deadline.source,
+            )
+        )
+    return tuple(reports)
+
+
+async def _by_deadline(flow: Flow[Any, R], args: Any, kwargs: Any) -> R:
+    if flow.deadline_s is None:
+        return await flow.body(*args, **kwargs)
+    try:
+        async with asyncio.timeout(flow.deadline_s) as limit:
+            return await flow.body(*args, **kwargs)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        raise DeadlineExceeded(flow.name, flow.deadline_s) from None
+
+
+def _shown_arguments(args: Any, kwargs: Any) -> str:
+    named = [f"{name}={value!r}" for name, value in kwargs.items()]
+    return ", ".join([*(repr(value) for value in args), *named])

@@ -1,0 +1,64 @@
+"""Every setting, read once from the environment (`ORCHESTRATE_*`), then frozen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import platformdirs
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from orchestrator.errors import InvalidSettings
+
+EMBEDDED = "embedded"
+
+
+def default_store() -> str:
+    """The store used where none is named: a SQLite file in the user's data folder."""
+    return f"sqlite:///{platformdirs.user_data_path('orchestrate') / 'orchestrate.db'}"
+
+
+class Settings(BaseSettings):
+    """How to reach an engine and a store.
+
+    Attributes:
+        store: any SQLAlchemy URL, sqlite:///file or postgresql://...
+        engine: "embedded" for vLLM in this process, or the URL of an OpenAI-compatible server.
+        model: a Hugging Face id, a folder, or "demo" (tiny, random weights, meaningless text).
+        policy, policy_params: the scheduling policy of the embedded engine.
+        record_text: keep prompts and answers in the store; by default it holds no plain text.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="ORCHESTRATE_", frozen=True, extra="ignore")
+
+    store: str = Field(default_factory=default_store)
+    engine: str = EMBEDDED
+    model: str | None = None
+    policy: str | None = None
+    policy_params: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    slots: int = 64
+    step_tokens: int = 2048
+    max_model_tokens: int | None = None
+    kv_cache_bytes: int | None = None
+    dtype: str | None = None
+    seed: int = 0
+    api_key: str | None = None
+    record_text: bool = False
+    verbose: bool = False
+
+
+def read_settings(**overrides: Any) -> Settings:
+    """Settings from the environment; overrides that are not None win.
+
+    Raises:
+        InvalidSettings: a value does not fit; the message names its variable.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        complaints = [
+            f"ORCHESTRATE_{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+            for item in error.errors(include_url=False)
+        ]
+        raise InvalidSettings("; ".join(complaints)) from None

@@ -1,0 +1,112 @@
+"""The composition root: settings -> engine, store, runtime."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from orchestrator.events import Listener
+from orchestrator.runtime import Runtime
+from orchestrator.settings import EMBEDDED, Settings, read_settings
+from serving.engine.config import DEMO_MODEL, EngineConfig
+from serving.generation import Engine
+from serving.policies.table import DEFAULT_POLICY, PolicySpec
+from store.session import open_store
+
+_opened: ContextVar[Runtime | None] = ContextVar("orchestrate_runtime", default=None)
+
+
+@dataclass(slots=True)
+class _Shared:
+    """A runtime that several flows use at once, closed by the last of them."""
+
+    lock: asyncio.Lock
+    users: int = 0
+    runtime: Runtime | None = None
+    resources: AsyncExitStack | None = None
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def open_runtime(
+    settings: Settings | None = None,
+    *,
+    engine: Engine | None = None,
+    on_event: Listener | None = None,
+) -> AsyncIterator[Runtime]:
+    """Open a store and an engine; flows awaited in the block run there.
+
+    Args:
+        settings: read from the environment by default.
+        engine: used instead of the one that the settings name; closed at the end all the same.
+    Raises:
+        StoreError, ServingError: what could not be opened, and how to mend it.
+    """
+    settings = settings or read_settings()
+    async with AsyncExitStack() as resources:
+        store = await open_store(settings.store)
+        resources.push_async_callback(store.close)
+        used = engine or engine_of(settings)
+        resources.push_async_callback(used.close)
+        runtime = Runtime(used, store, record_text=settings.record_text, on_event=on_event)
+        token = _opened.set(runtime)
+        try:
+            yield runtime
+        finally:
+            _opened.reset(token)
+
+
+@asynccontextmanager
+async def shared_runtime() -> AsyncIterator[Runtime]:
+    """The runtime that is open here; else one shared by all who ask while somebody uses it."""
+    opened = _opened.get()
+    if opened is not None:
+        yield opened
+        return
+    shared = _shared.setdefault(asyncio.get_running_loop(), _Shared(asyncio.Lock()))
+    async with shared.lock:
+        if shared.runtime is None:
+            shared.resources = AsyncExitStack()
+            shared.runtime = await shared.resources.enter_async_context(open_runtime())
+        runtime = shared.runtime
+        shared.users += 1
+    try:
+        yield runtime
+    finally:
+        async with shared.lock:
+            shared.users -= 1
+            if not shared.users and shared.resources is not None:
+                resources, shared.resources, shared.runtime = shared.resources, None, None
+                await resources.aclose()
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """The embedded engine's configuration; raises InvalidEngineConfig."""
+    return EngineConfig(
+        model=settings.model or DEMO_MODEL,
+        policy=PolicySpec(settings.policy or DEFAULT_POLICY, settings.policy_params),
+        slots=settings.slots,
+        step_tokens=settings.step_tokens,
+        max_model_tokens=settings.max_model_tokens,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        dtype=settings.dtype,
+        seed=settings.seed,
+        verbose=settings.verbose,
+    )
+
+
+def engine_of(settings: Settings) -> Engine:
+    """The engine that the settings name, not yet started."""
+    if settings.engine == EMBEDDED:
+        from serving.engine.embedded import EmbeddedEngine
+
+        return EmbeddedEngine(engine_config(settings))
+    from serving.engine.remote import RemoteEngine
+
+    return RemoteEngine(settings.engine, model=settings.model, api_key=settings.api_key)

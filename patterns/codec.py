@@ -1,0 +1,279 @@
+"""Pattern graphs as bytes: small, versioned and checked.
+
+Two views of a run, each a document of its own:
+
+- **nodes** (`encode`, `decode`): the whole graph, every call and dependency.
+- **stages** (`encode_stages`, `decode_stages`): one super-node per stage. A realistic workflow
+  takes at most 200 bytes.
+
+What a document keeps exactly: order, kinds, identities, edges, counts. What it rounds, in either
+view:
+
+- token counts: exact below 64; above, to within 1/64 (1.6%);
+- seconds: to the nearest 2**-20 s (about a microsecond), then to within 1/128 (0.8%); together at
+  most 2**-20 s + seconds / 128.
+
+Rounding keeps order, and encoding what was decoded gives the same document again. Decoding
+bytes from anywhere ends in a pattern or in a CodecError, in memory bounded by the limits below.
+
+Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1
+(size of a stored pattern graph).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from patterns.errors import CorruptPattern, InvalidStage, PatternError, PatternTooLarge
+from patterns.graph import Edge, PatternGraph
+from patterns.nodes import Kind, LlmNode, Node, ToolNode
+from patterns.stages import CallCount, Stage
+from patterns.wire import CODEC_VERSION, Reader, Writer, quantise, restore, seal, unseal
+
+__all__ = [
+    "CODEC_VERSION",
+    "MAX_CALLS",
+    "MAX_EDGES",
+    "decode",
+    "decode_stages",
+    "encode",
+    "encode_stages",
+]
+
+MAX_CALLS = 1 << 17
+"""Most calls in one document of either view."""
+
+MAX_EDGES = 1 << 20
+"""Most edges in one document."""
+
+_TOKEN_BITS = 5
+_SECOND_BITS = 6
+_TICKS_PER_SECOND = 1 << 20
+
+
+def encode(graph: PatternGraph) -> bytes:
+    """The whole graph, in the order of its nodes; `graph.canonical()` makes the shorter document.
+
+    Raises:
+        PatternTooLarge: more than MAX_CALLS nodes, MAX_EDGES edges or 4 MiB of identities.
+    """
+    _check_size("nodes", len(graph.nodes), MAX_CALLS)
+    _check_size("edges", len(graph.edges), MAX_EDGES)
+    writer = Writer()
+    number_of = _write_identities(writer, {(node.kind, node.identity) for node in graph.nodes})
+    writer.number(len(graph.nodes))
+    # Columns, not rows: like stands by like, which deflates better.
+    for node in graph.nodes:
+        writer.number(number_of[node.kind, node.identity])
+    for node in graph.nodes:
+        if node.kind == "llm":
+            writer.number(quantise(node.input_tokens, _TOKEN_BITS))
+    for node in graph.nodes:
+        if node.kind == "llm":
+            writer.number(quantise(node.output_tokens, _TOKEN_BITS))
+    for node in graph.nodes:
+        _write_seconds(writer, node.seconds)
+    _write_parents(writer, graph.parents)
+    return seal("nodes", writer.body)
+
+
+def decode(data: bytes) -> PatternGraph:
+    """Inverse of `encode`, up to the rounding that the module's docstring states.
+
+    Raises:
+        CodecError: a subclass that says what is wrong with the bytes.
+    """
+    reader = Reader(unseal("nodes", data))
+    identities, num_llm = _read_identities(reader)
+    num_nodes = _read_calls(reader)
+    used = [_known(reader.number(), identities) for _ in range(num_nodes)]
+    llm = [place for place, number in enumerate(used) if number < num_llm]
+    inputs = {place: restore(reader.number(), _TOKEN_BITS) for place in llm}
+    outputs = {place: restore(reader.number(), _TOKEN_BITS) for place in llm}
+    seconds = [_read_seconds(reader) for _ in range(num_nodes)]
+    edges = _read_edges(reader, num_nodes)
+    reader.end()
+
+    def node(place: int) -> Node:
+        identity = identities[used[place]]
+        if place in inputs:
+            return LlmNode(identity, inputs[place], outputs[place], seconds[place])
+        return ToolNode(identity, seconds[place])
+
+    try:
+        return PatternGraph(tuple(map(node, range(num_nodes))), tuple(edges))
+    except PatternError as cause:
+        raise CorruptPattern(str(cause)) from cause
+
+
+def encode_stages(stages: Sequence[Stage]) -> bytes:
+    """A run's stages, from the first one on, without the members' node indexes.
+
+    Raises:
+        InvalidStage: the stages are not numbered 0, 1, 2, ...
+        PatternTooLarge: more than MAX_CALLS calls, or 4 MiB of identities.
+    """
+    _check_size("calls", sum(len(stage.members) for stage in stages), MAX_CALLS)
+    writer = Writer()
+    calls = {(call.kind, call.identity) for stage in stages for call in stage.calls}
+    number_of = _write_identities(writer, calls)
+    writer.number(len(stages))
+    for position, stage in enumerate(stages):
+        if stage.index != position:
+            raise InvalidStage(stage.index, "index", stage.index, f"{position}, its position")
+        writer.number(len(stage.calls))
+        for call in stage.calls:
+            writer.number(number_of[call.kind, call.identity])
+            writer.number(call.num_calls)
+        kinds = {call.kind for call in stage.calls}
+        if "llm" in kinds:
+            writer.number(quantise(stage.input_tokens, _TOKEN_BITS))
+            writer.number(quantise(stage.output_tokens, _TOKEN_BITS))
+            _write_seconds(writer, stage.seconds)
+        if "tool" in kinds:
+            _write_seconds(writer, stage.tool_seconds)
+    return seal("stages", writer.body)
+
+
+def decode_stages(data: bytes) -> tuple[Stage, ...]:
+    """Inverse of `encode_stages`, up to the rounding that the module's docstring states.
+
+    The members are numbered stage by stage, as in the canonical graph of the run.
+
+    Raises:
+        CodecError: a subclass that says what is wrong with the bytes.
+    """
+    reader = Reader(unseal("stages", data))
+    identities, num_llm = _read_identities(reader)
+    stages: list[Stage] = []
+    num_calls = 0
+    for index in range(_read_calls(reader)):
+        stage = _read_stage(reader, identities, num_llm, index=index, first_member=num_calls)
+        num_calls += len(stage.members)
+        stages.append(stage)
+    reader.end()
+    return tuple(stages)
+
+
+def _read_stage(
+    reader: Reader, identities: Sequence[str], num_llm: int, *, index: int, first_member: int
+) -> Stage:
+    calls: list[CallCount] = []
+    num_calls = 0
+    for _ in range(reader.count()):
+        number, count = _known(reader.number(), identities), reader.number()
+        calls.append(CallCount(identities[number], "llm" if number < num_llm else "tool", count))
+        num_calls += count
+        if first_member + num_calls > MAX_CALLS:
+            raise CorruptPattern("too many calls")
+    kinds = {call.kind for call in calls}
+    input_tokens = output_tokens = 0
+    seconds = tool_seconds = 0.0
+    if "llm" in kinds:
+        input_tokens = restore(reader.number(), _TOKEN_BITS)
+        output_tokens = restore(reader.number(), _TOKEN_BITS)
+        seconds = _read_seconds(reader)
+    if "tool" in kinds:
+        tool_seconds = _read_seconds(reader)
+    try:
+        return Stage(
+            index=index,
+            members=tuple(range(first_member, first_member + num_calls)),
+            calls=tuple(calls),
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            seconds=seconds if "llm" in kinds else tool_seconds,
+            tool_seconds=tool_seconds,
+        )
+    except PatternError as cause:
+        raise CorruptPattern(str(cause)) from cause
+
+
+def _check_size(what: str, found: int, limit: int) -> None:
+    if found > limit:
+        raise PatternTooLarge(what, found, limit)
+
+
+def _write_identities(writer: Writer, calls: set[tuple[Kind, str]]) -> dict[tuple[Kind, str], int]:
+    """Write each (kind, identity) once, the LLM's first; return the number of each."""
+    for kind in ("llm", "tool"):
+        writer.texts(sorted(identity for its_kind, identity in calls if its_kind == kind))
+    return {call: number for number, call in enumerate(sorted(calls))}
+
+
+def _read_identities(reader: Reader) -> tuple[list[str], int]:
+    """Return all identities by number, and how many of them are LLM's: the first ones."""
+    llm, tools = reader.texts(), reader.texts()
+    return llm + tools, len(llm)
+
+
+def _known(number: int, identities: Sequence[str]) -> int:
+    if number >= len(identities):
+        raise CorruptPattern("a call has no identity")
+    return number
+
+
+def _read_calls(reader: Reader) -> int:
+    num_calls = reader.count()
+    if num_calls > MAX_CALLS:
+        raise CorruptPattern("too many calls")
+    return num_calls
+
+
+def _write_seconds(writer: Writer, seconds: float) -> None:
+    writer.number(quantise(round(seconds * _TICKS_PER_SECOND), _SECOND_BITS))
+
+
+def _read_seconds(reader: Reader) -> float:
+    return restore(reader.number(), _SECOND_BITS) / _TICKS_PER_SECOND
+
+
+def _write_parents(writer: Writer, parents: Iterable[tuple[int, ...]]) -> None:
+    """For each node 0 if it has the former one's parents, else 1 + the number of runs of them.
+
+    A run is a range of adjacent indexes, written as a distance and its length - 1: the first
+    one's distance is from the node back to the start (signed), the others' from run to run.
+    """
+    former: tuple[int, ...] = ()
+    for node, its_parents in enumerate(parents):
+        if its_parents == former:
+            writer.number(0)
+            continue
+        former = its_parents
+        runs = list(_runs(its_parents))
+        writer.number(1 + len(runs))
+        end = None
+        for start, stop in runs:
+            if end is None:
+                writer.signed(node - start)
+            else:
+                writer.number(start - end - 1)
+            writer.number(stop - start - 1)
+            end = stop
+
+
+def _runs(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Half-open ranges that ascending indexes are made of."""
+    start = 0
+    for place in range(1, len(indexes) + 1):
+        if place == len(indexes) or indexes[place] != indexes[place - 1] + 1:
+            yield indexes[start], indexes[place - 1] + 1
+            start = place
+
+
+def _read_edges(reader: Reader, num_nodes: int) -> list[Edge]:
+    edges: list[Edge] = []
+    parents: list[int] = []
+    for node in range(num_nodes):
+        code = reader.number()
+        if code:
+            parents = []
+            end: int | None = None
+            for _ in range(code - 1):
+                start = node - reader.signed() if end is None else end + 1 + reader.number()
+                end = start + reader.number() + 1
+                if start < 0 or end > num_nodes:
+                    raise CorruptPattern("an edge leads nowhere")
+                parents.extend(range(start, end))
+        if len(edges) + len(parents) > MAX_EDGES:
+            raise CorruptPattern("too many edges")
+        edges.extend((parent, node) for parent in parents)
+    return edges

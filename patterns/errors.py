@@ -1,0 +1,142 @@
+"""What can be wrong with a pattern, and whose fault it is.
+
+Every error keeps its constructor's arguments, so it survives pickling between processes.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+
+class PatternError(Exception):
+    """Base of every error that this package raises on purpose."""
+
+
+class InvalidNode(PatternError):
+    """A call was recorded with a value that no call can have; mend the recorder."""
+
+    def __init__(self, identity: object, field: str, value: object, rule: str) -> None:
+        super().__init__(identity, field, value, rule)
+
+    def __str__(self) -> str:
+        return "node {!r}: {} is {!r}, but must be {}".format(*self.args)
+
+
+class InvalidStage(PatternError):
+    """A stage's summary contradicts itself."""
+
+    def __init__(self, index: int, field: str, value: object, rule: str) -> None:
+        super().__init__(index, field, value, rule)
+
+    def __str__(self) -> str:
+        return "stage {}: {} is {!r}, but must be {}".format(*self.args)
+
+
+class InvalidEdge(PatternError):
+    """An edge does not lead from one node of the graph to another."""
+
+    def __init__(self, parent: object, child: object, rule: str) -> None:
+        super().__init__(parent, child, rule)
+
+    def __str__(self) -> str:
+        return "edge {!r} -> {!r}: {}".format(*self.args)
+
+
+class CyclicGraph(PatternError):
+    """Some calls wait for each other, so none of them could have begun."""
+
+    def __init__(self, cycle: tuple[Any, ...]) -> None:
+        """Take one cycle: each node once, in the direction of its edges."""
+        super().__init__(cycle)
+        self.cycle = cycle
+
+    def __str__(self) -> str:
+        shown = [repr(node) for node in (*self.cycle, *self.cycle[:1])]
+        if len(shown) > 12:
+            shown[6:-5] = [f"({len(shown) - 11} more)"]
+        return f"these calls depend on each other: {' -> '.join(shown)}"
+
+
+class InvalidPrefix(PatternError):
+    """A prefix was asked for with a negative number of stages."""
+
+    def __init__(self, num_stages: int) -> None:
+        super().__init__(num_stages)
+
+    def __str__(self) -> str:
+        return "a prefix has 0 stages or more, not {}".format(*self.args)
+
+
+class NotDirected(PatternError):
+    """A graph without directions does not say which call came first."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(found)
+
+    def __str__(self) -> str:
+        return "expected a networkx.DiGraph, got {}".format(*self.args)
+
+
+class MissingAttribute(PatternError):
+    """A node of a networkx graph lacks an attribute that its kind needs."""
+
+    def __init__(self, label: Hashable, attribute: str, found: tuple[str, ...]) -> None:
+        super().__init__(label, attribute, found)
+
+    def __str__(self) -> str:
+        label, attribute, found = self.args
+        has = ", ".join(found) or "none"
+        return f"node {label!r} has no attribute {attribute!r} (it has: {has})"
+
+
+class WrongAttribute(PatternError):
+    """A node of a networkx graph has an attribute of a wrong type or value."""
+
+    def __init__(self, label: Hashable, attribute: str, value: object, rule: str) -> None:
+        super().__init__(label, attribute, value, rule)
+
+    def __str__(self) -> str:
+        return "node {!r}: attribute {} is {!r}, but must be {}".format(*self.args)
+
+
+class CodecError(PatternError):
+    """Base of what encoding and decoding raise."""
+
+
+class UnknownVersion(CodecError):
+    """The document was written by another version of this program."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(found, known)
+
+    def __str__(self) -> str:
+        return "pattern document of version {}; this program reads version {}".format(*self.args)
+
+
+class WrongView(CodecError):
+    """The document is sound, but holds the other view: stages for nodes, or nodes for stages."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(found, expected)
+
+    def __str__(self) -> str:
+        return "the document holds {}, not {}".format(*self.args)
+
+
+class CorruptPattern(CodecError):
+    """The bytes are no document of ours, or were damaged; the original is lost."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return "not a pattern document: {}".format(*self.args)
+
+
+class PatternTooLarge(CodecError):
+    """A pattern has more of something than a document may hold."""
+
+    def __init__(self, what: str, found: int, limit: int) -> None:
+        super().__init__(what, found, limit)
+
+    def __str__(self) -> str:
+        return "{}: {} found, a document holds at most {}".format(*self.args)

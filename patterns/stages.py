@@ -1,0 +1,129 @@
+"""Stages: the longest-path layers of a run, and the summary of one layer."""
+
+import operator
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from patterns.errors import InvalidEdge, InvalidStage
+from patterns.nodes import MAX_SECONDS, Kind, Node
+
+MAX_STAGE_TOKENS = 2**62
+"""Most tokens of one stage, in or out; a signed 64-bit column holds it."""
+
+
+def next_stage(parent_stages: Iterable[int]) -> int:
+    """Stage of a new call: one after its latest parent's, 0 without parents."""
+    return 1 + max(parent_stages, default=-1)
+
+
+def stage_depths(parents: Sequence[Collection[int]]) -> tuple[int, ...]:
+    """Stage of every call, for calls listed in the order in which they began.
+
+    A live run appends one call at a time, by `next_stage`; this is the same rule for all of them.
+
+    Args:
+        parents: for each call the indexes of the calls it depends on, all listed before it.
+    Returns:
+        as many stages as calls, 0-based: the number of edges on the longest path to each.
+    Raises:
+        InvalidEdge: a parent is not listed before its child.
+    """
+    depths: list[int] = []
+    for child, its_parents in enumerate(parents):
+        for parent in its_parents:
+            if not 0 <= parent < child:
+                raise InvalidEdge(parent, child, "the parent must be listed before the child")
+        depths.append(next_stage(depths[parent] for parent in its_parents))
+    return tuple(depths)
+
+
+class CallCount(NamedTuple):
+    """How often one model step or tool is called within a stage."""
+
+    identity: str
+    kind: Kind
+    num_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """All calls of one longest-path layer, seen as one call (a super-node).
+
+    Calls of one stage can run side by side, so tokens add up and times do not: the stage lasts
+    as long as its slowest call. Hence the sum of `seconds` over the stages is an upper bound of
+    the critical path, and equals it wherever each stage waits for the whole former one.
+
+    Args:
+        index: 0-based.
+        members: the calls' indexes in their graph, ascending, at least one.
+        calls: distinct calls with their counts, sorted; the counts add up to the members.
+        input_tokens: sum over the members.
+        output_tokens: sum over the members.
+        seconds: the longest member's time.
+        tool_seconds: the longest tool call's time, by the same rule; 0 without tools.
+    Raises:
+        InvalidStage: the fields contradict each other.
+    Source: Zhang et al. (2025), Tempo: Application-aware LLM Serving with Mixed SLO Requirements,
+        section 4.1 (super-nodes).
+    """
+
+    index: int
+    members: tuple[int, ...]
+    calls: tuple[CallCount, ...]
+    input_tokens: int
+    output_tokens: int
+    seconds: float
+    tool_seconds: float
+
+    def __post_init__(self) -> None:
+        if self.index < 0:
+            self._refuse("index", "0 or more")
+        if not self.members or self.members[0] < 0 or not _ascend(self.members):
+            self._refuse("members", "one or more node indexes, ascending")
+        self._check_calls()
+        for field in ("input_tokens", "output_tokens"):
+            if not 0 <= getattr(self, field) <= MAX_STAGE_TOKENS:
+                self._refuse(field, f"between 0 and {MAX_STAGE_TOKENS}")
+        if not 0 <= self.seconds <= MAX_SECONDS:
+            self._refuse("seconds", f"between 0 and {MAX_SECONDS:.0f}")
+        if not 0 <= self.tool_seconds <= self.seconds:
+            self._refuse("tool_seconds", "between 0 and the stage's seconds")
+        kinds = {call.kind for call in self.calls}
+        if "llm" not in kinds and (self.input_tokens or self.output_tokens):
+            self._refuse("calls", "some LLM's where there are tokens")
+        if "llm" not in kinds and self.tool_seconds != self.seconds:
+            self._refuse("tool_seconds", "the stage's seconds where all calls are tools")
+        if "tool" not in kinds and self.tool_seconds:
+            self._refuse("tool_seconds", "0 without tools")
+
+    def _check_calls(self) -> None:
+        if not _ascend([(call.identity, call.kind) for call in self.calls]):
+            self._refuse("calls", "distinct and sorted by identity and kind")
+        if any(not call.identity or call.num_calls < 1 for call in self.calls):
+            self._refuse("calls", "named, and counted once or more")
+        if sum(call.num_calls for call in self.calls) != len(self.members):
+            self._refuse("calls", "as many as the members")
+
+    def _refuse(self, field: str, rule: str) -> None:
+        raise InvalidStage(self.index, field, getattr(self, field), rule)
+
+
+def _ascend(values: Sequence[int] | Sequence[tuple[str, str]]) -> bool:
+    return all(map(operator.lt, values[:-1], values[1:]))
+
+
+def summarise(index: int, members: Sequence[int], nodes: Sequence[Node]) -> Stage:
+    """Stage `index`, made of those of the graph's nodes whose ascending indexes are given."""
+    inside = [nodes[member] for member in members]
+    counts = Counter((node.identity, node.kind) for node in inside)
+    return Stage(
+        index=index,
+        members=tuple(members),
+        calls=tuple(CallCount(*call, count) for call, count in sorted(counts.items())),
+        input_tokens=sum(node.input_tokens for node in inside),
+        output_tokens=sum(node.output_tokens for node in inside),
+        seconds=max(node.seconds for node in inside),
+        tool_seconds=max((node.seconds for node in inside if node.kind == "tool"), default=0.0),
+    )

@@ -1,0 +1,91 @@
+"""LLM and tool calls of a run, and what each had to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from store.errors import AlreadyRecorded, NotStarted
+from store.models import Call, Edge
+from store.records import CallOutcome, CallRecord, EdgeRecord, Status
+from store.statements import columns_of, insert_new, record_of, require
+
+_COLUMNS = select(*Call.__table__.columns)
+
+
+class Calls:
+    """The calls of one transaction."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def start(self, call: CallRecord, *, parents: Collection[int] = ()) -> None:
+        """Record that a call begins, and the nodes that had to end before it could.
+
+        Raises:
+            RunNotFound: its run is not recorded.
+            NotStarted: a parent is not recorded.
+            AlreadyRecorded: a call of this node began before.
+            PayloadMissing: its prompt is not stored.
+        """
+        assert call.node not in parents, "no call waits for itself"
+        payloads = (call.prompt_payload, call.output_payload)
+        await require(self._connection, run_id=call.run_id, payloads=payloads)
+        await self._require_calls(call.run_id, set(parents))
+        if await insert_new(self._connection, Call, columns_of(call)) is None:
+            raise AlreadyRecorded(call.run_id, f"call {call.node}")
+        edges = [
+            {"run_id": call.run_id, "parent": parent, "child": call.node}
+            for parent in sorted(set(parents))
+        ]
+        if edges:
+            await self._connection.execute(insert(Edge), edges)
+
+    async def finish(self, run_id: str, node: int, outcome: CallOutcome) -> None:
+        """Record how a call ended; only its first end counts.
+
+        Raises:
+            NotStarted: no such call began.
+            AlreadyRecorded: it has ended before.
+            PayloadMissing: its output is not stored.
+        """
+        assert outcome.status is not Status.RUNNING
+        await require(self._connection, run_id=None, payloads=(outcome.output_payload,))
+        known = {name: value for name, value in columns_of(outcome).items() if value is not None}
+        result = await self._connection.execute(
+            update(Call)
+            .where(Call.run_id == run_id, Call.node == node, Call.status == Status.RUNNING)
+            .values(**known)
+        )
+        if not result.rowcount:
+            await self._require_calls(run_id, {node})
+            raise AlreadyRecorded(run_id, f"the end of call {node}")
+
+    async def of_run(self, run_id: str) -> Sequence[CallRecord]:
+        """The calls of a run by node; none if there is no such run."""
+        result = await self._connection.execute(
+            _COLUMNS.where(Call.run_id == run_id).order_by(Call.node)
+        )
+        return [record_of(CallRecord, row) for row in result.mappings()]
+
+    async def edges_of_run(self, run_id: str) -> Sequence[EdgeRecord]:
+        """What waited for what in a run, by parent and child."""
+        result = await self._connection.execute(
+            select(Edge.run_id, Edge.parent, Edge.child)
+            .where(Edge.run_id == run_id)
+            .order_by(Edge.parent, Edge.child)
+        )
+        return [record_of(EdgeRecord, row) for row in result.mappings()]
+
+    async def _require_calls(self, run_id: str, nodes: set[int]) -> None:
+        """Raise NotStarted for the first of these nodes that is not recorded."""
+        if not nodes:
+            return
+        result = await self._connection.execute(
+            select(Call.node).where(Call.run_id == run_id, Call.node.in_(nodes))
+        )
+        missing = nodes - set(result.scalars())
+        if missing:
+            raise NotStarted(run_id, f"call {min(missing)}")

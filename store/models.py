@@ -1,0 +1,213 @@
+"""The tables. Their rows never leave this package: repositories return records.
+
+A status is stored as plain text without a CHECK, because SQLite would have to copy the whole
+table to learn a new one; the Enum type still refuses unknown words on the way in and out.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Dialect,
+    Enum,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    MetaData,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from store.records import CallKind, Encoding, Status
+
+_HASH = "payloads.hash"
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware datetime. SQLite keeps no zone, so every value is stored in UTC."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Local and naive times are our bug: two machines would read them differently."""
+        if value is None:
+            return None
+        assert value.tzinfo is not None, "wall times must be aware"
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        """Give the zone back that SQLite dropped, or PostgreSQL's session chose."""
+        if value is None:
+            return None
+        aware: datetime = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return aware.astimezone(UTC)
+
+
+class FreeText(TypeDecorator[str]):
+    """Text from the world: names, paths, error messages.
+
+    PostgreSQL takes no NUL and no encoding takes lone surrogates. Losing the whole record for
+    the sake of one such character would be worse than replacing it. What is compared with a
+    column is replaced alike, so that a key is found by the text under which it was stored.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Replace what a database cannot hold."""
+        if value is None:
+            return None
+        return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _word(words: type[StrEnum]) -> Enum:
+    """A column for one of a few words, stored as they read."""
+    return Enum(
+        words,
+        native_enum=False,
+        create_constraint=False,
+        length=16,
+        values_callable=lambda members: [member.value for member in members],
+    )
+
+
+class Base(DeclarativeBase):
+    """Names every constraint, so that a migration can drop it on any database."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {  # noqa: RUF012 - SQLAlchemy declares it without ClassVar
+        str: FreeText(),
+        datetime: UtcDateTime(),
+        Status: _word(Status),
+        CallKind: _word(CallKind),
+        Encoding: _word(Encoding),
+    }
+
+
+class Payload(Base):
+    """Bytes under their own hash: the same bytes take one row."""
+
+    __tablename__ = "payloads"
+
+    hash: Mapped[str] = mapped_column(primary_key=True)
+    size: Mapped[int] = mapped_column(BigInteger)
+    media_type: Mapped[str]
+    encoding: Mapped[Encoding]
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class Run(Base):
+    """See RunRecord."""
+
+    __tablename__ = "runs"
+    __table_args__ = (Index(None, "started_at", "id"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    flow: Mapped[str]
+    status: Mapped[Status]
+    deadline_s: Mapped[float | None]
+    started_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    elapsed_s: Mapped[float | None]
+    error_type: Mapped[str | None]
+    error_message: Mapped[str | None]
+    engine: Mapped[str]
+    model: Mapped[str]
+    policy: Mapped[str]
+    random_weights: Mapped[bool]
+    process_id: Mapped[int] = mapped_column(BigInteger)
+    host: Mapped[str]
+    attributes: Mapped[dict[str, Any]] = mapped_column(JSON)
+    input_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
+    result_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
+
+
+class Step(Base):
+    """See StepRecord."""
+
+    __tablename__ = "steps"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    path: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    status: Mapped[Status]
+    started_s: Mapped[float]
+    finished_s: Mapped[float | None]
+    error_type: Mapped[str | None]
+    error_message: Mapped[str | None]
+
+
+class Call(Base):
+    """See CallRecord."""
+
+    __tablename__ = "calls"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    node: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    kind: Mapped[CallKind]
+    identity: Mapped[str]
+    step_path: Mapped[str]
+    stage: Mapped[int]
+    status: Mapped[Status]
+    started_s: Mapped[float]
+    finished_s: Mapped[float | None]
+    sub_deadline_s: Mapped[float | None]
+    deadline_source: Mapped[str | None]
+    prompt_tokens: Mapped[int | None]
+    output_tokens: Mapped[int | None]
+    cached_tokens: Mapped[int | None]
+    ttft_s: Mapped[float | None]
+    finish_reason: Mapped[str | None]
+    error_type: Mapped[str | None]
+    error_message: Mapped[str | None]
+    prompt_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
+    output_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
+
+
+class Edge(Base):
+    """See EdgeRecord."""
+
+    __tablename__ = "edges"
+    __table_args__ = (
+        ForeignKeyConstraint(["run_id", "parent"], ["calls.run_id", "calls.node"]),
+        ForeignKeyConstraint(["run_id", "child"], ["calls.run_id", "calls.node"]),
+        CheckConstraint("parent <> child", name="no_loop"),
+    )
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    parent: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    child: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+class Pattern(Base):
+    """See PatternRecord."""
+
+    __tablename__ = "patterns"
+    __table_args__ = (Index(None, "application", "id"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    application: Mapped[str]
+    run_id: Mapped[str | None] = mapped_column(ForeignKey("runs.id"), unique=True)
+    document: Mapped[bytes] = mapped_column(LargeBinary)
+    codec_version: Mapped[int]
+    weight: Mapped[float]
+    created_at: Mapped[datetime]

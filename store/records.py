@@ -1,0 +1,168 @@
+"""What repositories take and return: frozen facts, without any tie to the database.
+
+Wall times are aware datetimes. Every other time is in seconds since the run's start, on the
+run's own clock. A payload field holds the blake3 hash (hex) under which its bytes are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Where a run, a step or a call stands."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class CallKind(StrEnum):
+    """What a call went to."""
+
+    LLM = "llm"
+    TOOL = "tool"
+
+
+class Encoding(StrEnum):
+    """How a payload's bytes lie in the database."""
+
+    IDENTITY = "identity"
+    ZLIB = "zlib"
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run of a flow."""
+
+    id: str
+    flow: str
+    started_at: datetime
+    status: Status = Status.RUNNING
+    deadline_s: float | None = None
+    finished_at: datetime | None = None
+    elapsed_s: float | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    engine: str = ""
+    model: str = ""
+    policy: str = ""
+    random_weights: bool = False  # the model's answers are noise: a demonstration, no result
+    process_id: int = 0
+    host: str = ""
+    attributes: Mapping[str, object] = field(default_factory=dict)  # small JSON facts for display
+    input_payload: str | None = None
+    result_payload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """How a run ended."""
+
+    status: Status
+    finished_at: datetime
+    elapsed_s: float
+    error_type: str | None = None
+    error_message: str | None = None
+    result_payload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step of a run, known by its path."""
+
+    run_id: str
+    path: str
+    name: str
+    started_s: float
+    status: Status = Status.RUNNING
+    finished_s: float | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """How a step ended."""
+
+    status: Status
+    finished_s: float
+    error_type: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One LLM or tool call of a run: a node of its pattern graph."""
+
+    run_id: str
+    node: int
+    kind: CallKind
+    identity: str  # model and step name, or the tool's name; never a prompt's text
+    step_path: str
+    stage: int
+    started_s: float
+    status: Status = Status.RUNNING
+    finished_s: float | None = None
+    sub_deadline_s: float | None = None
+    deadline_source: str | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    ttft_s: float | None = None
+    finish_reason: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    prompt_payload: str | None = None
+    output_payload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutcome:
+    """How a call ended; what is None here stays as its start recorded it."""
+
+    status: Status
+    finished_s: float
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    ttft_s: float | None = None
+    finish_reason: str | None = None
+    error_type: str | None = None
+    error_message: str | None = None
+    output_payload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRecord:
+    """A call that had to end before another could begin."""
+
+    run_id: str
+    parent: int
+    child: int
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRef:
+    """A stored payload without its bytes; size in bytes, uncompressed."""
+
+    hash: str
+    size: int
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRecord:
+    """An encoded pattern graph, opaque to the store."""
+
+    application: str
+    document: bytes
+    codec_version: int
+    created_at: datetime
+    weight: float = 1.0
+    run_id: str | None = None
+    id: int | None = None  # given by the store

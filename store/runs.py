@@ -1,0 +1,109 @@
+"""Runs: the head of everything that a flow did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from store.errors import AlreadyRecorded, InvalidAttributes, RunAmbiguous, RunExists, RunNotFound
+from store.models import FreeText, Run
+from store.records import RunOutcome, RunRecord, Status
+from store.statements import columns_of, insert_new, record_of, require
+
+_COLUMNS = select(*Run.__table__.columns)
+_NEWEST_FIRST = (Run.started_at.desc(), Run.id.desc())
+_NAMED_CANDIDATES = 5  # enough for a person to choose from
+
+
+class Runs:
+    """The runs of one transaction."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def add(self, run: RunRecord) -> None:
+        """Record a new run.
+
+        Raises:
+            RunExists: a run with this id is recorded already.
+            PayloadMissing: its payload is not stored.
+            InvalidAttributes: they cannot be written as JSON.
+        """
+        _require_json(run)
+        payloads = (run.input_payload, run.result_payload)
+        await require(self._connection, run_id=None, payloads=payloads)
+        values = columns_of(run) | {"attributes": dict(run.attributes)}
+        if await insert_new(self._connection, Run, values) is None:
+            raise RunExists(run.id)
+
+    async def finish(self, run_id: str, outcome: RunOutcome) -> None:
+        """Record how a run ended; only its first end counts.
+
+        Raises:
+            RunNotFound: no such run.
+            AlreadyRecorded: it has ended before.
+            PayloadMissing: its result is not stored.
+        """
+        assert outcome.status is not Status.RUNNING
+        payloads = (outcome.result_payload,)
+        await require(self._connection, run_id=run_id, payloads=payloads)
+        result = await self._connection.execute(
+            update(Run)
+            .where(Run.id == run_id, Run.status == Status.RUNNING)
+            .values(**columns_of(outcome))
+        )
+        if not result.rowcount:
+            raise AlreadyRecorded(run_id, "the end")
+
+    async def get(self, run_id: str) -> RunRecord:
+        """The run of this very id; RunNotFound if there is none."""
+        result = await self._connection.execute(_COLUMNS.where(Run.id == run_id))
+        row = result.mappings().one_or_none()
+        if row is None:
+            raise RunNotFound(run_id)
+        return record_of(RunRecord, row)
+
+    async def find(self, prefix: str) -> RunRecord:
+        """The run of this id, or the only one whose id begins like this.
+
+        Raises:
+            RunNotFound: none does.
+            RunAmbiguous: several do; the error names some of them.
+        """
+        begins = func.substr(Run.id, 1, len(prefix), type_=FreeText) == prefix
+        exact_first = (Run.id == prefix).desc()
+        result = await self._connection.execute(
+            _COLUMNS.where(begins).order_by(exact_first, *_NEWEST_FIRST).limit(_NAMED_CANDIDATES)
+        )
+        found = [record_of(RunRecord, row) for row in result.mappings()]
+        if not found:
+            raise RunNotFound(prefix)
+        if len(found) > 1 and found[0].id != prefix:
+            raise RunAmbiguous(prefix, [run.id for run in found])
+        return found[0]
+
+    async def latest(self) -> RunRecord | None:
+        """The run that started last; None in an empty store."""
+        newest = await self.newest(limit=1)
+        return newest[0] if newest else None
+
+    async def newest(
+        self, *, limit: int | None = None, status: Status | None = None
+    ) -> Sequence[RunRecord]:
+        """Runs by their start, newest first; those of one status, if given."""
+        query = _COLUMNS.order_by(*_NEWEST_FIRST).limit(limit)
+        if status is not None:
+            query = query.where(Run.status == status)
+        result = await self._connection.execute(query)
+        return [record_of(RunRecord, row) for row in result.mappings()]
+
+
+def _require_json(run: RunRecord) -> None:
+    """Refuse what the drivers would refuse in ways of their own, or store and never read."""
+    try:
+        json.dumps(dict(run.attributes), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidAttributes(run.id, str(error)) from error

@@ -1,0 +1,177 @@
+"""Open a store: connections set up, schema brought to this version.
+
+SQLite stores have a pool for writing with one connection, so that the tasks of a process queue
+in memory instead of polling the file's lock, and a pool for reading that cannot write. WAL lets
+both work at once. With synchronous=NORMAL a commit is in the operating system's hands before it
+is acknowledged: it survives the death of the process at any instruction, though the last ones
+may be lost, never torn, when the whole machine loses power. PostgreSQL keeps its own defaults.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, event, text
+from sqlalchemy.engine import URL
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from store.errors import StoreClosed
+from store.failures import is_missing_table, named_opening_errors
+from store.unit_of_work import Transaction, unit_of_work
+from store.urls import connect_args, file_of, is_sqlite, normalised, shown, wait_s
+
+HEAD = "0001"  # the newest revision in migrations/versions
+
+_SQLITE_READERS = 4
+
+
+class Store:
+    """An open store. Close it after its last transaction has ended."""
+
+    def __init__(self, url: URL, *, writer: AsyncEngine, reader: AsyncEngine) -> None:
+        self._url = url
+        self._writer = writer
+        self._reader = reader
+        self._is_open = True
+
+    @property
+    def url(self) -> str:
+        """Where the store is, without a password."""
+        return shown(self._url)
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction that may write: committed as a whole when its block ends.
+
+        A SQLite store has one at a time. Do nothing slow in it, and never begin one within
+        another: it would wait for itself.
+
+        Raises:
+            StoreClosed: now.
+            StoreLocked, StoreFull, StoreCorrupt, StoreUnreachable: in the block, or at its end.
+        """
+        self._require_open()
+        return unit_of_work(self._writer)
+
+    def reading(self) -> AbstractAsyncContextManager[Transaction]:
+        """A transaction that sees the store as it is at its first statement; cannot write."""
+        self._require_open()
+        return unit_of_work(self._reader)
+
+    async def close(self) -> None:
+        """Close every connection; once is enough, twice does no harm."""
+        self._is_open = False
+        await self._reader.dispose()
+        await self._writer.dispose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise StoreClosed(self.url)
+
+
+async def open_store(url: str) -> Store:
+    """Open the store at a URL; create it, or bring its schema up to date, where needed.
+
+    Args:
+        url: sqlite:///file (relative to the working directory; sqlite:////file is absolute), with
+            ?timeout=5 to wait for other writers that many seconds instead of 30, or
+            postgresql://user@host/name.
+
+    Raises:
+        StoreUnreachable: the URL, folder, rights, driver or server are wrong.
+        StoreCorrupt: the file is no database.
+        StoreNewer: a newer version wrote it.
+        StoreLocked, StoreFull: another process is in the way; no room to create it.
+    """
+    address = normalised(url)
+    with named_opening_errors(address):
+        if is_sqlite(address):
+            file_of(address).parent.mkdir(parents=True, exist_ok=True)
+        writer, reader = _engines(address)
+        store = Store(address, writer=writer, reader=reader)
+        try:
+            if await _revisions(reader) != [HEAD]:
+                # Alembic takes longer to import than the rest of opening does.
+                from store.schema import upgrade
+
+                await asyncio.to_thread(upgrade, address)
+        except BaseException:
+            await store.close()
+            raise
+    return store
+
+
+async def _revisions(engine: AsyncEngine) -> list[str]:
+    """The schema revisions that a database says it has; none if it is new."""
+    try:
+        async with engine.connect() as connection:
+            result = await connection.execute(text("SELECT version_num FROM alembic_version"))
+            return list(result.scalars())
+    except DBAPIError as error:
+        if is_missing_table(error):
+            return []
+        raise
+
+
+def _engine(url: URL, **options: Any) -> AsyncEngine:
+    return create_async_engine(
+        url,
+        connect_args=connect_args(url),
+        pool_timeout=wait_s(url),
+        hide_parameters=True,  # an error's text must not carry prompts into a log
+        **options,
+    )
+
+
+def _engines(url: URL) -> tuple[AsyncEngine, AsyncEngine]:
+    """An engine to write with, and one to read with."""
+    if is_sqlite(url):
+        return _sqlite_engines(url)
+    # A server may have restarted since a pooled connection was last used.
+    writer = _engine(url, pool_pre_ping=True)
+    snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+    return writer, writer.execution_options(**snapshot)
+
+
+def _sqlite_engines(url: URL) -> tuple[AsyncEngine, AsyncEngine]:
+    writer = _engine(url, pool_size=1, max_overflow=0)
+    reader = _engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
+    # IMMEDIATE takes the write lock at once, and waits for it. A transaction that read first and
+    # then asked for it would fail without waiting, whenever another had written in between.
+    for engine, begin, query_only in (
+        (writer, "BEGIN IMMEDIATE", "OFF"),
+        (reader, "BEGIN DEFERRED", "ON"),
+    ):
+        event.listen(engine.sync_engine, "connect", partial(_set_up, query_only=query_only))
+        event.listen(engine.sync_engine, "begin", partial(_begin, statement=begin))
+    return writer, reader
+
+
+def _set_up(connection: DBAPIConnection, _record: object, *, query_only: str) -> None:
+    """Prepare a new SQLite connection; WAL is a property of the file and set with its schema."""
+    connection.isolation_level = None  # we begin transactions ourselves
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute(f"PRAGMA query_only={query_only}")
+    cursor.close()
+
+
+def _begin(connection: Connection, *, statement: str) -> None:
+    connection.exec_driver_sql(statement)

@@ -1,0 +1,73 @@
+"""Statements that several repositories share, and the way between rows and records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import Row, RowMapping, exists, inspect, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningInsert
+
+from store.errors import PayloadMissing, RunNotFound
+from store.models import Base, Payload, Run
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    RecordT = TypeVar("RecordT", bound=DataclassInstance)
+else:
+    RecordT = TypeVar("RecordT")
+
+
+def columns_of(record: DataclassInstance) -> dict[str, Any]:
+    """A record's fields by name, which are its table's columns. Values are not copied."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def record_of(record_type: type[RecordT], row: RowMapping) -> RecordT:
+    """The record of a row that holds exactly its fields."""
+    return record_type(**dict(row))
+
+
+@cache
+def _insert(dialect: str, table: type[Base]) -> ReturningInsert[Any]:
+    """An INSERT that changes nothing, and so breaks no transaction, where the row exists."""
+    key = inspect(table).primary_key
+    if dialect == "sqlite":
+        return sqlite.insert(table).on_conflict_do_nothing().returning(*key)
+    return postgresql.insert(table).on_conflict_do_nothing().returning(*key)
+
+
+async def insert_new(
+    connection: AsyncConnection, table: type[Base], values: Mapping[str, Any]
+) -> Row[Any] | None:
+    """Insert a row; returns its key, or None, and nothing has changed, if that is taken."""
+    statement = _insert(connection.dialect.name, table)
+    key: Row[Any] | None = (await connection.execute(statement, dict(values))).one_or_none()
+    return key
+
+
+async def require(
+    connection: AsyncConnection, *, run_id: str | None, payloads: tuple[str | None, ...] = ()
+) -> None:
+    """Check what a row is about to refer to: a foreign key would not say which one is missing.
+
+    Raises:
+        RunNotFound, PayloadMissing: the store does not hold it.
+    """
+    hashes = [payload for payload in payloads if payload is not None]
+    checks = [exists().where(Payload.hash == payload) for payload in hashes]
+    if run_id is not None:
+        checks.append(exists().where(Run.id == run_id))
+    if not checks:
+        return
+    found = (await connection.execute(select(*checks))).one()
+    if run_id is not None and not found[-1]:
+        raise RunNotFound(run_id)
+    for payload, is_there in zip(hashes, found, strict=False):
+        if not is_there:
+            raise PayloadMissing(payload)

@@ -1,0 +1,39 @@
+"""One transaction: everything in it is recorded together, or nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from store.calls import Calls
+from store.failures import named_database_errors
+from store.journal import Journal
+from store.patterns import Patterns
+from store.payloads import Payloads
+from store.runs import Runs
+
+
+class Transaction:
+    """The repositories of one transaction; of no use after it ended."""
+
+    __slots__ = ("calls", "journal", "patterns", "payloads", "runs")
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self.runs = Runs(connection)
+        self.journal = Journal(connection)
+        self.calls = Calls(connection)
+        self.payloads = Payloads(connection)
+        self.patterns = Patterns(connection)
+
+
+@asynccontextmanager
+async def unit_of_work(engine: AsyncEngine) -> AsyncIterator[Transaction]:
+    """Commit when the block ends, roll back when it raises or is cancelled.
+
+    What the block itself raises passes unchanged; the database's errors get their names.
+    """
+    with named_database_errors(engine.url):
+        async with engine.begin() as connection:
+            yield Transaction(connection)

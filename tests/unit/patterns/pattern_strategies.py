@@ -1,0 +1,97 @@
+"""What the tests of patterns are drawn from: calls, graphs, and the shared workflows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from patterns import LlmNode, PatternGraph, ToolNode
+from patterns.nodes import MAX_SECONDS, MAX_TOKENS
+
+law = settings(deadline=None)
+"""A law holds however slow the machine is."""
+
+identities = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+token_counts = st.integers(0, 5000) | st.integers(0, MAX_TOKENS)
+durations = st.floats(0, 100) | st.floats(0, MAX_SECONDS)
+
+llm_nodes = st.builds(LlmNode, identities, token_counts, token_counts, durations)
+tool_nodes = st.builds(ToolNode, identities, durations)
+any_nodes = llm_nodes | tool_nodes
+
+few_nodes = st.sampled_from(
+    [LlmNode("m/plan", 9, 9, 1.0), LlmNode("m/plan", 9, 8, 1.0), ToolNode("search", 1.0)]
+)
+"""So few that most calls of a graph look alike."""
+
+
+SAMPLE = PatternGraph(
+    (
+        LlmNode("llama-3-8b/generate_query", 436, 99, 2.1),
+        LlmNode("llama-3-8b/web_research", 177, 1024, 20.7),
+        LlmNode("llama-3-8b/web_research", 169, 955, 19.3),
+        ToolNode("search", 0.8),
+        LlmNode("llama-3-8b/reflection", 4146, 150, 3.9),
+    ),
+    ((0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4)),
+)
+"""A run of three stages, with two models' steps side by side with a tool."""
+
+
+@st.composite
+def graphs(draw: st.DrawFn, nodes: st.SearchStrategy[Any] = any_nodes) -> PatternGraph:
+    """Acyclic graphs whose nodes come in no particular order."""
+    calls = draw(st.lists(nodes, max_size=12))
+    pairs = [(early, late) for late in range(len(calls)) for early in range(late)]
+    edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    return shuffled(draw, PatternGraph(tuple(calls), tuple(edges)))
+
+
+@st.composite
+def forests(draw: st.DrawFn) -> PatternGraph:
+    """Graphs of few kinds of calls, in which no call has two parents."""
+    calls = draw(st.lists(few_nodes, max_size=12))
+    edges = []
+    for child in range(1, len(calls)):
+        parent = draw(st.none() | st.integers(0, child - 1))
+        if parent is not None:
+            edges.append((parent, child))
+    return PatternGraph(tuple(calls), tuple(edges))
+
+
+def shuffled(draw: st.DrawFn, graph: PatternGraph) -> PatternGraph:
+    """The same graph, recorded in another order."""
+    order = draw(st.permutations(range(len(graph.nodes))))
+    place = {node: where for where, node in enumerate(order)}
+    return PatternGraph(
+        tuple(graph.nodes[node] for node in order),
+        tuple((place[parent], place[child]) for parent, child in graph.edges),
+    )
+
+
+def shared_workflows(name: str, *, stage_name: str, calls_name: str) -> list[PatternGraph]:
+    """The graphs of a file of real workflows: every stage waits for the whole former one.
+
+    The files give no times, so a call takes 20 ms a generated and 0.2 ms a read token, unevenly.
+    """
+    path = Path(__file__).parents[4] / "shared" / "data" / "agentic" / name
+    if not path.exists():
+        pytest.skip(f"no ../shared/data/agentic/{name} beside this checkout")
+    found = []
+    for workflow in json.loads(path.read_text())["workflows"]:
+        calls: list[LlmNode] = []
+        edges: list[tuple[int, int]] = []
+        former = range(0)
+        for stage in workflow["stages"]:
+            members = range(len(calls), len(calls) + len(stage[calls_name]))
+            for call in stage[calls_name]:
+                identity = f"llama-3-8b/{stage[stage_name]}"
+                seconds = 0.02 * call["out"] * (1 + len(calls) * 0.618 % 1) + 0.0002 * call["in"]
+                calls.append(LlmNode(identity, call["in"], call["out"], seconds))
+            edges += [(parent, child) for parent in former for child in members]
+            former = members
+        found.append(PatternGraph(tuple(calls), tuple(edges)))
+    return found

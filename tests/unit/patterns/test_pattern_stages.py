@@ -1,0 +1,123 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pattern_strategies import any_nodes, graphs, law
+
+from patterns import (
+    CallCount,
+    InvalidEdge,
+    InvalidStage,
+    LlmNode,
+    PatternGraph,
+    Stage,
+    ToolNode,
+    next_stage,
+    stage_depths,
+)
+
+MIXED = Stage(
+    index=0,
+    members=(0, 1, 2),
+    calls=(CallCount("m/plan", "llm", 2), CallCount("search", "tool", 1)),
+    input_tokens=30,
+    output_tokens=5,
+    seconds=2.0,
+    tool_seconds=1.5,
+)
+
+
+def test_a_stage_adds_tokens_up_and_lasts_as_long_as_its_slowest_call() -> None:
+    nodes = (LlmNode("m/plan", 10, 2, 2.0), LlmNode("m/plan", 20, 3, 0.5), ToolNode("search", 1.5))
+    assert PatternGraph(nodes).stages == (MIXED,)
+
+
+def test_the_slowest_tool_governs_the_tools_time() -> None:
+    (stage,) = PatternGraph((ToolNode("search", 1.0), ToolNode("fetch", 4.0))).stages
+    assert (stage.seconds, stage.tool_seconds) == (4.0, 4.0)
+
+
+def test_a_model_and_a_tool_of_one_name_are_counted_apart() -> None:
+    (stage,) = PatternGraph((ToolNode("x", 1.0), LlmNode("x", 1, 1, 1.0))).stages
+    assert stage.calls == (("x", "llm", 1), ("x", "tool", 1))
+
+
+@law
+@given(graphs())
+def test_stages_share_out_all_calls_tokens_and_no_more(graph: PatternGraph) -> None:
+    members = sorted(member for stage in graph.stages for member in stage.members)
+    assert members == list(range(len(graph.nodes)))
+    assert [stage.index for stage in graph.stages] == list(range(len(graph.stages)))
+    for field in ("input_tokens", "output_tokens"):
+        in_stages = sum(getattr(stage, field) for stage in graph.stages)
+        assert in_stages == sum(getattr(node, field) for node in graph.nodes)
+
+
+@law
+@given(graphs())
+def test_the_stages_never_take_less_than_the_critical_path(graph: PatternGraph) -> None:
+    in_stages = sum(stage.seconds for stage in graph.stages)
+    assert in_stages >= graph.critical_seconds * (1 - 1e-12)
+
+
+@law
+@given(st.lists(st.lists(any_nodes, min_size=1, max_size=4), max_size=4))
+def test_where_stages_wait_for_each_other_they_take_the_critical_path(stages: list) -> None:
+    nodes, edges, former = [], [], range(0)
+    for stage in stages:
+        members = range(len(nodes), len(nodes) + len(stage))
+        edges += [(parent, child) for parent in former for child in members]
+        nodes += stage
+        former = members
+    graph = PatternGraph(tuple(nodes), tuple(edges))
+    in_stages = sum(stage.seconds for stage in graph.stages)
+    assert in_stages == pytest.approx(graph.critical_seconds)
+
+
+@law
+@given(graphs())
+def test_a_live_run_and_its_finished_graph_agree_on_stages(graph: PatternGraph) -> None:
+    place = {node: where for where, node in enumerate(graph.topological_order)}
+    began_in_order = [{place[p] for p in graph.parents[node]} for node in graph.topological_order]
+    depths = stage_depths(began_in_order)
+    assert depths == tuple(graph.stage_of[node] for node in graph.topological_order)
+
+
+def test_a_call_without_parents_opens_stage_0() -> None:
+    assert next_stage([]) == 0
+    assert next_stage([0, 4, 2]) == 5
+
+
+@pytest.mark.parametrize("parents", [[[0]], [[], [2], []], [[], [-1]]])
+def test_a_parent_listed_after_its_child_is_named(parents: list[list[int]]) -> None:
+    with pytest.raises(InvalidEdge, match="before the child"):
+        stage_depths(parents)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"index": -1},
+        {"members": ()},
+        {"members": (0, 1, 1)},
+        {"members": (0, 2, 1)},
+        {"members": (-1, 0, 1)},
+        {"members": (0, 1)},
+        {"calls": MIXED.calls[::-1]},
+        {"calls": (CallCount("m/plan", "llm", 3), CallCount("search", "tool", 0))},
+        {"calls": (CallCount("", "llm", 2), CallCount("search", "tool", 1))},
+        {"input_tokens": -1},
+        {"output_tokens": 2**63},
+        {"seconds": float("nan")},
+        {"seconds": 1.0},
+        {"tool_seconds": -1.0},
+        {"calls": (CallCount("search", "tool", 3),)},
+        {"calls": (CallCount("search", "tool", 3),), "input_tokens": 0, "output_tokens": 0},
+        {"calls": (CallCount("m/plan", "llm", 3),)},
+    ],
+    ids=repr,
+)
+def test_a_stage_that_contradicts_itself_is_refused(change: dict) -> None:
+    with pytest.raises(InvalidStage):
+        dataclasses.replace(MIXED, **change)
