@@ -34,11 +34,19 @@ class Flow(Generic[P, R]):
     run_id: str | None = None
 
     def options(
-        self, *, deadline: str | float | None = None, run_id: str | None = None
+        self,
+        *,
+        deadline: str | float | None = None,
+        stages: int | None = None,
+        run_id: str | None = None,
     ) -> Flow[P, R]:
-        """The same flow under another deadline, or for a run of a given id."""
-        deadline_s = self.deadline_s if deadline is None else seconds_of(deadline)
-        return replace(self, deadline_s=deadline_s, run_id=run_id or self.run_id)
+        """The same flow under another deadline, for another length, or for a run of a given id."""
+        return replace(
+            self,
+            deadline_s=self.deadline_s if deadline is None else seconds_of(deadline),
+            expected_stages=stages or self.expected_stages,
+            run_id=run_id or self.run_id,
+        )
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the flow and return its result; raises what its body raises."""

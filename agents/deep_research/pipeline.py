@@ -1,0 +1,212 @@
+"""Deep research: plan, search, read, reflect, again if needed, write; by the deadline.
+
+The deadline cuts rounds, not the report: a share of the time is kept for writing, and where even
+that is too short the notes are handed over as they are, with their sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from agents.deep_research import prompts
+from agents.deep_research.notes import Note
+from agents.deep_research.report import Report, assembled_report, written_report
+from agents.tools.corpus import Corpus
+from agents.tools.passages import Passage
+from agents.tools.quoting import quote_line
+from orchestrator import DeadlineExceeded, flow, gather, has_deadline, llm, remaining, step, tool
+from orchestrator import within as time_limit
+from orchestrator.durations import shown
+from serving.errors import PromptTooLong, RequestDropped, StructuredOutputInvalid
+
+DEFAULT_ROUNDS = 2
+DEFAULT_WIDTH = 3
+SOURCES_PER_QUESTION = 3
+RESEARCH_SHARE = 0.6
+"""Of the time at the start, what searching and reading may take; the rest is for the report."""
+WRITING_SHARE = 0.95
+"""Of the time that is then left, what the model may take; the rest hands over the notes."""
+
+# What a single call may come to without ending the run: the step goes on with less.
+CALL_FAILURES = (StructuredOutputInvalid, PromptTooLong, RequestDropped)
+
+
+def expected_stages(rounds: int) -> int:
+    """How many stages a run of so many rounds has: plan, rounds of three, write."""
+    return 2 + 3 * rounds
+
+
+@dataclass(slots=True)
+class Findings:
+    """What has been found so far; kept when the time for finding more runs out."""
+
+    notes: list[Note] = field(default_factory=list)
+    seen: set[tuple[str, int]] = field(default_factory=set)
+    rounds: int = 0
+    cut: list[str] = field(default_factory=list)
+
+    def sources(self) -> list[Note]:
+        """The notes to write from, numbered from 1; the irrelevant only if there is no other."""
+        ordered = sorted(self.notes, key=lambda note: note.number)
+        kept = [note for note in ordered if note.relevant] or ordered
+        return [replace(note, number=number) for number, note in enumerate(kept, start=1)]
+
+
+@flow(name="deep-research", stages=expected_stages(DEFAULT_ROUNDS))
+async def deep_research(
+    question: str, corpus: Corpus, *, rounds: int = DEFAULT_ROUNDS, width: int = DEFAULT_WIDTH
+) -> Report:
+    """Answer a question from a folder of documents, with citations.
+
+    Args:
+        rounds: most rounds of searching and reading.
+        width: most sub-questions in a round.
+    """
+    assert rounds >= 1, "a report needs a round"
+    assert width >= 1, "a round needs a question"
+    findings = Findings()
+    if has_deadline():
+        research_s = RESEARCH_SHARE * remaining()
+        try:
+            async with time_limit(research_s):
+                await investigate(question, corpus, findings, rounds, width)
+        except DeadlineExceeded:
+            findings.cut.append(
+                f"Searching and reading stopped after {shown(research_s)}, in round "
+                f"{findings.rounds + 1} of {rounds}, to leave time for the report."
+            )
+    else:
+        await investigate(question, corpus, findings, rounds, width)
+    return await conclude(question, corpus, findings)
+
+
+async def investigate(
+    question: str, corpus: Corpus, findings: Findings, rounds: int, width: int
+) -> None:
+    """Fill the findings, round by round, until they are enough or the rounds are used up."""
+    questions = await plan(question, width, findings)
+    for number in range(1, rounds + 1):
+        before_s = remaining()
+        await search_and_read(questions, corpus, findings)
+        questions = []
+        if findings.notes:
+            questions = await reflect(question, width, findings)
+        findings.rounds = number
+        took_s = before_s - remaining()
+        if not questions or number == rounds:
+            return
+        if remaining() < took_s:
+            findings.cut.append(
+                f"Round {number + 1} was left out: the last took {shown(took_s)}, and "
+                f"{shown(remaining())} were left for it."
+            )
+            return
+
+
+async def search_and_read(questions: Sequence[str], corpus: Corpus, findings: Findings) -> None:
+    """Search for every question at once, then read every new passage at once."""
+    found = await gather(*(search(corpus, asked) for asked in questions))
+    readings = []
+    for asked, passages in zip(questions, found, strict=True):
+        for passage in passages:
+            place = (passage.file, passage.line)
+            if place not in findings.seen:
+                findings.seen.add(place)
+                readings.append(read(asked, passage, len(findings.seen), findings))
+    await gather(*readings)
+
+
+@step
+async def plan(question: str, width: int, findings: Findings) -> list[str]:
+    """What to look up: the question itself, and the parts that the model sees in it."""
+    try:
+        answer = await llm(
+            prompts.plan_prompt(question, width),
+            system=prompts.SYSTEM,
+            schema=prompts.questions_schema(width),
+            max_tokens=160 * width,
+        )
+    except CALL_FAILURES as error:
+        findings.cut.append(f"The question was not divided: {error}.")
+        return [question]
+    return list(dict.fromkeys([question, *answer["questions"]]))
+
+
+@tool
+def search(corpus: Corpus, question: str) -> list[Passage]:
+    """The passages that answer a question best."""
+    return corpus.search(question, SOURCES_PER_QUESTION, per_file=2)
+
+
+@step
+async def read(question: str, passage: Passage, number: int, findings: Findings) -> None:
+    """Note what a passage says to a question."""
+    try:
+        reading = await llm(
+            prompts.read_prompt(question, passage),
+            system=prompts.SYSTEM,
+            schema=prompts.Reading,
+            max_tokens=400,
+        )
+    except CALL_FAILURES as error:
+        findings.cut.append(f"{passage.file}:{passage.line} was not read: {error}.")
+        return
+    quote = quote_line(passage, question)
+    note = Note(number, question, passage, quote, reading.note, reading.relevant)
+    findings.notes.append(note)
+
+
+@step
+async def reflect(question: str, width: int, findings: Findings) -> list[str]:
+    """Further questions to look up; none if the notes are enough."""
+    try:
+        answer = await llm(
+            prompts.reflect_prompt(question, findings.sources(), width),
+            system=prompts.SYSTEM,
+            schema=prompts.reflection_schema(width),
+            max_tokens=160 * width + 40,
+        )
+    except CALL_FAILURES as error:
+        findings.cut.append(f"The notes were not reflected on: {error}.")
+        return []
+    return [] if answer["enough"] else list(dict.fromkeys(answer["questions"]))
+
+
+async def conclude(question: str, corpus: Corpus, findings: Findings) -> Report:
+    """The report that the findings allow in the time that is left."""
+    if not findings.notes:
+        findings.notes = await unread_sources(question, corpus)
+    sources = findings.sources()
+    if sources and any(note.text != note.quote.text for note in sources):
+        try:
+            if not has_deadline():
+                return await write(question, sources, findings)
+            async with time_limit(WRITING_SHARE * remaining()):
+                return await write(question, sources, findings)
+        except DeadlineExceeded:
+            findings.cut.append("The model had no time to write: these are the notes themselves.")
+        except CALL_FAILURES as error:
+            findings.cut.append(f"The model wrote no report ({error}): these are the notes.")
+    return assembled_report(question, sources, rounds=findings.rounds, cut=findings.cut)
+
+
+async def unread_sources(question: str, corpus: Corpus) -> list[Note]:
+    """The best passages for the question, unread, for when there was no time to read any."""
+    notes = []
+    for number, passage in enumerate(await search(corpus, question), start=1):
+        quote = quote_line(passage, question)
+        notes.append(Note(number, question, passage, quote, quote.text, relevant=True))
+    return notes
+
+
+@step
+async def write(question: str, sources: Sequence[Note], findings: Findings) -> Report:
+    """Have the model write the report; its citations can only be numbers of real sources."""
+    draft = await llm(
+        prompts.write_prompt(question, sources),
+        system=prompts.SYSTEM,
+        schema=prompts.draft_schema(len(sources)),
+        max_tokens=2000,
+    )
+    return written_report(question, draft, sources, rounds=findings.rounds, cut=findings.cut)

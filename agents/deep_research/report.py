@@ -1,0 +1,172 @@
+"""The report: what it holds, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from agents.deep_research.notes import Note
+from orchestrator.durations import shown
+from orchestrator.runtime import RunResult
+from serving.generation import EngineInfo
+
+RANDOM_WEIGHTS = (
+    "The demo model's weights are random: the text below is meaningless. "
+    "The sources and quotes are real."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A place in a document and its words: `quote` stands on line `line` of `file`."""
+
+    number: int
+    file: str
+    line: int
+    quote: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the report; citations are numbers of sources."""
+
+    heading: str
+    text: str
+    citations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The answer to a question.
+
+    Attributes:
+        rounds: rounds of searching and reading that were completed.
+        cut: what was left out, and why, in sentences; empty for a full run.
+    """
+
+    question: str
+    title: str
+    sections: tuple[Section, ...]
+    citations: tuple[Citation, ...]
+    rounds: int
+    cut: tuple[str, ...] = ()
+
+
+def written_report(
+    question: str, draft: Any, notes: Sequence[Note], *, rounds: int, cut: Sequence[str]
+) -> Report:
+    """The report that the model drafted, with the sources that it cites."""
+    sections = tuple(
+        Section(
+            heading=_one_line(section["heading"]),
+            text=_printable(section["text"]).strip(),
+            citations=tuple(dict.fromkeys(section["citations"])),
+        )
+        for section in draft["sections"]
+    )
+    cited = {number for section in sections for number in section.citations}
+    return Report(
+        question=question,
+        title=_one_line(draft["title"]),
+        sections=sections,
+        citations=tuple(_citation(note) for note in notes if note.number in cited),
+        rounds=rounds,
+        cut=tuple(cut),
+    )
+
+
+def assembled_report(
+    question: str, notes: Sequence[Note], *, rounds: int, cut: Sequence[str]
+) -> Report:
+    """The report that the notes make by themselves, for when the model could not write one."""
+    by_question: dict[str, list[Note]] = {}
+    for note in notes:
+        by_question.setdefault(note.question, []).append(note)
+    sections = tuple(
+        Section(
+            heading=_one_line(asked),
+            text="\n".join(f"- {_one_line(note.text)} [{note.number}]" for note in found),
+            citations=(),
+        )
+        for asked, found in by_question.items()
+    )
+    nothing = Section("Nothing found", "No passage of the documents matched the question.", ())
+    return Report(
+        question=question,
+        title=question,
+        sections=sections or (nothing,),
+        citations=tuple(_citation(note) for note in notes),
+        rounds=rounds,
+        cut=tuple(cut),
+    )
+
+
+def to_markdown(result: RunResult[Report], info: EngineInfo) -> str:
+    """The report as a Markdown document."""
+    report = result.value
+    parts = [f"# {report.title}", f"*Question: {report.question}*"]
+    if info.random_weights:
+        parts.append(f"> **{RANDOM_WEIGHTS}**")
+    for section in report.sections:
+        marks = "".join(f"[{number}]" for number in section.citations)
+        parts.append(f"## {section.heading}")
+        parts.append(f"{section.text} {marks}".rstrip())
+    if report.citations:
+        parts.append("## Sources")
+        parts.append("\n".join(_source_line(citation) for citation in report.citations))
+    if report.cut:
+        parts.append("## Left out")
+        parts.append("\n".join(f"- {sentence}" for sentence in report.cut))
+    parts.append("---")
+    parts.append(_footer(result, info))
+    return "\n\n".join(parts) + "\n"
+
+
+def to_json(result: RunResult[Report], info: EngineInfo) -> dict[str, object]:
+    """The report as one JSON-safe object; times in seconds."""
+    report = result.value
+    return {
+        "question": report.question,
+        "report": to_markdown(result, info),
+        "citations": [asdict(citation) for citation in report.citations],
+        "rounds": report.rounds,
+        "cut": list(report.cut),
+        "run_id": result.run_id,
+        "deadline_s": result.deadline_s,
+        "elapsed_s": result.elapsed_s,
+        "in_time": result.in_time,
+        "stages": [asdict(stage) for stage in result.stages],
+        "engine": asdict(info),
+    }
+
+
+def _footer(result: RunResult[Report], info: EngineInfo) -> str:
+    deadline = "no deadline"
+    if result.deadline_s is not None:
+        met = "in time for" if result.in_time else "late for"
+        deadline = f"{met} its deadline of {shown(result.deadline_s)}"
+    model = f"{info.model} (random weights)" if info.random_weights else info.model
+    return (
+        f"Run `{result.run_id}`: {shown(result.elapsed_s)}, {deadline}; "
+        f"{len(result.stages)} stages, model {model}, engine {info.name}."
+    )
+
+
+def _source_line(citation: Citation) -> str:
+    return f'[{citation.number}] `{citation.file}:{citation.line}`: "{citation.quote}"  '
+
+
+def _citation(note: Note) -> Citation:
+    return Citation(note.number, note.passage.file, note.quote.line, note.quote.text)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(_printable(text).split()) or "-"
+
+
+def _printable(text: str) -> str:
+    """The text without control characters: a model's answer must not command a terminal."""
+    return "".join(
+        character if character.isprintable() or character in "\n\t" else " " for character in text
+    )
