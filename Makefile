@@ -15,7 +15,7 @@ $(INSTALLED): requirements/cpu.lock requirements/install.sh pyproject.toml
 
 demo: $(INSTALLED)
 	$(BIN)/orchestrate run deep-research "How is a deadline divided over the stages of a run?" \
-		--corpus docs --deadline 60s --verbose --out demo-output
+		--corpus docs --deadline 60s --out demo-output
 	$(BIN)/orchestrate show
 
 test: $(INSTALLED)
