@@ -1,0 +1,148 @@
+"""Corpus: a folder of documents that can be searched, kept in step with its files."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Self
+
+import platformdirs
+from blake3 import blake3
+
+from agents.tools.corpus_index import CorpusIndex
+from agents.tools.errors import CorpusIndexUnavailable, CorpusNotAFolder, CorpusNotFound
+from agents.tools.index_file import IndexDamaged
+from agents.tools.indexing import IndexReport, OnProgress, update_index
+from agents.tools.passages import Passage
+from agents.tools.terms import match_expression, query_terms
+
+MAX_FILE_BYTES = 50_000_000
+
+
+class Corpus:
+    """Documents of one folder (.md, .txt, .html, .htm, .pdf), searched by relevance (BM25).
+
+    Made by `open`. Searching is safe from several threads and processes at once, and nothing
+    needs to be closed. The methods block; async callers run them in a thread.
+    """
+
+    def __init__(
+        self, folder: Path, index: CorpusIndex, report: IndexReport, *, max_file_bytes: int
+    ) -> None:
+        self.folder = folder
+        self._index = index
+        self._report = report
+        self._max_file_bytes = max_file_bytes
+        self._rebuilding = Lock()
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        index_path: str | Path | None = None,
+        on_progress: OnProgress | None = None,
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ) -> Self:
+        """Index a folder, reading only what changed since the last time.
+
+        Args:
+            folder: the documents; nothing is ever written into it.
+            index_path: where the index is kept; by default `default_index_path(folder)`.
+            on_progress: called before each file that is read and once at the end; what it
+                raises stops the indexing, and the next open goes on from there.
+            max_file_bytes: larger files are skipped.
+        Raises:
+            CorpusNotFound, CorpusNotAFolder: as they say.
+            CorpusEmpty: nothing in the folder could be indexed.
+            CorpusIndexUnavailable: the index can be neither used nor built anew.
+        """
+        try:
+            resolved = Path(folder).resolve(strict=True)
+        except (OSError, RuntimeError, ValueError) as error:  # missing, a link loop, a NUL
+            raise CorpusNotFound(Path(folder)) from error
+        if not resolved.is_dir():
+            raise CorpusNotAFolder(Path(folder))
+        path = Path(index_path) if index_path is not None else default_index_path(resolved)
+        index = CorpusIndex(path, resolved)
+        report = _update(index, resolved, max_file_bytes=max_file_bytes, on_progress=on_progress)
+        return cls(resolved, index, report, max_file_bytes=max_file_bytes)
+
+    @property
+    def report(self) -> IndexReport:
+        """What the last indexing found and did."""
+        return self._report
+
+    @property
+    def index_path(self) -> Path:
+        """Where the index is kept."""
+        return self._index.file.path
+
+    def search(self, query: str, limit: int = 5, *, per_file: int | None = None) -> list[Passage]:
+        """The passages that answer a query best, best first; ties by file, then line.
+
+        Args:
+            query: free text of any kind and length; it has no operators. Each of its terms may
+                match, rare ones count more. Terms beyond the first 64 are not looked for.
+            limit: most passages.
+            per_file: most passages of one file; None for any number.
+        Returns:
+            Nothing where the query holds no term or no passage holds one of its terms.
+        Raises:
+            CorpusIndexUnavailable: the index can be neither used nor built anew.
+        """
+        terms = query_terms(query)
+        if not terms or limit < 1 or (per_file is not None and per_file < 1):
+            return []
+        expression = match_expression(terms)
+        limit = min(limit, 1_000_000)
+        try:
+            return self._index.search(expression, limit=limit, per_file=per_file)
+        except IndexDamaged:
+            self._rebuild()
+        try:
+            return self._index.search(expression, limit=limit, per_file=per_file)
+        except IndexDamaged as error:
+            raise CorpusIndexUnavailable(self.index_path, str(error)) from error
+
+    def passages(self) -> Iterator[Passage]:
+        """Every passage of every document, by file and line."""
+        return self._index.passages()
+
+    def _rebuild(self) -> None:
+        # Threads that meet the damage together rebuild one after the other; all but the first
+        # find the index sound and their files unchanged.
+        with self._rebuilding:
+            self._report = _update(
+                self._index, self.folder, max_file_bytes=self._max_file_bytes, damaged=True
+            )
+
+
+def default_index_path(folder: Path) -> Path:
+    """The index of a folder in the user's cache, or below ORCHESTRATE_CACHE if that is set."""
+    root = os.environ.get("ORCHESTRATE_CACHE")
+    cache = Path(root) if root else platformdirs.user_cache_path("orchestrate")
+    name = blake3(os.fsencode(folder.resolve())).hexdigest()[:32]
+    return cache / "corpora" / f"{name}.db"
+
+
+def _update(
+    index: CorpusIndex,
+    folder: Path,
+    *,
+    max_file_bytes: int,
+    on_progress: OnProgress | None = None,
+    damaged: bool = False,
+) -> IndexReport:
+    """Update the index; where it is damaged, build it anew, once."""
+    try:
+        warning = index.file.replace_damaged() if damaged else index.file.prepare()
+        report = update_index(index, folder, max_file_bytes=max_file_bytes, on_progress=on_progress)
+    except IndexDamaged as error:
+        if damaged:
+            raise CorpusIndexUnavailable(index.file.path, str(error)) from error
+        return _update(
+            index, folder, max_file_bytes=max_file_bytes, on_progress=on_progress, damaged=True
+        )
+    return replace(report, warnings=(warning, *report.warnings)) if warning else report

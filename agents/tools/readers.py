@@ -1,0 +1,210 @@
+"""A file's bytes -> passages, by suffix; and the lines that a passage's numbers count."""
+
+import codecs
+import logging
+import re
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import pypdf
+from pypdf.errors import PyPdfError
+
+from agents.tools.html_text import html_pieces
+from agents.tools.outline import LineKind, line_kinds, title_of
+from agents.tools.passages import MAX_LINES, Passage, Piece, cut
+
+SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf")
+
+_LINE_END = re.compile(r"\r\n|\n|\r")
+# UTF-32's little-endian mark begins with UTF-16's, so it is asked for first.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
+_C1_CONTROLS = re.compile(rb"[\x80-\x9f]")
+_DECLARED = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+# The multi-byte and regional encodings that old pages really use; other names are not trusted.
+_REGIONAL = re.compile(r"gb|big5|shift|sjis|euc-|koi8|iso-8859|windows-125|cp125", re.IGNORECASE)
+# Markup stands on lines of its own, so the same text takes more lines than in prose.
+_MAX_HTML_LINES = 3 * MAX_LINES
+
+
+class Unreadable(Exception):
+    """This file holds nothing that can be cited, and why; reading it again will not help."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one file gave.
+
+    Attributes:
+        passages: in the file's order, at least one.
+        warning: what of the file could not be read; "" if all of it could.
+    """
+
+    passages: tuple[Passage, ...]
+    warning: str = ""
+
+
+def read_document(data: bytes, file: str) -> Reading:
+    """The passages of one file.
+
+    Args:
+        data: the file's bytes.
+        file: the passages' file; its suffix decides how the bytes are read.
+    Raises:
+        Unreadable: binary, empty, broken or encrypted, or a suffix outside SUFFIXES.
+    """
+    pieces, warning = _pieces(data, Path(file).suffix.lower())
+    max_lines = _MAX_HTML_LINES if file.lower().endswith((".html", ".htm")) else MAX_LINES
+    passages = tuple(cut(file, pieces, max_lines=max_lines))
+    if not passages:
+        raise Unreadable("there is no text in it")
+    return Reading(passages, warning)
+
+
+def source_lines(path: Path) -> list[str]:
+    """The lines that the numbers of a passage of this file count; line n is at n - 1.
+
+    For .md and .txt the file's lines, for HTML the visible text on each of the file's lines,
+    for PDF the lines of the extracted text. Use it to check a citation.
+
+    Raises:
+        Unreadable: as read_document.
+        OSError: the file cannot be read.
+    """
+    lines: list[str] = []
+    for piece in _pieces(path.read_bytes(), path.suffix.lower())[0]:
+        if piece.line == len(lines):
+            lines[-1] += piece.glue + piece.text
+            continue
+        lines.extend([""] * (piece.line - len(lines) - 1))
+        lines.append(piece.text)
+    return lines
+
+
+def decode(data: bytes, *, html: bool = False) -> str:
+    """The text of a file: by its byte order mark, else UTF-8, else Latin-1 or Windows-1252.
+
+    Args:
+        data: the whole file.
+        html: whether an encoding declared in a <meta> tag is tried where UTF-8 fails.
+    Raises:
+        Unreadable: NUL bytes, control characters, or bytes that fit no encoding.
+    """
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            text = _decode_or_refuse(data, encoding)
+            if "\0" in text:
+                raise Unreadable("it is a binary file (NUL characters)")
+            return text
+    if b"\0" in data:
+        raise Unreadable("it is a binary file (NUL bytes)")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        pass
+    if _CONTROLS.search(data):
+        raise Unreadable("it is a binary file (neither UTF-8 nor free of control characters)")
+    declared = _DECLARED.search(data, 0, 4096) if html else None
+    if declared and _REGIONAL.match(declared[1].decode("ascii", "replace")):
+        try:
+            return data.decode(declared[1].decode("ascii"))
+        except (LookupError, UnicodeDecodeError):
+            pass
+    # Latin-1 has only control characters where Windows-1252 has its quotes and dashes.
+    return _decode_or_refuse(data, "cp1252" if _C1_CONTROLS.search(data) else "latin-1")
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Lines as open() and editors count them: "\n", "\r\n" and "\r" end a line, nothing else."""
+    lines = _LINE_END.split(text) if "\r" in text else text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return lines
+
+
+def _decode_or_refuse(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError:
+        raise Unreadable(f"its bytes are not valid {encoding} text") from None
+
+
+def _pieces(data: bytes, suffix: str) -> tuple[list[Piece], str]:
+    if suffix == ".pdf":
+        return _pdf_pieces(data)
+    if suffix in (".html", ".htm"):
+        return html_pieces(split_lines(decode(data, html=True))), ""
+    if suffix in (".md", ".txt"):
+        return _text_pieces(split_lines(decode(data)), markdown=suffix == ".md"), ""
+    raise Unreadable(f"{suffix or 'a file without a suffix'} is not one of {', '.join(SUFFIXES)}")
+
+
+def _text_pieces(lines: list[str], *, markdown: bool) -> list[Piece]:
+    pieces = []
+    after_blank = True
+    for i, kind in enumerate(line_kinds(lines, markdown=markdown)):
+        heading = title_of(lines[i]) if kind is LineKind.HEADING else None
+        pieces.append(Piece(i + 1, lines[i], heading, starts_block=after_blank))
+        after_blank = kind is LineKind.BLANK
+    return pieces
+
+
+def _pdf_pieces(data: bytes) -> tuple[list[Piece], str]:
+    # pypdf logs what it repairs; without a handler of the caller's own that goes to stderr.
+    logger = logging.getLogger("pypdf")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    try:
+        reader = pypdf.PdfReader(BytesIO(data))
+        # Many files are encrypted with an empty password, only to forbid printing.
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise Unreadable("it is encrypted and needs a password")
+        num_pages = len(reader.pages)
+    except Unreadable:
+        raise
+    except PyPdfError as error:
+        raise Unreadable(f"it is a broken or encrypted PDF ({error})") from error
+    except Exception as error:  # a broken file makes pypdf raise nearly anything
+        raise Unreadable(f"it is a broken PDF ({type(error).__name__}: {error})") from error
+    pieces: list[Piece] = []
+    failed = []
+    num_lines = 0
+    for number in range(1, num_pages + 1):
+        try:
+            text = reader.pages[number - 1].extract_text()
+        except Exception as error:  # as above
+            failed.append(f"page {number} ({type(error).__name__}: {error})")
+            continue
+        lines = split_lines(_storable(text))
+        pieces.extend(_page_pieces(lines, page=number, num_lines_before=num_lines))
+        num_lines += len(lines)
+    if num_pages and len(failed) == num_pages:
+        raise Unreadable(f"none of its pages can be read: {failed[0]}")
+    if not pieces:
+        raise Unreadable("there is no text in it (scanned pages need OCR first)")
+    return pieces, f"not read: {', '.join(failed)}" if failed else ""
+
+
+def _page_pieces(lines: list[str], *, page: int, num_lines_before: int) -> list[Piece]:
+    return [
+        Piece(num_lines_before + i + 1, line, None, i == 0 or not lines[i - 1].strip(), "", page)
+        for i, line in enumerate(lines)
+    ]
+
+
+def _storable(text: str) -> str:
+    # Extracted text may hold lone surrogates and NULs, which neither UTF-8 nor SQLite can keep.
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")

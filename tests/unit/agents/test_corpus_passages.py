@@ -1,0 +1,125 @@
+"""Passages: verbatim, citable, never blank, in every format."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.tools.passages import MAX_CHARS, MAX_LINES, Passage
+from agents.tools.readers import Unreadable, read_document, source_lines, split_lines
+from tests.unit.agents.corpus_samples import law, prose, write
+
+LINES = st.lists(
+    st.one_of(
+        st.sampled_from(["", "  ", "# Title", "## Sub ##", "```", "---", "===", "- item", "| a |"]),
+        st.text(st.characters(exclude_characters="\r\n\0", codec="utf-8"), max_size=200),
+        st.text("ab ", min_size=1000, max_size=3000),
+    ),
+    max_size=80,
+)
+
+
+def passages_of(text: str, file: str) -> tuple[Passage, ...]:
+    try:
+        return read_document(text.encode(), file).passages
+    except Unreadable:
+        return ()
+
+
+@pytest.mark.parametrize("file", ["a.md", "a.txt"])
+@law
+@given(lines=LINES, end=st.sampled_from(["\n", "\r\n", "\r"]))
+def test_the_text_of_a_passage_is_the_lines_of_its_file(
+    file: str, lines: list[str], end: str
+) -> None:
+    for passage in passages_of(end.join(lines), file):
+        quoted = passage.text.split("\n")
+        original = lines[passage.line - 1 : passage.end_line]
+        assert len(quoted) == len(original)
+        assert quoted[1:-1] == original[1:-1]
+        if max(map(len, original)) <= MAX_CHARS:
+            assert quoted == original
+        else:
+            assert original[0].endswith(quoted[0]) or len(original) == 1
+            assert quoted[-1] in original[-1]
+
+
+@pytest.mark.parametrize("file", ["a.md", "a.txt"])
+@law
+@given(lines=LINES)
+def test_no_word_of_a_file_is_lost_or_doubled(file: str, lines: list[str]) -> None:
+    joined = "".join(passage.text for passage in passages_of("\n".join(lines), file))
+    assert re.sub(r"\s", "", joined) == re.sub(r"\s", "", "".join(lines))
+
+
+@law
+@given(lines=LINES)
+def test_a_passage_is_neither_blank_nor_longer_than_its_bounds(lines: list[str]) -> None:
+    for passage in passages_of("\n".join(lines), "a.md"):
+        assert passage.text.strip()
+        assert len(passage.text) <= MAX_CHARS + 1
+        assert passage.end_line - passage.line < MAX_LINES
+
+
+@pytest.mark.parametrize("suffix", [".md", ".txt", ".html"])
+def test_each_line_of_a_passage_is_found_at_its_number_in_the_source_lines(
+    suffix: str, tmp_path: Path
+) -> None:
+    text = prose("deadlines", 40).replace("something", "<b>some</b>thing\n<i>or other</i>")
+    write(tmp_path, {f"a{suffix}": text})
+    lines = source_lines(tmp_path / f"a{suffix}")
+    for passage in passages_of(text, f"a{suffix}"):
+        for i, line in enumerate(passage.text.split("\n")):
+            assert line in lines[passage.line - 1 + i]
+
+
+def test_a_passage_never_mixes_two_sections() -> None:
+    first, second = passages_of("# A\n\nalpha\n\n# B\n\nbeta\n", "a.md")
+    assert (first.heading, first.line, first.end_line) == ("A", 1, 3)
+    assert (second.heading, second.line, second.end_line) == ("B", 5, 7)
+
+
+def test_a_section_cut_in_two_keeps_its_heading_in_both_parts() -> None:
+    body = "\n\n".join(f"paragraph {i} " + "word " * 60 for i in range(8))
+    parts = passages_of(f"# The heading #\n\n{body}\n", "a.md")
+    assert len(parts) > 1
+    assert {part.heading for part in parts} == {"The heading"}
+
+
+def test_a_title_directly_above_another_shares_its_passage() -> None:
+    (only,) = passages_of("# Book\n## Chapter\ntext\n", "a.md")
+    assert (only.heading, only.line) == ("Chapter", 1)
+
+
+def test_text_is_cut_at_blank_lines_where_there_are_any() -> None:
+    paragraph = "\n".join(f"line {i} of a paragraph" for i in range(7))
+    text = "\n\n".join([paragraph] * 9)
+    for passage in passages_of(text, "a.txt"):
+        lines = split_lines(text)
+        assert passage.line == 1 or lines[passage.line - 2] == ""
+
+
+def test_a_hash_within_a_fence_is_no_heading() -> None:
+    (only,) = passages_of("# Real\n\n```sh\n# comment\n```\nafter\n", "a.md")
+    assert only.heading == "Real"
+
+
+def test_front_matter_is_no_heading() -> None:
+    first, second = passages_of("---\ntitle: x\n---\n\n# Real\n\nbody\n", "a.md")
+    assert (first.heading, second.heading) == ("", "Real")
+
+
+@pytest.mark.parametrize("file", ["a.md", "a.txt"])
+def test_an_underlined_line_is_a_heading(file: str) -> None:
+    (only,) = passages_of("The Title\n=========\n\nbody\n", file)
+    assert only.heading == "The Title"
+
+
+def test_a_line_that_is_longer_than_a_passage_is_split_between_words() -> None:
+    line = " ".join(f"word{i}" for i in range(2000))
+    parts = passages_of(f"before\n{line}\nafter\n", "a.txt")
+    inside = [part for part in parts if part.line == part.end_line == 2]
+    assert len(inside) > 5
+    assert all(part.text in line and part.text.startswith("word") for part in inside)

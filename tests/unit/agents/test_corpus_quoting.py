@@ -1,0 +1,94 @@
+"""Quoting: verbatim, from the named line, and the line that answers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.tools.passages import Passage
+from agents.tools.quoting import Quote, quote_line
+from tests.unit.agents.corpus_samples import law
+
+LINE = st.one_of(
+    st.sampled_from(["", "# Deadlines", "```", "|---|---|", "deadlines matter most here", "- x"]),
+    st.text(st.characters(exclude_characters="\n", codec="utf-8"), max_size=40),
+    st.text("ab. \u3002", min_size=100, max_size=500),
+)
+TEXT = st.lists(LINE, min_size=1).map("\n".join).filter(lambda text: bool(text.strip()))
+
+
+def quote(text: str, query: str, **settings: int) -> Quote:
+    return quote_line(passage(text), query, **settings)
+
+
+def passage(text: str, file: str = "a.md", heading: str = "") -> Passage:
+    return Passage(file, 10, 10 + text.count("\n"), text, heading)
+
+
+@pytest.mark.parametrize("file", ["a.md", "a.html"])
+@law
+@given(text=TEXT, query=st.one_of(st.text(), st.just("deadlines")), max_chars=st.integers(1, 300))
+def test_a_quote_is_verbatim_in_its_line(file: str, text: str, query: str, max_chars: int) -> None:
+    found = quote_line(passage(text, file), query, max_chars=max_chars)
+    assert found.text.strip()
+    assert len(found.text) <= max_chars
+    assert found.text in text.split("\n")[found.line - 10]
+
+
+def test_the_line_that_shares_most_with_the_query_is_quoted() -> None:
+    text = "Runs have stages.\nThe deadline is divided over stages.\nA deadline is a time."
+    assert quote(text, "How is a deadline divided over the stages?") == Quote(
+        11, "The deadline is divided over stages."
+    )
+
+
+def test_word_forms_count_as_the_same_word() -> None:
+    assert quote("Nothing of note is here.\nIt schedules requests.", "scheduling").line == 11
+
+
+@pytest.mark.parametrize(
+    "noise", ["# Deadline divided", "```deadline divided", "Deadline divided\n===", "", "|--|--|"]
+)
+def test_headings_fences_and_rules_are_not_quoted_where_prose_is_left(noise: str) -> None:
+    text = f"{noise}\nNothing is said about it here."
+    if noise.startswith("```"):
+        text = f"Nothing is said about it here.\n{noise}\nx\n```"
+    assert quote(text, "deadline divided").text == "Nothing is said about it here."
+
+
+def test_the_heading_of_a_page_is_not_quoted_where_prose_is_left() -> None:
+    page = passage("Deadlines\nWhat they are.", "a.html", heading="Deadlines")
+    assert quote_line(page, "deadlines").text == "What they are."
+
+
+def test_a_passage_of_headings_only_is_quoted_by_a_heading() -> None:
+    assert quote("# Alpha\n## Beta deadline", "deadline") == Quote(11, "## Beta deadline")
+
+
+def test_prose_is_preferred_to_code_that_says_the_same() -> None:
+    text = "```\ndeadline divided = 1 + 2\n```\nThe deadline is divided."
+    assert quote(text, "deadline divided").line == 13
+
+
+def test_a_blank_line_of_code_is_not_quoted() -> None:
+    assert quote("```\n\n}\n", "zebra").text != ""
+
+
+def test_list_marks_and_indents_are_left_out() -> None:
+    assert quote("  - 1. the item itself", "item").text == "the item itself"
+
+
+def test_a_long_line_is_quoted_by_its_best_sentence() -> None:
+    line = "First comes this. " * 20 + "The deadline is divided here! " + "Then that. " * 20
+    assert quote(line, "deadline divided").text == "The deadline is divided here!"
+
+
+def test_a_long_sentence_is_quoted_around_its_term() -> None:
+    line = "word " * 200 + "deadline " + "word " * 200
+    found = quote(line, "deadline", max_chars=80)
+    assert "deadline" in found.text
+    assert found.text.startswith("word")
+    assert found.text.endswith("word")
+
+
+def test_without_a_shared_word_the_first_statement_is_quoted() -> None:
+    assert quote("# Title\n\nOK:\nThe first real statement is here.", "zebra").line == 13

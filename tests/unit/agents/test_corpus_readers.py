@@ -1,0 +1,174 @@
+"""Readers: encodings, binary files, HTML and PDF."""
+
+import io
+from contextlib import suppress
+from pathlib import Path
+
+import pypdf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.tools.readers import Unreadable, decode, read_document, source_lines, split_lines
+from tests.unit.agents.corpus_samples import law, pdf, write
+
+TAGS = ["<p>", "</p>", "<b>", "</b>", "<h1>", "</h1>", "<script>", "</script>", "<style>", "<br/>"]
+BROKEN = [
+    "<!--",
+    "-->",
+    "<![if x",
+    "<![CDATA[",
+    "<",
+    ">",
+    "<a href='",
+    "'",
+    "<!doctype",
+    "<?",
+    "</",
+]
+TEXT = ["word", "é", "\n", " ", "&amp;", "&#10;", "&#x0d", "&", "&NewLine;", "<title>", "</title>"]
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        ("naïve".encode(), "naïve"),
+        ("naïve".encode("utf-8-sig"), "naïve"),
+        ("naïve".encode("utf-16"), "naïve"),
+        ("naïve".encode("utf-16-be"), None),
+        (b"\xfe\xff" + "naïve".encode("utf-16-be"), "naïve"),
+        (b"\xff\xfe\0\0" + "naïve".encode("utf-32-le"), "naïve"),
+        ("naïve".encode("latin-1"), "naïve"),
+        ("“naïve”".encode("cp1252"), "“naïve”"),
+        (b"caf\xe9\x01", None),
+        (b"abc\0def", None),
+        (b"\xff\xfea\0\0\0", None),
+        (b"\xff\xfea", None),
+        (b"\x81\x8d", None),
+    ],
+)
+def test_a_file_is_decoded_or_refused(data: bytes, text: str | None) -> None:
+    if text is None:
+        with pytest.raises(Unreadable, match=r"binary|not valid"):
+            decode(data)
+    else:
+        assert decode(data) == text
+
+
+def test_an_encoding_declared_by_a_page_is_believed_where_utf_8_fails() -> None:
+    page = '<meta charset="shift_jis"><p>締め切り</p>'.encode("shift_jis")
+    assert "締め切り" in decode(page, html=True)
+
+
+@pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html"])
+@pytest.mark.parametrize("data", [b"", b"\n\n \t\n", b"\xef\xbb\xbf"])
+def test_a_file_without_text_is_refused(name: str, data: bytes) -> None:
+    with pytest.raises(Unreadable, match="no text"):
+        read_document(data, name)
+
+
+def test_only_real_line_ends_end_a_line() -> None:
+    assert split_lines("a\x0bb\x0cc\u2028d\x85e\r\nf\rg\n\nh") == [
+        *("a\x0bb\x0cc\u2028d\x85e", "f", "g", "", "h"),
+    ]
+
+
+PAGE = """<!doctype html>
+<html><head><title>The page</title>
+<style>p { color: red }</style>
+<script>
+var hidden = "<p>never</p>";
+</script></head>
+<body>
+<h2
+  class="x">Deadlines &amp;
+  budgets</h2>
+<p id="a"
+   class="b">A first paragraph, with <b>bo</b>ld
+words over several lines.
+</p>
+<!-- a comment -->
+<ul><li>one</li><li>two</li></ul>
+&#10;tail</body></html>
+"""
+
+
+def test_visible_text_of_a_page_stands_on_its_source_line(tmp_path: Path) -> None:
+    write(tmp_path, {"page.html": PAGE})
+    visible = {n: line for n, line in enumerate(source_lines(tmp_path / "page.html"), 1) if line}
+    assert visible == {
+        2: "The page",
+        9: "Deadlines &",
+        10: "budgets",
+        12: "A first paragraph, with bold",
+        13: "words over several lines.",
+        16: "one two",
+        17: "tail",
+    }
+
+
+def test_a_page_keeps_no_script_style_or_comment() -> None:
+    (only,) = read_document(PAGE.encode(), "page.html").passages
+    assert (only.heading, only.line, only.end_line) == ("Deadlines & budgets", 2, 17)
+    for hidden in ("color", "never", "comment"):
+        assert hidden not in only.text
+
+
+def test_a_page_on_a_single_line_is_still_cut_at_its_headings() -> None:
+    page = "".join(f"<h2>Part {i}</h2><p>{'word ' * 30}</p>" for i in range(9))
+    passages = read_document(page.encode(), "page.htm").passages
+    assert [passage.heading for passage in passages] == [f"Part {i}" for i in range(9)]
+    assert {(passage.line, passage.end_line) for passage in passages} == {(1, 1)}
+
+
+@law
+@given(parts=st.lists(st.sampled_from([*TAGS, *BROKEN, *TEXT]), max_size=40))
+def test_broken_html_is_read_without_error_and_within_its_lines(parts: list[str]) -> None:
+    page = "".join(parts)
+    try:
+        passages = read_document(page.encode(), "a.html").passages
+    except Unreadable:
+        return
+    num_lines = len(split_lines(page))
+    for passage in passages:
+        assert 1 <= passage.line <= passage.end_line <= num_lines
+        assert passage.text.count("\n") == passage.end_line - passage.line
+
+
+def test_a_pdf_counts_lines_over_the_document_and_knows_its_pages(tmp_path: Path) -> None:
+    write(tmp_path, {"a.pdf": pdf(["alpha", "beta"], ["gamma"], [], ["delta"])})
+    reading = read_document((tmp_path / "a.pdf").read_bytes(), "a.pdf")
+    found = [(p.page, p.line, p.end_line, p.text) for p in reading.passages]
+    assert found == [(1, 1, 2, "alpha\nbeta"), (2, 3, 3, "gamma"), (4, 4, 4, "delta")]
+    assert source_lines(tmp_path / "a.pdf") == ["alpha", "beta", "gamma", "delta"]
+
+
+def encrypted(password: str) -> bytes:
+    writer = pypdf.PdfWriter(io.BytesIO(pdf(["secret"])))
+    writer.encrypt(password, "owner", algorithm="RC4-128")
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+def test_a_pdf_with_a_password_is_refused() -> None:
+    with pytest.raises(Unreadable, match="password"):
+        read_document(encrypted("password"), "a.pdf")
+
+
+def test_a_pdf_that_opens_without_a_password_is_read() -> None:
+    assert read_document(encrypted(""), "a.pdf").passages[0].text == "secret"
+
+
+@pytest.mark.parametrize("data", [b"", b"%PDF-1.4\n", b"not a pdf", pdf(["alpha"])[:200]])
+def test_a_broken_pdf_is_refused(data: bytes) -> None:
+    with pytest.raises(Unreadable, match=r"broken|no text"):
+        read_document(data, "a.pdf")
+
+
+@law
+@given(cut_at=st.integers(0, 900), noise=st.binary(max_size=20))
+def test_a_damaged_pdf_is_read_or_refused_but_never_an_error(cut_at: int, noise: bytes) -> None:
+    whole = pdf(["alpha", "beta"], ["gamma"])
+    with suppress(Unreadable):
+        read_document(whole[:cut_at] + noise + whole[cut_at + len(noise) :], "a.pdf")

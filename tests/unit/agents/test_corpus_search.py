@@ -1,0 +1,124 @@
+"""Search: any query is answered, in one order, and from any thread."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from agents.tools.corpus import Corpus
+from agents.tools.terms import MAX_TERMS, query_terms
+from tests.unit.agents.corpus_samples import law, prose, write
+
+TOPICS = ["deadlines", "schedulers", "forests", "kernels", "graphs"]
+WORDS = st.lists(st.sampled_from([*TOPICS, "AND", "OR", "NOT", "NEAR(", "part", "*", '"', "^a:b"]))
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    root = tmp_path_factory.mktemp("search")
+    files: dict[str, str | bytes] = {f"{topic}.md": prose(topic) for topic in TOPICS}
+    files["chinese.txt"] = "调度器在最后期限之前完成任务。\n"
+    files["accents.txt"] = "Le café de la gare, where the ﬁle was left.\n"
+    files["identifiers.txt"] = "The bound max_num_seqs limits the worker's slots.\n"
+    write(root / "c", files)
+    return Corpus.open(root / "c", index_path=root / "i.db")
+
+
+@law
+@given(query=st.one_of(st.text(), WORDS.map(" ".join), st.text('"*^:()-+{}~\\\0 aé')))
+@example(query="")
+@example(query='"')
+@example(query="NEAR(a b, 2) OR text: * -x ^y {a b}: 'c'; DROP TABLE files")
+@example(query="\ud800 lone surrogate \0")
+@example(query="word " * 2000)
+@example(query="x" * 10_000)
+@example(query="".join(chr(0x4E00 + i % 5000) for i in range(10_000)))
+@example(query="" + "".join(map(chr, range(0x300, 0x370))))
+def test_any_text_is_a_query(corpus: Corpus, query: str) -> None:
+    found = corpus.search(query, limit=3)
+    assert len(found) <= 3
+    assert [passage.score for passage in found] == sorted((p.score for p in found), reverse=True)
+
+
+@pytest.mark.parametrize("query", ["", " \n", '"*^', "\0", "the"])
+def test_a_query_without_a_telling_term_finds_nothing_it_does_not_hold(
+    corpus: Corpus, query: str
+) -> None:
+    found = corpus.search(query)
+    assert all(query in passage.text.lower() for passage in found)
+    assert bool(found) == (query == "the")
+
+
+def test_stop_words_do_not_decide_where_another_word_is_left(corpus: Corpus) -> None:
+    assert query_terms("What is the deadline of a run?") == ["deadline", "run"]
+    assert query_terms("to be or not to be") == ["to", "be", "or", "not"]
+
+
+def test_a_long_query_is_bounded() -> None:
+    assert len(query_terms(" ".join(f"w{i}" for i in range(10_000)))) == MAX_TERMS
+
+
+@pytest.mark.parametrize(
+    ("query", "file"),
+    [
+        ("which forest?", "forests.md"),
+        ("CAFE", "accents.txt"),
+        ("cafe\u0301", "accents.txt"),
+        ("file", "accents.txt"),
+        ("max_num_seqs", "identifiers.txt"),
+        ("最后期限是什么", "chinese.txt"),
+        ("调", "chinese.txt"),
+    ],
+)
+def test_the_passage_that_says_it_is_found_first(corpus: Corpus, query: str, file: str) -> None:
+    assert corpus.search(query)[0].file == file
+
+
+def test_what_is_found_is_verbatim_in_every_script(corpus: Corpus) -> None:
+    (chinese,) = corpus.search("期限")
+    (accents,) = corpus.search("gare")
+    assert chinese.text == "调度器在最后期限之前完成任务。"
+    assert accents.text == "Le café de la gare, where the ﬁle was left."
+
+
+def test_equal_scores_are_ordered_by_file_then_line(tmp_path: Path) -> None:
+    same = "# One\n\nexactly alike\n\n# Two\n\nexactly alike\n"
+    for order in (["b.md", "a.md", "c.md"], ["c.md", "a.md", "b.md"]):
+        root = tmp_path / order[0]
+        for name in order:  # so that the index holds them in another order than their names
+            write(root / "c", {name: same})
+            corpus = Corpus.open(root / "c", index_path=root / "i.db")
+        found = [(passage.file, passage.line) for passage in corpus.search("alike", limit=5)]
+        assert found == [("a.md", 1), ("a.md", 5), ("b.md", 1), ("b.md", 5), ("c.md", 1)]
+
+
+def test_results_do_not_depend_on_how_the_index_came_to_be(tmp_path: Path) -> None:
+    folder = write(tmp_path / "c", {f"{topic}.md": prose("something else") for topic in TOPICS})
+    Corpus.open(folder, index_path=tmp_path / "old.db")
+    for topic in reversed(TOPICS):
+        write(folder, {f"{topic}.md": prose(topic, 9)})
+        grown = Corpus.open(folder, index_path=tmp_path / "old.db")
+    fresh = Corpus.open(folder, index_path=tmp_path / "new.db")
+    assert list(grown.passages()) == list(fresh.passages())
+    query = "what is said about deadlines, kernels and graphs in part 3"
+    assert grown.search(query, limit=50) == fresh.search(query, limit=50)
+
+
+def test_no_file_gives_more_passages_than_asked(corpus: Corpus) -> None:
+    found = corpus.search("paragraph something", limit=4, per_file=1)
+    assert len({passage.file for passage in found}) == len(found) == 4
+    assert len(corpus.search("deadlines", limit=10, per_file=2)) == 2
+
+
+@pytest.mark.parametrize(("limit", "per_file"), [(0, None), (-1, None), (5, 0)])
+def test_a_limit_of_none_finds_nothing(corpus: Corpus, limit: int, per_file: int | None) -> None:
+    assert corpus.search("deadlines", limit=limit, per_file=per_file) == []
+
+
+def test_many_threads_find_what_one_finds(corpus: Corpus) -> None:
+    search: Callable[[str], object] = corpus.search
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(search, TOPICS * 20)) == [*map(search, TOPICS)] * 20
