@@ -85,7 +85,7 @@ def named_opening_errors(url: URL) -> Iterator[None]:
         raise StoreUnreachable(shown(url), cause) from error
 
 
-def is_missing_table(error: DBAPIError) -> bool:
+def is_missing_table(error: DBAPIError | sqlite3.Error) -> bool:
     """Whether a query failed because its table does not exist: a database without a schema."""
     cause = _cause(error)
     if isinstance(cause, sqlite3.Error):

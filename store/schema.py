@@ -110,7 +110,8 @@ def _switch_to_wal(engine: Engine) -> None:
     with closing(engine.raw_connection()) as connection:
         while True:
             try:
-                connection.cursor().execute("PRAGMA journal_mode=WAL")
+                # Not before its row is fetched is the statement done, and the switch with it.
+                connection.cursor().execute("PRAGMA journal_mode=WAL").fetchall()
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() > give_up:
                     raise

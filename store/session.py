@@ -10,7 +10,8 @@ may be lost, never torn, when the whole machine loses power. PostgreSQL keeps it
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+import sqlite3
+from contextlib import AbstractAsyncContextManager, closing, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,7 @@ from store.urls import connect_args, file_of, is_sqlite, normalised, shown, wait
 HEAD = "0001"  # the newest revision in migrations/versions
 
 _SQLITE_READERS = 4
+_REVISIONS = "SELECT version_num FROM alembic_version"
 
 
 class Store:
@@ -106,7 +108,7 @@ async def open_store(url: str) -> Store:
         writer, reader = _engines(address)
         store = Store(address, writer=writer, reader=reader)
         try:
-            if await _revisions(reader) != [HEAD]:
+            if await _revisions(address, reader) != [HEAD]:
                 # Alembic takes longer to import than the rest of opening does.
                 from store.schema import upgrade
 
@@ -117,16 +119,23 @@ async def open_store(url: str) -> Store:
     return store
 
 
-async def _revisions(engine: AsyncEngine) -> list[str]:
+async def _revisions(url: URL, engine: AsyncEngine) -> list[str]:
     """The schema revisions that a database says it has; none if it is new."""
     try:
+        if is_sqlite(url):
+            return await asyncio.to_thread(_revisions_in_file, url)
         async with engine.connect() as connection:
-            result = await connection.execute(text("SELECT version_num FROM alembic_version"))
-            return list(result.scalars())
-    except DBAPIError as error:
+            return list((await connection.execute(text(_REVISIONS))).scalars())
+    except (DBAPIError, sqlite3.Error) as error:
         if is_missing_table(error):
             return []
         raise
+
+
+def _revisions_in_file(url: URL) -> list[str]:
+    """The same without the async driver, whose threads outlive a failure to open the file."""
+    with closing(sqlite3.connect(file_of(url), timeout=wait_s(url))) as connection:
+        return [revision for (revision,) in connection.execute(_REVISIONS)]
 
 
 def _engine(url: URL, **options: Any) -> AsyncEngine:
@@ -160,6 +169,7 @@ def _sqlite_engines(url: URL) -> tuple[AsyncEngine, AsyncEngine]:
     ):
         event.listen(engine.sync_engine, "connect", partial(_set_up, query_only=query_only))
         event.listen(engine.sync_engine, "begin", partial(_begin, statement=begin))
+        event.listen(engine.sync_engine, "invalidate", _release)
     return writer, reader
 
 
@@ -175,3 +185,13 @@ def _set_up(connection: DBAPIConnection, _record: object, *, query_only: str) ->
 
 def _begin(connection: Connection, *, statement: str) -> None:
     connection.exec_driver_sql(statement)
+
+
+def _release(connection: DBAPIConnection, _record: object, _error: object) -> None:
+    """Give up a connection's locks before it is closed, as it is when its task was cancelled.
+
+    SQLite keeps a closed connection's transaction open while any statement of it is unfinished,
+    and the traceback of the cancellation may keep such a statement alive for good.
+    """
+    with suppress(sqlite3.Error):  # then it holds no lock either
+        connection.rollback()

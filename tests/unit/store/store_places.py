@@ -1,0 +1,33 @@
+"""Where tests keep stores: a file of their own, or a schema of their own on a given server."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import make_url
+
+POSTGRES = os.environ.get("ORCHESTRATE_TEST_POSTGRES")
+DATABASES = ["sqlite", "postgresql"]
+
+
+@contextmanager
+def fresh_store_url(database: str, folder: Path) -> Iterator[str]:
+    """The URL of a store that does not exist yet, on one of DATABASES."""
+    if database == "sqlite":
+        yield f"sqlite:///{folder / 'store.sqlite'}"
+        return
+    if not POSTGRES:
+        pytest.skip("ORCHESTRATE_TEST_POSTGRES names no PostgreSQL server")
+    import psycopg
+
+    schema = f"test_{uuid.uuid4().hex}"
+    plain = make_url(POSTGRES).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")
+        yield f"{plain}?options=-csearch_path%3D{schema}"
+        connection.execute(f"DROP SCHEMA {schema} CASCADE")

@@ -1,0 +1,59 @@
+"""Records to store in tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from store.records import CallKind, CallRecord, PatternRecord, RunRecord, StepRecord
+
+NOON = datetime(2025, 6, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def a_run(run_id: str = "run-1", **changes: Any) -> RunRecord:
+    given: dict[str, Any] = {"id": run_id, "flow": "research", "started_at": NOON}
+    return RunRecord(**given | changes)
+
+
+def a_full_run(run_id: str = "run-1", **changes: Any) -> RunRecord:
+    """No field has its default."""
+    given: dict[str, Any] = {
+        "deadline_s": 60.25,
+        "started_at": NOON.astimezone(timezone(timedelta(hours=9))),
+        "engine": "vllm",
+        "model": "demo",
+        "policy": "calm",
+        "random_weights": True,
+        "process_id": 2**40,
+        "host": "grüße.example",
+        "attributes": {"question": "why?", "depth": [1, 2.5, None, {"deep": True}]},
+    }
+    return a_run(run_id, **given | changes)
+
+
+def a_step(path: str = "plan", **changes: Any) -> StepRecord:
+    given: dict[str, Any] = {"run_id": "run-1", "path": path, "name": path, "started_s": 0.125}
+    return StepRecord(**given | changes)
+
+
+def a_call(node: int = 0, **changes: Any) -> CallRecord:
+    given: dict[str, Any] = {
+        "run_id": "run-1",
+        "node": node,
+        "kind": CallKind.LLM,
+        "identity": "demo/plan",
+        "step_path": "plan",
+        "stage": 0,
+        "started_s": 0.25,
+    }
+    return CallRecord(**given | changes)
+
+
+def a_pattern(**changes: Any) -> PatternRecord:
+    given: dict[str, Any] = {
+        "application": "research",
+        "document": b"\x00\xff pattern",
+        "codec_version": 1,
+        "created_at": NOON,
+    }
+    return PatternRecord(**given | changes)

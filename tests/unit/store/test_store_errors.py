@@ -1,0 +1,48 @@
+"""Errors say whose fault it is, and cross process boundaries whole."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from store import errors
+from store.errors import StoreError
+
+EXAMPLES: list[StoreError] = [
+    errors.StoreLocked("sqlite:///s", "database is locked"),
+    errors.StoreFull("sqlite:///s", "disk is full"),
+    errors.StoreCorrupt("sqlite:///s", "file is not a database"),
+    errors.StoreUnreachable("sqlite:///s", "permission denied"),
+    errors.StoreNewer("sqlite:///s", "0099"),
+    errors.StoreClosed("sqlite:///s"),
+    errors.StoreFailed("sqlite:///s", "no such function"),
+    errors.RunNotFound("run-1"),
+    errors.RunAmbiguous("run", ["run-1", "run-2"]),
+    errors.RunExists("run-1"),
+    errors.InvalidAttributes("run-1", "NaN"),
+    errors.AlreadyRecorded("run-1", "step plan"),
+    errors.NotStarted("run-1", "call 3"),
+    errors.PayloadMissing("abc123"),
+]
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+class TestEveryError:
+    def test_survives_pickling_with_its_arguments(self, error: StoreError) -> None:
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), copy.args, str(copy)) == (type(error), error.args, str(error))
+
+    def test_names_everything_that_it_was_given(self, error: StoreError) -> None:
+        for argument in error.args:
+            for part in argument if isinstance(argument, tuple) else (argument,):
+                assert part in str(error)
+
+    def test_says_what_to_do(self, error: StoreError) -> None:
+        what_happened, *advice = str(error).replace(";", ".").replace(":", ".").split(". ")
+        assert what_happened
+        assert advice
+
+
+def test_no_error_is_left_out_of_these_examples() -> None:
+    assert {type(error) for error in EXAMPLES} == set(StoreError.__subclasses__())

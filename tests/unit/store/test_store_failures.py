@@ -1,0 +1,133 @@
+"""Errors of drivers and of the operating system get the right names, in one place."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+from filelock import Timeout
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from store.errors import (
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreUnreachable,
+)
+from store.failures import named_database_errors, named_opening_errors
+from store.session import Store
+from store.urls import normalised
+from tests.unit.store.store_samples import a_run
+
+URL = normalised("sqlite:////tmp/store.sqlite")
+
+
+def sqlite_error(code: int) -> Exception:
+    error = sqlite3.OperationalError("the cause")
+    error.sqlite_errorcode = code
+    return OperationalError("SELECT 1", None, error)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (sqlite3.SQLITE_BUSY, StoreLocked),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLocked),
+        (sqlite3.SQLITE_FULL, StoreFull),
+        (sqlite3.SQLITE_CORRUPT_INDEX, StoreCorrupt),
+        (sqlite3.SQLITE_NOTADB, StoreCorrupt),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, StoreUnreachable),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, StoreUnreachable),
+        (sqlite3.SQLITE_IOERR_READ, StoreUnreachable),
+        (sqlite3.SQLITE_ERROR, StoreFailed),
+        (sqlite3.SQLITE_CONSTRAINT_CHECK, StoreFailed),
+    ],
+)
+def test_a_sqlite_code_has_one_name(code: int, name: type[StoreError]) -> None:
+    with pytest.raises(name, match="the cause"), named_database_errors(URL):
+        raise sqlite_error(code)
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "name"),
+    [
+        ("08006", StoreUnreachable),
+        ("28P01", StoreUnreachable),
+        ("3D000", StoreUnreachable),
+        ("42501", StoreUnreachable),
+        ("53100", StoreFull),
+        ("53300", StoreUnreachable),
+        ("40P01", StoreLocked),
+        ("40001", StoreLocked),
+        ("55P03", StoreLocked),
+        ("57014", StoreLocked),
+        ("57P01", StoreUnreachable),
+        ("XX001", StoreCorrupt),
+        ("42703", StoreFailed),
+    ],
+)
+def test_a_postgresql_state_has_one_name(sqlstate: str, name: type[StoreError]) -> None:
+    errors = pytest.importorskip("psycopg.errors", exc_type=ImportError)
+    with pytest.raises(name), named_database_errors(URL):
+        raise OperationalError("SELECT 1", None, errors.lookup(sqlstate)("the cause"))
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (OSError(errno.ENOSPC, "no space"), StoreFull),
+        (PermissionError(errno.EACCES, "denied"), StoreUnreachable),
+        (Timeout("store.lock"), StoreLocked),
+        (ModuleNotFoundError("No module named 'psycopg'"), StoreUnreachable),
+    ],
+)
+def test_opening_names_the_systems_errors(error: Exception, name: type[StoreError]) -> None:
+    with pytest.raises(name), named_opening_errors(URL):
+        raise error
+
+
+def test_waiting_in_vain_for_a_connection_is_a_lock() -> None:
+    with pytest.raises(StoreLocked), named_database_errors(URL):
+        raise PoolTimeout("no connection")
+
+
+def test_an_error_without_a_name_of_its_own_is_not_swallowed() -> None:
+    with pytest.raises(StoreFailed, match="duplicate"), named_database_errors(URL):
+        raise IntegrityError("INSERT", None, Exception("duplicate"))
+
+
+def test_what_is_no_database_error_passes_unchanged() -> None:
+    error = PermissionError("the block's own")
+    with pytest.raises(PermissionError) as raised, named_database_errors(URL):
+        raise error
+    assert raised.value is error
+
+
+async def test_an_error_does_not_carry_what_was_to_be_stored(store: Store) -> None:
+    with pytest.raises(StoreError) as refused:
+        async with store.reading() as tx:
+            await tx.runs.add(a_run(flow="a secret prompt"))
+    assert "a secret prompt" not in f"{refused.value} {refused.value.__cause__}"
+
+
+def test_a_missing_driver_is_named_with_the_extra_to_install() -> None:
+    program = (
+        "import asyncio, sys\n"
+        "sys.modules['psycopg'] = None\n"
+        "from store.errors import StoreUnreachable\n"
+        "from store.session import open_store\n"
+        "try:\n"
+        "    asyncio.run(open_store('postgresql://user@host/name'))\n"
+        "except StoreUnreachable as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert "orchestrate-llm[postgres]" in done.stdout

@@ -1,0 +1,66 @@
+"""Steps: each path begins once and ends once."""
+
+from __future__ import annotations
+
+import pytest
+
+from store.errors import AlreadyRecorded, NotStarted, RunNotFound
+from store.records import Status, StepOutcome
+from store.session import Store
+from tests.unit.store.store_samples import a_run, a_step
+
+
+async def test_steps_come_back_in_the_order_of_their_start(store: Store) -> None:
+    write = a_step("write", started_s=2.5)
+    plan = a_step("plan", started_s=0.5)
+    inner = a_step("plan/read[0]", started_s=0.5)
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        for step in (write, inner, plan):
+            await tx.journal.start(step)
+    async with store.reading() as tx:
+        assert list(await tx.journal.of_run("run-1")) == [plan, inner, write]
+        assert list(await tx.journal.of_run("nobody")) == []
+
+
+async def test_a_step_ends_as_it_was_recorded(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        await tx.journal.start(a_step())
+        await tx.journal.finish("run-1", "plan", StepOutcome(Status.FAILED, 4.5, "Boom", "why"))
+        [step] = await tx.journal.of_run("run-1")
+    assert step == a_step(
+        status=Status.FAILED, finished_s=4.5, error_type="Boom", error_message="why"
+    )
+
+
+async def test_a_path_is_taken_by_its_first_step(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        await tx.journal.start(a_step(name="first"))
+        with pytest.raises(AlreadyRecorded):
+            await tx.journal.start(a_step(name="second"))
+        assert [step.name for step in await tx.journal.of_run("run-1")] == ["first"]
+
+
+async def test_a_recorded_end_is_never_overwritten(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        await tx.journal.start(a_step())
+        await tx.journal.finish("run-1", "plan", StepOutcome(Status.COMPLETED, 1.0))
+        with pytest.raises(AlreadyRecorded):
+            await tx.journal.finish("run-1", "plan", StepOutcome(Status.FAILED, 2.0))
+        assert [step.status for step in await tx.journal.of_run("run-1")] == [Status.COMPLETED]
+
+
+async def test_what_never_began_cannot_end(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        with pytest.raises(NotStarted):
+            await tx.journal.finish("run-1", "plan", StepOutcome(Status.COMPLETED, 1.0))
+
+
+async def test_a_step_belongs_to_a_recorded_run(store: Store) -> None:
+    async with store.transaction() as tx:
+        with pytest.raises(RunNotFound):
+            await tx.journal.start(a_step(run_id="nobody"))

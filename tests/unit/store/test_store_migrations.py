@@ -1,0 +1,137 @@
+"""The migrations give exactly the models' tables, from anywhere, at most once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, NullPool, create_engine, inspect, text
+
+from store.errors import StoreNewer
+from store.models import Base
+from store.schema import alembic_config, upgrade
+from store.session import HEAD, open_store
+from store.urls import normalised
+from tests.unit.store.store_samples import a_run
+
+
+def blocking(store_url: str) -> str:
+    """The URL as SQLAlchemy and Alembic take it themselves."""
+    return store_url.replace("postgresql:", "postgresql+psycopg:")
+
+
+@contextmanager
+def connected(store_url: str) -> Iterator[Connection]:
+    """A plain connection, past everything that the store does."""
+    with create_engine(blocking(store_url), poolclass=NullPool).begin() as connection:
+        yield connection
+
+
+def differences(store_url: str) -> list[Any]:
+    with connected(store_url) as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        return list(compare_metadata(context, Base.metadata))
+
+
+def test_the_migrations_give_the_models_tables(store_url: str) -> None:
+    upgrade(normalised(store_url))
+    assert differences(store_url) == []
+
+
+def test_a_difference_between_migrations_and_models_would_be_seen(store_url: str) -> None:
+    upgrade(normalised(store_url))
+    with connected(store_url) as connection:
+        connection.execute(text("ALTER TABLE steps DROP COLUMN name"))
+    assert differences(store_url) != []
+
+
+def test_constraints_of_the_migrations_have_the_models_names(store_url: str) -> None:
+    upgrade(normalised(store_url))
+    with connected(store_url) as connection:
+        found = inspect(connection)
+        for table in Base.metadata.sorted_tables:
+            names = {key["name"] for key in found.get_foreign_keys(table.name)}
+            names |= {check["name"] for check in found.get_check_constraints(table.name)}
+            names |= {unique["name"] for unique in found.get_unique_constraints(table.name)}
+            names.add(found.get_pk_constraint(table.name)["name"])
+            assert names == {constraint.name for constraint in table.constraints}
+
+
+def test_the_head_of_the_fast_path_is_the_newest_migration() -> None:
+    assert ScriptDirectory.from_config(alembic_config()).get_heads() == [HEAD]
+
+
+async def test_upgrading_again_changes_nothing(store_url: str) -> None:
+    upgrade(normalised(store_url))
+    async with await open_store(store_url) as store, store.transaction() as tx:
+        await tx.runs.add(a_run())
+    upgrade(normalised(store_url))
+    async with await open_store(store_url) as store, store.reading() as tx:
+        assert await tx.runs.get("run-1") == a_run()
+
+
+def test_every_migration_can_be_undone(store_url: str) -> None:
+    upgrade(normalised(store_url))
+    config = alembic_config()
+    with connected(store_url) as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    with connected(store_url) as connection:
+        assert inspect(connection).get_table_names() == ["alembic_version"]
+    upgrade(normalised(store_url))
+    assert differences(store_url) == []
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(store_url: str) -> None:
+    async with await open_store(store_url):
+        pass
+    with connected(store_url) as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreNewer, match="9999"):
+        await open_store(store_url)
+    with connected(store_url) as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
+
+
+async def test_a_migration_that_fails_leaves_the_database_as_it_was(store_url: str) -> None:
+    with connected(store_url) as connection:
+        connection.execute(text("CREATE TABLE edges (mine TEXT)"))  # the last one of ours
+    with pytest.raises(Exception, match="edges"):
+        await open_store(store_url)
+    with connected(store_url) as connection:
+        assert inspect(connection).get_table_names() == ["edges"]
+
+
+async def test_a_store_at_the_head_opens_without_alembic(store_url: str) -> None:
+    async with await open_store(store_url):
+        pass
+    program = (
+        "import asyncio, sys\n"
+        "from store.session import open_store\n"
+        "async def main():\n"
+        "    async with await open_store(sys.argv[1]):\n"
+        "        print('alembic' in sys.modules)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(  # noqa: ASYNC221 - nothing else runs on this loop
+        [sys.executable, "-c", program, store_url], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+def test_a_developer_can_compare_models_and_database_by_hand(store_url: str) -> None:
+    upgrade(normalised(store_url))
+    arguments = ["-c", "store/migrations/alembic.ini", "-x", f"url={blocking(store_url)}", "check"]
+    done = subprocess.run(
+        [sys.executable, "-m", "alembic", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "No new upgrade operations" in done.stdout

@@ -1,0 +1,82 @@
+"""When no room is left: a named error, nothing half-written, and it goes on once there is room."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from store.errors import StoreFull
+from store.session import Store, open_store
+from tests.unit.store.store_samples import a_run
+
+NOISE = random.Random(0).randbytes(1 << 20)
+
+
+async def fill(store: Store) -> list[str]:
+    """Store payloads until there is no room; returns what was acknowledged."""
+    acknowledged: list[str] = []
+    try:
+        while True:
+            number = len(acknowledged)
+            async with store.transaction() as tx:
+                await tx.runs.add(a_run(f"run-{number}"))
+                name = await tx.payloads.put(NOISE[number : number + 20_000])
+            acknowledged.append(name)
+    except StoreFull:
+        return acknowledged
+
+
+async def assert_whole(store: Store, acknowledged: list[str]) -> None:
+    async with store.reading() as tx:
+        assert len(await tx.runs.newest()) == len(acknowledged)
+        for number, name in enumerate(acknowledged):
+            assert await tx.payloads.get(name) == NOISE[number : number + 20_000]
+
+
+async def test_a_full_database_keeps_what_it_acknowledged(sqlite_url: str) -> None:
+    async with await open_store(sqlite_url) as store:
+        async with store._writer.connect() as connection:
+            await connection.exec_driver_sql("PRAGMA max_page_count=200")
+        acknowledged = await fill(store)
+        assert acknowledged
+        await assert_whole(store, acknowledged)
+        async with store._writer.connect() as connection:
+            await connection.exec_driver_sql("PRAGMA max_page_count=100000")
+        async with store.transaction() as tx:
+            await tx.payloads.put(b"there is room again")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    try:
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("only root may mount a small file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_full_disk_keeps_what_was_acknowledged(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(400_000))
+    async with await open_store(f"sqlite:///{small_disk / 'store.sqlite'}") as store:
+        acknowledged = await fill(store)
+        assert acknowledged
+        ballast.unlink()
+        await assert_whole(store, acknowledged)
+        async with store.transaction() as tx:
+            await tx.payloads.put(b"there is room again")
+
+
+async def test_a_disk_that_is_full_from_the_start_is_named(small_disk: Path) -> None:
+    (small_disk / "ballast").write_bytes(bytes((2 << 20) - 16_384))
+    with pytest.raises(StoreFull):
+        await open_store(f"sqlite:///{small_disk / 'store.sqlite'}")

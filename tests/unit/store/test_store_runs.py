@@ -1,0 +1,148 @@
+"""Runs: recorded once, ended once, found by a part of their id."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+
+import pytest
+
+from store.errors import (
+    AlreadyRecorded,
+    InvalidAttributes,
+    PayloadMissing,
+    RunAmbiguous,
+    RunExists,
+    RunNotFound,
+)
+from store.records import RunOutcome, Status
+from store.session import Store
+from tests.unit.store.store_samples import NOON, a_full_run, a_run
+
+COMPLETED = RunOutcome(Status.COMPLETED, NOON + timedelta(seconds=3), 3.0)
+
+
+async def test_a_run_comes_back_as_it_was_added(store: Store) -> None:
+    async with store.transaction() as tx:
+        hash_ = await tx.payloads.put(b"why?")
+        run = a_full_run(input_payload=hash_)
+        await tx.runs.add(run)
+    async with store.reading() as tx:
+        stored = await tx.runs.get("run-1")
+    assert stored == run
+    assert stored.started_at.tzinfo is UTC
+
+
+async def test_a_finished_run_keeps_its_outcome(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        hash_ = await tx.payloads.put(b"because")
+        outcome = RunOutcome(Status.FAILED, NOON, 1.5, "Boom", "it went off", hash_)
+        await tx.runs.finish("run-1", outcome)
+        run = await tx.runs.get("run-1")
+    assert run == a_run(
+        status=Status.FAILED,
+        finished_at=NOON,
+        elapsed_s=1.5,
+        error_type="Boom",
+        error_message="it went off",
+        result_payload=hash_,
+    )
+
+
+async def test_an_id_is_taken_by_its_first_run(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run(flow="first"))
+        with pytest.raises(RunExists):
+            await tx.runs.add(a_run(flow="second"))
+        assert (await tx.runs.get("run-1")).flow == "first"
+
+
+async def test_only_the_first_end_counts(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        await tx.runs.finish("run-1", COMPLETED)
+        with pytest.raises(AlreadyRecorded):
+            await tx.runs.finish("run-1", RunOutcome(Status.CANCELLED, NOON, 9.0))
+        assert (await tx.runs.get("run-1")).status is Status.COMPLETED
+
+
+async def test_an_unknown_run_can_neither_end_nor_be_got(store: Store) -> None:
+    async with store.transaction() as tx:
+        with pytest.raises(RunNotFound):
+            await tx.runs.finish("nobody", COMPLETED)
+        with pytest.raises(RunNotFound):
+            await tx.runs.get("nobody")
+
+
+async def test_a_run_cannot_name_a_payload_that_is_not_stored(store: Store) -> None:
+    async with store.transaction() as tx:
+        with pytest.raises(PayloadMissing, match="feed"):
+            await tx.runs.add(a_run(input_payload="feed"))
+        await tx.runs.add(a_run())
+        with pytest.raises(PayloadMissing, match="f00d"):
+            await tx.runs.finish(
+                "run-1", RunOutcome(Status.COMPLETED, NOON, 1.0, result_payload="f00d")
+            )
+        assert (await tx.runs.get("run-1")).status is Status.RUNNING
+
+
+async def test_a_run_is_found_by_what_begins_no_other_id(store: Store) -> None:
+    async with store.transaction() as tx:
+        for run_id in ("abc1", "abd2", "ABD3", "a%", "a_b"):
+            await tx.runs.add(a_run(run_id))
+        assert (await tx.runs.find("abd")).id == "abd2"
+        assert (await tx.runs.find("AB")).id == "ABD3"
+        assert (await tx.runs.find("a%")).id == "a%"
+        assert (await tx.runs.find("a_")).id == "a_b"
+        with pytest.raises(RunAmbiguous) as ambiguous:
+            await tx.runs.find("ab")
+        assert set(ambiguous.value.args[1]) == {"abc1", "abd2"}
+        with pytest.raises(RunNotFound):
+            await tx.runs.find("b")
+
+
+async def test_a_whole_id_is_never_ambiguous(store: Store) -> None:
+    async with store.transaction() as tx:
+        for number in range(20):
+            await tx.runs.add(a_run(f"run-1{number}", started_at=NOON + timedelta(number)))
+        await tx.runs.add(a_run("run-1"))
+        assert (await tx.runs.find("run-1")).id == "run-1"
+
+
+async def test_runs_are_listed_newest_first(store: Store) -> None:
+    async with store.transaction() as tx:
+        assert await tx.runs.latest() is None
+        for run_id, minute in (("old", 1), ("new", 3), ("twin-a", 2), ("twin-b", 2)):
+            await tx.runs.add(a_run(run_id, started_at=NOON + timedelta(minutes=minute)))
+        await tx.runs.finish("twin-a", COMPLETED)
+        listed = [run.id for run in await tx.runs.newest()]
+        assert listed == ["new", "twin-b", "twin-a", "old"]
+        assert [run.id for run in await tx.runs.newest(limit=2)] == listed[:2]
+        assert [run.id for run in await tx.runs.newest(status=Status.COMPLETED)] == ["twin-a"]
+        latest = await tx.runs.latest()
+        assert latest is not None
+        assert latest.id == "new"
+
+
+async def test_an_error_message_may_hold_what_databases_cannot(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        outcome = RunOutcome(Status.FAILED, NOON, 1.0, "Bad", "nul \x00 and half \ud83d a pair")
+        await tx.runs.finish("run-1", outcome)
+        message = (await tx.runs.get("run-1")).error_message
+    assert message == "nul \ufffd and half ? a pair"
+
+
+async def test_a_key_that_databases_cannot_hold_is_still_found(store: Store) -> None:
+    odd = "nul \x00 half \ud83d"
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run(odd, flow=odd))
+        assert (await tx.runs.get(odd)).flow == "nul \ufffd half ?"
+        assert (await tx.runs.find(odd[:5])).flow == "nul \ufffd half ?"
+
+
+async def test_attributes_that_are_no_json_are_refused(store: Store) -> None:
+    for value in (object(), float("nan"), float("inf"), b"bytes"):
+        async with store.transaction() as tx:
+            with pytest.raises(InvalidAttributes):
+                await tx.runs.add(a_run(attributes={"odd": value}))
