@@ -1,0 +1,108 @@
+"""Flows of the SDK on the real engine, recorded in a real store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, Field
+
+from orchestrator import Runtime, flow, gather, llm, step
+from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.slo import SloKind
+from serving.view import Plan, RequestView, StepView
+from store.records import Status
+from store.session import Store, open_store
+
+
+class Outline(BaseModel):
+    title: str = Field(min_length=1, max_length=24)
+    urgent: bool
+
+
+@step
+async def paragraph(title: str, number: int) -> str:
+    return await llm(f"Paragraph {number} of {title}", max_tokens=8)
+
+
+@flow(deadline="5m", stages=2)
+async def article(topic: str) -> tuple[Outline, tuple[str, ...]]:
+    outline = await llm(f"Outline {topic}", schema=Outline, max_tokens=120)
+    return outline, await gather(*(paragraph(outline.title, number) for number in range(3)))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with await open_store(f"sqlite:///{tmp_path / 'runs.db'}") as opened:
+        yield opened
+
+
+async def test_ten_flows_at_once_all_finish_on_one_engine(
+    engine: EmbeddedEngine, store: Store
+) -> None:
+    runtime = Runtime(engine, store)
+    results = await asyncio.gather(*(runtime.run(article, f"topic {n}") for n in range(10)))
+    assert len({result.run_id for result in results}) == 10
+    for result in results:
+        outline, paragraphs = result.value
+        assert isinstance(outline, Outline)
+        assert len(paragraphs) == 3
+        assert [len(stage.calls) for stage in result.stages] == [1, 3]
+    async with store.reading() as tx:
+        runs = await tx.runs.newest()
+        assert [run.status for run in runs] == [Status.COMPLETED] * 10
+        calls = [call for run in runs for call in await tx.calls.of_run(run.id)]
+        assert await tx.patterns.count_by_application() == {"article": 10}
+    assert len(calls) == 40
+    assert all(call.status is Status.COMPLETED and call.output_tokens for call in calls)
+
+
+async def test_the_scheduler_sees_each_call_with_the_deadline_of_its_stage_and_run(
+    engine: EmbeddedEngine, store: Store
+) -> None:
+    seen: dict[str, RequestView] = {}
+
+    def watch(view: StepView) -> Plan:
+        seen.update({request.request_id: request for request in view.requests})
+        return decide(view)
+
+    scheduler = await engine.call(scheduler_of)
+    decide = scheduler._decide
+    scheduler._decide = watch
+    try:
+        result = await Runtime(engine, store).run(article, "deadlines")
+    finally:
+        scheduler._decide = decide
+    slos = [request.slo for request in seen.values()]
+    assert len(slos) == 4
+    assert {slo.kind for slo in slos} == {SloKind.COMPOUND}
+    assert {slo.program for slo in slos} == {result.run_id}
+    assert sorted((slo.stage, slo.stage_calls) for slo in slos) == [(0, 1), (1, 3), (1, 3), (1, 3)]
+    for slo in slos:
+        assert slo.deadline_s is not None
+        assert slo.final_s is not None
+        assert slo.deadline_s <= slo.final_s <= 300
+
+
+async def test_a_run_that_is_cancelled_leaves_no_request_in_the_engine(
+    engine: EmbeddedEngine, store: Store
+) -> None:
+    started = asyncio.Event()
+
+    @flow
+    async def endless() -> None:
+        await gather(*(llm("on and on", on_text=lambda _: started.set()) for _ in range(4)))
+
+    running = asyncio.create_task(Runtime(engine, store).run(endless))
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await engine.call(lambda llm_engine: len(scheduler_of(llm_engine).requests)) == 0
+    async with store.reading() as tx:
+        [run] = await tx.runs.newest()
+        assert run.status is Status.CANCELLED
+        calls = await tx.calls.of_run(run.id)
+        assert {call.status for call in calls} == {Status.CANCELLED}
