@@ -157,6 +157,17 @@ class RemoteRefused(ServingError):
         return "{} answered {}: {}".format(*self.args)
 
 
+class ModelNotServed(ServingError):
+    """The remote engine answers, but serves other models."""
+
+    def __init__(self, url: str, model: str, served: tuple[str, ...]) -> None:
+        super().__init__(url, model, served)
+
+    def __str__(self) -> str:
+        url, model, served = self.args
+        return f"{url} does not serve {model!r}; it serves {', '.join(served) or 'no model'}"
+
+
 # A dropped request leaves the engine as an aborted one whose stop reason carries the error: it is
 # the one field that vLLM passes unchanged from its scheduler to callers, in process and over HTTP.
 _DROPPED = "slo_dropped: "

@@ -1,0 +1,284 @@
+"""vLLM's real API server with our scheduler, in a process of its own, and RemoteEngine before it.
+
+The tests share one server and run in order: the last one ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from serving.engine.remote import RemoteEngine
+from serving.errors import InvalidRequest, PromptTooLong, RemoteRefused, RequestDropped
+from serving.generation import GenerationRequest, Message
+from serving.slo import OnLate, Slo, SloKind
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+START_S = 180  # two processes import vLLM, on a machine that may be busy
+STOP_S = 40
+CALL_S = 60
+PROGRAM = """
+import sys
+from serving.engine.config import EngineConfig
+from serving.engine.server import serve
+serve(EngineConfig(slots=4, step_tokens=512), port=int(sys.argv[1]))
+"""
+HOPELESS = Slo(kind=SloKind.DEADLINE, deadline_s=0.02, on_late=OnLate.DROP)
+SCHEMA = {
+    "type": "object",
+    "properties": {"title": {"type": "string", "maxLength": 20}, "score": {"type": "integer"}},
+    "required": ["title", "score"],
+    "additionalProperties": False,
+}
+
+
+def free_port() -> int:
+    """Below the ports of outgoing connections: it must stay free while vLLM is imported."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def start_server() -> tuple[subprocess.Popen[bytes], str]:
+    port = free_port()
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(port)], cwd=ROOT)
+    return process, f"http://127.0.0.1:{port}"
+
+
+def end_for_sure(process: subprocess.Popen[bytes]) -> None:
+    """After a failed test: nothing that it started stays."""
+    if process.poll() is None:
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for child in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    process, url = start_server()
+    try:
+        deadline_s = time.monotonic() + START_S
+        with httpx.Client(trust_env=False, timeout=5) as client:
+            while True:
+                assert process.poll() is None, "the server ended before it served"
+                assert time.monotonic() < deadline_s, f"no server after {START_S} s"
+                with contextlib.suppress(httpx.TransportError):
+                    if client.get(f"{url}/health").status_code == 200:
+                        break
+                time.sleep(0.2)
+        yield process, url
+    finally:
+        end_for_sure(process)
+
+
+@pytest.fixture
+def url(server: tuple[subprocess.Popen[bytes], str]) -> str:
+    return server[1]
+
+
+@pytest.fixture
+async def engine(url: str) -> AsyncIterator[RemoteEngine]:
+    remote = RemoteEngine(url, timeout_s=CALL_S)
+    async with asyncio.timeout(CALL_S):
+        await remote.start()
+        yield remote
+        await remote.close()
+
+
+def chat(text: str = "Name a book.", **settings: Any) -> GenerationRequest:
+    turns = (Message("user", text),)
+    return GenerationRequest(**{"request_id": "r1", "prompt": turns, "max_tokens": 8} | settings)
+
+
+async def post(url: str, path: str, **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
+        return await client.post(f"{url}{path}", json={"model": "demo", **body})
+
+
+async def num_running(url: str) -> int:
+    async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
+        text = (await client.get(f"{url}/metrics")).text
+    found = re.search(r"^vllm:num_requests_running\{.*\} ([\d.]+)$", text, re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))
+
+
+async def until_running(url: str, count: int) -> None:
+    async with asyncio.timeout(CALL_S):
+        while await num_running(url) != count:  # noqa: ASYNC110 (the server has no event)
+            await asyncio.sleep(0.05)
+
+
+async def test_the_server_tells_what_it_is(engine: RemoteEngine) -> None:
+    assert engine.info.model == "demo"
+    assert engine.info.random_weights
+    assert engine.info.scheduler == "SloScheduler"
+    assert engine.info.policy
+    assert engine.info.max_model_tokens == 8192
+
+
+async def test_a_chat_with_a_schema_ends_in_what_the_schema_asks(engine: RemoteEngine) -> None:
+    kept = Slo(kind=SloKind.DEADLINE, deadline_s=50.0, program="run-1")
+    completion = await engine.generate(chat(schema=SCHEMA, max_tokens=300, slo=kept, priority=3))
+    parsed = completion.parsed()
+    assert set(parsed) == {"title", "score"}
+    assert completion.usage.prompt_tokens > 0
+
+
+async def test_a_plain_prompt_with_a_schema_does_too(engine: RemoteEngine) -> None:
+    asked = chat(prompt="A book:", schema=SCHEMA, max_tokens=300)
+    assert set((await engine.generate(asked)).parsed()) == {"title", "score"}
+
+
+async def test_a_stream_is_the_answer_in_pieces_and_seeded(engine: RemoteEngine) -> None:
+    asked = chat(max_tokens=40, seed=7)
+    chunks = [chunk async for chunk in engine.stream(asked)]
+    completion = chunks[-1].completion
+    assert completion is not None
+    assert len(chunks) > 5
+    assert "".join(chunk.text for chunk in chunks) == completion.text
+    assert (completion.finish_reason, completion.usage.output_tokens) == ("length", 40)
+    assert 0 < completion.ttft_s < completion.e2el_s
+    assert (await engine.generate(asked)).text == completion.text
+
+
+async def test_a_plain_prompt_may_use_the_whole_context(engine: RemoteEngine) -> None:
+    """Left to itself vLLM would give it 16 tokens."""
+    asked = chat(prompt="word " * 3900, max_tokens=None, temperature=0.0)
+    completion = await engine.generate(asked)
+    assert completion.usage.output_tokens > 16
+    assert completion.usage.prompt_tokens + completion.usage.output_tokens <= 8192
+
+
+async def test_a_prompt_beyond_the_context_is_too_long(engine: RemoteEngine) -> None:
+    with pytest.raises(PromptTooLong) as raised:
+        await engine.generate(chat("word " * 20000))
+    assert raised.value.args[1] > raised.value.args[2] == 8191
+
+
+async def test_a_schema_that_is_none_is_an_invalid_request(engine: RemoteEngine) -> None:
+    with pytest.raises(InvalidRequest):
+        await engine.generate(chat(schema={"type": "no such type"}))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+async def test_a_malformed_tag_is_answered_400(url: str, path: str, body: dict[str, Any]) -> None:
+    answer = await post(url, path, **body, vllm_xargs={"slo_deadline_s": "soon"})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["param"]) == ("invalid_slo", "slo_deadline_s")
+
+
+@pytest.mark.parametrize("prompt", ["hi", "word " * 3900], ids=["while it runs", "before a token"])
+@pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "plain"])
+async def test_a_deadline_that_cannot_be_met_ends_as_a_drop(
+    engine: RemoteEngine, prompt: str, is_chat: bool
+) -> None:
+    turns = (Message("user", prompt),)
+    asked = chat(prompt=turns if is_chat else prompt, max_tokens=None, slo=HOPELESS)
+    with pytest.raises(RequestDropped, match="deadline"):
+        await engine.generate(asked)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/completions", {"prompt": "hi", "max_tokens": 8000}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_any_client_is_told_of_a_drop(
+    url: str, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    tags = {"slo_kind": "deadline", "slo_deadline_s": 0.02, "slo_on_late": "drop"}
+    answer = await post(url, path, **body, stream=stream, vllm_xargs=tags)
+    assert "slo_dropped: " in answer.text
+    assert answer.status_code == (200 if stream else 504)
+    assert answer.headers.get("x-should-retry") == (None if stream else "false")
+
+
+async def test_a_client_that_leaves_frees_its_place(engine: RemoteEngine, url: str) -> None:
+    call = asyncio.create_task(engine.generate(chat(max_tokens=8000)))
+    await until_running(url, 1)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until_running(url, 0)
+
+
+async def test_a_second_server_cannot_take_the_same_port(url: str) -> None:
+    port = url.rpartition(":")[2]
+    second = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, port, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(START_S):
+        _, said = await second.communicate()
+    assert second.returncode == 1
+    assert b"InvalidEngineConfig: port=" in said
+
+
+async def test_an_interrupt_ends_the_server_its_calls_and_its_processes(
+    server: tuple[subprocess.Popen[bytes], str],
+) -> None:
+    process, url = server
+    started = psutil.Process(process.pid).children(recursive=True)
+    assert started
+    engine = RemoteEngine(url, timeout_s=CALL_S)
+    call = asyncio.create_task(engine.generate(chat(max_tokens=8000)))
+    await until_running(url, 1)
+    process.send_signal(signal.SIGINT)
+    assert await asyncio.to_thread(process.wait, STOP_S) == 0
+    async with asyncio.timeout(CALL_S):
+        with pytest.raises(RemoteRefused, match=r"503.*stopping"):
+            await call
+    await engine.close()
+    _, left = await asyncio.to_thread(psutil.wait_procs, started, STOP_S)
+    assert left == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_model_loads_leaves_nothing(number: signal.Signals) -> None:
+    process, _ = start_server()
+    try:
+        parent = psutil.Process(process.pid)
+        deadline_s = time.monotonic() + START_S
+        while len(started := parent.children(recursive=True)) < 2:  # the tracker and the core
+            assert time.monotonic() < deadline_s
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.kill(process.pid, number)
+        assert process.wait(STOP_S) == 0
+        _, left = psutil.wait_procs(started, STOP_S)
+        assert left == []
+    finally:
+        end_for_sure(process)
