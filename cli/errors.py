@@ -1,0 +1,55 @@
+"""What can go wrong in a command itself; every error keeps its arguments and says what to do."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+
+class CommandError(Exception):
+    """Base of every error that a command raises on purpose."""
+
+
+class BadInput(CommandError):
+    """What was asked for on the command line cannot be done; the reason says what to change."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class CannotWrite(CommandError):
+    """The results cannot be written where the user wants them."""
+
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(path, cause)
+
+    def __str__(self) -> str:
+        path, cause = self.args
+        return f"cannot write to {path}: {cause}. Give --out a folder that you may write to"
+
+
+class Interrupted(CommandError):
+    """A signal ended the command before its work was done.
+
+    Args:
+        signal_number: SIGINT or SIGTERM.
+        run_id: of the run that was cancelled; None where none had begun.
+    """
+
+    def __init__(self, signal_number: int, run_id: str | None) -> None:
+        super().__init__(signal_number, run_id)
+
+    @property
+    def signal_number(self) -> int:
+        """The signal that came."""
+        return int(self.args[0])
+
+    def __str__(self) -> str:
+        name = signal.Signals(self.signal_number).name
+        run_id = self.args[1]
+        if run_id is None:
+            return f"interrupted by {name} before a run had begun"
+        return f"interrupted by {name}: run {run_id} is recorded as cancelled"

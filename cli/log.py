@@ -1,0 +1,33 @@
+"""What the runtime logs, told to the user like every other warning."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cli.output import warn
+
+LOGGER = "orchestrate"
+
+
+class _Warnings(logging.Handler):
+    """Says each record on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say one record."""
+        warn(record.getMessage())
+
+
+@asynccontextmanager
+async def log_as_warnings() -> AsyncIterator[None]:
+    """While the block runs, the runtime's warnings are said as the command's own."""
+    logger, handler = logging.getLogger(LOGGER), _Warnings(logging.WARNING)
+    propagates = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagates

@@ -1,0 +1,81 @@
+"""The `orchestrate` command: assembles the commands, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+from cli import doctor, run, runs, serve
+from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
+from cli.output import complain, survive_any_encoding
+
+_EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
+
+
+class _InOrder(TyperGroup):
+    """Lists the commands in the order in which a newcomer needs them."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """Groups come first, which Typer would put last."""
+        groups = [name for name, found in self.commands.items() if isinstance(found, TyperGroup)]
+        return groups + [name for name in self.commands if name not in groups]
+
+
+app = typer.Typer(
+    name="orchestrate",
+    cls=_InOrder,
+    help="Run agents on models that you host, each with a deadline that the engine knows about.",
+    epilog=(
+        'Example: orchestrate run deep-research "What is a sub-deadline?" --corpus docs '
+        "--deadline 60s\n\n"
+        "Options of the engine and the store can be set in the environment as well: "
+        "ORCHESTRATE_MODEL, ORCHESTRATE_ENGINE, ORCHESTRATE_STORE and so on.\n\n"
+        "[bold]Exit codes[/bold]\n" + _EXIT_CODES
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(run.app, name="run")
+app.command(epilog="Example: orchestrate ps --status failed --limit 5")(runs.ps)
+app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
+app.command(epilog="Example: orchestrate doctor --engine")(doctor.doctor)
+app.command(epilog="Example: orchestrate serve --model Qwen/Qwen3-0.6B --port 8000")(serve.serve)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"orchestrate {version('orchestrate-llm')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Options of the command itself."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command line (sys.argv by default), and exit with its documented code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    survive_any_encoding()
+    try:
+        app(given)
+    except (Exception, KeyboardInterrupt) as error:
+        if wants_traceback(given):
+            import traceback
+
+            traceback.print_exception(first_cause(error))
+        complain(message_of(error))
+        sys.exit(exit_code_of(error))

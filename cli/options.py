@@ -1,0 +1,95 @@
+"""Options that several commands share; each says what it does, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _policies() -> list[str]:
+    from serving.policies.table import POLICIES
+
+    return list(POLICIES)
+
+
+_ENGINE = "The engine"
+_RECORDS = "Records and output"
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="A Hugging Face id or folder. Default: a tiny demo model with random weights.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="embedded|URL",
+        help="vLLM in this process, or the URL of an OpenAI-compatible server.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="Scheduling policy of the embedded engine.",
+        autocompletion=_policies,
+        rich_help_panel=_ENGINE,
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="sqlite:///FILE or postgresql://... Default: a file in your data folder.",
+        rich_help_panel=_RECORDS,
+    ),
+]
+RecordText = Annotated[
+    bool | None,
+    typer.Option(
+        "--record-text/--no-record-text",
+        help="Keep prompts and answers in the store.",
+        show_default=False,
+        rich_help_panel=_RECORDS,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Also save the report there, as report.md and report.json.",
+        rich_help_panel=_RECORDS,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=_RECORDS),
+]
+Verbose = Annotated[
+    bool | None,
+    typer.Option(
+        "--verbose",
+        help="Show the engine's log and scheduler; tracebacks of errors.",
+        show_default=False,
+        rich_help_panel=_RECORDS,
+    ),
+]
+Deadline = Annotated[
+    str | None,
+    typer.Option(
+        "--deadline",
+        metavar="TIME",
+        help="Have the result within this time, end to end: 60s, 2m, 1.5h. Default: none.",
+    ),
+]

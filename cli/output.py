@@ -1,0 +1,91 @@
+"""Where words go: results to stdout, talk and progress to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+NARROWEST, WIDEST = 60, 200
+
+
+def results() -> Console:
+    """The console for results: stdout as it is now."""
+    from rich.console import Console
+
+    return Console(file=sys.stdout, highlight=False)
+
+
+def talk() -> Console:
+    """The console for everything else: stderr as it is now."""
+    # While a live display is up, sys.stderr is its proxy.
+    return _talk_on(getattr(sys.stderr, "rich_proxied_file", sys.stderr))
+
+
+@lru_cache(maxsize=1)
+def _talk_on(file: IO[str]) -> Console:
+    """One console for a file, for only it knows of the live display that it must not overwrite."""
+    from rich.console import Console
+
+    return Console(file=file, highlight=False)
+
+
+def say(message: str, *, style: str = "") -> None:
+    """Tell the user something on stderr."""
+    from rich.text import Text
+
+    print_line(talk(), Text(message, style=style))
+
+
+def warn(message: str) -> None:
+    """Tell the user of something that may not be as it should."""
+    from rich.text import Text
+
+    print_line(talk(), Text.assemble(("warning: ", "bold yellow"), message))
+
+
+def complain(message: str) -> None:
+    """Tell the user what went wrong."""
+    from rich.text import Text
+
+    print_line(talk(), Text.assemble(("error: ", "bold red"), message))
+
+
+def print_line(console: Console, line: Text) -> None:
+    """Print a line, wrapped between words on a terminal only: elsewhere it is searched for."""
+    console.print(line, soft_wrap=not console.is_terminal)
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout; times as ISO 8601."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, default=_json_value)
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def width_of(console: Console) -> int:
+    """The columns to draw in: the terminal's (or COLUMNS), within what a picture can use."""
+    return min(max(console.width, NARROWEST), WIDEST)
+
+
+def is_plain_ascii(console: Console) -> bool:
+    """Whether only ASCII reaches the reader."""
+    return not console.encoding.lower().startswith("utf")
+
+
+def survive_any_encoding() -> None:
+    """Have characters that an output cannot encode replaced, rather than raise."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def _json_value(value: Any) -> Any:
+    isoformat = getattr(value, "isoformat", None)
+    return str(value) if isoformat is None else isoformat()

@@ -1,0 +1,174 @@
+"""`orchestrate ps` and `orchestrate show`: what ran, and where its time went."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli import options
+from cli.output import is_plain_ascii, print_json, print_line, results, say, width_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cli.describe import History
+    from store.records import RunRecord
+    from store.session import Store
+
+
+class StatusChoice(StrEnum):
+    """The statuses that `ps` shows."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+
+
+_RECORDED_AS = {StatusChoice.ORPHANED: StatusChoice.RUNNING}
+
+
+def ps(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most runs to list.")] = 20,
+    status: Annotated[
+        StatusChoice | None,
+        typer.Option(help="Only these. Orphaned: recorded as running, but its process is gone."),
+    ] = None,
+    store: options.Store = None,
+    json: options.Json = False,
+) -> None:
+    """List runs, newest first."""
+    import asyncio
+
+    from orchestrator.settings import read_settings
+
+    url = read_settings(store=store).store
+    found = asyncio.run(_newest(url, limit, status))
+    now = _now()
+    if json:
+        from cli.describe import run_document
+
+        runs = [run_document(run, shown, now=now) for run, shown in found]
+        print_json({"runs": runs})
+    elif not found:
+        say("no runs to list" if status else "no runs yet: try `orchestrate run`")
+    else:
+        from cli.describe import below_table, run_table
+
+        console = results()
+        width = width_of(console)
+        ascii_only = is_plain_ascii(console)
+        table = run_table(found, now=now, width=width, ascii_only=ascii_only)
+        console.print(table, width=width)
+        for line in below_table(found, width=width):
+            print_line(console, line)
+
+
+def show(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run's id, or how it begins. Default: the newest run."),
+    ] = None,
+    calls: Annotated[bool, typer.Option("--calls", help="Draw every call, not only stages.")] = (
+        False
+    ),
+    store: options.Store = None,
+    json: options.Json = False,
+) -> None:
+    """Show a run: its stages on a time axis, with their sub-deadlines."""
+    import asyncio
+
+    from orchestrator.settings import read_settings
+
+    url = read_settings(store=store).store
+    history = asyncio.run(_history(url, run))
+    if json:
+        from cli.describe import document_of
+
+        print_json(document_of(history, now=_now()))
+    else:
+        _draw(history, with_calls=calls)
+
+
+def _draw(history: History, *, with_calls: bool) -> None:
+    from cli.describe import elapsed_s, failures, header
+    from cli.timeline import timeline
+
+    console = results()
+    ascii_only = is_plain_ascii(console)
+    now = _now()
+    picture = timeline(
+        history.run,
+        history.calls,
+        width=width_of(console),
+        ascii_only=ascii_only,
+        with_calls=with_calls,
+        now_s=elapsed_s(history.run, history.status, now),
+    )
+    blocks = [header(history, now=now, ascii_only=ascii_only), picture, failures(history)]
+    for number, block in enumerate(block for block in blocks if block):
+        if number:
+            console.print()
+        for line in block:
+            print_line(console, line)
+
+
+async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tuple[RunRecord, str]]:
+    """The newest runs with their shown statuses; none where there is no store yet."""
+    from cli.liveness import status_shown
+    from store.records import Status
+
+    store = await _existing(url)
+    if store is None:
+        return []
+    recorded = None if status is None else Status(_RECORDED_AS.get(status, status))
+    # Whether a run is orphaned is not recorded: it takes all to find so many of them.
+    told_apart = recorded is Status.RUNNING
+    async with store, store.reading() as tx:
+        runs = await tx.runs.newest(limit=None if told_apart else limit, status=recorded)
+    found = [(run, status_shown(run)) for run in runs]
+    return [(run, shown) for run, shown in found if status is None or shown == status][:limit]
+
+
+async def _history(url: str, prefix: str | None) -> History:
+    """Everything about a run; raises RunNotFound, RunAmbiguous, BadInput where there is none."""
+    from cli.describe import History
+    from cli.errors import BadInput
+    from cli.liveness import status_shown
+    from store.errors import RunNotFound
+
+    store = await _existing(url)
+    if store is None and prefix:
+        raise RunNotFound(prefix)
+    if store is not None:
+        async with store, store.reading() as tx:
+            run = await (tx.runs.find(prefix) if prefix else tx.runs.latest())
+            if run is not None:
+                return History(
+                    run,
+                    status_shown(run),
+                    calls=await tx.calls.of_run(run.id),
+                    steps=await tx.journal.of_run(run.id),
+                    edges=await tx.calls.edges_of_run(run.id),
+                )
+    raise BadInput("no runs are recorded yet: try `orchestrate run`")
+
+
+async def _existing(url: str) -> Store | None:
+    """The store, if there is one: to look at runs is no reason to make a file."""
+    from store.session import open_store
+    from store.urls import file_of, is_sqlite, normalised
+
+    address = normalised(url)
+    if is_sqlite(address) and not file_of(address).exists():
+        return None
+    return await open_store(url)
+
+
+def _now() -> datetime:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENGINE = {"torch", "vllm", "transformers"}
+HEAVY = ENGINE | {
+    "langgraph",
+    "networkx",
+    "numpy",
+    "openai",
+    "pydantic",
+    "pydantic_settings",
+    "sqlalchemy",
+}
+
+
+def loaded_by(module: str) -> set[str]:
+    """The top-level modules that importing a module loads, in a fresh process."""
+    script = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+
+def test_the_command_starts_without_anything_heavy() -> None:
+    assert not loaded_by("cli.main") & HEAVY
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "serving.policies",
+        "serving.policies.table",
+        "serving.engine.config",
+        "serving.errors",
+        "patterns",
+        "store.session",
+        "orchestrator",
+        "agents.deep_research.pipeline",
+    ],
+)
+def test_only_an_engine_that_runs_loads_vllm(module: str) -> None:
+    assert not loaded_by(module) & ENGINE
+
+
+@pytest.mark.parametrize("module", ["store.records", "store.errors", "serving.errors"])
+def test_facts_and_errors_load_no_database(module: str) -> None:
+    assert "sqlalchemy" not in loaded_by(module)

@@ -1,0 +1,34 @@
+"""Every test has folders, a store and a terminal width of its own, and no settings of a user's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("ORCHESTRATE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("ORCHESTRATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ORCHESTRATE_STORE", f"sqlite:///{tmp_path / 'runs.db'}")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+@pytest.fixture
+def store_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'runs.db'}"
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    (folder / "deadlines.md").write_text(
+        "# Deadlines\n\nA deadline is divided over the stages of a run.\n\n"
+        "Each stage has a sub-deadline of its own, which its calls share.\n"
+    )
+    return folder

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from store.records import Status
+from tests.cli.cli_samples import recorded_runs
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_recorded_as_cancelled(
+    corpus: Path, store_url: str, number: signal.Signals
+) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("slow_run.py")), str(corpus)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stderr is not None
+        told = []
+        for line in process.stderr:
+            told.append(line)
+            if "stage 0" in line:  # its first call is under way
+                process.send_signal(number)
+                break
+        _, rest = process.communicate(timeout=60)
+    (run,) = recorded_runs(store_url)
+    assert process.returncode == 128 + number, "".join([*told, rest])
+    assert run.status is Status.CANCELLED
+    assert f"run {run.id} is recorded as cancelled" in rest
+    assert "Traceback" not in rest

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+from typer.main import get_command
+
+from cli.failures import ExitCode
+from cli.main import app
+from tests.cli.cli_samples import exit_code
+
+COMMANDS = [["run"], ["run", "deep-research"], ["ps"], ["show"], ["doctor"], ["serve"]]
+
+
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
+def test_every_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*command, "--help") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"Example: orchestrate {' '.join(command)}".strip() in told
+
+
+def test_the_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("--help")
+    lines = capsys.readouterr().out.splitlines()
+    for code in ExitCode:
+        assert any(line.split()[:1] == [str(code.value)] for line in lines)
+
+
+def test_no_command_is_left_out_of_these_tests() -> None:
+    assert set(get_command(app).commands) == {command[0] for command in COMMANDS}  # type: ignore[attr-defined]
+
+
+def test_run_alone_lists_the_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("run") == 0
+    assert "deep-research" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out.startswith("orchestrate 0.")

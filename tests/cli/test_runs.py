@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cli.describe import ago, promise, short_ids
+from cli.liveness import ORPHANED, status_shown
+from store.records import RunRecord, Status, StepRecord
+from tests.cli.cli_samples import HOST, NOON, a_call, a_run, exit_code, fill_store, research_calls
+
+NOBODY = 2**30  # more than any process id that Linux gives
+
+
+def some_runs() -> list[RunRecord]:
+    now = datetime.now(UTC)
+    unfinished = {"elapsed_s": None, "finished_at": None, "status": Status.RUNNING}
+    return [
+        a_run("aaaa00010000", started_at=NOON),
+        a_run(
+            "aaaa00020000",
+            started_at=NOON.replace(hour=13),
+            status=Status.FAILED,
+            elapsed_s=60.0,
+            error_type="DeadlineExceeded",
+            error_message="deep-research did not end within its 60 s",
+        ),
+        a_run("bbbb00030000", started_at=now, process_id=NOBODY, **unfinished),
+        a_run("cccc00040000", started_at=now, process_id=os.getpid(), **unfinished),
+        a_run("dddd00050000", started_at=NOON.replace(hour=11), random_weights=True),
+    ]
+
+
+@pytest.fixture
+def filled(store_url: str) -> str:
+    fill_store(store_url, some_runs())
+    return store_url
+
+
+def listed(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, object]]:
+    assert exit_code("ps", "--json", *arguments) == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert isinstance(runs, list)
+    return runs
+
+
+def test_ps_lists_runs_newest_first(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ids = [run["id"] for run in listed(capsys)]
+    assert set(ids[:2]) == {"bbbb00030000", "cccc00040000"}
+    assert ids[2:] == ["aaaa00020000", "aaaa00010000", "dddd00050000"]
+
+
+def test_ps_tells_a_run_whose_process_is_gone_from_one_that_goes_on(
+    filled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    statuses = {run["id"]: run["status"] for run in listed(capsys)}
+    assert statuses["bbbb00030000"] == "orphaned"
+    assert statuses["cccc00040000"] == "running"
+    assert [run["id"] for run in listed(capsys, "--status", "orphaned")] == ["bbbb00030000"]
+    assert [run["id"] for run in listed(capsys, "--status", "running")] == ["cccc00040000"]
+
+
+def test_ps_lists_no_more_than_asked_for(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(listed(capsys, "--limit", "2")) == 2
+    found = listed(capsys, "--limit", "1", "--status", "completed")
+    assert [run["id"] for run in found] == ["aaaa00010000"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 140, 200])
+def test_the_table_of_runs_fits_the_terminal(
+    filled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert exit_code("ps") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert "DeadlineExceeded: deep-research did" in "\n".join(lines)
+    assert all(word in "\n".join(lines) for word in ("completed", " met", " missed"))
+
+
+def test_the_table_says_what_matters(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("ps") == 0
+    lines = capsys.readouterr().out.splitlines()
+    by_id = {line.split()[0]: line.split() for line in reversed(lines)}
+    assert "met" in by_id["aaaa0001"]
+    assert "missed" in by_id["aaaa0002"]
+    assert "orphaned" in by_id["bbbb0003"]
+    assert "*demo" in by_id["dddd0005"]
+    assert "demo" in by_id["aaaa0001"]
+    assert lines[-2:] == [
+        "aaaa0002  DeadlineExceeded: deep-research did not end within its 60 s",
+        "* random weights: the text means nothing",
+    ]
+
+
+def test_ps_without_a_store_makes_none(
+    tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("ps") == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "no runs yet" in told.err
+    assert not (tmp_path / "runs.db").exists()
+
+
+def test_ids_are_shortened_only_as_far_as_they_stay_apart() -> None:
+    assert short_ids(["aaaa00000001", "bbbb00000001"]) == ["aaaa0000", "bbbb0000"]
+    assert short_ids(["aaaa00000001", "aaaa00000002"]) == ["aaaa00000001", "aaaa00000002"]
+    assert short_ids([]) == []
+    assert short_ids(["a", "a"]) == ["a", "a"]
+
+
+@pytest.mark.parametrize(
+    ("run", "kept"),
+    [
+        (a_run(), "met"),
+        (a_run(elapsed_s=60.1), "missed"),
+        (a_run(deadline_s=None), ""),
+        (a_run(status=Status.FAILED, error_type="EngineDied"), ""),
+        (a_run(status=Status.FAILED, error_type="DeadlineExceeded"), "missed"),
+        (a_run(status=Status.CANCELLED), ""),
+    ],
+)
+def test_only_a_run_that_was_completed_in_time_met_its_deadline(run: RunRecord, kept: str) -> None:
+    assert promise(run, run.elapsed_s) == kept
+
+
+def test_another_hosts_run_is_never_called_orphaned() -> None:
+    run = a_run(status=Status.RUNNING, process_id=NOBODY)
+    assert status_shown(run, host=HOST) == ORPHANED
+    assert status_shown(run, host="elsewhere") == Status.RUNNING
+
+
+def test_a_process_that_began_after_the_run_is_another_one() -> None:
+    run = a_run(status=Status.RUNNING, process_id=os.getpid(), started_at=datetime.now(UTC))
+    assert status_shown(run) == Status.RUNNING
+    long_ago = replace(run, started_at=NOON.replace(year=2001))
+    assert status_shown(long_ago) == ORPHANED
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(-5, "0 s"), (59, "59 s"), (180, "3 min"), (7300, "2 h"), (9e5, "10 d")]
+)
+def test_moments_are_told_in_the_unit_that_fits(seconds: float, shown: str) -> None:
+    assert (
+        ago(datetime.fromtimestamp(1e9 - seconds, UTC), datetime.fromtimestamp(1e9, UTC)) == shown
+    )
+
+
+@pytest.fixture
+def one_run(store_url: str) -> str:
+    run_id = "3f2a9c1b77de"
+    steps = [StepRecord(run_id=run_id, path="plan", name="plan", started_s=0.0)]
+    fill_store(store_url, [a_run(run_id, random_weights=True)], research_calls(), steps)
+    return run_id
+
+
+def test_show_takes_the_newest_run_or_the_beginning_of_an_id(
+    one_run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in ([], ["3f2a"], [one_run]):
+        assert exit_code("show", *arguments) == 0
+        assert one_run in capsys.readouterr().out
+
+
+def test_show_says_what_a_run_was_and_what_came_of_it(
+    one_run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("show", "--calls") == 0
+    told = capsys.readouterr().out
+    assert "took 41.2 s of 60.0 s: deadline met, 18.8 s to spare" in told
+    assert "6 calls in 4 stages" in told
+    assert "random weights" in told
+    assert "#4 read" in told
+
+
+@pytest.mark.parametrize("width", [60, 80, 140, 200])
+def test_the_picture_fits_the_terminal(
+    one_run: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert exit_code("show") == 0
+    picture = capsys.readouterr().out.split("\n\n")[1]
+    assert all(len(line) <= width for line in picture.splitlines())
+
+
+def test_show_as_json_holds_everything(one_run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("show", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["run"]["id"] == one_run
+    assert document["run"]["started_at"].startswith("2026-03-01T12:00:00")
+    assert document["in_time"] is True
+    assert len(document["calls"]) == 6
+    assert [step["path"] for step in document["steps"]] == ["plan"]
+    assert document["edges"] == []
+
+
+def test_show_tells_failures_in_words(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    failed = {
+        "status": Status.FAILED,
+        "error_type": "EngineDied",
+        "error_message": "the engine died: out of memory",
+    }
+    call = a_call(0, 0, "plan", finished_s=3.0, **failed)
+    fill_store(store_url, [a_run(elapsed_s=3.0, **failed)], [call])
+    assert exit_code("show") == 0
+    told = capsys.readouterr().out
+    assert "failed: EngineDied: the engine died: out of memory" in told
+    assert "call #0 plan after 3.0 s: EngineDied" in told
+
+
+def test_show_tells_which_ids_an_ambiguous_one_may_mean(
+    filled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("show", "aaaa") == 2
+    assert "aaaa00010000" in capsys.readouterr().err
+
+
+def test_show_without_runs_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("show") == 2
+    assert "no runs are recorded yet" in capsys.readouterr().err

@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from cli.axis import Axis, axis_for
+from cli.glyphs import UNICODE
+from cli.timeline import rows_of, timeline
+from store.records import CallRecord, Status
+from tests.cli.cli_samples import a_call, a_run, research_calls
+
+times = st.floats(min_value=0.0, max_value=1e6)
+
+
+def plain(lines: list[Text]) -> str:
+    return "\n".join(line.plain for line in lines)
+
+
+def drawn(
+    *, calls: list[CallRecord] | None = None, width: int = 80, ascii_only: bool = False
+) -> str:
+    found = research_calls() if calls is None else calls
+    return plain(timeline(a_run(), found, width=width, ascii_only=ascii_only))
+
+
+UNICODE_80 = """\
+                   0       15 s    30 s    45 s         ended      due     slack
+                   ┬───────┬───────┬───────┬───────┃
+0 plan             ██▍ │                           ┃    4.2 s    7.5 s    +3.3 s
+1 search (tool) ×2   ▍     │                       ┃    4.4 s   15.0 s   +10.6 s
+2 read ×2            ██████│▓▓▓                    ┃   20.5 s   15.5 s    -5.0 s
+3 write                       ░░░░░░░░░░░          ┃        –   60.0 s         –
+█ at work   ▓ past its sub-deadline   ░ did not end   │ sub-deadline
+┃ deadline 60.0 s"""  # noqa: RUF001
+
+ASCII_60 = """\
+                   0          30 s           ended     slack
+                   +----------+---------!
+0 plan             ==|                  !    4.2 s    +3.3 s
+1 search (tool) x2  =   |               !    4.4 s   +10.6 s
+2 read x2           ====|xx             !   20.5 s    -5.0 s
+3 write                   ~~~~~~~~      !        -         -
+= at work   x past its sub-deadline   ~ did not end
+| sub-deadline   ! deadline 60.0 s"""
+
+LATE_100 = """\
+           0        10 s     20 s     30 s      40 s     50 s       ended      due     slack  tokens
+           ┬────────┬────────┬────────┬─────────┃────────┬──────
+0 plan     ██████████████████│▓▓▓▓▓▓▓▓▓         ┃                  30.0 s   20.0 s   -10.0 s     120
+  #0 plan  ██████████████████│▓▓▓▓▓▓▓▓▓         ┃                  30.0 s   20.0 s   -10.0 s     120
+1 write                               ██████████┃▓▓▓▓▓▓▓▓▓▓▓▓▓     55.0 s   40.0 s   -15.0 s     120
+  #1 write                            ██████████┃▓▓▓▓▓▓▓▓▓▓▓▓▓     55.0 s   40.0 s   -15.0 s     120
+█ at work   ▓ past its sub-deadline   │ sub-deadline   ┃ deadline 40.0 s"""
+
+BROKEN_80 = """\
+        0                   500 ms                      ended      due     slack
+        ┬───────────────────┬─────────────────────┈┃
+0 plan  ████████████████████▎                     │┃   500 ms   30.0 s   +29.5 s
+1 write                     ████████████████████▍ │┃    1.0 s   60.0 s   +59.0 s
+█ at work   │ sub-deadline   ┃ deadline 60.0 s, not to scale"""
+
+RUNNING_80 = """\
+        0         500 ms     1 s       1.5 s            ended      due     slack
+        ┬─────────┬──────────┬─────────┬────────────
+0 plan  ██████████▋                                    500 ms        –         –
+1 write           ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░          –        –         –
+█ at work   ░ did not end"""  # noqa: RUF001
+
+
+def test_a_run_is_drawn_as_a_person_expects() -> None:
+    assert drawn() == UNICODE_80
+
+
+def test_a_terminal_without_unicode_gets_the_same_in_ascii() -> None:
+    assert drawn(width=60, ascii_only=True) == ASCII_60
+
+
+def test_what_is_late_is_drawn_differently_and_the_axis_goes_on_past_the_deadline() -> None:
+    calls = [
+        a_call(0, 0, "plan", started_s=1.0, finished_s=30.0, sub_deadline_s=20.0),
+        a_call(
+            1,
+            1,
+            "write",
+            started_s=30.0,
+            finished_s=55.0,
+            sub_deadline_s=40.0,
+            status=Status.FAILED,
+        ),
+    ]
+    run = a_run(deadline_s=40.0, elapsed_s=55.0)
+    assert plain(timeline(run, calls, width=100, with_calls=True)) == LATE_100
+
+
+def test_a_deadline_far_beyond_the_work_stands_after_a_break() -> None:
+    calls = [
+        a_call(0, 0, "plan", finished_s=0.5, sub_deadline_s=30.0),
+        a_call(1, 1, "write", started_s=0.5, finished_s=1.0, sub_deadline_s=60.0),
+    ]
+    assert plain(timeline(a_run(elapsed_s=1.0), calls, width=80)) == BROKEN_80
+
+
+def test_a_run_that_goes_on_is_drawn_up_to_now() -> None:
+    calls = [
+        a_call(0, 0, "plan", finished_s=0.5),
+        a_call(1, 1, "write", started_s=0.5, finished_s=None, status=Status.RUNNING),
+    ]
+    run = a_run(deadline_s=None, elapsed_s=None, status=Status.RUNNING)
+    assert plain(timeline(run, calls, width=80, now_s=2.0)) == RUNNING_80
+
+
+@given(
+    spans=st.lists(
+        st.tuples(times, st.none() | times, st.none() | times, st.integers(0, 5)), max_size=12
+    ),
+    deadline_s=st.none() | st.floats(min_value=0.001, max_value=1e6),
+    elapsed_s=st.none() | times,
+    width=st.integers(60, 200),
+    ascii_only=st.booleans(),
+    with_calls=st.booleans(),
+)
+def test_no_line_is_wider_than_asked_for(
+    spans: list[tuple[float, float | None, float | None, int]],
+    deadline_s: float | None,
+    elapsed_s: float | None,
+    width: int,
+    ascii_only: bool,
+    with_calls: bool,
+) -> None:
+    calls = [
+        a_call(
+            node,
+            stage,
+            "a-step-with-a-long-name",
+            started_s=began_s,
+            finished_s=None if took_s is None else began_s + took_s,
+            sub_deadline_s=due_s,
+        )
+        for node, (began_s, took_s, due_s, stage) in enumerate(spans)
+    ]
+    run = a_run(deadline_s=deadline_s, elapsed_s=elapsed_s)
+    lines = timeline(run, calls, width=width, ascii_only=ascii_only, with_calls=with_calls)
+    assert all(len(line.plain) <= width for line in lines)
+    if ascii_only:
+        assert all(line.plain.isascii() for line in lines)
+
+
+@given(at_s=times, work_end_s=times, deadline_s=st.none() | times, cells=st.integers(10, 150))
+def test_every_moment_falls_into_a_cell_of_the_axis(
+    at_s: float, work_end_s: float, deadline_s: float | None, cells: int
+) -> None:
+    axis = axis_for(work_end_s=work_end_s, deadline_s=deadline_s, cells=cells)
+    assert 0 <= axis.cell(at_s) < cells
+    assert 0 <= axis.place(at_s) <= cells
+    assert axis.deadline_cell is None or 0 <= axis.deadline_cell < cells
+
+
+@given(one_s=times, other_s=times, work_end_s=times, deadline_s=st.none() | times)
+def test_a_later_moment_is_never_further_left(
+    one_s: float, other_s: float, work_end_s: float, deadline_s: float | None
+) -> None:
+    axis = axis_for(work_end_s=work_end_s, deadline_s=deadline_s, cells=40)
+    earlier, later = sorted([one_s, other_s])
+    assert axis.cell(earlier) <= axis.cell(later)
+
+
+@given(work_end_s=times, deadline_s=st.none() | times, cells=st.integers(10, 150))
+def test_labels_stay_on_the_axis_and_apart(
+    work_end_s: float, deadline_s: float | None, cells: int
+) -> None:
+    labels = axis_for(work_end_s=work_end_s, deadline_s=deadline_s, cells=cells).labels()
+    assert len(labels) == cells
+    assert labels.startswith("0")
+
+
+def test_the_axis_is_broken_only_where_the_work_could_not_be_seen() -> None:
+    assert axis_for(work_end_s=3.0, deadline_s=60.0, cells=40).broken
+    assert not axis_for(work_end_s=21.0, deadline_s=60.0, cells=40).broken
+
+
+def test_work_past_the_deadline_is_on_the_axis() -> None:
+    axis = axis_for(work_end_s=90.0, deadline_s=60.0, cells=40)
+    assert axis.deadline_cell is not None
+    assert axis.deadline_cell < axis.cell(89.9)
+
+
+def test_the_shortest_call_is_still_seen() -> None:
+    calls = [a_call(0, 0, "plan", started_s=10.0, finished_s=10.0)]
+    bar = drawn(calls=calls).splitlines()[2]
+    assert set(bar) & set(UNICODE.partial)
+
+
+def test_a_stage_lasts_from_its_first_call_to_the_end_of_its_last() -> None:
+    rows = rows_of(a_run(), research_calls(), with_calls=False)
+    assert [(row.began_s, row.ended_s) for row in rows] == [
+        (0.1, 4.2),
+        (4.2, 4.4),
+        (4.5, 20.5),
+        (20.6, None),
+    ]
+    assert [row.tokens for row in rows] == [120, 0, 240, 0]
+    assert rows[2].slack_s == -5.0
+    assert rows[3].slack_s is None
+
+
+def test_calls_are_drawn_below_their_stage() -> None:
+    rows = rows_of(a_run(), research_calls(), with_calls=True)
+    labels = [row.label for row in rows]
+    assert labels[:5] == ["0 plan", "  #0 plan", "1 search (tool) ×2", "  #1 search", "  #2 search"]  # noqa: RUF001
+
+
+def test_one_failed_call_fails_its_stage() -> None:
+    calls = research_calls()
+    calls[3] = replace(calls[3], status=Status.FAILED)
+    assert [row.status for row in rows_of(a_run(), calls, with_calls=False)] == [
+        Status.COMPLETED,
+        Status.COMPLETED,
+        Status.FAILED,
+        Status.RUNNING,
+    ]
+
+
+def test_a_run_without_calls_says_so() -> None:
+    assert drawn(calls=[]) == "no calls were made"
+
+
+@pytest.mark.parametrize(("width", "columns"), [(60, 2), (80, 3), (140, 4)])
+def test_wider_terminals_get_more_numbers(width: int, columns: int) -> None:
+    head = drawn(width=width).splitlines()[0].split()
+    assert head[-columns] == "ended"
+
+
+def test_an_axis_without_a_deadline_marks_none() -> None:
+    assert Axis(cells=20, end_s=1.0).deadline_cell is None
