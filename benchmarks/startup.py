@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-HELP = [sys.executable, "-m", "cli.main", "--help"]
+HELP = [sys.executable, "-m", "cli", "--help"]
 IMPORT_VLLM = [sys.executable, "-c", "import vllm.v1.engine.llm_engine"]
 FIRST_ANSWER = [
     sys.executable,

@@ -1,0 +1,5 @@
+"""`python -m cli` is `orchestrate`."""
+
+from cli.main import main
+
+main()

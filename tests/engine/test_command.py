@@ -1,0 +1,99 @@
+"""The orchestrate command as people run it: whole processes, vLLM inside, one store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.engine.demo_model import ensure_demo_model
+
+DOCS = Path(__file__).parents[2] / "docs"
+QUESTION = "How is a deadline divided over the stages of a run?"
+LIMIT_S = 300
+
+
+class Shell:
+    """Starts the command against one store."""
+
+    def __init__(self, folder: Path) -> None:
+        self._environment = os.environ | {"ORCHESTRATE_STORE": f"sqlite:///{folder / 'runs.db'}"}
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "cli", *arguments],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def research(self, *options: str, deadline: str = "120s") -> subprocess.Popen[str]:
+        corpus = ("--corpus", str(DOCS), "--deadline", deadline)
+        return self.start("run", "deep-research", QUESTION, *corpus, *options)
+
+    def runs(self) -> list[dict[str, Any]]:
+        """The recorded runs; the store opens again, whatever happened to it."""
+        listing = self.start("ps", "--json")
+        output, errors = listing.communicate(timeout=LIMIT_S)
+        assert listing.returncode == 0, errors
+        listed: list[dict[str, Any]] = json.loads(output)["runs"]
+        return listed
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_two_processes_at_once_share_a_store_and_both_are_recorded(shell: Shell) -> None:
+    processes = [shell.research("--json") for _ in range(2)]
+    reports = []
+    for process in processes:
+        output, errors = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 0, errors
+        reports.append(json.loads(output))
+    runs = shell.runs()
+    assert {run["id"] for run in runs} == {report["run_id"] for report in reports}
+    assert [run["status"] for run in runs] == ["completed"] * 2
+    for report in reports:
+        assert report["citations"], "a report cites"
+        for citation in report["citations"]:
+            lines = (DOCS / citation["file"]).read_text(encoding="utf-8").split("\n")
+            assert citation["quote"] in lines[citation["line"] - 1]
+
+
+def test_an_interrupted_run_ends_at_once_and_its_record_says_so(shell: Shell) -> None:
+    process = shell.research("--rounds", "20", "--width", "8")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "stage" in line:  # the first call is in the engine
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, errors
+    [run] = shell.runs()
+    assert run["status"] == "cancelled"
+    assert run["id"] in errors
+
+
+def test_a_model_that_cannot_be_loaded_leaves_a_message_and_no_run(
+    shell: Shell, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken-model"
+    shutil.copytree(ensure_demo_model(), broken)
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    process = shell.research("--model", str(broken))
+    output, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 4, errors
+    assert f"cannot load model '{broken}'" in errors
+    assert "Traceback" not in errors
+    assert output == ""
+    assert shell.runs() == []
