@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, cast
 
 from orchestrator.context import CallTrace, Position, none_if_infinite
 from orchestrator.deadlines import call_slo
 from orchestrator.events import CallFinished, CallStarted
 from orchestrator.recorder import status_of
 from patterns.nodes import Kind
-from serving.generation import Completion, GenerationRequest, Message
+from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
 from store.records import CallKind, CallRecord
 
 
@@ -68,16 +68,17 @@ async def tool_call(position: Position, name: str) -> AsyncIterator[None]:
 
 
 async def _generate(
-    engine: Any, request: GenerationRequest, on_text: Callable[[str], None] | None
+    engine: Engine, request: GenerationRequest, on_text: Callable[[str], None] | None
 ) -> Completion:
     if on_text is None:
-        completion: Completion = await engine.generate(request)
-        return completion
+        return await engine.generate(request)
     finished: Completion | None = None
-    async for chunk in engine.stream(request):
-        if chunk.text:
-            on_text(chunk.text)
-        finished = chunk.completion
+    stream = cast("AsyncGenerator[Chunk]", engine.stream(request))
+    async with aclosing(stream):  # so that the request is aborted at once where on_text raises
+        async for chunk in stream:
+            if chunk.text:
+                on_text(chunk.text)
+            finished = chunk.completion
     assert finished is not None, "a stream ends in a completion or an error"
     return finished
 
@@ -89,10 +90,11 @@ async def _recorded(
     """Begin a call, and end it with whatever the block put into the outcome."""
     run = position.run
     now_s = run.clock.now_s()
-    node, stage, parents = run.causality.begin(now_s)
-    trace = CallTrace(node, kind, identity, stage, now_s, run.stage_deadlines.of(stage, now_s))
+    node, stage, parents = run.causality.begin()
+    deadline = run.stage_deadlines.of(stage, now_s).by(position.deadline_at_s)
+    trace = CallTrace(node, kind, identity, stage, now_s, deadline)
     run.calls.append(trace)
-    sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
+    sub_deadline_s = none_if_infinite(run.since_start_s(deadline.at_s))
     record = CallRecord(
         run_id=run.id,
         node=node,
@@ -102,15 +104,13 @@ async def _recorded(
         stage=stage,
         started_s=run.since_start_s(now_s),
         sub_deadline_s=sub_deadline_s,
-        deadline_source=None if sub_deadline_s is None else trace.deadline.source,
+        deadline_source=None if sub_deadline_s is None else deadline.source,
     )
     await run.recorder.call_started(record, parents=parents, prompt_text=prompt_text)
-    run.emit(
-        CallStarted(run.id, node, kind, identity, stage, run.since_start_s(now_s), sub_deadline_s)
-    )
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
     try:
+        run.emit(CallStarted(run.id, node, kind, identity, stage, record.started_s, sub_deadline_s))
         yield trace, outcome
     except BaseException as caught:
         error = caught
@@ -119,7 +119,7 @@ async def _recorded(
         ended_s = run.clock.now_s()
         if error is None:
             trace.ended_s = ended_s
-            run.causality.end(node, ended_s)
+            run.causality.end(node)
         await run.recorder.call_ended(node, error=error, **outcome)
         run.emit(
             CallFinished(

@@ -8,13 +8,14 @@ only: a later call depends on those of them that ended before it began.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from patterns.stages import next_stage
-
-Task = asyncio.Task[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,7 @@ class Frontier:
     """The calls that ended last on the way to here, and the task for which that is exact."""
 
     nodes: frozenset[int] = frozenset()
-    task: Task | None = None
-
-
-class Interval(NamedTuple):
-    """When a call of a foreign task ran, in seconds on the run's clock."""
-
-    node: int
-    began_s: float
-    ended_s: float
+    task: asyncio.Task[Any] | None = None
 
 
 class Begun(NamedTuple):
@@ -45,56 +38,61 @@ _frontier: ContextVar[Frontier] = ContextVar("orchestrate_frontier", default=Fro
 
 
 class CausalLog:
-    """The calls of one run, in the order in which they began."""
+    """The calls of one run, in the order in which they began.
+
+    Attributes:
+        parents: for each call the last calls that it waited for, ascending; none of them waited
+            for another of them.
+        stages: for each call the number of calls on the longest path to it.
+    """
 
     def __init__(self) -> None:
         self.parents: list[tuple[int, ...]] = []
         self.stages: list[int] = []
-        self._began_s: list[float] = []
-        self._foreign: list[Interval] = []
+        self._ancestors: list[int] = []  # for each call, bit n: it waited for call n
+        self._foreign: frozenset[int] = frozenset()  # the last calls of foreign tasks to end
 
-    def begin(self, now_s: float) -> Begun:
+    def begin(self) -> Begun:
         """A call begins here and now."""
-        parents = _frontier.get().nodes | self._ended_before(now_s)
+        parents = self._last_of(_frontier.get().nodes | self._foreign)
         node = len(self.parents)
         self.parents.append(tuple(sorted(parents)))
         self.stages.append(next_stage(self.stages[parent] for parent in parents))
-        self._began_s.append(now_s)
+        self._ancestors.append(_bits(parents) | self._ancestors_of(parents))
         return Begun(node, self.stages[node], self.parents[node])
 
-    def end(self, node: int, now_s: float) -> None:
+    def end(self, node: int) -> None:
         """The call has ended, and what follows here depends on it."""
-        frontier = _frontier.get()
-        _frontier.set(Frontier(frozenset([node]), frontier.task))
-        if frontier.task is not _current_task():
-            self._foreign.append(Interval(node, self._began_s[node], now_s))
+        self._arrive(frozenset([node]))
 
-    def _ended_before(self, now_s: float) -> frozenset[int]:
-        """Foreign calls that ended by now, less those that a later one of them waited for."""
-        ended = [call for call in self._foreign if call.ended_s <= now_s]
-        newest_begin_s = max((call.began_s for call in ended), default=0.0)
-        return frozenset(call.node for call in ended if call.ended_s > newest_begin_s)
+    def join(self, branches: Collection[frozenset[int]]) -> None:
+        """What follows here depends on the ends of all these branches, which began here."""
+        self._arrive(self._last_of(_frontier.get().nodes.union(*branches)))
+
+    def _arrive(self, nodes: frozenset[int]) -> None:
+        before = _frontier.get()
+        _frontier.set(Frontier(nodes, before.task))
+        if before.task is not asyncio.current_task():
+            self._foreign = self._last_of(self._foreign | (nodes - before.nodes))
+
+    def _last_of(self, nodes: frozenset[int]) -> frozenset[int]:
+        """The calls less those that another of them waited for."""
+        waited_for = self._ancestors_of(nodes)
+        return frozenset(node for node in nodes if not waited_for >> node & 1)
+
+    def _ancestors_of(self, nodes: frozenset[int]) -> int:
+        return reduce(or_, (self._ancestors[node] for node in nodes), 0)
+
+
+def _bits(nodes: frozenset[int]) -> int:
+    return sum(1 << node for node in nodes)
 
 
 def own_task(nodes: frozenset[int] = frozenset()) -> None:
     """Say that this task is the runtime's own, and what happened before it."""
-    _frontier.set(Frontier(nodes, _current_task()))
+    _frontier.set(Frontier(nodes, asyncio.current_task()))
 
 
 def frontier() -> frozenset[int]:
     """The calls that ended last on the way to here."""
     return _frontier.get().nodes
-
-
-def join(branches: list[frozenset[int]]) -> None:
-    """What follows here depends on the ends of all these branches."""
-    before = _frontier.get()
-    ends = frozenset[int]().union(*branches)
-    _frontier.set(Frontier(ends or before.nodes, before.task))
-
-
-def _current_task() -> Task | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # a thread without an event loop
-        return None

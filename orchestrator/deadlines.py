@@ -20,6 +20,10 @@ class StageDeadline(NamedTuple):
     at_s: float
     source: str
 
+    def by(self, limit_at_s: float) -> StageDeadline:
+        """The same, but never later than a limit."""
+        return self._replace(at_s=min(self.at_s, limit_at_s))
+
 
 class StageDeadlines:
     """Divides a run's deadline evenly over the stages seen so far and those expected.
@@ -38,9 +42,9 @@ class StageDeadlines:
         """The sub-deadline of a stage that is at work now; infinity in a run without deadline."""
         known = self._stages.get(stage)
         if known is None:
-            left_s = max(self._deadline_at_s - now_s, 0.0)
             stages_left = max(self._expected - stage, 1)
-            known = StageDeadline(now_s + left_s / stages_left, FALLBACK)
+            at_s = now_s + max(self._deadline_at_s - now_s, 0.0) / stages_left
+            known = StageDeadline(min(at_s, self._deadline_at_s), FALLBACK)
             self._stages[stage] = known
         return known
 
@@ -57,13 +61,13 @@ def call_slo(
     """The promise made to one LLM call of a run.
 
     Args:
-        stage_calls: calls expected in this stage beside and including this one.
+        stage_calls: calls expected in this stage, this one included.
         deadline_at_s: when the call's surroundings must end: the run, or a shorter limit within.
     """
     if math.isinf(deadline_at_s):
         return BEST_EFFORT
     final_s = max(deadline_at_s - now_s, MIN_REMAINING_S)
-    own_s = max(min(stage_deadline.at_s, deadline_at_s) - now_s, MIN_REMAINING_S)
+    own_s = max(stage_deadline.by(deadline_at_s).at_s - now_s, MIN_REMAINING_S)
     return Slo(
         kind=SloKind.COMPOUND,
         deadline_s=own_s,

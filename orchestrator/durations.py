@@ -10,6 +10,8 @@ from orchestrator.errors import InvalidDuration
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h)?\s*", re.ASCII)
 
+_NO_TIME = "leaves no time: a duration must be above 0 and finite"
+
 
 def seconds_of(duration: str | float) -> float:
     """The seconds of "60s", "2m", "1.5h", "500ms", or of a plain number of seconds.
@@ -23,20 +25,28 @@ def seconds_of(duration: str | float) -> float:
             raise InvalidDuration(duration, "is no duration")
         seconds = float(match[1]) * _UNIT_S[match[2] or "s"]
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
-        seconds = float(duration)
+        seconds = _float(duration)
     else:
         raise InvalidDuration(duration, "is no duration")
     if not (seconds > 0 and math.isfinite(seconds)):
-        raise InvalidDuration(duration, "leaves no time: a duration must be above 0 and finite")
+        raise InvalidDuration(duration, _NO_TIME)
     return seconds
 
 
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an int has no limit, and one this long has no repr
+        raise InvalidDuration("a huge integer", _NO_TIME) from None
+
+
 def shown(seconds: float) -> str:
-    """A duration for people: three digits and the unit that fits."""
-    if abs(seconds) < 1:
+    """A duration for people: a few digits and the unit that fits."""
+    # The limits lie where rounding would lead to the next unit's first value.
+    if abs(seconds) < 0.9995:
         return f"{seconds * 1000:.0f} ms"
-    if abs(seconds) < 120:
+    if abs(seconds) < 119.95:
         return f"{seconds:.1f} s"
-    if abs(seconds) < 7200:
+    if abs(seconds) < 119.95 * 60:
         return f"{seconds / 60:.1f} min"
     return f"{seconds / 3600:.1f} h"

@@ -8,12 +8,13 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from orchestrator.calls import tool_call
 from orchestrator.context import Position, at, current_or_none, moved
 from orchestrator.durations import seconds_of
 from orchestrator.events import StepStarted
+from orchestrator.primitives import within
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,8 +24,9 @@ R = TypeVar("R")
 class Flow(Generic[P, R]):
     """An async function that runs as a recorded run, with a deadline.
 
-    Awaiting it inside another flow makes it a step of that flow's run; elsewhere it is a run of
-    its own, in the runtime that is open, or in one opened for it.
+    Awaiting it inside another flow makes it a step of that flow's run, in which its deadline can
+    only shorten the run's; elsewhere it is a run of its own, in the runtime that is open, or in
+    one opened for it.
     """
 
     body: Callable[P, Awaitable[R]]
@@ -53,7 +55,10 @@ class Flow(Generic[P, R]):
         position = current_or_none()
         if position is not None:
             async with _entered(position, self.name):
-                return await self.body(*args, **kwargs)
+                if self.deadline_s is None:
+                    return await self.body(*args, **kwargs)
+                async with within(self.deadline_s):
+                    return await self.body(*args, **kwargs)
         from orchestrator.wiring import shared_runtime
 
         async with shared_runtime() as runtime:
@@ -103,15 +108,24 @@ def flow(
     return decorate if body is None else decorate(body)
 
 
-def step(body: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+def step(body: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[None, None, R]]:
     """Make an async function a step: recorded under its call path, with its LLM calls.
 
-    Outside a run it is the plain function.
+    Outside a run it is the plain function. (Its coroutines are typed without Any, which would
+    make a type checker forget the results of a gather.)
     """
     return _wrapped(body, _entered)
 
 
-def tool(body: Callable[P, R] | Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+@overload
+def tool(body: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[None, None, R]]: ...
+
+
+@overload
+def tool(body: Callable[P, R]) -> Callable[P, Coroutine[None, None, R]]: ...
+
+
+def tool(body: Callable[P, Any]) -> Callable[P, Coroutine[None, None, Any]]:
     """Make a function a tool: recorded as one call of the run's graph.
 
     A plain function runs in a thread, so that it does not hold up the other branches. Outside a
@@ -121,8 +135,8 @@ def tool(body: Callable[P, R] | Callable[P, Awaitable[R]]) -> Callable[P, Corout
         return _wrapped(body, _used)
 
     @functools.wraps(body)
-    async def in_thread(*args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(cast("Callable[P, R]", body), *args, **kwargs)
+    async def in_thread(*args: P.args, **kwargs: P.kwargs) -> Any:
+        return await asyncio.to_thread(body, *args, **kwargs)
 
     return _wrapped(in_thread, _used)
 
@@ -130,7 +144,7 @@ def tool(body: Callable[P, R] | Callable[P, Awaitable[R]]) -> Callable[P, Corout
 def _wrapped(
     body: Callable[P, Awaitable[R]],
     around: Callable[[Position, str], AbstractAsyncContextManager[None]],
-) -> Callable[P, Coroutine[Any, Any, R]]:
+) -> Callable[P, Coroutine[None, None, R]]:
     name = _name_of(body)
 
     @functools.wraps(body)
@@ -150,10 +164,10 @@ async def _entered(position: Position, name: str) -> AsyncIterator[None]:
     run = position.run
     scope = position.scope.enter(name)
     await run.recorder.step_started(scope.path, name)
-    run.emit(StepStarted(run.id, scope.path, name, run.since_start_s()))
     error: BaseException | None = None
     with at(moved(position, scope=scope)):
         try:
+            run.emit(StepStarted(run.id, scope.path, name, run.since_start_s()))
             yield
         except BaseException as caught:
             error = caught

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+# What the path's own grammar uses may stand in a flow's name, and must not make two paths one.
+_ESCAPED = str.maketrans({mark: f"%{ord(mark):02x}" for mark in "%/#[]"})
+
 
 class Scope:
     """The steps begun from one place, each with a name of its own.
@@ -26,7 +29,7 @@ class Scope:
         ordinal = self._names[name]
         again = f"#{ordinal}" if ordinal > 1 else ""
         prefix = f"{self.path}/" if self.path else ""
-        return Scope(f"{prefix}{name}{self._branch}{again}", name)
+        return Scope(f"{prefix}{name.translate(_ESCAPED)}{self._branch}{again}", name)
 
     def branches(self, count: int) -> list[Scope]:
         """The scopes of a gather's branches, in the order in which they were given."""

@@ -13,7 +13,10 @@ from store.records import PatternRecord
 
 
 def pattern_of(run: LiveRun) -> PatternGraph:
-    """The graph of a run's completed calls; what was cut off leaves no trace in it."""
+    """The graph of a run's completed calls; what was cut off leaves no trace in it.
+
+    Only a completed call is anybody's parent, so no edge is lost with the others.
+    """
     done = [call for call in run.calls if call.ended_s is not None]
     place = {call.node: index for index, call in enumerate(done)}
     nodes: list[Node] = []
@@ -28,7 +31,6 @@ def pattern_of(run: LiveRun) -> PatternGraph:
         (place[parent], place[call.node])
         for call in done
         for parent in run.causality.parents[call.node]
-        if parent in place
     ]
     return PatternGraph(tuple(nodes), tuple(edges))
 

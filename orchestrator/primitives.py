@@ -12,11 +12,12 @@ from typing import Any, TypeVar, overload
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.calls import run_llm_call
-from orchestrator.causality import frontier, join, own_task
+from orchestrator.causality import frontier, own_task
 from orchestrator.context import Position, at, current, moved
 from orchestrator.durations import seconds_of
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.schemas import closed_schema
+from orchestrator.waiting import first_failure
 from serving.errors import StructuredOutputInvalid
 from serving.generation import Message
 
@@ -143,33 +144,34 @@ async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
     If one fails the others are cancelled and its error is raised, once all have ended. What
     follows depends on the calls of every branch.
     """
-    position = current("gather()")
-    scopes = position.scope.branches(len(branches))
-    before = frontier()
-
-    async def run(branch: Awaitable[Any], here: Position) -> tuple[Any, frozenset[int]]:
-        own_task(before)
-        with at(here):
-            result = await branch
-        return result, frontier()
-
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(
-                    run(branch, moved(position, scope=scope, stage_calls=len(branches)))
-                )
-                for branch, scope in zip(branches, scopes, strict=True)
-            ]
-    except BaseExceptionGroup as failures:
-        raise _first_failure(failures) from None
+        position = current("gather()")
+        scopes = position.scope.branches(len(branches))
+        before = frontier()
+        ends: list[frozenset[int]] = []
+
+        async def run(branch: Awaitable[Any], here: Position) -> Any:
+            own_task(before)
+            try:
+                with at(here):
+                    return await branch
+            finally:
+                ends.append(frontier())
+
+        tasks = [
+            asyncio.create_task(run(branch, moved(position, scope=scope, stage_calls=len(scopes))))
+            for branch, scope in zip(branches, scopes, strict=True)
+        ]
+        try:
+            failure = await first_failure(tasks)
+        finally:
+            position.run.causality.join(ends)
     finally:
         for branch in branches:
-            if inspect.iscoroutine(branch):
-                branch.close()  # does nothing to one that ran, and spares the others a warning
-    ended = [task.result() for task in tasks]
-    join([ends for _, ends in ended])
-    return tuple(result for result, _ in ended)
+            _discard(branch)
+    if failure is not None:
+        raise failure
+    return tuple(task.result() for task in tasks)
 
 
 @asynccontextmanager
@@ -179,10 +181,13 @@ async def within(duration: str | float) -> AsyncIterator[None]:
     The deadline around the block still holds: a longer duration changes nothing.
 
     Raises:
-        DeadlineExceeded: the block's own limit passed.
+        DeadlineExceeded: the block's own limit passed, or the one around it has already.
         InvalidDuration: not a duration.
     """
     position = current("within()")
+    here = position.scope.path or position.run.flow
+    if position.remaining_s() <= 0:  # a share of what remains is then 0, and no wrong duration
+        raise DeadlineExceeded(here, 0.0)
     allowed_s = seconds_of(duration)
     deadline_at_s = min(position.deadline_at_s, position.run.clock.now_s() + allowed_s)
     with at(moved(position, deadline_at_s=deadline_at_s)):
@@ -192,7 +197,7 @@ async def within(duration: str | float) -> AsyncIterator[None]:
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise DeadlineExceeded(position.scope.path or position.run.flow, allowed_s) from None
+            raise DeadlineExceeded(here, allowed_s) from None
 
 
 def remaining() -> float:
@@ -214,9 +219,12 @@ def _turns(prompt: Prompt, system: str | None, raw: bool) -> str | tuple[Message
     return (*before, Message("user", prompt))
 
 
-def _first_failure(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    first = failures.exceptions[0]
-    return _first_failure(first) if isinstance(first, BaseExceptionGroup) else first
+def _discard(branch: Awaitable[Any]) -> None:
+    """End a branch that never began; does nothing to one that ended."""
+    if inspect.iscoroutine(branch):
+        branch.close()  # spares it the warning that it was never awaited
+    elif asyncio.isfuture(branch):
+        branch.cancel()
 
 
 def _first_complaint(error: ValidationError) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from orchestrator.clock import Clock
+from orchestrator.errors import DeadlineExceeded, OutsideRun
+from orchestrator.waiting import finished
+from serving.errors import EngineBusy, EngineClosed, PromptTooLong, RequestDropped
+from store.errors import StoreError
 from store.records import (
     CallOutcome,
     CallRecord,
@@ -23,11 +26,26 @@ from store.session import Store
 from store.unit_of_work import Transaction
 
 MESSAGE_LIMIT = 500
-"""Longest recorded error message, in characters: errors may quote what users wrote."""
+"""Longest recorded error message, in characters."""
+
+# What these say is made of names, ids and numbers. Any other error may quote what users wrote.
+_QUOTES_NOTHING = (
+    DeadlineExceeded,
+    OutsideRun,
+    PromptTooLong,
+    RequestDropped,
+    EngineBusy,
+    EngineClosed,
+    StoreError,
+)
 
 
 class RunRecorder:
-    """Records one run. Texts are kept only where the user asked for it (`record_text`)."""
+    """Records one run. Texts are kept only where the user asked for it (`record_text`).
+
+    What began is recorded as begun before it does anything, and as ended whatever happens: a
+    write is never given up halfway, and a start that was cancelled is recorded with its end.
+    """
 
     def __init__(
         self, store: Store, clock: Clock, *, run_id: str, started_s: float, record_text: bool
@@ -40,9 +58,18 @@ class RunRecorder:
 
     async def run_started(self, record: RunRecord, *, argument_text: str) -> None:
         """Record a run before anything of it happens."""
-        async with self._store.transaction() as tx:
-            payload = await self._kept(tx, argument_text)
-            await tx.runs.add(replace(record, input_payload=payload))
+
+        async def write() -> None:
+            async with self._store.transaction() as tx:
+                payload = await self._kept(tx, argument_text)
+                await tx.runs.add(replace(record, input_payload=payload))
+
+        try:
+            await finished(write())
+        except asyncio.CancelledError as cancelled:
+            ended_at, elapsed_s = self._clock.wall(), self._since_start_s()
+            await self.run_ended(ended_at=ended_at, elapsed_s=elapsed_s, error=cancelled)
+            raise
 
     async def run_ended(
         self,
@@ -63,45 +90,61 @@ class RunRecorder:
                     finished_at=ended_at,
                     elapsed_s=elapsed_s,
                     error_type=_type_of(error),
-                    error_message=_message_of(error),
+                    error_message=self._message_of(error),
                     result_payload=payload,
                 )
                 await tx.runs.finish(self._run_id, outcome)
                 if pattern is not None:
                     await tx.patterns.add(pattern)
 
-        await _whatever_happens(write())
+        await finished(write())
 
     async def step_started(self, path: str, name: str) -> None:
         """Record that a step begins."""
         record = StepRecord(
             run_id=self._run_id, path=path, name=name, started_s=self._since_start_s()
         )
-        async with self._store.transaction() as tx:
-            await tx.journal.start(record)
+
+        async def write() -> None:
+            async with self._store.transaction() as tx:
+                await tx.journal.start(record)
+
+        try:
+            await finished(write())
+        except asyncio.CancelledError as cancelled:
+            await self.step_ended(path, cancelled)
+            raise
 
     async def step_ended(self, path: str, error: BaseException | None) -> None:
         """Record how a step ended."""
+        outcome = StepOutcome(
+            status=status_of(error),
+            finished_s=self._since_start_s(),
+            error_type=_type_of(error),
+            error_message=self._message_of(error),
+        )
 
         async def write() -> None:
-            outcome = StepOutcome(
-                status=status_of(error),
-                finished_s=self._since_start_s(),
-                error_type=_type_of(error),
-                error_message=_message_of(error),
-            )
             async with self._store.transaction() as tx:
                 await tx.journal.finish(self._run_id, path, outcome)
 
-        await _whatever_happens(write())
+        await finished(write())
 
     async def call_started(
         self, record: CallRecord, *, parents: tuple[int, ...], prompt_text: str = ""
     ) -> None:
         """Record that an LLM or tool call begins, and what it waited for."""
-        async with self._store.transaction() as tx:
-            payload = await self._kept(tx, prompt_text)
-            await tx.calls.start(replace(record, prompt_payload=payload), parents=parents)
+
+        async def write() -> None:
+            async with self._store.transaction() as tx:
+                payload = await self._kept(tx, prompt_text)
+                await tx.calls.start(replace(record, prompt_payload=payload), parents=parents)
+
+        try:
+            await finished(write())
+        except asyncio.CancelledError as cancelled:
+            await self.call_ended(record.node, error=cancelled)
+            raise
 
     async def call_ended(
         self,
@@ -116,30 +159,37 @@ class RunRecorder:
         output_text: str = "",
     ) -> None:
         """Record how a call ended."""
+        outcome = CallOutcome(
+            status=status_of(error),
+            finished_s=self._since_start_s(),
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            cached_tokens=cached_tokens,
+            ttft_s=ttft_s,
+            finish_reason=finish_reason,
+            error_type=_type_of(error),
+            error_message=self._message_of(error),
+        )
 
         async def write() -> None:
             async with self._store.transaction() as tx:
-                outcome = CallOutcome(
-                    status=status_of(error),
-                    finished_s=self._since_start_s(),
-                    prompt_tokens=prompt_tokens,
-                    output_tokens=output_tokens,
-                    cached_tokens=cached_tokens,
-                    ttft_s=ttft_s,
-                    finish_reason=finish_reason,
-                    error_type=_type_of(error),
-                    error_message=_message_of(error),
-                    output_payload=await self._kept(tx, output_text),
-                )
-                await tx.calls.finish(self._run_id, node, outcome)
+                payload = await self._kept(tx, output_text)
+                await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
-        await _whatever_happens(write())
+        await finished(write())
 
     async def _kept(self, tx: Transaction, text: str) -> str | None:
         """The hash under which a text is kept; None where texts are not recorded."""
         if not (self._record_text and text):
             return None
-        return await tx.payloads.put(text.encode(), media_type="text/plain")
+        # A lone surrogate, which no encoding takes, must not cost the whole record.
+        return await tx.payloads.put(text.encode(errors="replace"), media_type="text/plain")
+
+    def _message_of(self, error: BaseException | None) -> str | None:
+        """What an error says, unless that may be a user's text, which is not to be kept."""
+        if error is None or not (self._record_text or isinstance(error, _QUOTES_NOTHING)):
+            return None
+        return text_of(error)[:MESSAGE_LIMIT]
 
     def _since_start_s(self) -> float:
         return self._clock.now_s() - self._started_s
@@ -154,14 +204,13 @@ def status_of(error: BaseException | None) -> Status:
     return Status.FAILED
 
 
+def text_of(value: object, show: Callable[[object], str] = str) -> str:
+    """A value as text; a class that cannot show its values must not end a run."""
+    try:
+        return show(value)
+    except Exception as error:
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
+
+
 def _type_of(error: BaseException | None) -> str | None:
     return None if error is None else type(error).__name__
-
-
-def _message_of(error: BaseException | None) -> str | None:
-    return None if error is None else str(error)[:MESSAGE_LIMIT]
-
-
-async def _whatever_happens(write: Coroutine[Any, Any, None]) -> None:
-    """Finish a write even if the task that waits for it is cancelled meanwhile."""
-    await asyncio.shield(asyncio.ensure_future(write))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import os
 import secrets
@@ -19,13 +20,15 @@ from orchestrator.errors import DeadlineExceeded
 from orchestrator.events import Event, Listener, RunFinished, RunStarted
 from orchestrator.identity import Scope
 from orchestrator.learning import pattern_record
-from orchestrator.recorder import RunRecorder, status_of
+from orchestrator.recorder import RunRecorder, status_of, text_of
 from serving.generation import Engine
 from store.records import RunRecord
 from store.session import Store
 
 if TYPE_CHECKING:
     from orchestrator.flow import Flow
+
+logger = logging.getLogger("orchestrate")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,7 +68,8 @@ class Runtime:
     Args:
         record_text: keep prompts, answers, arguments and results in the store. By default it
             holds no plain text.
-        on_event: told of everything that happens, for display.
+        on_event: told of everything that happens, for display. If it raises, that is logged, it
+            is not called again, and the runs go on.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Runtime:
         self._clock = clock or SystemClock()
         self._record_text = record_text
         self._on_event = on_event
+        self._said_meaningless = False
 
     async def run(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
         """Execute a flow as a run of its own.
@@ -92,24 +97,25 @@ class Runtime:
             And whatever the flow's body raises.
         """
         await self.engine.start()
-        live = self._live(flow)
-        await live.recorder.run_started(
-            self._record(live, flow.deadline_s), argument_text=_shown_arguments(args, kwargs)
-        )
-        self._emit(RunStarted(live.id, live.flow, flow.deadline_s))
+        self._say_if_meaningless()
         # A task of its own, so that nothing of the run's context is left in the caller's.
-        return await asyncio.create_task(self._execute(live, flow, args, kwargs))
+        return await asyncio.create_task(self._execute(self._live(flow), flow, args, kwargs))
 
     async def _execute(
         self, live: LiveRun, flow: Flow[P, R], args: Any, kwargs: Any
     ) -> RunResult[R]:
         own_task()
+        await live.recorder.run_started(
+            self._record(live, flow.deadline_s),
+            argument_text=_shown_arguments(args, kwargs) if self._record_text else "",
+        )
         error: BaseException | None = None
         result_text = ""
         try:
-            with at(Position(live, Scope(), live.deadline_at_s)):
-                value = await _by_deadline(flow, args, kwargs)
-            result_text = str(value)
+            self._emit(RunStarted(live.id, live.flow, flow.deadline_s))
+            with at(Position(live, Scope(), live.deadline_at_s)) as position:
+                value = await _by_deadline(position, flow, args, kwargs)
+            result_text = text_of(value) if self._record_text else ""
         except BaseException as caught:
             error = caught
             raise
@@ -171,9 +177,20 @@ class Runtime:
             host=socket.gethostname(),
         )
 
+    def _say_if_meaningless(self) -> None:
+        if self.engine.info.random_weights and not self._said_meaningless:
+            self._said_meaningless = True
+            logger.warning("the demo model's weights are random: what it writes is meaningless")
+
     def _emit(self, event: Event) -> None:
-        if self._on_event is not None:
+        """Tell the listener. One that fails is told no more: no display may end a run."""
+        if self._on_event is None:
+            return
+        try:
             self._on_event(event)
+        except Exception:
+            self._on_event = None
+            logger.exception("on_event failed, and is not called any more")
 
 
 def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:
@@ -198,18 +215,20 @@ def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:
     return tuple(reports)
 
 
-async def _by_deadline(flow: Flow[Any, R], args: Any, kwargs: Any) -> R:
+async def _by_deadline(position: Position, flow: Flow[Any, R], args: Any, kwargs: Any) -> R:
     if flow.deadline_s is None:
         return await flow.body(*args, **kwargs)
     try:
-        async with asyncio.timeout(flow.deadline_s) as limit:
+        async with asyncio.timeout(position.remaining_s()) as limit:
             return await flow.body(*args, **kwargs)
-    except TimeoutError:
+    except (TimeoutError, asyncio.CancelledError):
+        # An expired limit ends in CancelledError where the flow left asyncio's count of
+        # cancellations wrong, as Python 3.11's own TaskGroup does when it fails.
         if not limit.expired():
             raise
         raise DeadlineExceeded(flow.name, flow.deadline_s) from None
 
 
 def _shown_arguments(args: Any, kwargs: Any) -> str:
-    named = [f"{name}={value!r}" for name, value in kwargs.items()]
-    return ", ".join([*(repr(value) for value in args), *named])
+    named = [f"{name}={text_of(value, repr)}" for name, value in kwargs.items()]
+    return ", ".join([*(text_of(value, repr) for value in args), *named])

@@ -6,11 +6,12 @@ from typing import Any
 
 import platformdirs
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from orchestrator.errors import InvalidSettings
 
 EMBEDDED = "embedded"
+ENV_PREFIX = "ORCHESTRATE_"
 
 
 def default_store() -> str:
@@ -29,7 +30,7 @@ class Settings(BaseSettings):
         record_text: keep prompts and answers in the store; by default it holds no plain text.
     """
 
-    model_config = SettingsConfigDict(env_prefix="ORCHESTRATE_", frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
     store: str = Field(default_factory=default_store)
     engine: str = EMBEDDED
@@ -42,7 +43,7 @@ class Settings(BaseSettings):
     kv_cache_bytes: int | None = None
     dtype: str | None = None
     seed: int = 0
-    api_key: str | None = None
+    api_key: str | None = Field(default=None, repr=False)
     record_text: bool = False
     verbose: bool = False
 
@@ -54,11 +55,18 @@ def read_settings(**overrides: Any) -> Settings:
         InvalidSettings: a value does not fit; the message names its variable.
     """
     given = {name: value for name, value in overrides.items() if value is not None}
+    unknown = given.keys() - Settings.model_fields.keys()
+    assert not unknown, f"no such settings: {unknown}"
     try:
-        return Settings(**given)
+        settings = Settings(**given)
+    except SettingsError as error:  # the one field that is read as JSON
+        raise InvalidSettings(f"{ENV_PREFIX}POLICY_PARAMS: {error.__cause__}") from None
     except ValidationError as error:
-        complaints = [
-            f"ORCHESTRATE_{'_'.join(str(part) for part in item['loc']).upper()}: {item['msg']}"
+        complaints = dict.fromkeys(
+            f"{ENV_PREFIX}{str(item['loc'][0]).upper()}: {item['msg']}"
             for item in error.errors(include_url=False)
-        ]
+        )
         raise InvalidSettings("; ".join(complaints)) from None
+    if "policy_params" in given:  # a mapping would be merged with the environment's
+        return settings.model_copy(update={"policy_params": given["policy_params"]})
+    return settings

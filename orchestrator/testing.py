@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from serving.errors import EngineClosed, PromptTooLong, ServingError
@@ -24,12 +25,13 @@ class ScriptedEngine:
     """Answers each request with what its script returns; a script may raise a ServingError.
 
     It behaves as engines do: answers stream word by word, a token a word, each after
-    `token_s`; a cancelled request is aborted; close() fails those that still run.
+    `token_s`; a cancelled request is aborted; close() fails those that still run, at once.
 
     Attributes:
         requests: every request submitted, in order.
         aborted: ids of requests whose caller went away before the answer was complete.
         num_running: requests being answered now.
+        num_starts: how often start() was called.
     """
 
     def __init__(
@@ -38,10 +40,16 @@ class ScriptedEngine:
         self.requests: list[GenerationRequest] = []
         self.aborted: list[str] = []
         self.num_running = 0
+        self.num_starts = 0
         self._script = script
         self._token_s = token_s
         self._limit = max_model_tokens
-        self._closed = False
+        self._closed = asyncio.Event()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether close() was called."""
+        return self._closed.is_set()
 
     @property
     def info(self) -> EngineInfo:
@@ -54,7 +62,10 @@ class ScriptedEngine:
         )
 
     async def start(self) -> None:
-        """Nothing to load."""
+        """Nothing to load; raises EngineClosed after close()."""
+        if self.is_closed:
+            raise EngineClosed(self.info.model)
+        self.num_starts += 1
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """The whole scripted answer."""
@@ -62,7 +73,7 @@ class ScriptedEngine:
 
     async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """The scripted answer, word by word."""
-        if self._closed:
+        if self.is_closed:
             raise EngineClosed(self.info.model)
         self.requests.append(request)
         prompt_tokens = _num_words(request)
@@ -77,9 +88,7 @@ class ScriptedEngine:
         self.num_running += 1
         try:
             for index, piece in enumerate(pieces):
-                await asyncio.sleep(self._token_s)
-                if self._closed:
-                    raise EngineClosed(self.info.model)
+                await self._pass_a_token()
                 last = index == len(pieces) - 1
                 finished = last
                 completion = Completion(
@@ -101,7 +110,14 @@ class ScriptedEngine:
 
     async def close(self) -> None:
         """Fail what still runs, and what comes later."""
-        self._closed = True
+        self._closed.set()
+
+    async def _pass_a_token(self) -> None:
+        """Wait for as long as a token takes, or until the engine is closed."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._token_s):
+                await self._closed.wait()
+                raise EngineClosed(self.info.model)
 
 
 class VirtualClock:

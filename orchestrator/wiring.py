@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
@@ -16,6 +16,8 @@ from serving.engine.config import DEMO_MODEL, EngineConfig
 from serving.generation import Engine
 from serving.policies.table import DEFAULT_POLICY, PolicySpec
 from store.session import open_store
+
+Opener = Callable[[], AbstractAsyncContextManager[Runtime]]
 
 _opened: ContextVar[Runtime | None] = ContextVar("orchestrate_runtime", default=None)
 
@@ -48,13 +50,7 @@ async def open_runtime(
     Raises:
         StoreError, ServingError: what could not be opened, and how to mend it.
     """
-    settings = settings or read_settings()
-    async with AsyncExitStack() as resources:
-        store = await open_store(settings.store)
-        resources.push_async_callback(store.close)
-        used = engine or engine_of(settings)
-        resources.push_async_callback(used.close)
-        runtime = Runtime(used, store, record_text=settings.record_text, on_event=on_event)
+    async with unannounced_runtime(settings, engine=engine, on_event=on_event) as runtime:
         token = _opened.set(runtime)
         try:
             yield runtime
@@ -63,8 +59,33 @@ async def open_runtime(
 
 
 @asynccontextmanager
-async def shared_runtime() -> AsyncIterator[Runtime]:
-    """The runtime that is open here; else one shared by all who ask while somebody uses it."""
+async def unannounced_runtime(
+    settings: Settings | None = None,
+    *,
+    engine: Engine | None = None,
+    on_event: Listener | None = None,
+) -> AsyncIterator[Runtime]:
+    """The same, without making it the one in which flows run that are awaited in the block."""
+    settings = settings or read_settings()
+    used = engine or engine_of(settings)
+    async with AsyncExitStack() as resources:
+        try:
+            store = await open_store(settings.store)
+        except BaseException:
+            await used.close()
+            raise
+        resources.push_async_callback(store.close)
+        resources.push_async_callback(used.close)  # first: its calls' ends are still recorded
+        yield Runtime(used, store, record_text=settings.record_text, on_event=on_event)
+
+
+@asynccontextmanager
+async def shared_runtime(opener: Opener = unannounced_runtime) -> AsyncIterator[Runtime]:
+    """The runtime that is open here; else one shared by all who ask while somebody uses it.
+
+    Args:
+        opener: opens the one to share. The task that opens it need not be the one that closes it.
+    """
     opened = _opened.get()
     if opened is not None:
         yield opened
@@ -73,7 +94,7 @@ async def shared_runtime() -> AsyncIterator[Runtime]:
     async with shared.lock:
         if shared.runtime is None:
             shared.resources = AsyncExitStack()
-            shared.runtime = await shared.resources.enter_async_context(open_runtime())
+            shared.runtime = await shared.resources.enter_async_context(opener())
         runtime = shared.runtime
         shared.users += 1
     try:

@@ -152,7 +152,10 @@ def from_tags(tags: Mapping[str, object] | None) -> Slo:
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidSlo(key, value, "must be a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # JSON's integers have no limit
+        raise InvalidSlo(key, "a huge integer", "must be a finite number") from None
 
 
 def _whole(key: str, value: object) -> int:

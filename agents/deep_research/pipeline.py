@@ -18,7 +18,12 @@ from agents.tools.quoting import quote_line
 from orchestrator import DeadlineExceeded, flow, gather, has_deadline, llm, remaining, step, tool
 from orchestrator import within as time_limit
 from orchestrator.durations import shown
-from serving.errors import PromptTooLong, RequestDropped, StructuredOutputInvalid
+from serving.errors import (
+    PromptTooLong,
+    RequestDropped,
+    RequestFailed,
+    StructuredOutputInvalid,
+)
 
 DEFAULT_ROUNDS = 2
 DEFAULT_WIDTH = 3
@@ -29,7 +34,7 @@ WRITING_SHARE = 0.95
 """Of the time that is then left, what the model may take; the rest hands over the notes."""
 
 # What a single call may come to without ending the run: the step goes on with less.
-CALL_FAILURES = (StructuredOutputInvalid, PromptTooLong, RequestDropped)
+CALL_FAILURES = (StructuredOutputInvalid, PromptTooLong, RequestDropped, RequestFailed)
 
 
 def expected_stages(rounds: int) -> int:
@@ -124,13 +129,13 @@ async def plan(question: str, width: int, findings: Findings) -> list[str]:
         answer = await llm(
             prompts.plan_prompt(question, width),
             system=prompts.SYSTEM,
-            schema=prompts.questions_schema(width),
+            schema=prompts.plan_of(width),
             max_tokens=160 * width,
         )
     except CALL_FAILURES as error:
         findings.cut.append(f"The question was not divided: {error}.")
         return [question]
-    return list(dict.fromkeys([question, *answer["questions"]]))
+    return list(dict.fromkeys([question, *answer.questions]))
 
 
 @tool
@@ -164,13 +169,13 @@ async def reflect(question: str, width: int, findings: Findings) -> list[str]:
         answer = await llm(
             prompts.reflect_prompt(question, findings.sources(), width),
             system=prompts.SYSTEM,
-            schema=prompts.reflection_schema(width),
+            schema=prompts.reflection_of(width),
             max_tokens=160 * width + 40,
         )
     except CALL_FAILURES as error:
         findings.cut.append(f"The notes were not reflected on: {error}.")
         return []
-    return [] if answer["enough"] else list(dict.fromkeys(answer["questions"]))
+    return [] if answer.enough else list(dict.fromkeys(answer.questions))
 
 
 async def conclude(question: str, corpus: Corpus, findings: Findings) -> Report:
@@ -206,7 +211,7 @@ async def write(question: str, sources: Sequence[Note], findings: Findings) -> R
     draft = await llm(
         prompts.write_prompt(question, sources),
         system=prompts.SYSTEM,
-        schema=prompts.draft_schema(len(sources)),
+        schema=prompts.draft_from(len(sources)),
         max_tokens=2000,
     )
     return written_report(question, draft, sources, rounds=findings.rounds, cut=findings.cut)

@@ -1,15 +1,14 @@
 """What the model is asked, and the shape that its answers must have.
 
-Every text is bounded: a bound on the schema is a bound on the call's length, which the deadline
-is divided by.
+Every text is bounded: a bound on the shape is a bound on the call's length, and so on its time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from agents.deep_research.notes import Note
 from agents.tools.passages import Passage
@@ -29,23 +28,53 @@ class Reading(BaseModel):
     note: str = Field(min_length=8, max_length=320)
 
 
-def questions_schema(width: int) -> dict[str, Any]:
-    """JSON schema of a plan: one to `width` sub-questions."""
-    return _object(questions=_list(_text(8, 160), 1, width))
+class Plan(BaseModel):
+    """What to look up."""
+
+    questions: list[Question]
 
 
-def reflection_schema(width: int) -> dict[str, Any]:
-    """JSON schema of a reflection: enough, or up to `width` further questions."""
-    return _object(enough={"type": "boolean"}, questions=_list(_text(8, 160), 0, width))
+class Reflection(BaseModel):
+    """Whether the notes are enough; if not, what to look up next."""
+
+    enough: bool
+    questions: list[Question]
 
 
-def draft_schema(num_sources: int) -> dict[str, Any]:
-    """JSON schema of a report whose citations can only be numbers of real sources."""
-    number = {"type": "integer", "enum": list(range(1, num_sources + 1))}
-    section = _object(
-        heading=_text(3, 80), text=_text(40, 700), citations=_list(number, 1, min(num_sources, 6))
+class DraftSection(BaseModel):
+    """A part of a report; citations are numbers of sources."""
+
+    heading: str = Field(min_length=3, max_length=80)
+    text: str = Field(min_length=40, max_length=700)
+    citations: list[int]
+
+
+class Draft(BaseModel):
+    """A report as the model writes it."""
+
+    title: str = Field(min_length=8, max_length=100)
+    sections: list[DraftSection] = Field(min_length=1, max_length=4)
+
+
+def plan_of(width: int) -> type[Plan]:
+    """A plan of one to `width` sub-questions."""
+    return create_model("Plan", __base__=Plan, questions=_list_of(Question, 1, width))
+
+
+def reflection_of(width: int) -> type[Reflection]:
+    """A reflection with up to `width` further questions."""
+    return create_model("Reflection", __base__=Reflection, questions=_list_of(Question, 0, width))
+
+
+def draft_from(num_sources: int) -> type[Draft]:
+    """A draft whose citations can only be numbers of real sources."""
+    number = Literal[tuple(range(1, num_sources + 1))]  # type: ignore[valid-type]
+    section = create_model(
+        "DraftSection",
+        __base__=DraftSection,
+        citations=_list_of(number, 1, min(num_sources, 6)),
     )
-    return _object(title=_text(8, 100), sections=_list(section, 1, 4))
+    return create_model("Draft", __base__=Draft, sections=_list_of(section, 1, 4))
 
 
 def plan_prompt(question: str, width: int) -> str:
@@ -90,18 +119,5 @@ def _listed(notes: Sequence[Note]) -> str:
     return "\n".join(f"[{note.number}] {note.text} (quote: {note.quote.text})" for note in notes)
 
 
-def _object(**properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def _text(shortest: int, longest: int) -> dict[str, Any]:
-    return {"type": "string", "minLength": shortest, "maxLength": longest}
-
-
-def _list(items: Any, fewest: int, most: int) -> dict[str, Any]:
-    return {"type": "array", "items": items, "minItems": fewest, "maxItems": most}
+def _list_of(item: Any, fewest: int, most: int) -> Any:
+    return Annotated[list[item], Field(min_length=fewest, max_length=most)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from agents.deep_research.notes import Note
+from agents.deep_research.prompts import Draft
 from orchestrator.durations import shown
 from orchestrator.runtime import RunResult
 from serving.generation import EngineInfo
@@ -15,6 +15,9 @@ RANDOM_WEIGHTS = (
     "The demo model's weights are random: the text below is meaningless. "
     "The sources and quotes are real."
 )
+
+TITLE_CHARS = 120
+"""Longest title made of a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +57,21 @@ class Report:
 
 
 def written_report(
-    question: str, draft: Any, notes: Sequence[Note], *, rounds: int, cut: Sequence[str]
+    question: str, draft: Draft, notes: Sequence[Note], *, rounds: int, cut: Sequence[str]
 ) -> Report:
     """The report that the model drafted, with the sources that it cites."""
     sections = tuple(
         Section(
-            heading=_one_line(section["heading"]),
-            text=_printable(section["text"]).strip(),
-            citations=tuple(dict.fromkeys(section["citations"])),
+            heading=_one_line(section.heading),
+            text=_printable(section.text).strip(),
+            citations=tuple(dict.fromkeys(section.citations)),
         )
-        for section in draft["sections"]
+        for section in draft.sections
     )
     cited = {number for section in sections for number in section.citations}
     return Report(
         question=question,
-        title=_one_line(draft["title"]),
+        title=_one_line(draft.title),
         sections=sections,
         citations=tuple(_citation(note) for note in notes if note.number in cited),
         rounds=rounds,
@@ -85,7 +88,7 @@ def assembled_report(
         by_question.setdefault(note.question, []).append(note)
     sections = tuple(
         Section(
-            heading=_one_line(asked),
+            heading=_title_of(asked),
             text="\n".join(f"- {_one_line(note.text)} [{note.number}]" for note in found),
             citations=(),
         )
@@ -94,7 +97,7 @@ def assembled_report(
     nothing = Section("Nothing found", "No passage of the documents matched the question.", ())
     return Report(
         question=question,
-        title=question,
+        title=_title_of(question),
         sections=sections or (nothing,),
         citations=tuple(_citation(note) for note in notes),
         rounds=rounds,
@@ -105,7 +108,7 @@ def assembled_report(
 def to_markdown(result: RunResult[Report], info: EngineInfo) -> str:
     """The report as a Markdown document."""
     report = result.value
-    parts = [f"# {report.title}", f"*Question: {report.question}*"]
+    parts = [f"# {report.title}", f"*Question: {_one_line(report.question)}*"]
     if info.random_weights:
         parts.append(f"> **{RANDOM_WEIGHTS}**")
     for section in report.sections:
@@ -117,7 +120,7 @@ def to_markdown(result: RunResult[Report], info: EngineInfo) -> str:
         parts.append("\n".join(_source_line(citation) for citation in report.citations))
     if report.cut:
         parts.append("## Left out")
-        parts.append("\n".join(f"- {sentence}" for sentence in report.cut))
+        parts.append("\n".join(f"- {_one_line(sentence)}" for sentence in report.cut))
     parts.append("---")
     parts.append(_footer(result, info))
     return "\n\n".join(parts) + "\n"
@@ -154,11 +157,17 @@ def _footer(result: RunResult[Report], info: EngineInfo) -> str:
 
 
 def _source_line(citation: Citation) -> str:
-    return f'[{citation.number}] `{citation.file}:{citation.line}`: "{citation.quote}"  '
+    file, quote = _one_line(citation.file), _printable(citation.quote)
+    return f'[{citation.number}] `{file}:{citation.line}`: "{quote}"  '
 
 
 def _citation(note: Note) -> Citation:
     return Citation(note.number, note.passage.file, note.quote.line, note.quote.text)
+
+
+def _title_of(question: str) -> str:
+    title = _one_line(question)
+    return title if len(title) <= TITLE_CHARS else f"{title[:TITLE_CHARS].rstrip()} ..."
 
 
 def _one_line(text: str) -> str:
@@ -166,7 +175,7 @@ def _one_line(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text without control characters: a model's answer must not command a terminal."""
+    """The text without control characters: no model and no document may command a terminal."""
     return "".join(
         character if character.isprintable() or character in "\n\t" else " " for character in text
     )

@@ -75,11 +75,12 @@ def sampling_params(request: GenerationRequest, room_tokens: int) -> SamplingPar
     """vLLM's parameters for a request; `room_tokens` is what its prompt leaves of the context."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
+    asked = request.max_tokens
     structured: Any = None
     if request.schema is not None:
         structured = StructuredOutputsParams(json=dict(request.schema))
     return SamplingParams(
-        max_tokens=min(request.max_tokens or room_tokens, room_tokens),
+        max_tokens=room_tokens if asked is None else min(asked, room_tokens),
         temperature=request.temperature,
         top_p=request.top_p,
         seed=request.seed,

@@ -92,7 +92,9 @@ class EmbeddedEngine:
         self._ready: Future[LLMEngine] = Future()
         self._ready.set_running_or_notify_cancel()  # a cancelled caller must not cancel it
         self._end: ServingError | None = None
-        # Tokenizing beside the stepping thread keeps long prompts from delaying steps.
+        # Tokenizing beside the stepping thread keeps long prompts from delaying steps. Never shut
+        # down, so that a caller who comes while the engine closes meets EngineClosed; its one
+        # idle thread ends with this object.
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
 
     @property
@@ -105,15 +107,18 @@ class EmbeddedEngine:
 
         Raises:
             EngineBusy: this process already runs an embedded engine.
+            EngineClosed, EngineDied: it has ended.
             EngineMissing: vLLM is not installed as needed.
             ModelNotLoaded: the model cannot be loaded.
         """
         with self._starting:
-            if self._thread is None:
+            if self._thread is None and self._end is None:
                 if not _one_engine.acquire(blocking=False):
                     raise EngineBusy(self.config.model)
                 self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
                 self._thread.start()
+        if self._end is not None:
+            raise self._end
         await asyncio.wrap_future(self._ready)
 
     async def generate(self, request: GenerationRequest) -> Completion:
@@ -129,8 +134,6 @@ class EmbeddedEngine:
             EngineClosed, EngineDied: the engine ended first.
         """
         await self.start()
-        if self._end is not None:
-            raise self._end
         loop = asyncio.get_running_loop()
         llm = self._ready.result()
         tokens = await loop.run_in_executor(self._tokenizing, _tokenize, llm, request)
@@ -164,9 +167,10 @@ class EmbeddedEngine:
 
     async def close(self) -> None:
         """End every request still running with EngineClosed, and free the model; idempotent."""
-        self._tokenizing.shutdown(wait=False)
-        if self._thread is None:
-            return
+        with self._starting:
+            if self._thread is None:
+                self._end = EngineClosed(self.config.model)
+                return
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
@@ -189,8 +193,10 @@ class EmbeddedEngine:
         else:
             self._finish(EngineClosed(self.config.model))
         finally:
-            _free(llm)
-            _one_engine.release()
+            try:
+                _free(llm)
+            finally:
+                _one_engine.release()
 
     def _load(self) -> LLMEngine:
         platform = vllm_platform()
@@ -244,11 +250,14 @@ class EmbeddedEngine:
         limit = llm.model_config.max_model_len
         if len(tokens) >= limit:
             raise PromptTooLong(request.request_id, len(tokens), limit - 1)
+        from vllm.exceptions import VLLMClientError
+
         try:
             params = sampling_params(request, limit - len(tokens))
             prompt = {"prompt_token_ids": tokens}
             llm.add_request(engine_id, prompt, params, priority=request.priority)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, VLLMClientError) as error:
+            llm.abort_request([engine_id])  # whatever part of vLLM has it already
             raise InvalidRequest(request.request_id, _reason(error)) from error
         self._callers[engine_id] = caller
 
@@ -277,14 +286,14 @@ def scheduler_of(llm: LLMEngine) -> SloSchedulerMixin:
 
 def _tokenize(llm: LLMEngine, request: GenerationRequest) -> list[int]:
     tokenizer = llm.get_tokenizer()
-    if isinstance(request.prompt, str):
-        return list(tokenizer.encode(request.prompt))
-    turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
     try:
+        if isinstance(request.prompt, str):
+            return list(tokenizer.encode(request.prompt))
+        turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    except ValueError as error:
+        return list(tokenizer.encode(text, add_special_tokens=False))
+    except Exception as error:  # tokenizers and chat templates raise what they like
         raise InvalidRequest(request.request_id, _reason(error)) from error
-    return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def _reason(error: Exception) -> str:

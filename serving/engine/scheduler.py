@@ -126,6 +126,11 @@ class SloSchedulerMixin(_VllmScheduler):
         self.ledger.forget([request.request_id])
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)
 
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Whoever loses its KV cache, by our hand or vLLM's, is not paused but waits."""
+        self._set_paused(request, False)
+        super()._preempt_request(request, *args, **kwargs)
+
     def _plan_has_ended(self) -> bool:
         return (
             self._plan_due
@@ -192,7 +197,6 @@ class SloSchedulerMixin(_VllmScheduler):
             self._evict(max(paused, key=self._running_key))
 
     def _evict(self, request: Request) -> None:
-        self._set_paused(request, False)
         self.running.remove(request)
         self._preempt_request(
             request, time.monotonic(), drop_stale_output=self.requires_kv_delivery

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from serving.policies.ranking import drops, plan_of
-from serving.policies.urgency import expiry_s
+from serving.policies.urgency import Standing, expiry_s, standing
 from serving.slo import SloKind
 from serving.view import Plan, RequestState, RequestView, StepView
 
@@ -37,6 +37,9 @@ def calm_published(
 ) -> Plan:
     """Grouped margin goodput maximisation over frames of decode steps.
 
+    One departure: the starvation constant lifts a request among its equals only. Expired work
+    takes the slots that feasible work leaves, or it would outrank small feasible requests.
+
     Args:
         batch: B, how many requests run at once; 0: as many as the engine has slots.
         cutoff: p in (0, 1]; candidates have at least p times the B-th highest priority.
@@ -57,10 +60,14 @@ def calm_published(
         reward = feasible_goodput(request, view, seconds, level)
         return (reward + starvation_tokens * max(waited_frames, 0.0)) / seconds
 
-    ranked = sorted((Ranked(request, priority(request)) for request in kept), key=_best_first)
+    everyone = sorted((Ranked(request, priority(request)) for request in kept), key=_best_first)
+    ranked, late = _split_by_standing(everyone, view)
     group = keep_running_unless_better(view, ranked, best_window(ranked, size, cutoff), frame_s)
     chosen = {item.request.request_id for item in group}
     rest = [item for item in ranked if item.request.request_id not in chosen]
+    # While `rest` holds anybody, the group fills every slot.
+    room = size - len(group)
+    group, rest = group + late[:room], rest + late[room:]
     preempt = frozenset(
         item.request.request_id for item in rest if item.request.state is RequestState.RUNNING
     )
@@ -146,6 +153,16 @@ def keep_running_unless_better(
     loss = stall_s / view.token_s * size
     worth_it = gain > MIN_GAIN * now_worth and gain * frame_s > loss
     return window if worth_it else stay
+
+
+def _split_by_standing(
+    ranked: Sequence[Ranked], view: StepView
+) -> tuple[list[Ranked], list[Ranked]]:
+    by_standing: dict[Standing, list[Ranked]] = {each: [] for each in Standing}
+    for item in ranked:
+        by_standing[standing(item.request, view)].append(item)
+    late = by_standing[Standing.LATE] + by_standing[Standing.LATE_BEST_EFFORT]
+    return by_standing[Standing.FEASIBLE], late
 
 
 def _best_first(item: Ranked) -> tuple[float, float, str]:

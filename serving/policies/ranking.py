@@ -26,8 +26,9 @@ def order_by(view: StepView, rank: Callable[[RequestView], Rank], *, batch: int 
 
 def drops(view: StepView) -> tuple[tuple[str, str], ...]:
     """The requests whose own SLO asks to give them up now, each with its reason."""
-    reasons = ((r.request_id, drop_reason(r, view.now_s)) for r in view.requests)
-    return tuple((request_id, reason) for request_id, reason in reasons if reason is not None)
+    found = [(r, reason) for r in view.requests if (reason := drop_reason(r, view.now_s))]
+    found.sort(key=lambda each: (each[0].arrival_s, each[0].request_id))
+    return tuple((request.request_id, reason) for request, reason in found)
 
 
 def plan_of(

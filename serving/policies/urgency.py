@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from enum import IntEnum
 
 from serving.slo import OnLate, SloKind
@@ -60,8 +61,8 @@ def standing(request: RequestView, view: StepView) -> Standing:
 def drop_reason(request: RequestView, now_s: float) -> str | None:
     """Why the request's own SLO asks to drop it now; None while it does not."""
     slo = request.slo
-    waited_s = now_s - request.unscheduled_s
-    if slo.waiting_s is not None and waited_s >= slo.waiting_s and not request.computed_tokens:
+    if now_s >= _patience_ends_s(request):
+        waited_s = now_s - request.unscheduled_s
         return f"unscheduled for {waited_s:.2f} s, slo_waiting_s is {slo.waiting_s:g}"
     if slo.on_late is OnLate.DROP and now_s >= expiry_s(request):
         return f"its deadline passed {now_s - expiry_s(request):.2f} s ago and slo_on_late is drop"
@@ -70,11 +71,14 @@ def drop_reason(request: RequestView, now_s: float) -> str | None:
 
 def next_change_s(request: RequestView, now_s: float) -> float:
     """The next moment at which time alone changes this request's standing; infinity if none."""
-    slo = request.slo
-    moments = [expiry_s(request), request.deadline_s]
-    if slo.waiting_s is not None and not request.computed_tokens:
-        moments.append(request.unscheduled_s + slo.waiting_s)
+    moments = (expiry_s(request), request.deadline_s, _patience_ends_s(request))
     return min((moment for moment in moments if moment > now_s), default=math.inf)
+
+
+def _patience_ends_s(request: RequestView) -> float:
+    if request.slo.waiting_s is None or request.computed_tokens:
+        return math.inf
+    return request.unscheduled_s + request.slo.waiting_s
 
 
 def _stream_due_s(request: RequestView, view: StepView) -> float:
@@ -98,4 +102,4 @@ def _next_token_due_s(request: RequestView, view: StepView) -> float:
         index += math.ceil(behind_s / gain_s)
         if index >= request.max_tokens:
             return math.inf
-    return start_s + index * slo.tbt_s
+    return min(start_s + index * slo.tbt_s, sys.float_info.max)  # infinity means hopeless

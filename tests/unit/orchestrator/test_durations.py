@@ -1,0 +1,98 @@
+"""Durations: what is one, what is none, and how they read."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.durations import seconds_of, shown
+from orchestrator.errors import InvalidDuration
+
+UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+@given(
+    number=st.decimals(min_value="0.001", max_value=10**9, places=3),
+    unit=st.sampled_from(sorted(UNIT_S)),
+    before=st.sampled_from(["", " ", "\t "]),
+    between=st.sampled_from(["", " "]),
+)
+def test_a_written_duration_is_its_number_times_its_unit(
+    number: Decimal, unit: str, before: str, between: str
+) -> None:
+    assert seconds_of(f"{before}{number}{between}{unit}\n") == float(number) * UNIT_S[unit]
+
+
+@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False, allow_nan=False))
+def test_a_positive_finite_number_is_that_many_seconds(seconds: float) -> None:
+    assert seconds_of(seconds) == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("60s", 60), ("2m", 120), ("1.5h", 5400), ("500ms", 0.5), ("7", 7), (".5s", 0.5), ("3.", 3)],
+)
+def test_a_duration_reads_as_people_write_it(written: str, seconds: float) -> None:
+    assert seconds_of(written) == seconds
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *("", " ", "s", "ms", "parsecs", "5 parsecs", "5 S", "5sec", "1h30m", "1,5s", "1_000s"),
+        *("-1s", "+1s", "1e3", "1e3s", "0x10", "nan", "inf", "infinity", "NaNs", "٣s", "5s\0"),
+        *("0", "0s", "0.0h", "0ms", 0, 0.0, -0.0, -1, -0.5, math.nan, math.inf, -math.inf),
+        *("9" * 400, "9" * 5000 + "h", 10**400, -(10**400), 10**5000),
+        *(None, True, False, b"5s", [5], (5,), {"s": 5}, object, 5j, Decimal(5)),
+    ],
+    ids=lambda bad: str(type(bad).__name__) if isinstance(bad, int) else repr(bad)[:20],
+)
+def test_what_is_no_positive_finite_time_is_refused_with_an_example(bad: object) -> None:
+    with pytest.raises(InvalidDuration, match=r"60s, 2m, 1\.5h or 500ms") as refused:
+        seconds_of(bad)  # type: ignore[arg-type]
+    assert isinstance(refused.value, ValueError)
+
+
+@given(st.text())
+def test_any_text_is_a_positive_finite_duration_or_refused(text: str) -> None:
+    try:
+        seconds = seconds_of(text)
+    except InvalidDuration:
+        return
+    assert 0 < seconds < math.inf
+
+
+def test_the_error_survives_pickling() -> None:
+    error = InvalidDuration("5 parsecs", "is no duration")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ms"),
+        (0.0204, "20 ms"),
+        (0.9996, "1.0 s"),
+        (1, "1.0 s"),
+        (59.94, "59.9 s"),
+        (119.96, "2.0 min"),
+        (120, "2.0 min"),
+        (7199, "2.0 h"),
+        (7200, "2.0 h"),
+        (-3, "-3.0 s"),
+    ],
+)
+def test_a_duration_is_shown_in_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert shown(seconds) == text
+
+
+@given(st.floats(min_value=0.001, max_value=1e7))
+def test_a_duration_shown_is_within_a_twentieth_of_the_truth(seconds: float) -> None:
+    number, unit = shown(seconds).split(" ")
+    shown_s = float(number) * {"ms": 0.001, "s": 1, "min": 60, "h": 3600}[unit]
+    assert shown_s == pytest.approx(seconds, rel=0.5 if seconds < 0.02 else 0.05)

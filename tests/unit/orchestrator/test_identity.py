@@ -1,0 +1,123 @@
+"""A step's path: its own within the run, and the same whoever is faster."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator import Runtime, flow, gather, step
+from orchestrator.identity import Scope
+from tests.unit.orchestrator.orchestrator_samples import law, recorded, scripted_runtime
+
+# A program: ("step", name, [what it does]) or ("gather", [branches, each what it does]).
+Program = list[tuple[str, str, "Program"] | tuple[str, list["Program"]]]
+
+NAMES = ["plan", "read", "a/b", "a", "b", "a#2", "read[0]", "%2f", "", "[1]"]
+
+programs = st.recursive(
+    st.just([]),
+    lambda inner: st.lists(
+        st.tuples(st.just("step"), st.sampled_from(NAMES), inner)
+        | st.tuples(st.just("gather"), st.lists(inner, max_size=3)),
+        max_size=3,
+    ),
+    max_leaves=12,
+)
+
+
+def paths_of(program: Program, scope: Scope, order: random.Random) -> list[str]:
+    """The paths of a program's steps; a gather's branches finish in a random order."""
+    found = []
+    for part in program:
+        if part[0] == "step":
+            _, name, inside = part
+            entered = scope.enter(name)
+            found += [entered.path, *paths_of(inside, entered, order)]
+        else:
+            branches = list(zip(scope.branches(len(part[1])), part[1], strict=True))
+            order.shuffle(branches)
+            for branch, inside in branches:
+                found += paths_of(inside, branch, order)
+    return found
+
+
+@law
+@given(program=programs, seed=st.integers())
+def test_paths_are_unique_and_do_not_depend_on_the_order_of_branches(
+    program: Program, seed: int
+) -> None:
+    found = paths_of(program, Scope(), random.Random(seed))
+    assert [path for path, count in Counter(found).items() if count > 1] == []
+    assert sorted(found) == sorted(paths_of(program, Scope(), random.Random(seed + 1)))
+
+
+def test_a_path_reads_like_the_calls_that_led_there() -> None:
+    top = Scope()
+    plan = top.enter("plan")
+    again = top.enter("plan")
+    third = top.branches(4)[3].enter("read")
+    assert [plan.path, again.path, third.path] == ["plan", "plan#2", "read[3]"]
+    assert third.enter("quote").path == "read[3]/quote"
+    assert top.branches(2)[0].enter("read").path == "read[2:0]"
+    assert third.branches(2)[1].branches(2)[0].enter("x").path == "read[3]/x[1][0]"
+
+
+@settings(law, max_examples=15)
+@given(program=programs, seed=st.integers())
+def test_a_run_records_the_paths_that_its_program_has_whoever_is_faster(
+    program: Program, seed: int
+) -> None:
+    delays = random.Random(seed)
+
+    async def perform(program: Program) -> None:
+        for part in program:
+            await asyncio.sleep(delays.choice([0, 0, 0.0005]))
+            if part[0] == "step":
+                await named(part[1])(part[2])
+            else:
+                await gather(*(perform(branch) for branch in part[1]))
+
+    def named(name: str) -> Any:
+        return flow(name=name or "unnamed")(perform)
+
+    async def main(folder: Path) -> list[str]:
+        async with scripted_runtime(folder) as runtime:
+            result = await runtime.run(flow(name="top")(perform), program)
+            return sorted((await recorded(runtime.store, result.run_id)).steps)
+
+    with TemporaryDirectory() as folder:
+        found = asyncio.run(main(Path(folder)))
+    assert found == sorted(paths_of(with_names(program), Scope(), random.Random(0)))
+
+
+def with_names(program: Program) -> Program:
+    return [
+        (part[0], part[1] or "unnamed", with_names(part[2]))
+        if part[0] == "step"
+        else (part[0], [with_names(branch) for branch in part[1]])
+        for part in program
+    ]
+
+
+async def test_steps_of_bare_tasks_share_a_scope_and_still_have_paths_of_their_own(
+    runtime: Runtime,
+) -> None:
+    @step
+    async def work() -> None: ...
+
+    @flow
+    async def many() -> None:
+        tasks: list[Awaitable[None]] = [asyncio.create_task(work()) for _ in range(5)]
+        await asyncio.gather(*tasks)
+
+    result = await runtime.run(many)
+    found = await recorded(runtime.store, result.run_id)
+    assert set(found.steps) == {"work", "work#2", "work#3", "work#4", "work#5"}

@@ -1,0 +1,123 @@
+"""Settings: from the environment, frozen, and refused by the name of their variable."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from orchestrator.errors import InvalidSettings
+from orchestrator.settings import EMBEDDED, Settings, default_store, read_settings
+
+GIVEN: dict[str, tuple[str, object]] = {
+    "store": ("sqlite:///x.db", "sqlite:///x.db"),
+    "engine": ("http://localhost:8000/v1", "http://localhost:8000/v1"),
+    "model": ("a/b", "a/b"),
+    "policy": ("edf", "edf"),
+    "policy_params": (
+        '{"p": 1, "q": 0.5, "r": "x", "s": true}',
+        {"p": 1, "q": 0.5, "r": "x", "s": True},
+    ),
+    "slots": ("7", 7),
+    "step_tokens": ("99", 99),
+    "max_model_tokens": ("512", 512),
+    "kv_cache_bytes": ("1024", 1024),
+    "dtype": ("bfloat16", "bfloat16"),
+    "seed": ("3", 3),
+    "api_key": ("sk-1", "sk-1"),
+    "record_text": ("true", True),
+    "verbose": ("1", True),
+}
+
+BAD = {
+    "policy_params": ["", "p=1", "[1]", '"text"', '{"p": [1]}', '{"p": null}', "{"],
+    "slots": ["", "many", "1.5"],
+    "step_tokens": ["x"],
+    "max_model_tokens": ["x"],
+    "kv_cache_bytes": ["64MB"],
+    "seed": ["x"],
+    "record_text": ["perhaps", ""],
+    "verbose": ["2"],
+}
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have some."""
+    for name in os.environ:
+        if name.upper().startswith("ORCHESTRATE_"):
+            monkeypatch.delenv(name)
+
+
+def test_every_field_has_an_example_here() -> None:
+    assert GIVEN.keys() == Settings.model_fields.keys()
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_every_field_is_read_from_its_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, value = GIVEN[name]
+    assert getattr(read_settings(), name) != value
+    monkeypatch.setenv(f"ORCHESTRATE_{name.upper()}", text)
+    found = getattr(read_settings(), name)
+    assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_is_given_wins_over_the_environment_and_none_does_not(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, value = GIVEN[name]
+    default = getattr(read_settings(), name)
+    monkeypatch.setenv(f"ORCHESTRATE_{name.upper()}", text)
+    assert getattr(read_settings(**{name: None}), name) == value
+    if default is not None:
+        assert getattr(read_settings(**{name: default}), name) == default
+
+
+@pytest.mark.parametrize(("name", "text"), [(name, text) for name in BAD for text in BAD[name]])
+def test_a_value_that_does_not_fit_is_refused_by_the_name_of_its_variable(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"ORCHESTRATE_{name.upper()}", text)
+    with pytest.raises(InvalidSettings) as refused:
+        read_settings()
+    assert str(refused.value).startswith(f"ORCHESTRATE_{name.upper()}: ")
+
+
+def test_every_value_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATE_SLOTS", "many")
+    monkeypatch.setenv("ORCHESTRATE_SEED", "none")
+    with pytest.raises(InvalidSettings, match=r"ORCHESTRATE_SLOTS: .*; ORCHESTRATE_SEED: "):
+        read_settings()
+
+
+def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATE_CACHE", "/tmp/cache")
+    monkeypatch.setenv("SLOTS", "9")
+    assert read_settings() == read_settings()
+    assert read_settings().slots == 64
+
+
+def test_settings_do_not_change() -> None:
+    settings = read_settings()
+    with pytest.raises(ValidationError):
+        settings.slots = 3  # type: ignore[misc]
+
+
+def test_a_setting_that_there_is_not_is_our_own_mistake() -> None:
+    with pytest.raises(AssertionError, match="modle"):
+        read_settings(modle="demo")
+
+
+def test_a_key_is_not_shown() -> None:
+    assert "sk-secret" not in repr(read_settings(api_key="sk-secret"))
+
+
+def test_without_settings_the_engine_is_embedded_and_no_text_is_kept() -> None:
+    settings = read_settings()
+    assert settings.engine == EMBEDDED
+    assert settings.record_text is False
+    assert settings.store == default_store()
+    assert Path(settings.store.removeprefix("sqlite:///")).is_absolute()

@@ -1,0 +1,59 @@
+"""Requests and views with everything at rest but what a test is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serving.slo import OnLate, Slo, SloKind
+from serving.view import RequestState, RequestView, StepView
+
+
+def request(request_id: str, **changes: Any) -> RequestView:
+    """A waiting best-effort request of 10 prompt and at most 10 output tokens."""
+    view = RequestView(
+        request_id=request_id,
+        arrival_s=0.0,
+        slo=Slo(),
+        prompt_tokens=10,
+        max_tokens=10,
+        priority=0,
+        state=RequestState.WAITING,
+        computed_tokens=0,
+        output_tokens=0,
+        unscheduled_s=0.0,
+    )
+    return view._replace(**changes)
+
+
+def running(request_id: str, **changes: Any) -> RequestView:
+    """The same request while it is computed, its prompt in the cache."""
+    return request(request_id, **{"state": RequestState.RUNNING, "computed_tokens": 10} | changes)
+
+
+def step(*requests: RequestView, **changes: Any) -> StepView:
+    """A view at time 0 of an engine with two slots and a token each second."""
+    view = StepView(
+        now_s=0.0,
+        requests=requests,
+        slots=2,
+        step_tokens=100,
+        token_s=1.0,
+        prefill_token_s=0.0,
+    )
+    return view._replace(**changes)
+
+
+def deadline(deadline_s: float, **more: Any) -> Slo:
+    return Slo(kind=SloKind.DEADLINE, deadline_s=deadline_s, **more)
+
+
+def compound(deadline_s: float, **more: Any) -> Slo:
+    return Slo(kind=SloKind.COMPOUND, deadline_s=deadline_s, **more)
+
+
+def latency(ttft_s: float, tbt_s: float, **more: Any) -> Slo:
+    return Slo(kind=SloKind.LATENCY, ttft_s=ttft_s, tbt_s=tbt_s, **more)
+
+
+def dropped_when_late(deadline_s: float) -> Slo:
+    return deadline(deadline_s, on_late=OnLate.DROP)

@@ -1,0 +1,71 @@
+"""Errors survive the boundary between processes, and an engine's stop reason carries them."""
+
+import inspect
+import pickle
+
+import pytest
+
+from serving import errors
+from serving.errors import (
+    InvalidSlo,
+    RequestDropped,
+    ServingError,
+    dropped_stop_reason,
+    error_of_stop_reason,
+    rejected_stop_reason,
+)
+
+EVERY_ERROR = [
+    each
+    for _, each in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(each, ServingError) and each is not ServingError
+]
+
+
+def arguments(kind: type[ServingError]) -> dict[str, object]:
+    """A telling value for each argument of an error."""
+    values: dict[str, object] = {}
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if parameter.annotation == "int":
+            values[name] = 7
+        elif str(parameter.annotation).startswith(("tuple", "Sequence", "list")):
+            values[name] = (f"the {name}",)
+        else:
+            values[name] = f"the {name}"
+    return values
+
+
+@pytest.mark.parametrize("kind", EVERY_ERROR)
+def test_every_error_survives_pickling(kind: type[ServingError]) -> None:
+    error = kind(*arguments(kind).values())
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert (copy.args, str(copy)) == (error.args, str(error))
+
+
+@pytest.mark.parametrize("kind", EVERY_ERROR)
+def test_every_error_says_all_that_it_was_told(kind: type[ServingError]) -> None:
+    error = kind(*arguments(kind).values())
+    hidden = {"finish_reason"}  # said by what it advises
+    for name, value in arguments(kind).items():
+        parts = value if isinstance(value, tuple) else (value,)
+        assert name in hidden or all(str(part) in str(error) for part in parts), name
+
+
+@pytest.mark.parametrize("reason", ["late", "", "slo_rejected: by somebody's text", "a\nb"])
+def test_a_drop_survives_vllms_stop_reason(reason: str) -> None:
+    error = error_of_stop_reason("r", dropped_stop_reason(reason))
+    assert isinstance(error, RequestDropped)
+    assert error.args == ("r", reason)
+
+
+def test_a_rejection_survives_vllms_stop_reason() -> None:
+    original = InvalidSlo("slo_stage", -1, "must not be negative")
+    error = error_of_stop_reason("r", rejected_stop_reason(original))
+    assert isinstance(error, InvalidSlo)
+    assert str(original) in str(error)
+
+
+@pytest.mark.parametrize("stop_reason", [None, 2, "", "###", "slo_weight"])
+def test_an_ordinary_stop_is_no_error(stop_reason: object) -> None:
+    assert error_of_stop_reason("r", stop_reason) is None

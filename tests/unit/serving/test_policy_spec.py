@@ -1,0 +1,63 @@
+"""A policy by name: it reaches an engine in another process, or it fails at once."""
+
+import json
+import math
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import InvalidEngineConfig
+from serving.policies.table import DEFAULT_POLICY, POLICIES, PolicySpec
+from tests.unit.serving.serving_examples import request, step
+
+
+@given(st.sampled_from(sorted(POLICIES)), st.integers(0, 64))
+def test_every_spec_survives_json(name: str, batch: int) -> None:
+    spec = PolicySpec(name, {"batch": batch})
+    assert PolicySpec.from_json(spec.to_json()) == spec
+    assert PolicySpec.from_json(json.dumps(spec.to_json())) == spec
+    assert pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_the_default_policy_is_in_the_table() -> None:
+    assert PolicySpec().name == DEFAULT_POLICY
+    assert DEFAULT_POLICY in POLICIES
+    assert PolicySpec.from_json({"name": "edf"}).params == {}
+
+
+def test_parameters_reach_the_policy() -> None:
+    view = step(request("a"), request("b"))
+    assert PolicySpec("fcfs", {"batch": 1}).build()(view).run == {"a"}
+    assert PolicySpec("calm_published", {"frame_steps": 7}).build()(view).steps == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "hint"),
+    [
+        ("magic", {}, "know fcfs, edf"),
+        ("fcfs", {"view": 1}, "takes batch"),
+        ("edf", {"frame_steps": 5}, "takes batch"),
+        ("fcfs", {"batch": -1}, "somebody must run"),
+        ("edf", {"batch": "4"}, "TypeError"),
+        ("calm_published", {"batch": -2}, "IndexError"),
+        ("calm_published", {"frame_steps": 0}, "ZeroDivisionError"),
+        ("calm_published", {"frame_steps": -5}, "at least one step"),
+        ("calm_published", {"level": 1.0}, "level must be within"),
+        ("calm_published", {"cutoff": 1.5}, "ValueError"),
+        ("calm_published", {"cutoff": math.nan}, "ValueError"),
+        ("calm_published", {"starvation_tokens": -1.0}, "ValueError"),
+    ],
+)
+def test_what_a_policy_cannot_work_with_fails_before_it_reaches_an_engine(
+    name: str, params: dict[str, float], hint: str
+) -> None:
+    with pytest.raises(InvalidEngineConfig, match=hint):
+        PolicySpec(name, params)
+
+
+@pytest.mark.parametrize("document", ["", "{", "[]", "3", "null", {}, {"params": {}}, "{}"])
+def test_what_is_no_spec_says_so(document: object) -> None:
+    with pytest.raises(InvalidEngineConfig, match="not a policy spec"):
+        PolicySpec.from_json(document)  # type: ignore[arg-type]

@@ -1,0 +1,144 @@
+"""The SLO contract on the wire: what goes out comes back, and what is malformed is named."""
+
+import json
+import math
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.analyzer.sketch import LENGTH_LEVELS
+from serving.errors import InvalidSlo
+from serving.slo import BEST_EFFORT, Slo, SloKind, from_tags, to_tags
+from tests.strategies import law, slos
+
+FLAT = (str, int, float)
+
+
+@law
+@given(slos())
+def test_every_slo_survives_the_wire(slo: Slo) -> None:
+    assert from_tags(to_tags(slo)) == slo
+
+
+@law
+@given(slos())
+def test_every_slo_survives_json_text(slo: Slo) -> None:
+    text = json.dumps(to_tags(slo), allow_nan=False)
+    assert from_tags(json.loads(text)) == slo
+
+
+@law
+@given(slos())
+def test_the_wire_form_is_flat_because_vllm_refuses_nested_values(slo: Slo) -> None:
+    for key, value in to_tags(slo).items():
+        assert key.startswith("slo_")
+        parts = value if isinstance(value, list) else [value]
+        assert all(type(part) in FLAT for part in parts), key
+
+
+def test_the_default_promise_costs_no_tags() -> None:
+    assert to_tags(BEST_EFFORT) == {}
+    assert from_tags({}) is BEST_EFFORT
+    assert from_tags(None) is BEST_EFFORT
+
+
+def test_keys_of_others_are_left_alone() -> None:
+    assert from_tags({"kv_transfer_params": {"a": 1}, "priority": object()}) is BEST_EFFORT
+
+
+def test_a_latency_request_waits_five_seconds_unless_it_says_otherwise() -> None:
+    assert from_tags({"slo_kind": "latency"}).waiting_s == 5.0
+    assert from_tags({"slo_kind": "latency", "slo_waiting_s": 1}).waiting_s == 1.0
+    assert from_tags({"slo_kind": "deadline", "slo_deadline_s": 1}).waiting_s is None
+
+
+DEADLINE = {"slo_kind": "deadline", "slo_deadline_s": 10.0}
+ASCENDING = [float(level) for level in range(len(LENGTH_LEVELS))]
+MALFORMED = [
+    ("slo_kind", "urgent"),
+    ("slo_kind", 3),
+    ("slo_kind", None),
+    ("slo_deadline_s", "soon"),
+    ("slo_deadline_s", 0),
+    ("slo_deadline_s", -1.0),
+    ("slo_deadline_s", math.inf),
+    ("slo_deadline_s", math.nan),
+    ("slo_deadline_s", True),
+    ("slo_deadline_s", 10**400),
+    ("slo_deadline_s", [1.0]),
+    ("slo_ttft_s", 0.0),
+    ("slo_ttft_s", "5"),
+    ("slo_tbt_s", -0.2),
+    ("slo_tbt_s", {}),
+    ("slo_waiting_s", 0),
+    ("slo_waiting_s", math.nan),
+    ("slo_on_late", "explode"),
+    ("slo_on_late", 1),
+    ("slo_program", 7),
+    ("slo_stage", -1),
+    ("slo_stage", 0.5),
+    ("slo_stage", math.inf),
+    ("slo_stage", math.nan),
+    ("slo_stage", 10**400),
+    ("slo_final_s", 0),
+    ("slo_final_s", "never"),
+    ("slo_length_q", ASCENDING[:-1]),
+    ("slo_length_q", [*ASCENDING, 9.0]),
+    ("slo_length_q", ASCENDING[::-1]),
+    ("slo_length_q", [-1.0, *ASCENDING[1:]]),
+    ("slo_length_q", [*ASCENDING[:-1], math.inf]),
+    ("slo_length_q", [*ASCENDING[:-1], "9"]),
+    ("slo_length_q", [*ASCENDING[:-1], 10**400]),
+    ("slo_length_q", "1234567"),
+    ("slo_length_q", 5.0),
+    ("slo_stage_calls", 0),
+    ("slo_stage_calls", 1.5),
+    ("slo_future", [1.0, 2.0]),
+    ("slo_future", [1.0, 2.0, 3.0, 4.0, -5.0]),
+    ("slo_future", [1.0, 2.0, 3.0, 4.0, math.nan]),
+    ("slo_weight", 0.0),
+    ("slo_weight", -1),
+    ("slo_weight", False),
+    ("slo_user", ["me"]),
+    ("slo_deadlines", 5.0),
+    ("slo_", 5.0),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), MALFORMED, ids=lambda part: repr(part)[:30])
+def test_a_malformed_tag_is_an_error_that_names_it(key: str, value: object) -> None:
+    with pytest.raises(InvalidSlo) as caught:
+        from_tags({**DEADLINE, key: value})
+    assert caught.value.args[0] == key
+    assert str(caught.value).startswith(f"{key}=")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=3),
+)
+KEYS = sorted({key for key, _ in MALFORMED})
+
+
+@law
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(), JSON))
+def test_whatever_a_caller_sends_is_a_promise_or_an_invalid_slo(tags: dict[str, object]) -> None:
+    with suppress(InvalidSlo):
+        slo = from_tags(tags)
+        assert from_tags(to_tags(slo)) == slo
+
+
+@pytest.mark.parametrize("kind", [SloKind.DEADLINE, SloKind.COMPOUND])
+def test_a_kind_that_needs_a_deadline_says_so(kind: SloKind) -> None:
+    with pytest.raises(InvalidSlo, match=r"slo_deadline_s.*needs a deadline"):
+        from_tags({"slo_kind": kind.value})
+
+
+@pytest.mark.parametrize("kind", [SloKind.LATENCY, SloKind.BEST_EFFORT])
+def test_a_deadline_is_never_silently_ignored(kind: SloKind) -> None:
+    with pytest.raises(InvalidSlo, match="slo_deadline_s"):
+        from_tags({"slo_kind": kind.value, "slo_deadline_s": 3.0})
+    with pytest.raises(InvalidSlo, match="slo_deadline_s"):
+        from_tags({"slo_deadline_s": 3.0})
