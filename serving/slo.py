@@ -102,6 +102,10 @@ class Slo:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InvalidSlo(TAG_PREFIX + name, value, "must be a finite number above 0")
+        if (self.deadline_s or 0.0) > (self.final_s or math.inf):
+            raise InvalidSlo(
+                "slo_deadline_s", self.deadline_s, f"later than slo_final_s ({self.final_s})"
+            )
         if self.stage < 0:
             raise InvalidSlo("slo_stage", self.stage, "must not be negative")
         if self.stage_calls < 1:

@@ -41,17 +41,20 @@ def slos(
 ) -> Slo:
     """Any promise that a caller may ask for."""
     kind = draw(st.sampled_from(SloKind))
-    has_deadline = kind in (SloKind.DEADLINE, SloKind.COMPOUND)
+    deadline_s = draw(seconds) if kind in (SloKind.DEADLINE, SloKind.COMPOUND) else None
+    final_s = draw(st.none() | seconds) if deadline_s is not None else None
+    if final_s is not None and deadline_s is not None:
+        deadline_s, final_s = sorted((deadline_s, final_s))
     return Slo(
         kind=kind,
-        deadline_s=draw(seconds) if has_deadline else None,
+        deadline_s=deadline_s,
         ttft_s=draw(seconds),
         tbt_s=draw(seconds),
         waiting_s=draw(st.none() | seconds) if waiting else None,
         on_late=draw(st.sampled_from(OnLate)),
         program=draw(programs),
         stage=draw(st.integers(0, 3) | st.integers(0, 2**53)),
-        final_s=draw(st.none() | seconds) if has_deadline else None,
+        final_s=final_s,
         length=draw(st.none() | lengths),
         stage_calls=draw(st.integers(1, 4) | st.integers(1, 2**53)),
         future=draw(st.none() | st.builds(FutureWork, *[not_negative] * 5)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import logging
 import os
 import queue
 import threading
@@ -13,12 +12,12 @@ import warnings
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from serving.engine.answers import Caller, sampling_params
 from serving.engine.config import EngineConfig, vllm_platform
-from serving.engine.demo_model import ensure_demo_model, has_random_weights
+from serving.engine.demo_model import has_random_weights
+from serving.engine.loading import model_path, quieten, telling_line
 from serving.errors import (
     EngineBusy,
     EngineClosed,
@@ -203,23 +202,18 @@ class EmbeddedEngine:
         for name, value in self.config.environment(platform).items():
             os.environ.setdefault(name, value)
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine core in this process
-        model = str(ensure_demo_model()) if self.config.is_demo else self.config.model
-        if model.startswith(("/", ".", "~")):
-            model = str(Path(model).expanduser())
-            if not Path(model, "config.json").is_file():
-                raise ModelNotLoaded(self.config.model, "there is no config.json in that folder")
-
+        model = model_path(self.config)
         arguments = self.config.vllm_arguments(model, platform)
         with warnings.catch_warnings():
             if not self.config.verbose:
-                _quieten(platform)
+                quieten(platform)
             from vllm.engine.arg_utils import EngineArgs
             from vllm.v1.engine.llm_engine import LLMEngine
 
             try:
                 llm = LLMEngine.from_engine_args(EngineArgs(disable_log_stats=True, **arguments))
             except Exception as error:
-                raise ModelNotLoaded(self.config.model, _reason(error)) from error
+                raise ModelNotLoaded(self.config.model, telling_line(error)) from error
         self._info = EngineInfo(
             name="embedded",
             model=self.config.model,
@@ -258,7 +252,7 @@ class EmbeddedEngine:
             llm.add_request(engine_id, prompt, params, priority=request.priority)
         except (ValueError, TypeError, VLLMClientError) as error:
             llm.abort_request([engine_id])  # whatever part of vLLM has it already
-            raise InvalidRequest(request.request_id, _reason(error)) from error
+            raise InvalidRequest(request.request_id, telling_line(error)) from error
         self._callers[engine_id] = caller
 
     def _abort(self, llm: LLMEngine, engine_id: str) -> None:
@@ -293,22 +287,7 @@ def _tokenize(llm: LLMEngine, request: GenerationRequest) -> list[int]:
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         return list(tokenizer.encode(text, add_special_tokens=False))
     except Exception as error:  # tokenizers and chat templates raise what they like
-        raise InvalidRequest(request.request_id, _reason(error)) from error
-
-
-def _reason(error: Exception) -> str:
-    """The telling part of an error: its own lines without a validation library's frame."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and "validation error" in lines[0] and len(lines) > 1:
-        lines = lines[1:]
-    return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def _quieten(platform: str) -> None:
-    """Keep from the user what loading says of its own dependencies; only errors stay."""
-    warnings.simplefilter("ignore")
-    if platform == "cpu":  # where triton is left out on purpose
-        logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+        raise InvalidRequest(request.request_id, telling_line(error)) from error
 
 
 def _free(llm: LLMEngine) -> None:

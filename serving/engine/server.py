@@ -10,12 +10,12 @@ import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from http import HTTPStatus
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.config import DEMO_MODEL, EngineConfig, vllm_platform
-from serving.engine.demo_model import ensure_demo_model, has_random_weights
+from serving.engine.demo_model import has_random_weights
 from serving.engine.http_slo import DROPPED_STATUS, KeyGuard, SloMiddleware, note_drop
+from serving.engine.loading import model_path, telling_line
 from serving.errors import (
     EngineDied,
     InvalidEngineConfig,
@@ -69,12 +69,12 @@ def serve(
         os.environ.setdefault(name, value)
     _quieten(config)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # an embedded engine here sets it to 0
-    model_path = _model_path(config)
+    path = model_path(config)
     arguments = server_arguments(
         config,
-        model_path,
+        path,
         platform,
-        served_model=DEMO_MODEL if has_random_weights(model_path) else config.model,
+        served_model=DEMO_MODEL if has_random_weights(path) else config.model,
         host=host,
         port=port,
         api_key=api_key,
@@ -87,7 +87,7 @@ def serve(
 
 def server_arguments(
     config: EngineConfig,
-    model_path: str,
+    path: str,
     platform: str,
     *,
     served_model: str,
@@ -97,7 +97,7 @@ def server_arguments(
 ) -> list[str]:
     """The command line with which vLLM's API server does what `serve` promises."""
     middleware = [SloMiddleware] if api_key is None else [SloMiddleware, KeyGuard]
-    arguments = config.vllm_arguments(model_path, platform) | {
+    arguments = config.vllm_arguments(path, platform) | {
         "served_model_name": served_model,
         "host": host,
         "port": port,
@@ -131,15 +131,6 @@ def _flags(name: str, value: object) -> Iterator[str]:
         yield f"--{flag}={json.dumps(value)}"
     else:
         yield f"--{flag}={value}"
-
-
-def _model_path(config: EngineConfig) -> str:
-    model = str(ensure_demo_model()) if config.is_demo else config.model
-    if model.startswith(("/", ".", "~")):
-        model = str(Path(model).expanduser())
-        if not Path(model, "config.json").is_file():
-            raise ModelNotLoaded(config.model, "there is no config.json in that folder")
-    return model
 
 
 def _parsed(arguments: list[str]) -> Namespace:
@@ -186,7 +177,7 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
             try:
                 engine = await stack.enter_async_context(build_async_engine_client(parsed))
             except Exception as error:
-                raise ModelNotLoaded(config.model, _reason(error)) from error
+                raise ModelNotLoaded(config.model, telling_line(error)) from error
             ends = _NamedEnds(engine)
             closing = await build_and_serve(
                 engine, address, listening, parsed, timeout_graceful_shutdown=CLOSING_S
@@ -273,11 +264,3 @@ def _failure(message: str, status: HTTPStatus) -> Exception:
     failure: Exception = GenerationError(message)
     failure.status_code = status  # type: ignore[attr-defined]
     return failure
-
-
-def _reason(error: Exception) -> str:
-    """The telling line of an error: pydantic's first one only counts those that follow."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and "validation error" in lines[0]:
-        lines = lines[1:]
-    return lines[0].rstrip(".") if lines else type(error).__name__

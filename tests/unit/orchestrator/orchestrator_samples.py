@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hypothesis import HealthCheck, settings
 
@@ -16,7 +18,9 @@ from orchestrator.testing import ScriptedEngine
 from patterns import PatternGraph, decode
 from serving.generation import GenerationRequest
 from store.records import CallRecord, PatternRecord, RunRecord, Status, StepRecord
+from store.schema import upgrade
 from store.session import Store
+from store.urls import normalised
 
 # A law holds however slow the machine is; a store of its own is made within each example.
 law = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,6 +44,14 @@ def store_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'store.db'}"
 
 
+@cache
+def _empty_store() -> bytes:
+    """A store with its schema, made once: that takes longer than most tests do."""
+    with TemporaryDirectory() as folder:
+        upgrade(normalised(store_url(Path(folder))))
+        return (Path(folder) / "store.db").read_bytes()
+
+
 @asynccontextmanager
 async def scripted_runtime(
     folder: Path,
@@ -49,6 +61,9 @@ async def scripted_runtime(
     on_event: Listener | None = None,
 ) -> AsyncIterator[Runtime]:
     """A runtime with a store in the folder; its engine answers "all is well" by default."""
+    file = folder / "store.db"
+    if not file.exists():
+        file.write_bytes(_empty_store())
     settings = Settings(store=store_url(folder), record_text=record_text)
     used = engine or ScriptedEngine(answer_ok)
     async with open_runtime(settings, engine=used, on_event=on_event) as runtime:

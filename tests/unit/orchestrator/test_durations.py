@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from decimal import Decimal
 
 import pytest
@@ -65,11 +64,6 @@ def test_any_text_is_a_positive_finite_duration_or_refused(text: str) -> None:
     except InvalidDuration:
         return
     assert 0 < seconds < math.inf
-
-
-def test_the_error_survives_pickling() -> None:
-    error = InvalidDuration("5 parsecs", "is no duration")
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ async def test_every_branch_is_cut_by_the_deadline(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path, engine) as runtime:
         with pytest.raises(DeadlineExceeded):
             await runtime.run(
-                flow(deadline=0.2)(lambda: gather(*(ask() for _ in range(5)))),  # type: ignore[arg-type]
+                flow(deadline=0.2)(lambda: gather(*(ask() for _ in range(5)))),
             )
         found = await the_run(runtime.store)
     assert sorted(engine.aborted) == sorted(request.request_id for request in engine.requests)

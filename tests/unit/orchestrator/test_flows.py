@@ -24,7 +24,7 @@ from orchestrator import (
 from orchestrator.context import current_or_none
 from orchestrator.errors import DeadlineExceeded, InvalidDuration, OutsideRun
 from store.errors import RunExists
-from store.records import CallKind, Status
+from store.records import CallKind, CallRecord, RunRecord, Status, StepRecord
 from tests.unit.orchestrator.orchestrator_samples import Boom, answer_ok, ask, recorded, the_run
 
 city: ContextVar[str] = ContextVar("city", default="nowhere")
@@ -236,7 +236,7 @@ async def test_an_exception_passes_unchanged_and_its_type_is_recorded(
 ) -> None:
     error = Boom("what the user wrote")
 
-    @kind  # type: ignore[operator,untyped-decorator]
+    @kind  # type: ignore[operator]
     async def fails() -> None:
         raise error
 
@@ -244,7 +244,10 @@ async def test_an_exception_passes_unchanged_and_its_type_is_recorded(
         await runtime.run(flow(name="f")(fails))
     assert raised.value is error
     found = await the_run(runtime.store)
-    for part in [found.run, *found.steps.values(), *found.calls]:
+    parts: list[RunRecord | StepRecord | CallRecord] = [found.run, *found.calls]
+    parts += found.steps.values()
+    assert len(parts) == 2
+    for part in parts:
         assert (part.status, part.error_type, part.error_message) == (Status.FAILED, "Boom", None)
     assert found.pattern_records == []
 

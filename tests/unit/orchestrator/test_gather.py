@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 
 import pytest
 
@@ -33,9 +33,9 @@ async def fails(error: BaseException) -> None:
     raise error
 
 
-async def value_of(runtime: Runtime, body: object) -> object:
+async def value_of(runtime: Runtime, body: Callable[[], Awaitable[object]]) -> object:
     """What a body returns when it runs as a flow."""
-    return (await runtime.run(flow(name="test")(body))).value  # type: ignore[call-overload]
+    return (await runtime.run(flow(name="test")(body))).value
 
 
 async def test_results_come_in_the_order_given_whoever_is_faster(runtime: Runtime) -> None:
@@ -48,7 +48,7 @@ async def test_results_come_in_the_order_given_whoever_is_faster(runtime: Runtim
 async def test_a_gather_of_nothing_is_an_empty_tuple(runtime: Runtime) -> None:
     async def body() -> object:
         await ask()
-        result = await gather()
+        result: tuple[object, ...] = await gather()
         await ask()
         return result
 

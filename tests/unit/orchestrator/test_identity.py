@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,40 +17,50 @@ from orchestrator import Runtime, flow, gather, step
 from orchestrator.identity import Scope
 from tests.unit.orchestrator.orchestrator_samples import law, recorded, scripted_runtime
 
-# A program: ("step", name, [what it does]) or ("gather", [branches, each what it does]).
-Program = list[tuple[str, str, "Program"] | tuple[str, list["Program"]]]
+# A program: steps, each a name and what it does, and gathers, each a tuple of programs.
+Program = list[Any]
 
-NAMES = ["plan", "read", "a/b", "a", "b", "a#2", "read[0]", "%2f", "", "[1]"]
+NAMES = ["plan", "read", "a/b", "a", "b", "a#2", "read[0]", "%2f", "f", "[1]"]
 
-programs = st.recursive(
-    st.just([]),
-    lambda inner: st.lists(
-        st.tuples(st.just("step"), st.sampled_from(NAMES), inner)
-        | st.tuples(st.just("gather"), st.lists(inner, max_size=3)),
-        max_size=3,
-    ),
-    max_leaves=12,
-)
+
+def programs() -> st.SearchStrategy[Program]:
+    return st.recursive(
+        st.just([]),
+        lambda inner: st.lists(
+            st.tuples(st.sampled_from(NAMES), inner) | st.lists(inner, max_size=3).map(tuple),
+            max_size=3,
+        ),
+        max_leaves=12,
+    )
+
+
+def parts_of(program: Program) -> Iterator[tuple[str | None, Any]]:
+    """What a program does: a step's name and body, or no name and the branches of a gather."""
+    for part in program:
+        match part:
+            case (str(name), inside):
+                yield name, inside
+            case branches:
+                yield None, branches
 
 
 def paths_of(program: Program, scope: Scope, order: random.Random) -> list[str]:
     """The paths of a program's steps; a gather's branches finish in a random order."""
     found = []
-    for part in program:
-        if part[0] == "step":
-            _, name, inside = part
+    for name, inside in parts_of(program):
+        if name is not None:
             entered = scope.enter(name)
             found += [entered.path, *paths_of(inside, entered, order)]
         else:
-            branches = list(zip(scope.branches(len(part[1])), part[1], strict=True))
+            branches = list(zip(scope.branches(len(inside)), inside, strict=True))
             order.shuffle(branches)
-            for branch, inside in branches:
-                found += paths_of(inside, branch, order)
+            for branch, within_branch in branches:
+                found += paths_of(within_branch, branch, order)
     return found
 
 
 @law
-@given(program=programs, seed=st.integers())
+@given(program=programs(), seed=st.integers())
 def test_paths_are_unique_and_do_not_depend_on_the_order_of_branches(
     program: Program, seed: int
 ) -> None:
@@ -71,22 +81,19 @@ def test_a_path_reads_like_the_calls_that_led_there() -> None:
 
 
 @settings(law, max_examples=15)
-@given(program=programs, seed=st.integers())
+@given(program=programs(), seed=st.integers())
 def test_a_run_records_the_paths_that_its_program_has_whoever_is_faster(
     program: Program, seed: int
 ) -> None:
     delays = random.Random(seed)
 
     async def perform(program: Program) -> None:
-        for part in program:
+        for name, inside in parts_of(program):
             await asyncio.sleep(delays.choice([0, 0, 0.0005]))
-            if part[0] == "step":
-                await named(part[1])(part[2])
+            if name is not None:
+                await flow(name=name)(perform)(inside)
             else:
-                await gather(*(perform(branch) for branch in part[1]))
-
-    def named(name: str) -> Any:
-        return flow(name=name or "unnamed")(perform)
+                await gather(*(perform(branch) for branch in inside))
 
     async def main(folder: Path) -> list[str]:
         async with scripted_runtime(folder) as runtime:
@@ -95,16 +102,7 @@ def test_a_run_records_the_paths_that_its_program_has_whoever_is_faster(
 
     with TemporaryDirectory() as folder:
         found = asyncio.run(main(Path(folder)))
-    assert found == sorted(paths_of(with_names(program), Scope(), random.Random(0)))
-
-
-def with_names(program: Program) -> Program:
-    return [
-        (part[0], part[1] or "unnamed", with_names(part[2]))
-        if part[0] == "step"
-        else (part[0], [with_names(branch) for branch in part[1]])
-        for part in program
-    ]
+    assert found == sorted(paths_of(program, Scope(), random.Random(0)))
 
 
 async def test_steps_of_bare_tasks_share_a_scope_and_still_have_paths_of_their_own(

@@ -13,7 +13,7 @@ from orchestrator.testing import ScriptedEngine
 from patterns import LlmNode, PatternGraph, ToolNode
 from serving.errors import RequestDropped, StructuredOutputInvalid
 from serving.generation import GenerationRequest
-from store.records import CallKind, Status
+from store.records import CallKind, CallRecord, Status, StepRecord
 from store.session import Store, open_store
 from tests.unit.orchestrator.orchestrator_samples import (
     Boom,
@@ -86,7 +86,8 @@ async def test_steps_and_calls_lie_within_their_run_in_time(runtime: Runtime) ->
     result = await runtime.run(research, "Ulm")
     found = await recorded(runtime.store, result.run_id)
     assert found.run.status is Status.COMPLETED
-    for part in [*found.steps.values(), *found.calls]:
+    parts: list[StepRecord | CallRecord] = [*found.steps.values(), *found.calls]
+    for part in parts:
         assert part.status is Status.COMPLETED
         assert part.finished_s is not None
         assert 0 <= part.started_s <= part.finished_s <= result.elapsed_s

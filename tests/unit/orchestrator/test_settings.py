@@ -103,7 +103,7 @@ def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> 
 def test_settings_do_not_change() -> None:
     settings = read_settings()
     with pytest.raises(ValidationError):
-        settings.slots = 3  # type: ignore[misc]
+        settings.slots = 3
 
 
 def test_a_setting_that_there_is_not_is_our_own_mistake() -> None:

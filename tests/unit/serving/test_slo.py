@@ -115,6 +115,12 @@ def test_a_malformed_tag_is_an_error_that_names_it(key: str, value: object) -> N
     assert str(caught.value).startswith(f"{key}=")
 
 
+def test_no_stage_may_end_later_than_its_run() -> None:
+    with pytest.raises(InvalidSlo, match="later than slo_final_s"):
+        from_tags({"slo_kind": "compound", "slo_deadline_s": 5.0, "slo_final_s": 4.9})
+    assert from_tags({"slo_kind": "compound", "slo_deadline_s": 5.0, "slo_final_s": 5.0})
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=3),

@@ -1,0 +1,42 @@
+"""Before a model runs: where its files are, and what loading says, to whom."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+
+from serving.engine.config import EngineConfig
+from serving.engine.demo_model import ensure_demo_model
+from serving.errors import ModelNotLoaded
+
+
+def model_path(config: EngineConfig) -> str:
+    """The folder or Hugging Face id to load; the demo model is made where it is not there yet.
+
+    Raises:
+        ModelNotLoaded: a folder was named and holds no model.
+    """
+    if config.is_demo:
+        return str(ensure_demo_model())
+    if not config.model.startswith(("/", ".", "~")):
+        return config.model
+    folder = Path(config.model).expanduser()
+    if not (folder / "config.json").is_file():
+        raise ModelNotLoaded(config.model, "there is no config.json in that folder")
+    return str(folder)
+
+
+def quieten(platform: str) -> None:
+    """Keep from the user what vLLM's dependencies say of one another; errors stay."""
+    warnings.simplefilter("ignore")
+    if platform == "cpu":  # where triton is left out on purpose
+        logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+
+
+def telling_line(error: Exception) -> str:
+    """The line of an error that says what is wrong: pydantic's first only counts the others."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and "validation error" in lines[0]:
+        lines = lines[1:]
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,51 @@
+"""Errors of the runtime: they say what to do, and survive the way between processes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+import orchestrator
+from orchestrator.errors import (
+    DeadlineExceeded,
+    InvalidDuration,
+    InvalidSettings,
+    OrchestrateError,
+    OutsideRun,
+)
+
+ERRORS = [
+    DeadlineExceeded("plan", 0.25),
+    InvalidDuration("5 parsecs", "is no duration"),
+    InvalidSettings("ORCHESTRATE_SLOTS: must be a number"),
+    OutsideRun("llm()"),
+]
+
+
+def test_every_error_is_tried_here_and_is_public() -> None:
+    assert {type(error) for error in ERRORS} == set(OrchestrateError.__subclasses__())
+    for error in ERRORS:
+        assert type(error).__name__ in orchestrator.__all__
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_keeps_its_arguments_through_pickling_and_copying(
+    error: OrchestrateError,
+) -> None:
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert type(other) is type(error)
+        assert other.args == error.args
+        assert str(other) == str(error)
+
+
+def test_what_the_standard_library_calls_by_a_name_is_caught_by_that_name() -> None:
+    assert issubclass(DeadlineExceeded, TimeoutError)
+    assert issubclass(InvalidDuration, ValueError)
+
+
+def test_all_public_names_are_there() -> None:
+    assert sorted(orchestrator.__all__) == orchestrator.__all__
+    for name in orchestrator.__all__:
+        assert getattr(orchestrator, name) is not None
