@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.errors import InvalidEngineConfig
 from serving.policies.calm_published import calm_published
 from serving.policies.orderings import edf, fcfs
-from serving.slo import Slo, SloKind
-from serving.view import Plan, Policy, RequestState, RequestView, StepView, plan_faults
+from serving.policies.trial import trial_faults
+from serving.view import Plan, Policy
 
 POLICIES: Mapping[str, Callable[..., Plan]] = {
     "fcfs": fcfs,
@@ -50,18 +49,9 @@ class PolicySpec:
                 raise InvalidEngineConfig(
                     "policy", f"{self.name}({name}=...)", f"takes {', '.join(accepted)}"
                 )
-        self._try_out()
-
-    def _try_out(self) -> None:
-        """A value that the policy cannot work with must show here, not within the engine."""
-        policy = self.build()
-        for view in _TRIALS:
-            try:
-                faults = plan_faults(view, policy(view))
-            except Exception as error:
-                faults = [f"{type(error).__name__}: {error}"]
-            if faults:
-                raise InvalidEngineConfig("policy", self.to_json(), "; ".join(faults))
+        faults = trial_faults(self.build())
+        if faults:
+            raise InvalidEngineConfig("policy", self.to_json(), "; ".join(faults))
 
     def build(self) -> Policy:
         """The policy itself: a pure function of a view."""
@@ -79,34 +69,3 @@ class PolicySpec:
             return cls(name=str(data["name"]), params=dict(data.get("params", {})))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidEngineConfig("policy", document, f"not a policy spec: {error}") from None
-
-
-def _trial(num_requests: int) -> StepView:
-    """Equal requests that are not yet late and cannot be in time, so that every value counts."""
-    length = LengthSketch((8.0,) * len(LENGTH_LEVELS))
-    slo = Slo(kind=SloKind.DEADLINE, deadline_s=60.01, length=length)
-    return StepView(
-        now_s=60.0,
-        requests=tuple(
-            RequestView(
-                request_id=str(index),
-                arrival_s=0.0,
-                slo=slo,
-                prompt_tokens=8,
-                max_tokens=8,
-                priority=0,
-                state=RequestState.WAITING,
-                computed_tokens=0,
-                output_tokens=0,
-                unscheduled_s=0.0,
-            )
-            for index in range(num_requests)
-        ),
-        slots=2,
-        step_tokens=64,
-        token_s=0.02,
-        prefill_token_s=0.001,
-    )
-
-
-_TRIALS = (_trial(1), _trial(3))
