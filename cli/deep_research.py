@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from agents.deep_research.pipeline import deep_research
+from agents.deep_research.pipeline import deep_research, expected_stages
 from agents.deep_research.report import Report, to_json, to_markdown
 from cli.errors import BadInput
 from cli.execution import Executed, check_engine_settings, execute, open_corpus
@@ -46,7 +46,7 @@ def run(request: Request, settings: Settings, *, engine: Engine | None = None) -
     """
     if not request.question.strip():
         raise BadInput("the question is empty")
-    flow = deep_research.options(deadline=request.deadline)
+    flow = deep_research.options(deadline=request.deadline, stages=expected_stages(request.rounds))
     check_engine_settings(settings)
     if request.out is not None:
         prepare_folder(request.out)

@@ -186,7 +186,7 @@ def failures(history: History) -> list[Text]:
         if call.status is Status.FAILED:
             took = "" if call.finished_s is None else f" after {_took(call)}"
             name = f"call #{call.node} {call_name(run, call)}{took}: "
-            lines.append(Text.assemble((name, "red"), f"{call.error_type}: {call.error_message}"))
+            lines.append(Text.assemble((name, "red"), _error(call)))
     cancelled = sum(call.status is Status.CANCELLED for call in history.calls)
     if cancelled:
         lines.append(Text(f"{_counted(cancelled, 'call')} cancelled before the end", style="dim"))
@@ -248,12 +248,12 @@ def _model(run: RunRecord) -> Text:
     return Text.assemble(("*", "bold yellow"), run.model)
 
 
-def _error(run: RunRecord) -> str:
-    """What ended a run; "" where its status says as much."""
-    if not run.error_type or run.status is Status.CANCELLED:
+def _error(record: RunRecord | CallRecord) -> str:
+    """What ended a run or call; "" where its status says as much."""
+    if not record.error_type or record.status is Status.CANCELLED:
         return ""
-    message = " ".join((run.error_message or "").split())
-    return f"{run.error_type}: {message}" if message else run.error_type
+    message = " ".join((record.error_message or "").split())
+    return f"{record.error_type}: {message}" if message else record.error_type
 
 
 def _took(call: CallRecord) -> str:

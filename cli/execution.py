@@ -20,6 +20,7 @@ from orchestrator.runtime import RunResult, Runtime
 from orchestrator.settings import EMBEDDED, Settings
 from orchestrator.wiring import engine_config, open_runtime
 from serving.engine.config import DEMO_MODEL
+from serving.engine.loading import check_model_folder
 from serving.generation import Engine, EngineInfo
 
 R = TypeVar("R")
@@ -38,9 +39,10 @@ def check_engine_settings(settings: Settings) -> None:
 
     Raises:
         BadInput, InvalidEngineConfig: the setting is named, with what it may be.
+        ModelNotLoaded: the model's folder holds none.
     """
     if settings.engine == EMBEDDED:
-        engine_config(settings)
+        check_model_folder(engine_config(settings))
     elif not settings.engine.startswith(("http://", "https://")):
         raise BadInput(
             f"engine={settings.engine!r}: give 'embedded', or the URL of an OpenAI-compatible "

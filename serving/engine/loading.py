@@ -19,6 +19,11 @@ def model_path(config: EngineConfig) -> str:
     """
     if config.is_demo:
         return str(ensure_demo_model())
+    return check_model_folder(config)
+
+
+def check_model_folder(config: EngineConfig) -> str:
+    """The folder or Hugging Face id as vLLM takes it; ModelNotLoaded for a folder without model."""
     if not config.model.startswith(("/", ".", "~")):
         return config.model
     folder = Path(config.model).expanduser()
