@@ -9,16 +9,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, overload
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from orchestrator.calls import run_llm_call
 from orchestrator.causality import frontier, own_task
 from orchestrator.context import Position, at, current, moved
 from orchestrator.durations import seconds_of
 from orchestrator.errors import DeadlineExceeded
-from orchestrator.schemas import closed_schema
+from orchestrator.schemas import Shape, answer_in, json_schema_of
 from orchestrator.waiting import first_failure
-from serving.errors import StructuredOutputInvalid
 from serving.generation import Message
 
 M = TypeVar("M", bound=BaseModel)
@@ -76,7 +75,7 @@ async def llm(
 async def llm(
     prompt: Prompt,
     *,
-    schema: type[BaseModel] | Mapping[str, Any] | None = None,
+    schema: Shape | None = None,
     system: str | None = None,
     max_tokens: int | None = None,
     temperature: float = 0.7,
@@ -101,27 +100,16 @@ async def llm(
         ServingError: the engine could not answer; see serving.errors.
         OutsideRun: not within a flow.
     """
-    model = schema if isinstance(schema, type) else None
-    json_schema = closed_schema(model.model_json_schema()) if model is not None else schema
     completion = await run_llm_call(
         current("llm()"),
         prompt=_turns(prompt, system, raw),
-        schema=None if isinstance(json_schema, type) else json_schema,
+        schema=json_schema_of(schema),
         max_tokens=max_tokens,
         temperature=temperature,
         seed=seed,
         on_text=on_text,
     )
-    if schema is None:
-        return completion.text
-    if model is None:
-        return completion.parsed()
-    try:
-        return model.model_validate_json(completion.text)
-    except ValidationError as error:
-        raise StructuredOutputInvalid(
-            completion.request_id, completion.finish_reason, _first_complaint(error)
-        ) from None
+    return completion.text if schema is None else answer_in(schema, completion)
 
 
 @overload
@@ -225,9 +213,3 @@ def _discard(branch: Awaitable[Any]) -> None:
         branch.close()  # spares it the warning that it was never awaited
     elif asyncio.isfuture(branch):
         branch.cancel()
-
-
-def _first_complaint(error: ValidationError) -> str:
-    complaint = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in complaint["loc"])
-    return f"{where}: {complaint['msg']}" if where else str(complaint["msg"])

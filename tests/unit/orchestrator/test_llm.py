@@ -17,6 +17,7 @@ from orchestrator.schemas import closed_schema
 from orchestrator.testing import ScriptedEngine
 from serving.errors import (
     EngineDied,
+    InvalidRequest,
     PromptTooLong,
     RequestDropped,
     RequestFailed,
@@ -125,11 +126,18 @@ async def test_a_json_schema_passes_as_it_is_and_gives_the_json_value(tmp_path: 
     assert engine.requests[0].schema == schema
 
 
+async def test_what_is_no_json_schema_is_the_callers_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no JSON schema"):
+        await answered(tmp_path, saying("{}"), schema={"type": "nonsense"})
+
+
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
         ({"type": "object"}, "no json"),
         ({"type": "object"}, '{"cut": "of'),
+        ({"type": "object"}, "[]"),
+        ({"properties": {"n": {"maximum": 3}}}, '{"n": 4}'),
         (Point, ""),
         (Point, "{}"),
         (Point, '{"x": "far"}'),
