@@ -52,20 +52,30 @@ def run(request: Request, settings: Settings, *, engine: Engine | None = None) -
         prepare_folder(request.out)
     progress = RunProgress()
 
-    async def work() -> Executed[Report]:
+    delivered: list[ExitCode] = []
+
+    def hand_over(executed: Executed[Report]) -> None:
+        deliver(executed, request)
+        delivered.append(ExitCode.DONE if executed.result.in_time else ExitCode.DEADLINE)
+
+    async def work() -> None:
         corpus = await open_corpus(request.corpus, verbose=settings.verbose)
-        return await execute(
+        await execute(
             settings,
             lambda runtime: runtime.run(
                 flow, request.question, corpus, rounds=request.rounds, width=request.width
             ),
+            deliver=hand_over,
             progress=progress,
             engine=engine,
         )
 
-    executed = run_until_interrupted(work(), run_id=lambda: progress.run_id)
-    deliver(executed, request)
-    return ExitCode.DONE if executed.result.in_time else ExitCode.DEADLINE
+    run_until_interrupted(
+        work(),
+        run_id=lambda: progress.run_id,
+        exit_code=lambda: delivered[0] if delivered else None,
+    )
+    return delivered[0]
 
 
 def deliver(executed: Executed[Report], request: Request) -> None:

@@ -81,10 +81,15 @@ async def execute(
     settings: Settings,
     start: Callable[[Runtime], Awaitable[RunResult[R]]],
     *,
+    deliver: Callable[[Executed[R]], None],
     progress: RunProgress,
     engine: Engine | None = None,
 ) -> Executed[R]:
-    """Open a runtime and run in it what `start` begins; whatever happens, say where it is kept."""
+    """Open a runtime, run in it what `start` begins, and hand the result over at once.
+
+    Closing the engine takes seconds that nobody should wait for. Whatever happens, it is said
+    where the run is kept.
+    """
     if settings.engine == EMBEDDED:
         # vLLM logs to stdout where it is not told otherwise; that is for results.
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
@@ -104,9 +109,10 @@ async def execute(
             if progress.run_id is not None:
                 say(f"to see how far it came: orchestrate show {progress.run_id}")
             raise
-        info = runtime.engine.info
-    _conclude(result)
-    return Executed(result, info)
+        executed = Executed(result, runtime.engine.info)
+        deliver(executed)
+        _conclude(result)
+    return executed
 
 
 def _starting(settings: Settings) -> str:

@@ -80,7 +80,8 @@ class Facts:
 def gather_facts(settings: Settings) -> Facts:
     """Look at this machine; starts no engine, makes no file."""
     from orchestrator.settings import EMBEDDED, default_store
-    from serving.engine.demo_model import MARKER, RECIPE, cache_root
+    from serving.engine.cache import cache_root
+    from serving.engine.demo_model import RECIPE, is_whole
 
     cache = cache_root()
     demo_model = cache / "models" / f"demo-{RECIPE}"
@@ -107,7 +108,7 @@ def gather_facts(settings: Settings) -> Facts:
         store_exists=store_exists,
         store_problem=store_problem,
         demo_model=demo_model,
-        has_demo_model=(demo_model / MARKER).is_file(),
+        has_demo_model=is_whole(demo_model),
         agents_file=_origin("agents"),
         our_agents_file=Path(__file__).parent.parent / "agents" / "__init__.py",
         writes_bytecode=not sys.dont_write_bytecode,

@@ -52,7 +52,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
         "cli.errors": ["CommandError"],
     },
     ExitCode.BAD_INPUT: {
-        "orchestrator.errors": ["InvalidDuration", "InvalidSettings"],
+        "orchestrator.errors": ["InvalidDuration", "InvalidRunId", "InvalidSettings"],
         "serving.errors": ["InvalidEngineConfig"],
         "store.errors": ["RunNotFound", "RunAmbiguous", "RunExists"],
         "agents.tools.errors": ["CorpusNotFound", "CorpusNotAFolder", "CorpusEmpty"],

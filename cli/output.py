@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import lru_cache
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -79,7 +81,10 @@ def is_plain_ascii(console: Console) -> bool:
 
 
 def survive_any_encoding() -> None:
-    """Have characters that an output cannot encode replaced, rather than raise."""
+    """Have characters that an output cannot encode replaced, and a closed output swallow all."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - kept open
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -19,12 +19,17 @@ PATIENCE_S = 1.0
 
 
 def run_until_interrupted(
-    work: Coroutine[Any, Any, T], *, run_id: Callable[[], str | None] = lambda: None
+    work: Coroutine[Any, Any, T],
+    *,
+    run_id: Callable[[], str | None] = lambda: None,
+    exit_code: Callable[[], int | None] = lambda: None,
 ) -> T:
     """Run work in a new event loop; the first signal cancels it, a second one exits at once.
 
     Args:
         run_id: asked after an interruption: the run that the work had begun.
+        exit_code: asked at a signal: how the command ends if its result is delivered already
+            and only what is left to close is interrupted; None before.
     Raises:
         Interrupted: a signal came before the work was done.
         And whatever the work raises.
@@ -36,8 +41,9 @@ def run_until_interrupted(
         task = asyncio.ensure_future(work)
 
         def on_signal(number: int) -> None:
-            if came:
-                os._exit(128 + number)
+            code = exit_code()
+            if came or code is not None:
+                os._exit(128 + number if code is None else code)
             came.append(number)
             say("stopping; once more leaves at once")
             task.cancel()

@@ -6,6 +6,7 @@ from orchestrator import flow, gather, llm, step
 from orchestrator.errors import (
     DeadlineExceeded,
     InvalidDuration,
+    InvalidRunId,
     InvalidSettings,
     OrchestrateError,
     OutsideRun,
@@ -21,6 +22,7 @@ __all__ = [
     "DeadlineExceeded",
     "Flow",
     "InvalidDuration",
+    "InvalidRunId",
     "InvalidSettings",
     "Message",
     "OrchestrateError",

@@ -29,6 +29,16 @@ class DeadlineExceeded(OrchestrateError, TimeoutError):
         return f"{what} did not end within its {allowed_s:.3g} s"
 
 
+class InvalidRunId(OrchestrateError, ValueError):
+    """A run id that could not be typed, listed or used in a path."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]!r} is no run id: use up to 64 letters, digits, '.', '_' and '-'"
+
+
 class OutsideRun(OrchestrateError):
     """Something that needs a run was used outside one."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,8 +14,11 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from orchestrator.calls import tool_call
 from orchestrator.context import Position, at, current_or_none, moved
 from orchestrator.durations import seconds_of
+from orchestrator.errors import InvalidRunId
 from orchestrator.events import StepStarted
 from orchestrator.primitives import within
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +46,13 @@ class Flow(Generic[P, R]):
         stages: int | None = None,
         run_id: str | None = None,
     ) -> Flow[P, R]:
-        """The same flow under another deadline, for another length, or for a run of a given id."""
+        """The same flow under another deadline, for another length, or for a run of a given id.
+
+        Raises:
+            InvalidDuration, InvalidRunId: as they say.
+        """
+        if run_id is not None and not _RUN_ID.fullmatch(run_id):
+            raise InvalidRunId(run_id)
         return replace(
             self,
             deadline_s=self.deadline_s if deadline is None else seconds_of(deadline),

@@ -110,7 +110,7 @@ async def shared_runtime(opener: Opener = unannounced_runtime) -> AsyncIterator[
 def engine_config(settings: Settings) -> EngineConfig:
     """The embedded engine's configuration; raises InvalidEngineConfig."""
     return EngineConfig(
-        model=settings.model or DEMO_MODEL,
+        model=DEMO_MODEL if settings.model is None else settings.model,
         policy=PolicySpec(settings.policy or DEFAULT_POLICY, settings.policy_params),
         slots=settings.slots,
         step_tokens=settings.step_tokens,

@@ -90,11 +90,13 @@ class ModelNotLoaded(ServingError):
 
     def __str__(self) -> str:
         model, reason = self.args
-        return (
-            f"cannot load model {model!r}: {reason}. "
-            "Give a folder or Hugging Face id that this machine can reach, "
+        mend = (
+            "It is made in the cache folder (ORCHESTRATE_CACHE), which needs room and your rights"
+            if model == "demo"
+            else "Give a folder or Hugging Face id that this machine can reach, "
             "or leave --model out for the demo model"
         )
+        return f"cannot load model {model!r}: {reason}. {mend}"
 
 
 class EngineMissing(ServingError):

@@ -7,7 +7,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Self
 
-import platformdirs
 from blake3 import blake3
 
 from agents.tools.corpus_index import CorpusIndex
@@ -16,6 +15,7 @@ from agents.tools.index_file import IndexDamaged
 from agents.tools.indexing import IndexReport, OnProgress, update_index
 from agents.tools.passages import Passage
 from agents.tools.terms import match_expression, query_terms
+from serving.engine.cache import cache_root
 
 MAX_FILE_BYTES = 50_000_000
 
@@ -121,10 +121,8 @@ class Corpus:
 
 def default_index_path(folder: Path) -> Path:
     """The index of a folder in the user's cache, or below ORCHESTRATE_CACHE if that is set."""
-    root = os.environ.get("ORCHESTRATE_CACHE")
-    cache = Path(root) if root else platformdirs.user_cache_path("orchestrate")
     name = blake3(os.fsencode(folder.resolve())).hexdigest()[:32]
-    return cache / "corpora" / f"{name}.db"
+    return cache_root() / "corpora" / f"{name}.db"
 
 
 def _update(

@@ -79,7 +79,12 @@ class EngineConfig:
         """Environment variables that vLLM reads at import; a user's own settings win."""
         variables = {"VLLM_NO_USAGE_STATS": "1"}
         if not self.verbose:
-            variables |= {"VLLM_LOGGING_LEVEL": "ERROR", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+            variables |= {
+                "VLLM_LOGGING_LEVEL": "ERROR",
+                "TORCH_CPP_LOG_LEVEL": "ERROR",
+                "TORCH_LOGS": "-torch._library.triton",  # which is left out on purpose
+                "PYTHONWARNINGS": "ignore",  # of the processes that vLLM starts
+            }
         if self.is_demo:
             variables |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         if platform == "cpu":

@@ -6,15 +6,15 @@ It exists so that the first run needs no download, and so that tests drive the r
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import platformdirs
 from filelock import FileLock
+
+from serving.engine.cache import cache_root
 
 RECIPE = 1
 """Raise it when anything below changes what is made."""
@@ -29,32 +29,36 @@ TEMPLATE = (
 )
 
 
-def cache_root() -> Path:
-    """The user's cache folder of this program; ORCHESTRATE_CACHE overrides it."""
-    override = os.environ.get("ORCHESTRATE_CACHE")
-    return Path(override) if override else platformdirs.user_cache_path("orchestrate")
-
-
 def has_random_weights(model_path: str | Path) -> bool:
     """Whether a model folder is a demo model, whose text is meaningless."""
     return (Path(model_path) / MARKER).is_file()
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a demo model's files are there at the sizes with which they were made."""
+    try:
+        sizes = json.loads((folder / MARKER).read_text(encoding="utf-8"))["bytes"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
 
 
 def ensure_demo_model(root: Path | None = None) -> Path:
     """The folder of the demo model, made when it is not there; safe with several processes."""
     models = (root or cache_root()) / "models"
     folder = models / f"demo-{RECIPE}"
-    if has_random_weights(folder):
+    if is_whole(folder):
         return folder
     models.mkdir(parents=True, exist_ok=True)
     with FileLock(models / f"demo-{RECIPE}.lock"):
-        if has_random_weights(folder):
+        if is_whole(folder):
             return folder
         unfinished = Path(tempfile.mkdtemp(prefix="demo-", dir=models))
         try:
             _save_tokenizer(unfinished)
             _save_weights(unfinished)
-            marker = {"random_weights": True, "recipe": RECIPE}
+            sizes = {path.name: path.stat().st_size for path in unfinished.iterdir()}
+            marker = {"random_weights": True, "recipe": RECIPE, "bytes": sizes}
             (unfinished / MARKER).write_text(json.dumps(marker), encoding="utf-8")
             shutil.rmtree(folder, ignore_errors=True)
             unfinished.rename(folder)

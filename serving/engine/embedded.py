@@ -58,8 +58,10 @@ class _Job(Generic[T]):
             return
         try:
             self.done.set_result(self._work(llm))
-        except Exception as error:
+        except BaseException as error:
             self.done.set_exception(error)
+            if not isinstance(error, Exception):
+                raise  # it was meant for the thread
 
     def fail(self, error: ServingError) -> None:
         """End the wait with an error; nothing happens if it ended already."""
@@ -179,7 +181,7 @@ class EmbeddedEngine:
         try:
             llm = self._load()
         except BaseException as error:
-            end = error if isinstance(error, ServingError) else EngineDied(repr(error))
+            end = error if isinstance(error, ServingError) else EngineDied(telling_line(error))
             _one_engine.release()
             self._finish(end)
             self._ready.set_exception(end)
@@ -202,18 +204,20 @@ class EmbeddedEngine:
         for name, value in self.config.environment(platform).items():
             os.environ.setdefault(name, value)
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine core in this process
-        model = model_path(self.config)
-        arguments = self.config.vllm_arguments(model, platform)
-        with warnings.catch_warnings():
-            if not self.config.verbose:
-                quieten(platform)
-            from vllm.engine.arg_utils import EngineArgs
-            from vllm.v1.engine.llm_engine import LLMEngine
+        try:
+            model = model_path(self.config)
+            with warnings.catch_warnings():
+                if not self.config.verbose:
+                    quieten()
+                from vllm.engine.arg_utils import EngineArgs
+                from vllm.v1.engine.llm_engine import LLMEngine
 
-            try:
+                arguments = self.config.vllm_arguments(model, platform)
                 llm = LLMEngine.from_engine_args(EngineArgs(disable_log_stats=True, **arguments))
-            except Exception as error:
-                raise ModelNotLoaded(self.config.model, telling_line(error)) from error
+        except ServingError:
+            raise
+        except Exception as error:
+            raise ModelNotLoaded(self.config.model, telling_line(error)) from error
         self._info = EngineInfo(
             name="embedded",
             model=self.config.model,

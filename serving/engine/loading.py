@@ -10,6 +10,8 @@ from serving.engine.config import EngineConfig
 from serving.engine.demo_model import ensure_demo_model
 from serving.errors import ModelNotLoaded
 
+TELLING_CHARS = 400
+
 
 def model_path(config: EngineConfig) -> str:
     """The folder or Hugging Face id to load; the demo model is made where it is not there yet.
@@ -32,16 +34,22 @@ def check_model_folder(config: EngineConfig) -> str:
     return str(folder)
 
 
-def quieten(platform: str) -> None:
+def quieten() -> None:
     """Keep from the user what vLLM's dependencies say of one another; errors stay."""
     warnings.simplefilter("ignore")
-    if platform == "cpu":  # where triton is left out on purpose
-        logging.getLogger("torch._library.triton").setLevel(logging.ERROR)
+    # A prompt longer than the model's context is refused by name, not by a warning.
+    logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
 
 
-def telling_line(error: Exception) -> str:
-    """The line of an error that says what is wrong: pydantic's first only counts the others."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+def telling_line(error: BaseException) -> str:
+    """The line of an error that says what is wrong, at most TELLING_CHARS of it.
+
+    Pydantic's first line only counts those that follow, and each of them carries a frame.
+    """
+    lines = [line.strip() for line in str(error)[:TELLING_CHARS].splitlines() if line.strip()]
     if len(lines) > 1 and "validation error" in lines[0]:
         lines = lines[1:]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    if len(lines) > 1 and lines[0].rstrip(".").endswith(":"):
+        lines[0] = f"{lines[0].rstrip('.')} {lines[1]}"
+    line = lines[0].removeprefix("Value error, ").split(" [type=")[0] if lines else ""
+    return line.rstrip(".") or type(error).__name__

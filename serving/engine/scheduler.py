@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
+from serving.engine.parent import end_with_parent
 from serving.engine.plan_queue import PlanQueue
 from serving.engine.tracker import StepTimer
 from serving.engine.translate import Ledger
@@ -64,6 +65,7 @@ class SloSchedulerMixin(_VllmScheduler):
         settings = (self.vllm_config.additional_config or {}).get(CONFIG_KEY, {})
         self.use_policy(PolicySpec.from_json(settings.get("policy", {"name": "fcfs"})))
         logger.info("scheduler class %s, policy %s", type(self).__name__, self.policy_spec.name)
+        end_with_parent()
 
     def use_policy(self, spec: PolicySpec) -> None:
         """Plan by this policy from the next step on."""

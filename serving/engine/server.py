@@ -6,16 +6,15 @@ import asyncio
 import json
 import os
 import signal
-import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.config import DEMO_MODEL, EngineConfig, vllm_platform
 from serving.engine.demo_model import has_random_weights
 from serving.engine.http_slo import DROPPED_STATUS, KeyGuard, SloMiddleware, note_drop
-from serving.engine.loading import model_path, telling_line
+from serving.engine.loading import model_path, quieten, telling_line
 from serving.errors import (
     EngineDied,
     InvalidEngineConfig,
@@ -59,6 +58,7 @@ def serve(
         InvalidEngineConfig: nothing can listen on this host and port, or the key is empty.
         ModelNotLoaded: the model cannot be loaded.
         EngineDied: the engine core's process failed while it served.
+        KeyboardInterrupt: a signal came before it served.
     """
     if not 1 <= port <= 65535:
         raise InvalidEngineConfig("port", port, "must be from 1 to 65535")
@@ -67,7 +67,8 @@ def serve(
     platform = vllm_platform()
     for name, value in config.environment(platform).items():
         os.environ.setdefault(name, value)
-    _quieten(config)
+    if not config.verbose:
+        quieten()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # an embedded engine here sets it to 0
     path = model_path(config)
     arguments = server_arguments(
@@ -81,8 +82,10 @@ def serve(
     )
     import uvloop
 
-    with suppress(KeyboardInterrupt, _Interrupted):  # a signal before vLLM takes signals over
+    try:
         uvloop.run(_run(config, _parsed(arguments)))
+    except _Interrupted:  # a signal before vLLM takes signals over
+        raise KeyboardInterrupt from None
 
 
 def server_arguments(
@@ -144,15 +147,6 @@ def _parsed(arguments: list[str]) -> Namespace:
     configure_logging_from_args(parsed)
     validate_parsed_serve_args(parsed)
     return parsed
-
-
-def _quieten(config: EngineConfig) -> None:
-    """Keep from the user what vLLM's dependencies say of one another; errors stay."""
-    if config.verbose:
-        return
-    warnings.simplefilter("ignore")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # for the processes that vLLM starts
-    os.environ.setdefault("TORCH_LOGS", "-torch._library.triton")
 
 
 async def _run(config: EngineConfig, parsed: Namespace) -> None:

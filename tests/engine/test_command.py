@@ -84,6 +84,21 @@ def test_an_interrupted_run_ends_at_once_and_its_record_says_so(shell: Shell) ->
     assert run["id"] in errors
 
 
+def test_a_signal_after_the_report_takes_nothing_back(shell: Shell) -> None:
+    process = shell.research("--json")
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line == "}\n":  # the whole report is here, and the engine is still to be closed
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, errors
+    [run] = shell.runs()
+    assert (run["id"], run["status"]) == (json.loads("".join(lines))["run_id"], "completed")
+
+
 def test_a_model_that_cannot_be_loaded_leaves_a_message_and_no_run(
     shell: Shell, tmp_path: Path
 ) -> None:

@@ -74,19 +74,23 @@ def end_for_sure(process: subprocess.Popen[bytes]) -> None:
                 child.kill()
 
 
+def wait_until_healthy(process: subprocess.Popen[bytes], url: str) -> None:
+    deadline_s = time.monotonic() + START_S
+    with httpx.Client(trust_env=False, timeout=5) as client:
+        while True:
+            assert process.poll() is None, "the server ended before it served"
+            assert time.monotonic() < deadline_s, f"no server after {START_S} s"
+            with contextlib.suppress(httpx.TransportError):
+                if client.get(f"{url}/health").status_code == 200:
+                    return
+            time.sleep(0.2)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     process, url = start_server()
     try:
-        deadline_s = time.monotonic() + START_S
-        with httpx.Client(trust_env=False, timeout=5) as client:
-            while True:
-                assert process.poll() is None, "the server ended before it served"
-                assert time.monotonic() < deadline_s, f"no server after {START_S} s"
-                with contextlib.suppress(httpx.TransportError):
-                    if client.get(f"{url}/health").status_code == 200:
-                        break
-                time.sleep(0.2)
+        wait_until_healthy(process, url)
         yield process, url
     finally:
         end_for_sure(process)
@@ -277,7 +281,21 @@ def test_an_interrupt_while_the_model_loads_leaves_nothing(number: signal.Signal
             assert process.poll() is None
             time.sleep(0.05)
         os.kill(process.pid, number)
-        assert process.wait(STOP_S) == 0
+        assert process.wait(STOP_S) == -signal.SIGINT  # an uncaught KeyboardInterrupt
+        _, left = psutil.wait_procs(started, STOP_S)
+        assert left == []
+    finally:
+        end_for_sure(process)
+
+
+def test_a_server_that_is_killed_leaves_no_engine_behind() -> None:
+    process, url = start_server()
+    try:
+        wait_until_healthy(process, url)
+        started = psutil.Process(process.pid).children(recursive=True)
+        assert started
+        process.kill()
+        process.wait(STOP_S)
         _, left = psutil.wait_procs(started, STOP_S)
         assert left == []
     finally:
