@@ -44,12 +44,16 @@ def quieten() -> None:
 def telling_line(error: BaseException) -> str:
     """The line of an error that says what is wrong, at most TELLING_CHARS of it.
 
-    Pydantic's first line only counts those that follow, and each of them carries a frame.
+    Pydantic's first line only counts those that follow, of which the first may name a field; a
+    line that ends in a colon says nothing without the next.
     """
-    lines = [line.strip() for line in str(error)[:TELLING_CHARS].splitlines() if line.strip()]
+    lines = [line for line in str(error)[:TELLING_CHARS].splitlines() if line.strip()]
     if len(lines) > 1 and "validation error" in lines[0]:
         lines = lines[1:]
-    if len(lines) > 1 and lines[0].rstrip(".").endswith(":"):
-        lines[0] = f"{lines[0].rstrip('.')} {lines[1]}"
-    line = lines[0].removeprefix("Value error, ").split(" [type=")[0] if lines else ""
-    return line.rstrip(".") or type(error).__name__
+        if len(lines) > 1 and not lines[0].startswith(" "):
+            lines[0] += ":"
+    told = lines[0].strip().rstrip(".") if lines else ""
+    if told.endswith(":") and len(lines) > 1:
+        told += f" {lines[1].strip()}"
+    told = told.replace("Value error, ", "").split(" [type=")[0]
+    return told.rstrip(".") or type(error).__name__

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 from typer.main import get_command
 
@@ -36,3 +40,16 @@ def test_run_alone_lists_the_pipelines(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--version") == 0
     assert capsys.readouterr().out.startswith("orchestrate 0.")
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_a_closed_stream_swallows_its_words_and_the_other_stays_clean(closed: str) -> None:
+    number = {"stdout": 1, "stderr": 2}[closed]
+    command = (
+        f"exec {sys.executable} -m cli ps --store sqlite:////nowhere/runs.db --json {number}>&-"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    if closed == "stderr":
+        assert json.loads(done.stdout)["runs"] == []

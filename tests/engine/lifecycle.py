@@ -56,6 +56,25 @@ async def busy(engine: EmbeddedEngine, count: int) -> list[asyncio.Task[list[str
 
 
 @scenario
+async def work_that_ends_the_engine() -> Outcome:
+    """Whoever hands it in is told, as is everybody else."""
+    engine = EmbeddedEngine(CONFIG)
+    waiting = await busy(engine, 2)
+
+    def leave(_: Any) -> None:
+        raise SystemExit("enough")
+
+    told = "nothing"
+    try:
+        await engine.call(leave)
+    except SystemExit:
+        told = "SystemExit"
+    waited = [await task for task in waiting]
+    await engine.close()
+    return {"told": told, "waited": waited}
+
+
+@scenario
 async def a_folder_that_is_not_there() -> Outcome:
     engine = EmbeddedEngine(replace(CONFIG, model="/no/such/model"))
     found = {"first": await outcome(engine.start()), "again": await outcome(call(engine))}

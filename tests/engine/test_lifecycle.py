@@ -75,6 +75,14 @@ def test_a_broken_loop_tells_every_caller_why_the_engine_died(outcomes: dict[str
         assert "the policy is broken" in said
 
 
+def test_work_that_ends_the_engine_is_its_callers_and_everybodys_end(
+    outcomes: dict[str, Any],
+) -> None:
+    found = outcomes["work_that_ends_the_engine"]
+    assert found["told"] == "SystemExit"
+    assert [kind for kind, _ in found["waited"]] == ["EngineDied"] * 2
+
+
 def test_an_unsound_plan_names_its_policy_and_its_fault(outcomes: dict[str, Any]) -> None:
     kind, said = outcomes["an_unsound_plan"]["caller"]
     assert kind == "EngineDied"

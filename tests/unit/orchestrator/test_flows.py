@@ -22,7 +22,7 @@ from orchestrator import (
     within,
 )
 from orchestrator.context import current_or_none
-from orchestrator.errors import DeadlineExceeded, InvalidDuration, OutsideRun
+from orchestrator.errors import DeadlineExceeded, InvalidDuration, InvalidRunId, OutsideRun
 from store.errors import RunExists
 from store.records import CallKind, CallRecord, RunRecord, Status, StepRecord
 from tests.unit.orchestrator.orchestrator_samples import Boom, answer_ok, ask, recorded, the_run
@@ -322,3 +322,13 @@ async def test_ten_flows_at_once_share_a_runtime_and_mix_nothing_up(runtime: Run
         found = await recorded(runtime.store, f"run-{number}")
         assert set(found.steps) == {"ask", *(f"shout[{place}]" for place in range(number))}
         assert found.still_running() == []
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a b", "x\n", "-x", ".", "é", "x" * 65])
+def test_an_id_that_cannot_be_typed_or_listed_is_refused(run_id: str) -> None:
+    @flow
+    async def nothing() -> None: ...
+
+    with pytest.raises(InvalidRunId):
+        nothing.options(run_id=run_id)
+    assert nothing.options(run_id="Nightly-2026.11_21").run_id == "Nightly-2026.11_21"
