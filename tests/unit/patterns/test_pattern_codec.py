@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pattern_strategies import SAMPLE, graphs, law, shared_workflows
 
 from patterns import (
     CorruptPattern,
@@ -24,6 +23,7 @@ from patterns import (
     encode_stages,
 )
 from patterns.wire import Reader, Writer, quantise, restore
+from tests.unit.patterns.pattern_strategies import SAMPLE, graphs, law, shared_workflows
 
 
 def close_tokens(decoded: int, true: int) -> bool:

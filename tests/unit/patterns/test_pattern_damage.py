@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pattern_strategies import SAMPLE, graphs, law
 
 from patterns import (
     CODEC_VERSION,
@@ -21,6 +20,7 @@ from patterns import (
     encode_stages,
 )
 from patterns.wire import Writer, seal
+from tests.unit.patterns.pattern_strategies import SAMPLE, graphs, law
 
 DOCUMENTS = {decode: encode(SAMPLE), decode_stages: encode_stages(SAMPLE.stages)}
 both_views = pytest.mark.parametrize("read", DOCUMENTS, ids=lambda read: read.__name__)

@@ -6,7 +6,6 @@ import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pattern_strategies import durations, forests, graphs, law, shuffled
 
 from patterns import (
     CyclicGraph,
@@ -17,6 +16,7 @@ from patterns import (
     PatternGraph,
     ToolNode,
 )
+from tests.unit.patterns.pattern_strategies import durations, forests, graphs, law, shuffled
 
 
 def calls(num: int) -> tuple[ToolNode, ...]:

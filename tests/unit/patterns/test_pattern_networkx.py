@@ -4,7 +4,6 @@ import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pattern_strategies import forests, graphs, law
 
 from patterns import (
     CyclicGraph,
@@ -17,6 +16,7 @@ from patterns import (
     WrongAttribute,
     from_networkx,
 )
+from tests.unit.patterns.pattern_strategies import forests, graphs, law
 
 LLM = {"kind": "llm", "identity": "m/plan", "input_tokens": 3, "output_tokens": 4, "seconds": 1.0}
 TOOL = {"kind": "tool", "identity": "search", "seconds": 2.0}

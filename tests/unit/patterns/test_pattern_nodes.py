@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given
-from pattern_strategies import law, llm_nodes
 
 from patterns import InvalidNode, LlmNode, ToolNode
 from patterns.nodes import MAX_SECONDS, MAX_TOKENS
+from tests.unit.patterns.pattern_strategies import law, llm_nodes
 
 WRONG_TOKENS = [-1, MAX_TOKENS + 1, 1.5, 2.0, math.nan, "7", None, True]
 WRONG_SECONDS = [-0.001, math.nan, math.inf, -math.inf, MAX_SECONDS * 2, 10**400, "1", None, False]

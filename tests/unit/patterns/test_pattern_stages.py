@@ -3,7 +3,6 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pattern_strategies import any_nodes, graphs, law
 
 from patterns import (
     CallCount,
@@ -16,6 +15,7 @@ from patterns import (
     next_stage,
     stage_depths,
 )
+from tests.unit.patterns.pattern_strategies import any_nodes, graphs, law
 
 MIXED = Stage(
     index=0,
