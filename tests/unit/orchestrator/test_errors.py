@@ -11,6 +11,7 @@ import orchestrator
 from orchestrator.errors import (
     DeadlineExceeded,
     InvalidDuration,
+    InvalidRunId,
     InvalidSettings,
     OrchestrateError,
     OutsideRun,
@@ -19,6 +20,7 @@ from orchestrator.errors import (
 ERRORS = [
     DeadlineExceeded("plan", 0.25),
     InvalidDuration("5 parsecs", "is no duration"),
+    InvalidRunId("../x"),
     InvalidSettings("ORCHESTRATE_SLOTS: must be a number"),
     OutsideRun("llm()"),
 ]
