@@ -84,7 +84,7 @@ async def execute(
     deliver: Callable[[Executed[R]], None],
     progress: RunProgress,
     engine: Engine | None = None,
-) -> Executed[R]:
+) -> None:
     """Open a runtime, run in it what `start` begins, and hand the result over at once.
 
     Closing the engine takes seconds that nobody should wait for. Whatever happens, it is said
@@ -109,10 +109,8 @@ async def execute(
             if progress.run_id is not None:
                 say(f"to see how far it came: orchestrate show {progress.run_id}")
             raise
-        executed = Executed(result, runtime.engine.info)
-        deliver(executed)
+        deliver(Executed(result, runtime.engine.info))
         _conclude(result)
-    return executed
 
 
 def _starting(settings: Settings) -> str:
