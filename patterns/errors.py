@@ -140,3 +140,55 @@ class PatternTooLarge(CodecError):
 
     def __str__(self) -> str:
         return "{}: {} found, a document holds at most {}".format(*self.args)
+
+
+class ShapeMismatch(PatternError):
+    """Two arrays that are compared have features of different number or form."""
+
+    def __init__(self, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+        super().__init__(left, right)
+
+    def __str__(self) -> str:
+        return "feature vectors of shapes {} and {} cannot be compared".format(*self.args)
+
+
+class InvalidBandwidth(PatternError):
+    """A kernel's bandwidth is not above 0."""
+
+    def __init__(self, name: str, value: object) -> None:
+        super().__init__(name, value)
+
+    def __str__(self) -> str:
+        return "kernel: {} is {!r}, but must be above 0".format(*self.args)
+
+
+class InvalidShare(PatternError):
+    """Shares of a run's time do not ascend within (0, 1]."""
+
+    def __init__(self, before: float, share: float) -> None:
+        super().__init__(before, share)
+
+    def __str__(self) -> str:
+        return "a share of {1!r} after one of {0!r}: shares ascend, above 0, up to 1".format(
+            *self.args
+        )
+
+
+class CorruptKernel(PatternError):
+    """A stored kernel is no document of ours; fitting the patterns again replaces it."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return "not a kernel document: {}".format(*self.args)
+
+
+class NothingToCluster(PatternError):
+    """More clusters were asked for than there are patterns, or none."""
+
+    def __init__(self, num_clusters: int, num_patterns: int) -> None:
+        super().__init__(num_clusters, num_patterns)
+
+    def __str__(self) -> str:
+        return "cannot make {} clusters of {} patterns".format(*self.args)
