@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, cast
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from orchestrator.context import CallTrace, Position, none_if_infinite
 from orchestrator.deadlines import call_slo
 from orchestrator.events import CallFinished, CallStarted
+from orchestrator.foretold import call_features, stage_record
 from orchestrator.recorder import status_of
 from patterns.nodes import Kind
+from serving.analyzer.calibration import BOUND_LEVEL
 from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
-from store.records import CallKind, CallRecord
+from store.records import CallKind, CallRecord, StageRecord
 
 
 async def run_llm_call(
@@ -27,32 +31,44 @@ async def run_llm_call(
 ) -> Completion:
     """Submit one LLM call with its SLO; raises what the engine raises."""
     run = position.run
-    identity = f"{run.engine.info.model}:{position.scope.name or run.flow}"
-    async with _recorded(position, "llm", identity, _text_of(prompt)) as (trace, outcome):
+    text = _text_of(prompt)
+    begun = _begin(position, "llm", f"{run.engine.info.model}:{position.scope.name or run.flow}")
+    request = GenerationRequest(
+        request_id=f"{run.id}-{begun.trace.node}",
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        schema=schema,
+    )
+    analyzer = run.knowledge.analyzer
+    features = call_features(run, begun.trace, request, text)
+    length = analyzer.estimate(features)
+    learned = {
+        "features": features.encode(),
+        "length_bound": None if length.sketch is None else length.sketch.upper(BOUND_LEVEL),
+        "bound_source": length.source,
+    }
+    async with _recorded(position, begun, text, learned) as outcome:
         slo = call_slo(
             run_id=run.id,
-            stage=trace.stage,
+            stage=begun.trace.stage,
             stage_calls=position.stage_calls,
-            stage_deadline=trace.deadline,
+            stage_deadline=begun.trace.deadline,
             deadline_at_s=position.deadline_at_s,
             now_s=run.clock.now_s(),
+            length=length.sketch,
         )
-        request = GenerationRequest(
-            request_id=f"{run.id}-{trace.node}",
-            prompt=prompt,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=seed,
-            schema=schema,
-            slo=slo,
-        )
-        completion = await _generate(run.engine, request, on_text)
-        trace.prompt_tokens = completion.usage.prompt_tokens
-        trace.output_tokens = completion.usage.output_tokens
+        completion = await _generate(run.engine, replace(request, slo=slo), on_text)
+        usage = completion.usage
+        begun.trace.prompt_tokens = usage.prompt_tokens
+        begun.trace.output_tokens = usage.output_tokens
+        run.answers.add(usage.output_tokens)
+        analyzer.observe(features, length, usage.output_tokens)
         outcome.update(
-            prompt_tokens=completion.usage.prompt_tokens,
-            output_tokens=completion.usage.output_tokens,
-            cached_tokens=completion.usage.cached_tokens,
+            prompt_tokens=usage.prompt_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
             ttft_s=completion.ttft_s,
             finish_reason=completion.finish_reason,
             output_text=completion.text,
@@ -63,8 +79,31 @@ async def run_llm_call(
 @asynccontextmanager
 async def tool_call(position: Position, name: str) -> AsyncIterator[None]:
     """Record a block as one tool call."""
-    async with _recorded(position, "tool", name, ""):
+    async with _recorded(position, _begin(position, "tool", name)):
         yield
+
+
+class _Begun(NamedTuple):
+    """A call that has its place in the run, and the stage that began with it, if one did."""
+
+    trace: CallTrace
+    parents: tuple[int, ...]
+    stage: StageRecord | None
+
+
+def _begin(position: Position, kind: Kind, identity: str) -> _Begun:
+    """Give a call its place and its sub-deadline; nothing of it is recorded yet."""
+    run = position.run
+    now_s = run.clock.now_s()
+    node, stage, parents = run.causality.begin()
+    begins_stage = not run.stage_deadlines.has(stage)
+    deadline = run.stage_deadlines.of(stage, now_s, begun=(kind, identity), reveal=run.stage_so_far)
+    record = stage_record(run, stage, now_s, deadline) if begins_stage else None
+    if record is not None:
+        run.used.update(match.pattern_id for match in record.matches)
+    trace = CallTrace(node, kind, identity, stage, now_s, deadline.by(position.deadline_at_s))
+    run.calls.append(trace)
+    return _Begun(trace, parents, record)
 
 
 async def _generate(
@@ -85,33 +124,48 @@ async def _generate(
 
 @asynccontextmanager
 async def _recorded(
-    position: Position, kind: Kind, identity: str, prompt_text: str
-) -> AsyncIterator[tuple[CallTrace, dict[str, Any]]]:
-    """Begin a call, and end it with whatever the block put into the outcome."""
-    run = position.run
-    now_s = run.clock.now_s()
-    node, stage, parents = run.causality.begin()
-    deadline = run.stage_deadlines.of(stage, now_s).by(position.deadline_at_s)
-    trace = CallTrace(node, kind, identity, stage, now_s, deadline)
-    run.calls.append(trace)
-    sub_deadline_s = none_if_infinite(run.since_start_s(deadline.at_s))
+    position: Position,
+    begun: _Begun,
+    prompt_text: str = "",
+    learned: Mapping[str, Any] = MappingProxyType({}),
+) -> AsyncIterator[dict[str, Any]]:
+    """Record a call's start, and its end with whatever the block put into the outcome.
+
+    Args:
+        learned: columns of the call's record that say what was foretold of it.
+    """
+    run, trace = position.run, begun.trace
+    sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
     record = CallRecord(
         run_id=run.id,
-        node=node,
-        kind=CallKind(kind),
-        identity=identity,
+        node=trace.node,
+        kind=CallKind(trace.kind),
+        identity=trace.identity,
         step_path=position.scope.path,
-        stage=stage,
-        started_s=run.since_start_s(now_s),
+        stage=trace.stage,
+        started_s=run.since_start_s(trace.began_s),
         sub_deadline_s=sub_deadline_s,
-        deadline_source=None if sub_deadline_s is None else deadline.source,
+        deadline_source=None if sub_deadline_s is None else trace.deadline.source,
+        **learned,
     )
-    await run.recorder.call_started(record, parents=parents, prompt_text=prompt_text)
+    await run.recorder.call_started(
+        record, parents=begun.parents, stage=begun.stage, prompt_text=prompt_text
+    )
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
     try:
-        run.emit(CallStarted(run.id, node, kind, identity, stage, record.started_s, sub_deadline_s))
-        yield trace, outcome
+        run.emit(
+            CallStarted(
+                run.id,
+                trace.node,
+                trace.kind,
+                trace.identity,
+                trace.stage,
+                record.started_s,
+                sub_deadline_s,
+            )
+        )
+        yield outcome
     except BaseException as caught:
         error = caught
         raise
@@ -119,13 +173,13 @@ async def _recorded(
         ended_s = run.clock.now_s()
         if error is None:
             trace.ended_s = ended_s
-            run.causality.end(node)
-        await run.recorder.call_ended(node, error=error, **outcome)
+            run.causality.end(trace.node)
+        await run.recorder.call_ended(trace.node, error=error, **outcome)
         run.emit(
             CallFinished(
                 run.id,
-                node,
-                stage,
+                trace.node,
+                trace.stage,
                 str(status_of(error)),
                 run.since_start_s(ended_s),
                 trace.output_tokens,

@@ -13,11 +13,13 @@ from orchestrator.causality import CausalLog
 from orchestrator.deadlines import StageDeadline, StageDeadlines
 from orchestrator.errors import OutsideRun
 from orchestrator.identity import Scope
-from patterns.nodes import Kind
+from patterns.nodes import Kind, LlmNode, Node, ToolNode
+from patterns.stages import Stage, summarise
 
 if TYPE_CHECKING:
     from orchestrator.clock import Clock
     from orchestrator.events import Listener
+    from orchestrator.knowledge import Knowledge
     from orchestrator.recorder import RunRecorder
     from serving.generation import Engine
 
@@ -36,10 +38,44 @@ class CallTrace:
     prompt_tokens: int = 0
     output_tokens: int = 0
 
+    def as_node(self) -> Node:
+        """The node that this call, which has ended, is in its run's pattern graph."""
+        assert self.ended_s is not None, "only a completed call is a node"
+        seconds = self.ended_s - self.began_s
+        if self.kind == "llm":
+            return LlmNode(self.identity, self.prompt_tokens, self.output_tokens, seconds)
+        return ToolNode(self.identity, seconds)
+
+
+@dataclass(slots=True)
+class Answers:
+    """The output tokens of a run's answers so far."""
+
+    count: int = 0
+    total_tokens: int = 0
+    last_tokens: int = 0
+
+    @property
+    def mean_tokens(self) -> float:
+        """Of all of them; 0 before the first."""
+        return self.total_tokens / self.count if self.count else 0.0
+
+    def add(self, tokens: int) -> None:
+        """A further answer has ended."""
+        self.count += 1
+        self.total_tokens += tokens
+        self.last_tokens = tokens
+
 
 @dataclass(slots=True)
 class LiveRun:
-    """A run in progress and what its primitives need. deadline_at_s is infinity without one."""
+    """A run in progress and what its primitives need. deadline_at_s is infinity without one.
+
+    Attributes:
+        knowledge: what past runs taught, as it was when this one began.
+        used: keys of the past runs that its estimates rested on.
+        answers: what the LLM calls that ended came to.
+    """
 
     id: str
     flow: str
@@ -50,12 +86,22 @@ class LiveRun:
     started_s: float
     deadline_at_s: float
     stage_deadlines: StageDeadlines
+    knowledge: Knowledge
     causality: CausalLog = field(default_factory=CausalLog)
     calls: list[CallTrace] = field(default_factory=list)
+    used: set[int] = field(default_factory=set)
+    answers: Answers = field(default_factory=Answers)
 
     def since_start_s(self, at_s: float | None = None) -> float:
         """Seconds from the run's start to a moment on its clock; to now by default."""
         return (self.clock.now_s() if at_s is None else at_s) - self.started_s
+
+    def stage_so_far(self, stage: int) -> Stage | None:
+        """The summary of a stage's completed calls; None if there are none."""
+        done = [call for call in self.calls if call.stage == stage and call.ended_s is not None]
+        if not done:
+            return None
+        return summarise(stage, range(len(done)), [call.as_node() for call in done])
 
 
 @dataclass(frozen=True, slots=True)

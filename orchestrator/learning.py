@@ -8,7 +8,6 @@ from orchestrator.context import LiveRun
 from patterns.codec import CODEC_VERSION, encode
 from patterns.errors import PatternTooLarge
 from patterns.graph import PatternGraph
-from patterns.nodes import LlmNode, Node, ToolNode
 from store.records import PatternRecord
 
 
@@ -19,20 +18,12 @@ def pattern_of(run: LiveRun) -> PatternGraph:
     """
     done = [call for call in run.calls if call.ended_s is not None]
     place = {call.node: index for index, call in enumerate(done)}
-    nodes: list[Node] = []
-    for call in done:
-        assert call.ended_s is not None
-        seconds = call.ended_s - call.began_s
-        if call.kind == "llm":
-            nodes.append(LlmNode(call.identity, call.prompt_tokens, call.output_tokens, seconds))
-        else:
-            nodes.append(ToolNode(call.identity, seconds))
     edges = [
         (place[parent], place[call.node])
         for call in done
         for parent in run.causality.parents[call.node]
     ]
-    return PatternGraph(tuple(nodes), tuple(edges))
+    return PatternGraph(tuple(call.as_node() for call in done), tuple(edges))
 
 
 def pattern_record(run: LiveRun, recorded_at: datetime) -> PatternRecord | None:

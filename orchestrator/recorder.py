@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from orchestrator.clock import Clock
 from orchestrator.errors import DeadlineExceeded, OutsideRun
 from orchestrator.waiting import finished
+from patterns.library import decayed
 from serving.errors import EngineBusy, EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreError
 from store.records import (
@@ -18,6 +20,7 @@ from store.records import (
     PatternRecord,
     RunOutcome,
     RunRecord,
+    StageRecord,
     Status,
     StepOutcome,
     StepRecord,
@@ -79,8 +82,9 @@ class RunRecorder:
         error: BaseException | None,
         result_text: str = "",
         pattern: PatternRecord | None = None,
+        used: Collection[int] = (),
     ) -> None:
-        """Record how the run ended, and the pattern it left, together."""
+        """Record how the run ended, the pattern it left, and those that served it, together."""
 
         async def write() -> None:
             async with self._store.transaction() as tx:
@@ -96,6 +100,10 @@ class RunRecorder:
                 await tx.runs.finish(self._run_id, outcome)
                 if pattern is not None:
                     await tx.patterns.add(pattern)
+                if used:
+                    await tx.patterns.update_uses(
+                        used, partial(_used_once_more, ended_at), at=ended_at
+                    )
 
         await finished(write())
 
@@ -131,14 +139,21 @@ class RunRecorder:
         await finished(write())
 
     async def call_started(
-        self, record: CallRecord, *, parents: tuple[int, ...], prompt_text: str = ""
+        self,
+        record: CallRecord,
+        *,
+        parents: tuple[int, ...],
+        stage: StageRecord | None = None,
+        prompt_text: str = "",
     ) -> None:
-        """Record that an LLM or tool call begins, and what it waited for."""
+        """Record that an LLM or tool call begins, what it waited for, and any stage it opens."""
 
         async def write() -> None:
             async with self._store.transaction() as tx:
                 payload = await self._kept(tx, prompt_text)
                 await tx.calls.start(replace(record, prompt_payload=payload), parents=parents)
+                if stage is not None:
+                    await tx.stages.start(stage)
 
         try:
             await finished(write())
@@ -193,6 +208,10 @@ class RunRecorder:
 
     def _since_start_s(self) -> float:
         return self._clock.now_s() - self._started_s
+
+
+def _used_once_more(now: datetime, uses: float, used_at: datetime) -> float:
+    return decayed(uses, (now - used_at).total_seconds()) + 1.0
 
 
 def status_of(error: BaseException | None) -> Status:

@@ -19,6 +19,7 @@ from orchestrator.deadlines import StageDeadlines
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.events import Event, Listener, RunFinished, RunStarted
 from orchestrator.identity import Scope
+from orchestrator.knowledge import Knowledge, Learner
 from orchestrator.learning import pattern_record
 from orchestrator.recorder import RunRecorder, status_of, text_of
 from serving.generation import Engine
@@ -66,6 +67,7 @@ class Runtime:
     """Runs flows on one engine, recorded in one store. Made by `open_runtime`.
 
     Args:
+        learner: what past runs taught; by default from the store alone, and never fitted here.
         record_text: keep prompts, answers, arguments and results in the store. By default it
             holds no plain text.
         on_event: told of everything that happens, for display. If it raises, that is logged, it
@@ -77,12 +79,14 @@ class Runtime:
         engine: Engine,
         store: Store,
         *,
+        learner: Learner | None = None,
         clock: Clock | None = None,
         record_text: bool = False,
         on_event: Listener | None = None,
     ) -> None:
         self.engine = engine
         self.store = store
+        self._learner = learner or Learner(store, models=None)
         self._clock = clock or SystemClock()
         self._record_text = record_text
         self._on_event = on_event
@@ -98,8 +102,9 @@ class Runtime:
         """
         await self.engine.start()
         self._say_if_meaningless()
+        live = self._live(flow, await self._learner.knowledge_of(flow.name))
         # A task of its own, so that nothing of the run's context is left in the caller's.
-        return await asyncio.create_task(self._execute(self._live(flow), flow, args, kwargs))
+        return await asyncio.create_task(self._execute(live, flow, args, kwargs))
 
     async def _execute(
         self, live: LiveRun, flow: Flow[P, R], args: Any, kwargs: Any
@@ -128,8 +133,10 @@ class Runtime:
                 error=error,
                 result_text=result_text,
                 pattern=pattern_record(live, ended_at) if error is None else None,
+                used=live.used,
             )
             self._emit(RunFinished(live.id, str(status_of(error)), elapsed_s))
+            await self._learner.run_ended(live.flow)
         return RunResult(
             value=value,
             run_id=live.id,
@@ -138,7 +145,7 @@ class Runtime:
             stages=stage_reports(live),
         )
 
-    def _live(self, flow: Flow[P, R]) -> LiveRun:
+    def _live(self, flow: Flow[P, R], knowledge: Knowledge) -> LiveRun:
         run_id = flow.run_id or secrets.token_hex(6)
         started_s = self._clock.now_s()
         deadline_at_s = math.inf if flow.deadline_s is None else started_s + flow.deadline_s
@@ -158,8 +165,11 @@ class Runtime:
             started_s=started_s,
             deadline_at_s=deadline_at_s,
             stage_deadlines=StageDeadlines(
-                deadline_at_s=deadline_at_s, expected_stages=flow.expected_stages
+                deadline_at_s=deadline_at_s,
+                expected_stages=flow.expected_stages,
+                match=knowledge.library.matcher.begin() if knowledge.library else None,
             ),
+            knowledge=knowledge,
         )
 
     def _record(self, live: LiveRun, deadline_s: float | None) -> RunRecord:

@@ -28,6 +28,8 @@ class Settings(BaseSettings):
         model: a Hugging Face id, a folder, or "demo" (tiny, random weights, meaningless text).
         policy, policy_params: the scheduling policy of the embedded engine.
         record_text: keep prompts and answers in the store; by default it holds no plain text.
+        fit_every: after so many runs of a flow what was learned of it is fitted anew, in a process
+            of its own; 0: only by `orchestrate patterns fit`.
     """
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
@@ -45,6 +47,7 @@ class Settings(BaseSettings):
     seed: int = 0
     api_key: str | None = Field(default=None, repr=False)
     record_text: bool = False
+    fit_every: int = Field(default=25, ge=0)
     verbose: bool = False
 
 

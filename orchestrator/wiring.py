@@ -9,7 +9,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from orchestrator.background import BackgroundFit
 from orchestrator.events import Listener
+from orchestrator.knowledge import Learner
+from orchestrator.models import models_folder
 from orchestrator.runtime import Runtime
 from orchestrator.settings import EMBEDDED, Settings, read_settings
 from serving.engine.config import DEMO_MODEL, EngineConfig
@@ -76,7 +79,16 @@ async def unannounced_runtime(
             raise
         resources.push_async_callback(store.close)
         resources.push_async_callback(used.close)  # first: its calls' ends are still recorded
-        yield Runtime(used, store, record_text=settings.record_text, on_event=on_event)
+        learner = Learner(
+            store,
+            models=models_folder(settings.store),
+            fit=BackgroundFit(settings.store) if settings.fit_every else None,
+            fit_every=settings.fit_every,
+        )
+        resources.callback(learner.close)
+        yield Runtime(
+            used, store, learner=learner, record_text=settings.record_text, on_event=on_event
+        )
 
 
 @asynccontextmanager

@@ -76,6 +76,11 @@ class LiveMatch:
     squared: Floats
     alive: Bools
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether any pattern made the same calls so far and went on."""
+        return bool(self.alive.any())
+
     def extend(self, stage: Stage) -> LiveMatch:
         """The prefix with a further stage, now that it is known."""
         table, kernel = self.matcher.table, self.matcher.kernel
@@ -168,7 +173,7 @@ def _estimate(
     total_s = mean.elapsed_s + mean.rest_s
     # A stage that is the last in every match has share 1 exactly, whatever rounding did.
     is_last = mean.later_calls == 0.0
-    share = 1.0 if is_last else (mean.elapsed_s + mean.stage_s) / total_s
+    share = 1.0 if is_last else min((mean.elapsed_s + mean.stage_s) / total_s, 1.0)
     matches = zip(rows.tolist(), similarity.tolist(), weights.tolist(), strict=True)
     return Estimate(
         outlook=mean._replace(share=share),

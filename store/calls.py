@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import timedelta
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import RowMapping, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from store.errors import AlreadyRecorded, NotStarted
-from store.models import Call, Edge
-from store.records import CallOutcome, CallRecord, EdgeRecord, Status
+from store.models import Call, Edge, Run
+from store.records import CallKind, CallOutcome, CallRecord, EdgeRecord, LengthSample, Status
 from store.statements import columns_of, insert_new, record_of, require
 
 _COLUMNS = select(*Call.__table__.columns)
@@ -79,6 +80,38 @@ class Calls:
         )
         return [record_of(EdgeRecord, row) for row in result.mappings()]
 
+    async def length_samples(self, application: str, *, limit: int) -> Sequence[LengthSample]:
+        """What the newest LLM calls of a flow's runs teach about lengths, oldest first.
+
+        Only completed calls count, with features and a known number of output tokens; the newest
+        are those that ended last in the runs that started last.
+        """
+        result = await self._connection.execute(
+            select(
+                Call.run_id,
+                Call.identity,
+                Call.features,
+                Call.output_tokens,
+                Call.length_bound,
+                Call.started_s,
+                Call.finished_s,
+                Run.started_at,
+            )
+            .join(Run, Run.id == Call.run_id)
+            .where(
+                Run.flow == application,
+                Call.kind == CallKind.LLM,
+                Call.status == Status.COMPLETED,
+                Call.features.is_not(None),
+                Call.output_tokens.is_not(None),
+            )
+            .order_by(
+                Run.started_at.desc(), Run.id.desc(), Call.finished_s.desc(), Call.node.desc()
+            )
+            .limit(limit)
+        )
+        return [_length_sample(row) for row in result.mappings()][::-1]
+
     async def _require_calls(self, run_id: str, nodes: set[int]) -> None:
         """Raise NotStarted for the first of these nodes that is not recorded."""
         if not nodes:
@@ -89,3 +122,13 @@ class Calls:
         missing = nodes - set(result.scalars())
         if missing:
             raise NotStarted(run_id, f"call {min(missing)}")
+
+
+def _length_sample(row: RowMapping) -> LengthSample:
+    values = dict(row)
+    started_at = values.pop("started_at")
+    return LengthSample(
+        began_at=started_at + timedelta(seconds=values.pop("started_s")),
+        ended_at=started_at + timedelta(seconds=values.pop("finished_s")),
+        **values,
+    )

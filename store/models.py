@@ -119,7 +119,10 @@ class Run(Base):
     """See RunRecord."""
 
     __tablename__ = "runs"
-    __table_args__ = (Index(None, "started_at", "id"),)
+    __table_args__ = (
+        Index(None, "started_at", "id"),
+        Index(None, "flow", "started_at", "id"),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     flow: Mapped[str]
@@ -181,6 +184,9 @@ class Call(Base):
     error_message: Mapped[str | None]
     prompt_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
     output_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
+    features: Mapped[bytes | None] = mapped_column(LargeBinary)
+    length_bound: Mapped[float | None]
+    bound_source: Mapped[str | None]
 
 
 class Edge(Base):
@@ -202,7 +208,12 @@ class Pattern(Base):
     """See PatternRecord."""
 
     __tablename__ = "patterns"
-    __table_args__ = (Index(None, "application", "id"),)
+    __table_args__ = (
+        Index(None, "application", "id"),
+        Index(None, "application", "weight", "id"),
+        # Others refer to patterns by id: that of a forgotten pattern must never be given again.
+        {"sqlite_autoincrement": True},
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     application: Mapped[str]
@@ -211,3 +222,33 @@ class Pattern(Base):
     codec_version: Mapped[int]
     weight: Mapped[float]
     created_at: Mapped[datetime]
+    uses: Mapped[float]
+    used_at: Mapped[datetime]
+
+
+class Fit(Base):
+    """See FitRecord. No foreign key: its last pattern may be forgotten before it is."""
+
+    __tablename__ = "fits"
+
+    application: Mapped[str] = mapped_column(primary_key=True)
+    fitted_at: Mapped[datetime]
+    last_pattern_id: Mapped[int]
+    num_patterns: Mapped[int]
+    kernel: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class Stage(Base):
+    """See StageRecord; `matches` holds a list of MatchRecords' fields."""
+
+    __tablename__ = "stages"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id"), primary_key=True)
+    stage: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    began_s: Mapped[float]
+    sub_deadline_s: Mapped[float | None]
+    source: Mapped[str]
+    share: Mapped[float | None]
+    spread: Mapped[float | None]
+    num_candidates: Mapped[int]
+    matches: Mapped[list[dict[str, Any]]] = mapped_column(JSON)

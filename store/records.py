@@ -6,10 +6,11 @@ run's own clock. A payload field holds the blake3 hash (hex) under which its byt
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 
 class Status(StrEnum):
@@ -119,6 +120,9 @@ class CallRecord:
     error_message: str | None = None
     prompt_payload: str | None = None
     output_payload: str | None = None
+    features: bytes | None = None  # what the length predictor knew of the call; opaque here
+    length_bound: float | None = None  # output tokens not exceeded with probability 0.9, predicted
+    bound_source: str | None = None  # what predicted the bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,19 @@ class CallOutcome:
     error_type: str | None = None
     error_message: str | None = None
     output_payload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSample:
+    """How long a call's answer was, and what had been known and predicted when it began."""
+
+    run_id: str
+    identity: str
+    began_at: datetime
+    ended_at: datetime
+    features: bytes
+    output_tokens: int
+    length_bound: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +174,56 @@ class PayloadRef:
 
 @dataclass(frozen=True, slots=True)
 class PatternRecord:
-    """An encoded pattern graph, opaque to the store."""
+    """An encoded pattern graph, opaque to the store.
+
+    An application's patterns of positive weight are its library: each stands for as many runs as
+    its weight says. The others, of weight 0, are kept as history only.
+    """
 
     application: str
     document: bytes
     codec_version: int
     created_at: datetime
-    weight: float = 1.0
+    weight: float = 1.0  # runs
     run_id: str | None = None
     id: int | None = None  # given by the store
+    uses: float = 0.0  # how often later runs reused it, decayed to used_at
+    used_at: datetime | None = None  # when adding: None, the store takes created_at
+
+
+@dataclass(frozen=True, slots=True)
+class FitRecord:
+    """The last fit of an application's library: when, from what, and the kernel that it chose."""
+
+    application: str
+    fitted_at: datetime
+    last_pattern_id: int  # the newest pattern that it took into account
+    num_patterns: int  # how many it took into account
+    kernel: Mapping[str, Any]  # a small JSON document, opaque to the store
+
+
+@dataclass(frozen=True, slots=True)
+class MatchRecord:
+    """A past pattern that a live run was compared with, and how much it counted.
+
+    The pattern itself may be forgotten by the time this is read.
+    """
+
+    pattern_id: int
+    run_id: str | None  # the run that left the pattern
+    weight: float  # its part in the decision
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """The deadline that a stage of a run was given when it began, and why that one."""
+
+    run_id: str
+    stage: int
+    began_s: float
+    sub_deadline_s: float | None
+    source: str  # what decided the sub-deadline
+    share: float | None = None  # of the run's deadline, from its start to this stage's end; 0 to 1
+    spread: float | None = None  # the standard deviation of that share
+    num_candidates: int = 0  # patterns that were compared
+    matches: Sequence[MatchRecord] = ()

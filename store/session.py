@@ -27,7 +27,7 @@ from store.failures import is_missing_table, named_opening_errors
 from store.unit_of_work import Transaction, unit_of_work
 from store.urls import connect_args, file_of, is_sqlite, normalised, shown, wait_s
 
-HEAD = "0001"  # the newest revision in migrations/versions
+HEAD = "0002"  # the newest revision in migrations/versions
 
 _SQLITE_READERS = 4
 _REVISIONS = "SELECT version_num FROM alembic_version"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import Row, RowMapping, exists, inspect, select
+from sqlalchemy import Insert, Row, RowMapping, exists, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningInsert
@@ -28,9 +29,29 @@ def columns_of(record: DataclassInstance) -> dict[str, Any]:
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
+def plain_json(value: Any) -> Any:
+    """The value itself, if every database takes it as JSON; SQLite alone would take NaN.
+
+    Raises:
+        TypeError, ValueError: it holds what JSON has no word for.
+    """
+    json.dumps(value, allow_nan=False)
+    return value
+
+
 def record_of(record_type: type[RecordT], row: RowMapping) -> RecordT:
     """The record of a row that holds exactly its fields."""
     return record_type(**dict(row))
+
+
+@cache
+def _upsert(dialect: str, table: type[Base]) -> Insert:
+    """An INSERT that replaces all but the key where the row exists."""
+    key = inspect(table).primary_key
+    others = [column.name for column in table.__table__.columns if column not in key]
+    statement = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
+    replaced = {name: statement.excluded[name] for name in others}
+    return statement.on_conflict_do_update(index_elements=list(key), set_=replaced)
 
 
 @cache
@@ -49,6 +70,13 @@ async def insert_new(
     statement = _insert(connection.dialect.name, table)
     key: Row[Any] | None = (await connection.execute(statement, dict(values))).one_or_none()
     return key
+
+
+async def put_row(
+    connection: AsyncConnection, table: type[Base], values: Mapping[str, Any]
+) -> None:
+    """Insert a row, or put its values in the place of those that stand under its key."""
+    await connection.execute(_upsert(connection.dialect.name, table), dict(values))
 
 
 async def require(

@@ -9,16 +9,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from store.calls import Calls
 from store.failures import named_database_errors
+from store.fits import Fits
 from store.journal import Journal
 from store.patterns import Patterns
 from store.payloads import Payloads
 from store.runs import Runs
+from store.stages import Stages
 
 
 class Transaction:
     """The repositories of one transaction; of no use after it ended."""
 
-    __slots__ = ("calls", "journal", "patterns", "payloads", "runs")
+    __slots__ = ("calls", "fits", "journal", "patterns", "payloads", "runs", "stages")
 
     def __init__(self, connection: AsyncConnection) -> None:
         self.runs = Runs(connection)
@@ -26,6 +28,8 @@ class Transaction:
         self.calls = Calls(connection)
         self.payloads = Payloads(connection)
         self.patterns = Patterns(connection)
+        self.fits = Fits(connection)
+        self.stages = Stages(connection)
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ import pytest
 
 from store.session import Store, open_store
 from tests.unit.store.store_places import DATABASES, fresh_store_url
-from tests.unit.store.store_samples import a_run
+from tests.unit.store.store_samples import NOON, a_fit, a_pattern, a_run
 
 OPENER = """
 import asyncio, sys
@@ -56,6 +56,45 @@ async def main(url, run_id, first, num_calls):
             print(node, flush=True)
 
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+"""
+
+# Uses two patterns again and again, in an order of its own.
+USER = """
+import asyncio, sys
+from datetime import UTC, datetime
+from store.session import open_store
+
+async def main(url, ids):
+    async with await open_store(url) as store:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for _ in range(100):
+            async with store.transaction() as tx:
+                await tx.patterns.update_uses(ids, lambda uses, _: uses + 1, at=datetime.now(UTC))
+        print("done", flush=True)
+
+asyncio.run(main(sys.argv[1], [int(id_) for id_ in sys.argv[2:]]))
+"""
+
+# Stays in the middle of a transaction that has replaced the library and its fit.
+FITTER = """
+import asyncio, sys
+from dataclasses import replace
+from store.session import open_store
+
+async def main(url, pattern_id):
+    async with await open_store(url) as store:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        async with store.transaction() as tx:
+            await tx.patterns.set_library("research", {pattern_id: 9.0}, up_to=pattern_id)
+            await tx.patterns.delete(range(pattern_id))
+            fit = await tx.fits.get("research")
+            await tx.fits.put(replace(fit, last_pattern_id=pattern_id))
+            print("fitted", flush=True)
+            await asyncio.Event().wait()
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
 """
 
 
@@ -179,3 +218,34 @@ async def test_a_process_killed_while_it_prepares_the_store_leaves_it_usable(
     await prepared(store_url, "run-0")
     async with await open_store(store_url) as store, store.reading() as tx:
         assert await tx.runs.get("run-0") == a_run("run-0")
+
+
+async def test_processes_that_use_patterns_at_once_lose_no_use(store_url: str) -> None:
+    async with await open_store(store_url) as store, store.transaction() as tx:
+        ids = [await tx.patterns.add(a_pattern()) for _ in range(3)]
+    processes = [Process(USER, store_url, *order) for order in (ids[:2], ids[1::-1], ids[::-2])]
+    for process in processes:
+        process.go()
+    assert [process.end() for process in processes] == [["done"]] * 3
+    async with await open_store(store_url) as store, store.reading() as tx:
+        found = await tx.patterns.get(ids)
+    assert [pattern.uses for pattern in found] == [300.0, 200.0, 100.0]
+    assert all(pattern.used_at is not None and pattern.used_at > NOON for pattern in found)
+
+
+async def test_a_process_killed_before_it_commits_a_library_leaves_the_former_one(
+    store_url: str,
+) -> None:
+    async with await open_store(store_url) as store, store.transaction() as tx:
+        ids = [await tx.patterns.add(a_pattern(weight=weight)) for weight in (3.0, 0.0, 1.0)]
+        await tx.fits.put(a_fit())
+    fitter = Process(FITTER, store_url, ids[-1])
+    fitter.go()
+    assert fitter.said() == "fitted"
+    fitter.kill()
+    async with await open_store(store_url) as store, store.transaction() as tx:
+        left = await tx.patterns.get(ids)
+        assert [pattern.weight for pattern in left] == [3.0, 0.0, 1.0]
+        assert await tx.fits.get("research") == a_fit()
+        # Nor does the dead one hold any lock.
+        await tx.patterns.set_library("research", {}, up_to=ids[-1])

@@ -64,7 +64,7 @@ async def scripted_runtime(
     file = folder / "store.db"
     if not file.exists():
         file.write_bytes(_empty_store())
-    settings = Settings(store=store_url(folder), record_text=record_text)
+    settings = Settings(store=store_url(folder), record_text=record_text, fit_every=0)
     used = engine or ScriptedEngine(answer_ok)
     async with open_runtime(settings, engine=used, on_event=on_event) as runtime:
         yield runtime

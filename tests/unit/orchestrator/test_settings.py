@@ -28,6 +28,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "seed": ("3", 3),
     "api_key": ("sk-1", "sk-1"),
     "record_text": ("true", True),
+    "fit_every": ("5", 5),
     "verbose": ("1", True),
 }
 
@@ -39,6 +40,7 @@ BAD = {
     "kv_cache_bytes": ["64MB"],
     "seed": ["x"],
     "record_text": ["perhaps", ""],
+    "fit_every": ["-1", "often"],
     "verbose": ["2"],
 }
 

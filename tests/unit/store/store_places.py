@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.engine import make_url
 
 POSTGRES = os.environ.get("ORCHESTRATE_TEST_POSTGRES")
@@ -31,3 +32,15 @@ def fresh_store_url(database: str, folder: Path) -> Iterator[str]:
         connection.execute(f"CREATE SCHEMA {schema}")
         yield f"{plain}?options=-csearch_path%3D{schema}"
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+def blocking(store_url: str) -> str:
+    """The URL as SQLAlchemy and Alembic take it themselves."""
+    return store_url.replace("postgresql:", "postgresql+psycopg:")
+
+
+@contextmanager
+def connected(store_url: str) -> Iterator[Connection]:
+    """A plain connection, past everything that the store does."""
+    with create_engine(blocking(store_url), poolclass=NullPool).begin() as connection:
+        yield connection

@@ -5,7 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
-from store.records import CallKind, CallRecord, PatternRecord, RunRecord, StepRecord
+from store.records import (
+    CallKind,
+    CallRecord,
+    FitRecord,
+    PatternRecord,
+    RunRecord,
+    StageRecord,
+    StepRecord,
+)
 
 NOON = datetime(2025, 6, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -57,3 +65,25 @@ def a_pattern(**changes: Any) -> PatternRecord:
         "created_at": NOON,
     }
     return PatternRecord(**given | changes)
+
+
+def a_fit(application: str = "research", **changes: Any) -> FitRecord:
+    given: dict[str, Any] = {
+        "application": application,
+        "fitted_at": NOON,
+        "last_pattern_id": 7,
+        "num_patterns": 5,
+        "kernel": {"bandwidths": [0.5, 2.0], "nodes": {"llm": 1}},
+    }
+    return FitRecord(**given | changes)
+
+
+def a_stage(stage: int = 0, **changes: Any) -> StageRecord:
+    given: dict[str, Any] = {
+        "run_id": "run-1",
+        "stage": stage,
+        "began_s": 0.5,
+        "sub_deadline_s": 7.5,
+        "source": "fallback",
+    }
+    return StageRecord(**given | changes)

@@ -20,6 +20,9 @@ async def test_a_call_comes_back_as_it_was_recorded(store: Store) -> None:
             "deadline_source": "fallback",
             "prompt_tokens": 11,
             "prompt_payload": prompt,
+            "features": b"\x00\xff known",
+            "length_bound": 312.5,
+            "bound_source": "forest",
         }
         await tx.calls.start(a_call(**started))
         outcome = CallOutcome(

@@ -16,6 +16,8 @@ PAIRS = [
     (records.CallRecord, models.Call),
     (records.EdgeRecord, models.Edge),
     (records.PatternRecord, models.Pattern),
+    (records.FitRecord, models.Fit),
+    (records.StageRecord, models.Stage),
 ]
 OUTCOMES = [
     (records.RunOutcome, models.Run),

@@ -1,0 +1,140 @@
+"""What a store recorded -> what later runs know: library, kernel, length model. Offline.
+
+Everything is computed first and put in place last, each part whole or not at all: whoever kills
+a fit leaves what was known before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from orchestrator.knowledge import kept_patterns, length_samples
+from orchestrator.models import model_file
+from patterns.codec import encode_stages
+from patterns.kernel import StageKernel
+from patterns.library import CAPACITY, KeptPattern, PatternLibrary
+from serving.analyzer.fitted import MAX_CALLS, MIN_CALLS, fit
+from serving.analyzer.samples import Sample
+from store.records import FitRecord
+from store.session import Store
+
+BUDGET_BYTES = 16 * 1024
+"""Of one application's library, in the stage view: some 150 patterns of 110 bytes."""
+
+SEED = 0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What a fit came to.
+
+    Attributes:
+        num_runs: patterns that it was made from.
+        num_patterns: those in the library now, each standing for some of them.
+        num_evicted: patterns forgotten, for want of use.
+        library_bytes: of the library's patterns, encoded.
+        num_calls: LLM calls that lengths were learned from.
+        has_length_model: whether they were enough for a forest.
+    """
+
+    application: str
+    num_runs: int
+    num_patterns: int
+    num_evicted: int
+    library_bytes: int
+    kernel: StageKernel
+    num_calls: int
+    has_length_model: bool
+
+
+async def fit_application(
+    store: Store,
+    application: str,
+    *,
+    models: Path,
+    now: datetime,
+    budget_bytes: int = BUDGET_BYTES,
+    by_silhouette: bool = False,
+    progress: Progress = lambda message: None,
+) -> FitReport:
+    """Fit one application anew, and put the result in place of the former one.
+
+    Args:
+        models: the folder that its length model is saved in.
+        budget_bytes: most bytes of the library's patterns in the stage view.
+        by_silhouette: fewer patterns, where the medoid silhouette says so.
+        progress: told what is done now.
+    Raises:
+        StoreError: the store cannot be read or written.
+        ModelNotSaved: the length model cannot be written.
+    """
+    async with store.reading() as tx:
+        records = await tx.patterns.of_application(application)
+        calls = await tx.calls.length_samples(application, limit=MAX_CALLS)
+    progress(f"{application}: {len(records)} runs, {len(calls)} LLM calls")
+    recorded = PatternLibrary(await asyncio.to_thread(kept_patterns, records))
+    recent = recorded.evicted(now.timestamp(), capacity=CAPACITY)
+    progress(f"{application}: kernel and clusters")
+    library, library_bytes = await asyncio.to_thread(
+        _compacted, recent, budget_bytes, by_silhouette
+    )
+    samples = await asyncio.to_thread(length_samples, calls)
+    has_model = len(samples) >= MIN_CALLS
+    if has_model:
+        progress(f"{application}: answer lengths")
+        await asyncio.to_thread(_fit_lengths, samples, model_file(models, application))
+    last_id = max((record.id or 0 for record in records), default=0)
+    kept = {pattern.key for pattern in recent.patterns}
+    async with store.transaction() as tx:
+        weights = {pattern.key: pattern.weight for pattern in library.patterns}
+        await tx.patterns.set_library(application, weights, up_to=last_id)
+        num_evicted = await tx.patterns.delete(
+            [record.id for record in records if record.id is not None and record.id not in kept]
+        )
+        await tx.fits.put(
+            FitRecord(
+                application=application,
+                fitted_at=now,
+                last_pattern_id=last_id,
+                num_patterns=len(recent),
+                kernel=library.kernel.to_document(),
+            )
+        )
+    return FitReport(
+        application=application,
+        num_runs=len(recent),
+        num_patterns=len(library),
+        num_evicted=num_evicted,
+        library_bytes=library_bytes,
+        kernel=library.kernel,
+        num_calls=len(samples),
+        has_length_model=has_model,
+    )
+
+
+def _compacted(
+    library: PatternLibrary, budget_bytes: int, by_silhouette: bool
+) -> tuple[PatternLibrary, int]:
+    """The fitted library within its budget, and the bytes that it takes."""
+    if not library:
+        return library, 0
+    sizes = {pattern.key: _size(pattern) for pattern in library.patterns}
+    mean_bytes = sum(sizes.values()) / len(sizes)
+    most = max(int(budget_bytes / mean_bytes), 1)
+    compact = library.fitted().compacted(most, by_silhouette=by_silhouette, seed=SEED)
+    return compact, sum(sizes[pattern.key] for pattern in compact.patterns)
+
+
+def _size(pattern: KeptPattern) -> int:
+    return len(encode_stages(pattern.stages))
+
+
+def _fit_lengths(samples: list[Sample], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fit(samples, seed=SEED).save(path)

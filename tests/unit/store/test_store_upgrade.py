@@ -1,0 +1,203 @@
+"""Databases of every earlier revision, with rows in them, come to the head and lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from sqlalchemy import Connection, MetaData, insert, inspect, select, text
+
+from store.records import CallKind, CallOutcome, EdgeRecord, PatternRecord, Status
+from store.schema import alembic_config
+from store.session import HEAD, open_store
+from tests.unit.store.store_places import connected
+from tests.unit.store.store_samples import NOON, a_call, a_full_run, a_pattern, a_run, a_step
+
+ANSWER = "b3:answer"
+LATER = datetime(2025, 6, 2, tzinfo=UTC)
+
+# What revision 0001 held of a few runs, a table after the one to which it refers.
+ROWS_OF_0001: dict[str, list[dict[str, Any]]] = {
+    "payloads": [
+        {
+            "hash": ANSWER,
+            "size": 6,
+            "media_type": "text/plain",
+            "encoding": "identity",
+            "data": b"answer",
+        }
+    ],
+    "runs": [
+        {
+            "id": run_id,
+            "flow": "research",
+            "status": "running",
+            "deadline_s": 60.25,
+            "started_at": NOON,
+            "engine": "vllm",
+            "model": "demo",
+            "policy": "calm",
+            "random_weights": True,
+            "process_id": 2**40,
+            "host": "grüße.example",
+            "attributes": {"question": "why?", "depth": [1, 2.5, None, {"deep": True}]},
+        }
+        for run_id in ("run-1", "run-2")
+    ],
+    "steps": [
+        {
+            "run_id": "run-1",
+            "path": "plan",
+            "name": "plan",
+            "status": "running",
+            "started_s": 0.125,
+        }
+    ],
+    "calls": [
+        {
+            "run_id": "run-1",
+            "node": node,
+            "kind": "llm",
+            "identity": "demo/plan",
+            "step_path": "plan",
+            "stage": 0,
+            "status": "completed",
+            "started_s": 0.25,
+            "finished_s": 1.5,
+            "output_tokens": 12,
+            "output_payload": ANSWER,
+        }
+        for node in (0, 1)
+    ],
+    "edges": [{"run_id": "run-1", "parent": 0, "child": 1}],
+    "patterns": [
+        {
+            "id": 2,
+            "application": "research",
+            "run_id": "run-1",
+            "document": b"\x00\xff pattern",
+            "codec_version": 1,
+            "weight": 1.0,
+            "created_at": NOON,
+        },
+        {
+            "id": 5,
+            "application": "coding",
+            "run_id": None,
+            "document": b"",
+            "codec_version": 1,
+            "weight": 0.5,
+            "created_at": LATER,
+        },
+    ],
+}
+
+
+def at_0001(store_url: str) -> None:
+    """Make a database of that revision, with rows."""
+    config = alembic_config()
+    with connected(store_url) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        tables = MetaData()
+        tables.reflect(connection)
+        for name, rows in ROWS_OF_0001.items():
+            connection.execute(insert(tables.tables[name]), rows)
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT setval('patterns_id_seq', 5)"))
+
+
+def contents(connection: Connection) -> dict[str, Sequence[Any]]:
+    """Every row of every table, in whatever columns it has."""
+    tables = MetaData()
+    tables.reflect(connection)
+    return {
+        name: sorted(connection.execute(select(table)).all(), key=repr)
+        for name, table in tables.tables.items()
+    }
+
+
+async def test_a_store_of_revision_0001_keeps_every_row(store_url: str) -> None:
+    at_0001(store_url)
+    async with await open_store(store_url) as store, store.reading() as tx:
+        runs = {run.id: run for run in await tx.runs.newest()}
+        assert runs == {name: a_full_run(name, started_at=NOON) for name in ("run-1", "run-2")}
+        assert list(await tx.journal.of_run("run-1")) == [a_step()]
+        ended: dict[str, Any] = {
+            "status": Status.COMPLETED,
+            "finished_s": 1.5,
+            "output_tokens": 12,
+            "output_payload": ANSWER,
+        }
+        assert list(await tx.calls.of_run("run-1")) == [a_call(0, **ended), a_call(1, **ended)]
+        assert list(await tx.calls.edges_of_run("run-1")) == [EdgeRecord("run-1", 0, 1)]
+        assert (await tx.payloads.describe(ANSWER)).size == 6
+        assert list(await tx.patterns.get([2, 5])) == [
+            a_pattern(id=2, run_id="run-1", weight=1.0, uses=0.0, used_at=NOON),
+            PatternRecord("coding", b"", 1, LATER, weight=0.5, id=5, uses=0.0, used_at=LATER),
+        ]
+        assert list(await tx.fits.all()) == []
+        assert list(await tx.stages.of_run("run-1")) == []
+        assert list(await tx.calls.length_samples("research", limit=9)) == []
+
+
+async def test_a_store_of_revision_0001_goes_on_where_it_was(store_url: str) -> None:
+    """Old patterns are the library until the first fit, and no id is given twice."""
+    at_0001(store_url)
+    async with await open_store(store_url) as store, store.transaction() as tx:
+        library = await tx.patterns.of_application("research", in_library=True)
+        assert [pattern.id for pattern in library] == [2]
+        assert await tx.patterns.add(a_pattern(run_id="run-2")) == 6
+        await tx.runs.add(a_run("run-3"))
+        await tx.calls.start(a_call(2, kind=CallKind.TOOL), parents=[0, 1])
+        await tx.calls.finish("run-1", 2, CallOutcome(Status.COMPLETED, 2.0))
+        assert await tx.patterns.count_by_application() == {"coding": 1, "research": 2}
+
+
+def test_no_reference_dangles_after_an_upgrade(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.sqlite'}"
+    at_0001(url)
+    with connected(url) as connection:
+        config = alembic_config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    with connected(url) as connection:
+        assert connection.execute(text("PRAGMA foreign_key_check")).all() == []
+        assert connection.execute(text("PRAGMA integrity_check")).all() == [("ok",)]
+
+
+async def test_an_upgrade_that_fails_at_its_end_leaves_the_rows_as_they_were(
+    store_url: str,
+) -> None:
+    at_0001(store_url)
+    with connected(store_url) as connection:
+        connection.execute(text("CREATE TABLE stages (mine TEXT)"))  # the last one of the head
+    with connected(store_url) as connection:
+        before = contents(connection)
+    with pytest.raises(Exception, match="stages"):
+        await open_store(store_url)
+    with connected(store_url) as connection:
+        assert contents(connection) == before
+        connection.execute(text("DROP TABLE stages"))
+    async with await open_store(store_url):
+        pass
+    with connected(store_url) as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == HEAD
+
+
+def test_going_back_to_revision_0001_keeps_its_rows(store_url: str) -> None:
+    at_0001(store_url)
+    with connected(store_url) as connection:
+        before = contents(connection)
+    config = alembic_config()
+    with connected(store_url) as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+        command.downgrade(config, "0001")
+    with connected(store_url) as connection:
+        assert contents(connection) == before
+        assert "stages" not in inspect(connection).get_table_names()
