@@ -13,8 +13,9 @@ import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from orchestrator.fitting import fit_application
+from orchestrator.fitting import BUDGET_BYTES, FitReport, Progress, fit_application
 from orchestrator.models import model_file, models_folder
+from serving.errors import ModelNotSaved
 from store.session import open_store
 
 logger = logging.getLogger("orchestrate")
@@ -58,20 +59,46 @@ class BackgroundFit:
             self._running.remove(process_id)
 
 
-async def fit_alone(store_url: str, application: str) -> bool:
-    """Fit an application, unless somebody does; whether it was done."""
+async def fit_alone(
+    store_url: str,
+    application: str,
+    *,
+    budget_bytes: int = BUDGET_BYTES,
+    by_silhouette: bool = False,
+    progress: Progress = lambda message: None,
+) -> FitReport | None:
+    """Fit an application, and say what came of it; None where somebody else is fitting it.
+
+    Args:
+        budget_bytes, by_silhouette, progress: as `fit_application` takes them.
+    Raises:
+        StoreError: the store cannot be read or written.
+        ModelNotSaved: the folder of the length models cannot be written.
+    """
     from filelock import FileLock, Timeout
 
     models = models_folder(store_url)
-    models.mkdir(parents=True, exist_ok=True)
     lock = FileLock(model_file(models, application).with_suffix(".lock"))
     try:
-        with lock.acquire(timeout=0):
-            async with await open_store(store_url) as store:
-                await fit_application(store, application, models=models, now=datetime.now(UTC))
-            return True
+        models.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
     except Timeout:
-        return False
+        return None
+    except OSError as cause:
+        raise ModelNotSaved(str(models), cause.strerror or str(cause)) from cause
+    try:
+        async with await open_store(store_url) as store:
+            return await fit_application(
+                store,
+                application,
+                models=models,
+                now=datetime.now(UTC),
+                budget_bytes=budget_bytes,
+                by_silhouette=by_silhouette,
+                progress=progress,
+            )
+    finally:
+        lock.release()
 
 
 def main() -> None:

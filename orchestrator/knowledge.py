@@ -146,7 +146,7 @@ def learned(
     model = None if models is None else load_lengths(models, application)
     return Knowledge(
         application=application,
-        library=PatternLibrary(kept, _kernel_of(fit)),
+        library=PatternLibrary(kept, kernel_of(fit)),
         analyzer=RequestAnalyzer.replay(samples, model),
         runs=_runs_of(records),
         newest_id=max((_id_of(record) for record in records), default=0),
@@ -200,7 +200,8 @@ def _with_newer(known: Knowledge, records: Sequence[PatternRecord]) -> Knowledge
     )
 
 
-def _kernel_of(fit: FitRecord | None) -> StageKernel:
+def kernel_of(fit: FitRecord | None) -> StageKernel:
+    """The kernel that a fit chose; the default before the first, and where it cannot be read."""
     if fit is None:
         return DEFAULT_KERNEL
     try:

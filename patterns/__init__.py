@@ -1,54 +1,101 @@
 """Patterns of past runs: what they called, how long it took, and what it says of a live one."""
 
+from patterns.amortization import (
+    Formulation,
+    accumulated_shares,
+    amortized_s,
+    share_of,
+    stage_deadlines_s,
+)
+from patterns.clustering import Clustering, cluster, cluster_by_silhouette
 from patterns.codec import CODEC_VERSION, decode, decode_stages, encode, encode_stages
 from patterns.errors import (
     CodecError,
+    CorruptKernel,
     CorruptPattern,
     CyclicGraph,
+    InvalidBandwidth,
     InvalidEdge,
     InvalidNode,
     InvalidPrefix,
+    InvalidShare,
     InvalidStage,
     MissingAttribute,
     NotDirected,
+    NothingToCluster,
     PatternError,
     PatternTooLarge,
+    ShapeMismatch,
     UnknownVersion,
     WrongAttribute,
     WrongView,
 )
+from patterns.features import Outlook, PatternTable, tabulate
+from patterns.fitting import fit_kernel
 from patterns.graph import PatternGraph, from_networkx
+from patterns.kernel import StageKernel, distances, gaussian_kernel, similarities
+from patterns.library import CAPACITY, KeptPattern, PatternLibrary
+from patterns.matching import BEST_K, Estimate, LiveMatch, Match, Matcher
 from patterns.nodes import Kind, LlmNode, Node, ToolNode
 from patterns.stages import CallCount, Stage, next_stage, stage_depths
 
 __all__ = [
+    "BEST_K",
+    "CAPACITY",
     "CODEC_VERSION",
     "CallCount",
+    "Clustering",
     "CodecError",
+    "CorruptKernel",
     "CorruptPattern",
     "CyclicGraph",
+    "Estimate",
+    "Formulation",
+    "InvalidBandwidth",
     "InvalidEdge",
     "InvalidNode",
     "InvalidPrefix",
+    "InvalidShare",
     "InvalidStage",
+    "KeptPattern",
     "Kind",
+    "LiveMatch",
     "LlmNode",
+    "Match",
+    "Matcher",
     "MissingAttribute",
     "Node",
     "NotDirected",
+    "NothingToCluster",
+    "Outlook",
     "PatternError",
     "PatternGraph",
+    "PatternLibrary",
+    "PatternTable",
     "PatternTooLarge",
+    "ShapeMismatch",
     "Stage",
+    "StageKernel",
     "ToolNode",
     "UnknownVersion",
     "WrongAttribute",
     "WrongView",
+    "accumulated_shares",
+    "amortized_s",
+    "cluster",
+    "cluster_by_silhouette",
     "decode",
     "decode_stages",
+    "distances",
     "encode",
     "encode_stages",
+    "fit_kernel",
     "from_networkx",
+    "gaussian_kernel",
     "next_stage",
+    "share_of",
+    "similarities",
+    "stage_deadlines_s",
     "stage_depths",
+    "tabulate",
 ]

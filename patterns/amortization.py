@@ -61,7 +61,9 @@ def stage_deadlines_s(shares: Sequence[float], deadline_s: float) -> tuple[float
 
 
 def amortized_s(left_s: float, *, share_before: float, share: float) -> float:
-    """Seconds that a stage gets of those really left, within (0, left_s] where any are left.
+    """Seconds that a stage gets of those really left, at most left_s where any are left.
+
+    Above 0 then, unless share equals share_before: a stage of no share of its own gets nothing.
 
     Args:
         left_s: seconds until the run's deadline; below 0 past it, and then so is the result.

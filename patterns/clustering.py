@@ -46,12 +46,15 @@ def cluster(distances: Floats, num_clusters: int, *, seed: int = 0) -> Clusterin
         return Clustering(tuple(range(num)), (1,) * num)
     import kmedoids
 
-    found = kmedoids.fasterpam(distances, num_clusters, random_state=seed)
+    # One thread: more of them add up in another order, and so could choose otherwise.
+    found = kmedoids.fasterpam(distances, num_clusters, random_state=seed, n_cpu=1)
     return _clustering(distances, np.asarray(found.medoids, dtype=np.int64))
 
 
 def cluster_by_silhouette(distances: Floats, most: int, *, seed: int = 0) -> Clustering:
     """The same with the number of clusters, up to `most`, whose medoid silhouette is best.
+
+    Of equally good numbers the smallest.
 
     Raises:
         NothingToCluster: there are no patterns, or `most` is below 1.
@@ -59,12 +62,27 @@ def cluster_by_silhouette(distances: Floats, most: int, *, seed: int = 0) -> Clu
     num = len(distances)
     if num < 1 or most < 1:
         raise NothingToCluster(most, num)
-    if num <= 3 or most < 2:  # a silhouette compares two clusters at the least
-        return cluster(distances, min(most, num), seed=seed)
-    import kmedoids
+    tried = [cluster(distances, number, seed=seed) for number in range(1, min(most, num) + 1)]
+    return max(tried, key=lambda found: _silhouette(distances, found))
 
-    found = kmedoids.dynmsc(distances, min(most, num - 1), 2, random_state=seed)
-    return _clustering(distances, np.asarray(found.medoids, dtype=np.int64))
+
+def _silhouette(distances: Floats, found: Clustering) -> float:
+    """Mean over all patterns of 1 - a / b, a to the nearest medoid and b to the next, in [0, 1].
+
+    What is alone in its cluster counts 0, and so does what is as near to two medoids: otherwise
+    it would always be best to make every pattern a cluster of its own.
+
+    Source: Lenssen and Schubert (2022), section 3 (medoid silhouette); Rousseeuw (1987),
+    Silhouettes, section 2 (a cluster of one).
+    """
+    if len(found.medoids) < 2:
+        return 0.0
+    to_medoids = distances[:, list(found.medoids)]
+    own, other = np.sort(to_medoids, axis=1)[:, :2].T
+    width = np.where(other > own, 1.0 - own / np.where(other > 0, other, 1.0), 0.0)
+    alone = [row for row, size in zip(found.medoids, found.members, strict=True) if size == 1]
+    width[alone] = 0.0
+    return float(width.mean())
 
 
 def _clustering(distances: Floats, medoids: np.ndarray) -> Clustering:

@@ -28,6 +28,7 @@ SAMPLE = 200
 
 _GRID = (0.25, 0.5, 1.0, 2.0, 4.0, math.inf)  # in units of each attribute's spread
 _ROUNDS = 2
+_WORTHWHILE = 0.99  # what lowers the error by less is chance, and no reason for another width
 _ELAPSED, _STAGE, _REST, _SHARE = (
     Outlook._fields.index(field) for field in ("elapsed_s", "stage_s", "rest_s", "share")
 )
@@ -61,7 +62,7 @@ def fit_kernel(table: PatternTable, *, best: int = BEST_K) -> StageKernel:
             for width in _GRID:
                 tried = [*widths[:place], width, *widths[place + 1 :]]
                 error = _error(steps, tried, spread, best) if width != widths[place] else least
-                if error < least:
+                if error < least * _WORTHWHILE:
                     least, widths = error, tried
         if tuple(widths) == before:
             break

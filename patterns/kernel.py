@@ -44,9 +44,10 @@ def gaussian_kernel(left: Floats, right: Floats, *, bandwidth: float) -> Floats:
         raise ShapeMismatch(left.shape, right.shape)
     if not bandwidth > 0:
         raise InvalidBandwidth("bandwidth", bandwidth)
-    # Divided first: a small bandwidth squared would be 0.
-    apart = (left[:, None, :] - right[None, :, :]) / bandwidth
-    similarity: Floats = np.exp(-0.5 * np.square(apart).sum(axis=2))
+    # Divided first: a small bandwidth squared would be 0. What overflows is infinitely far apart.
+    with np.errstate(over="ignore"):
+        apart = (left[:, None, :] - right[None, :, :]) / bandwidth
+        similarity: Floats = np.exp(-0.5 * np.square(apart).sum(axis=2))
     return similarity
 
 
@@ -74,7 +75,8 @@ class StageKernel:
     def precision(self) -> Floats:
         """Shape (3,): one over each bandwidth, squared; finite, however small the bandwidth."""
         floor = 1e-6
-        return np.array([1.0 / max(width, floor) ** 2 for width in self.bandwidths])
+        # Divided first: a great bandwidth squared would overflow.
+        return np.array([(1.0 / max(width, floor)) ** 2 for width in self.bandwidths])
 
     def squared_distances(self, stages: Floats, stage: Floats) -> Floats:
         """Of n stages from one, all as features: shapes (n, 3) and (3,) to (n,)."""
@@ -102,7 +104,7 @@ class StageKernel:
                 raise CorruptKernel(f"version {document['version']!r}, not {KERNEL_VERSION}")
             widths = [document["bandwidths"][name] for name in ATTRIBUTES]
             return cls(tuple(math.inf if width is None else float(width) for width in widths))
-        except (KeyError, TypeError, ValueError, InvalidBandwidth) as cause:
+        except (KeyError, TypeError, ValueError, OverflowError, InvalidBandwidth) as cause:
             raise CorruptKernel(f"{type(cause).__name__}: {cause}") from cause
 
 

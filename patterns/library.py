@@ -111,7 +111,8 @@ class PatternLibrary:
             is_hot = idle_s <= HOT_S
             return is_hot, decayed(pattern.uses, idle_s), pattern.used_at_s, pattern.key
 
-        kept = {pattern.key for pattern in sorted(self.patterns, key=worth)[-capacity:]}
+        worthiest = sorted(self.patterns, key=worth, reverse=True)
+        kept = {pattern.key for pattern in worthiest[:capacity]}
         return self._with([pattern for pattern in self.patterns if pattern.key in kept])
 
     def fitted(self) -> PatternLibrary:

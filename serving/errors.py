@@ -170,6 +170,80 @@ class ModelNotServed(ServingError):
         return f"{url} does not serve {model!r}; it serves {', '.join(served) or 'no model'}"
 
 
+class CorruptFeatures(ServingError):
+    """The recorded features of a call are damaged; that call cannot be learned from."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"recorded features of a call cannot be read: {self.args[0]}"
+
+
+class UnknownFeaturesVersion(ServingError):
+    """The features of a call were recorded by another version of this program."""
+
+    def __init__(self, found: int, known: int) -> None:
+        super().__init__(found, known)
+
+    def __str__(self) -> str:
+        return "recorded features of a call have version {}, this program reads {}".format(
+            *self.args
+        )
+
+
+class TooFewSamples(ServingError):
+    """Too few finished calls to learn from; run the application more, nothing is broken."""
+
+    def __init__(self, found: int, needed: int) -> None:
+        super().__init__(found, needed)
+
+    def __str__(self) -> str:
+        return "{} finished calls are too few to learn answer lengths from; {} are needed".format(
+            *self.args
+        )
+
+
+class CorruptModel(ServingError):
+    """A saved length model is damaged or was never one; fit it again."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+
+    def __str__(self) -> str:
+        return "{} is no sound length model ({}); fit it again".format(*self.args)
+
+
+class UnknownModelVersion(ServingError):
+    """A saved length model was written by another version of this program; fit it again."""
+
+    def __init__(self, path: str, found: int, known: int) -> None:
+        super().__init__(path, found, known)
+
+    def __str__(self) -> str:
+        return "{} has model version {}, this program reads {}; fit it again".format(*self.args)
+
+
+class ModelNotSaved(ServingError):
+    """A length model could not be written; the one that stood there before is unharmed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+
+    def __str__(self) -> str:
+        return "cannot write the length model {}: {}".format(*self.args)
+
+
+class ModelUnreadable(ServingError):
+    """A saved length model cannot be opened: it is missing, or the rights to read it are."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+
+    def __str__(self) -> str:
+        return "cannot read the length model {}: {}".format(*self.args)
+
+
 # A dropped request leaves the engine as an aborted one whose stop reason carries the error: it is
 # the one field that vLLM passes unchanged from its scheduler to callers, in process and over HTTP.
 _DROPPED = "slo_dropped: "

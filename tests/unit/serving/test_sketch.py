@@ -1,5 +1,8 @@
 """LengthSketch: an honest bound that follows what has been generated."""
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -81,12 +84,59 @@ def test_the_bound_is_the_conditional_quantile(
 
 
 @law
+@given(
+    st.lists(st.integers(1, 900), min_size=7, max_size=7),
+    st.floats(0.05, 0.95),
+    st.integers(0, 3000),
+)
+def test_beyond_the_last_quantile_the_tail_decays_as_it_did_before_it(
+    gaps: list[int], level: float, beyond: int
+) -> None:
+    """A fifth of what exceeds the 0.95 quantile exceeds the 0.99 quantile, and so on."""
+    sketch = LengthSketch(tuple(float(sum(gaps[: index + 1])) for index in range(7)))
+    generated = int(sketch.tokens[-1]) + beyond
+    more = gaps[-1] * math.log(1 - level) / math.log(0.2)
+    assert sketch.upper(level, generated=generated) == pytest.approx(generated + max(more, 1))
+
+
+@law
 @given(plausible, levels, st.integers(0, 1000))
-def test_beyond_the_last_quantile_only_the_next_token_is_certain(
+def test_beyond_an_atom_only_the_next_token_is_certain(
     sketch: LengthSketch, level: float, beyond: int
 ) -> None:
-    generated = int(sketch.tokens[-1]) + beyond
-    assert sketch.upper(level, generated=generated) == generated + 1
+    atom = LengthSketch((*sketch.tokens[:-2], sketch.tokens[-1], sketch.tokens[-1]))
+    generated = int(atom.tokens[-1]) + beyond
+    assert atom.upper(level, generated=generated) == generated + 1
+
+
+@law
+@given(st.integers(1, 900), st.floats(0.9901, 0.999), st.integers(0, 6))
+def test_the_tail_begins_where_the_last_quantile_is(gap: int, level: float, generated: int) -> None:
+    sketch = LengthSketch((7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 12.0 + gap))
+    bound = sketch.upper(level, generated=generated)
+    assert bound > sketch.upper(0.99, generated=generated)
+    survival = 0.01 * 0.2 ** ((bound - sketch.tokens[-1]) / gap)
+    reached = distribution(sketch, generated)
+    assert survival == pytest.approx((1 - level) * (1 - reached))
+
+
+@law
+@given(sketches(), levels, st.integers(0, 2**53))
+def test_a_bound_is_a_finite_number(sketch: LengthSketch, level: float, generated: int) -> None:
+    assert math.isfinite(sketch.upper(level, generated=generated))
+
+
+@law
+@given(st.lists(st.integers(0, 4000), min_size=1, max_size=200))
+def test_the_sketch_of_samples_is_their_quantiles(lengths: list[int]) -> None:
+    expected = np.quantile(lengths, LENGTH_LEVELS)
+    assert LengthSketch.of(lengths).tokens == pytest.approx(tuple(expected))
+
+
+@pytest.mark.parametrize("lengths", [[], [-1.0], [float("nan")], [1.0, float("inf")]])
+def test_what_is_no_sample_has_no_sketch(lengths: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"length|quantile"):
+        LengthSketch.of(lengths)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 1.5, float("nan")])

@@ -1,0 +1,71 @@
+"""LengthDistribution: every length that an answer may have, with weights, and bounds beyond."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class LengthDistribution:
+    """A weighted set of output lengths and its quantile function, linear between neighbours.
+
+    The quantile function is the one of quantile-forest and of `numpy.quantile`: length i of n,
+    in order, each repeated as often as it weighs, stands at level i / (n - 1). Levels beyond 0
+    and 1 go on geometrically, so that a calibration can also answer for what never came before:
+    quantile(1 + x) is exp(x) times the longest length, quantile(-x) is exp(-x) times the shortest
+    (both counted from -1, so that 0 is no special case).
+
+    Args:
+        scaled: shape (n,), log(1 + tokens), strictly ascending.
+        counts: shape (n,), how often each occurs; whole, at least 1.
+    """
+
+    __slots__ = ("_below", "_last", "_scaled")
+
+    def __init__(self, scaled: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
+        self._scaled = scaled
+        self._below = np.cumsum(counts)
+        self._last = int(self._below[-1]) - 1
+
+    @classmethod
+    def of(cls, ordered: Sequence[int]) -> LengthDistribution:
+        """The distribution of these lengths, in tokens, shortest first; at least one."""
+        lengths, counts = np.unique(np.asarray(ordered, dtype=np.float64), return_counts=True)
+        return cls(np.log1p(lengths), counts)
+
+    def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
+        """Tokens at these levels; shape (len(levels),). Any finite level has an answer."""
+        wanted = np.asarray(levels, dtype=np.float64)
+        inside = np.clip(wanted, 0.0, 1.0)
+        ranks = inside * self._last
+        lows = np.floor(ranks)
+        left = self._scaled[np.searchsorted(self._below, lows, side="right")]
+        highs = np.minimum(lows + 1.0, self._last)
+        right = self._scaled[np.searchsorted(self._below, highs, side="right")]
+        tokens = np.expm1(left + (ranks - lows) * (right - left) + wanted - inside)
+        # Logarithms must not turn a bound of 1024 into 1023.9999999: an answer of 1024 meets it.
+        rounded: NDArray[np.float64] = np.round(np.maximum(tokens, 0.0), 6)
+        return rounded
+
+    def level(self, tokens: float) -> float:
+        """The lowest level whose quantile is at least this length: the inverse of `quantiles`.
+
+        With atoms it is the probability of strictly less, so an answer that ends at max_tokens
+        counts as covered by every bound that reaches max_tokens, and by no other.
+        """
+        scaled = math.log1p(tokens)
+        index = int(np.searchsorted(self._scaled, scaled, side="left"))
+        if index == len(self._scaled):
+            return 1.0 + scaled - float(self._scaled[-1])
+        if index == 0:
+            return min(0.0, scaled - float(self._scaled[0]))
+        high, low = float(self._scaled[index]), float(self._scaled[index - 1])
+        return (int(self._below[index - 1]) - 1 + (scaled - low) / (high - low)) / self._last
+
+    def probability(self, tokens: float) -> float:
+        """The share of the weight at or below this length."""
+        index = int(np.searchsorted(self._scaled, math.log1p(tokens), side="right"))
+        return int(self._below[index - 1]) / (self._last + 1) if index else 0.0

@@ -1,0 +1,87 @@
+"""What past runs taught reaches the scheduler of the real engine with each call."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from agents.deep_research.pipeline import deep_research
+from agents.tools.corpus import Corpus
+from orchestrator import Runtime, flow, gather, llm, step
+from orchestrator.deadlines import LEARNED
+from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.view import Plan, RequestView, StepView
+from store.session import Store, open_store
+from tests.unit.agents.deep_research_samples import QUESTION, open_corpus
+
+RUNS = 10
+
+
+@step
+async def section(number: int) -> str:
+    return await llm(f"Section {number}", max_tokens=8)
+
+
+@flow(deadline="5m")
+async def paper() -> None:
+    await llm("An outline", max_tokens=8)
+    await gather(*(section(number) for number in range(3)))
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with await open_store(f"sqlite:///{tmp_path / 'runs.db'}") as opened:
+        yield opened
+
+
+async def test_the_scheduler_sees_learned_deadlines_lengths_and_what_is_to_come(
+    engine: EmbeddedEngine, store: Store
+) -> None:
+    runtime = Runtime(engine, store)
+    for _ in range(RUNS):
+        result = await runtime.run(paper)
+    assert {stage.source for stage in result.stages} == {LEARNED}
+    seen: dict[str, RequestView] = {}
+
+    def watch(view: StepView) -> Plan:
+        seen.update({request.request_id: request for request in view.requests})
+        return decide(view)
+
+    scheduler = await engine.call(scheduler_of)
+    decide = scheduler._decide
+    scheduler._decide = watch
+    try:
+        result = await runtime.run(paper)
+    finally:
+        scheduler._decide = decide
+    outline, *sections = sorted(seen.values(), key=lambda request: request.slo.stage)
+    assert len(sections) == 3
+    assert outline.slo.future is not None
+    assert outline.slo.future.calls == pytest.approx(3)
+    assert outline.slo.deadline_s is not None
+    assert outline.slo.deadline_s < 300.0
+    for request in sections:
+        assert request.slo.stage_calls == 3
+        assert request.slo.length is not None
+        assert request.remaining_tokens() <= 8
+        assert request.slo.future is not None
+        assert request.slo.future.calls == 0
+
+
+async def test_deep_research_learns_to_divide_its_deadline(
+    engine: EmbeddedEngine, store: Store, tmp_path: Path
+) -> None:
+    """From some run on each stage is one that a past run had: its sub-deadline is learned."""
+    runtime = Runtime(engine, store)
+    corpus: Corpus = open_corpus(tmp_path)
+    learned = []
+    for number in range(RUNS):
+        research = deep_research.options(deadline="5m")
+        result = await runtime.run(research, f"{QUESTION} ({number})", corpus, rounds=1)
+        learned.append({stage.source for stage in result.stages} == {LEARNED})
+        due_s = [stage.sub_deadline_s for stage in result.stages]
+        assert due_s == sorted(due_s, key=lambda at_s: at_s or 0.0)
+    assert not learned[0]
+    assert learned[-1]

@@ -1,0 +1,36 @@
+"""A process that fits an application and kills itself at a point that is named."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+from orchestrator import fitting
+from orchestrator.background import fit_alone
+from store.fits import Fits
+from store.patterns import Patterns
+
+POINTS = {
+    "reading": (fitting, "kept_patterns"),
+    "clustering": (fitting, "_compacted"),
+    "lengths": (fitting, "fit"),
+    "renaming": (os, "replace"),
+    "library": (Patterns, "set_library"),
+    "evicting": (Patterns, "delete"),
+    "recording": (Fits, "put"),
+}
+"""What is about to be called when the process ends."""
+
+
+def die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    place, name = POINTS[sys.argv[1]]
+    assert hasattr(place, name)
+    setattr(place, name, die)
+    asyncio.run(fit_alone(sys.argv[2], sys.argv[3]))

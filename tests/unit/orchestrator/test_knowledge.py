@@ -1,0 +1,299 @@
+"""What one run leaves, the next one knows: in this process, in another, and after damage."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from orchestrator import Runtime, flow, gather, llm, step, tool
+from orchestrator.deadlines import FALLBACK, LEARNED
+from orchestrator.knowledge import Learner
+from orchestrator.models import model_file, models_folder
+from orchestrator.testing import ScriptedEngine
+from serving.generation import GenerationRequest
+from serving.slo import SloKind
+from store.records import CallKind, FitRecord, PatternRecord, StageRecord
+from store.session import Store
+from tests.unit.orchestrator.orchestrator_samples import (
+    recorded,
+    scripted_runtime,
+    store_url,
+)
+
+
+@step
+async def plan() -> str:
+    return await llm("what is to be done?", max_tokens=50)
+
+
+@step
+async def work(number: int) -> str:
+    return await llm(f"do part {number}", max_tokens=50)
+
+
+@tool
+async def search() -> None:
+    """Takes no time."""
+
+
+@flow(deadline="1h", stages=2)
+async def usual() -> None:
+    await plan()
+    await gather(*(work(number) for number in range(3)))
+
+
+@flow(name="usual", deadline="1h")
+async def unusual() -> None:
+    await plan()
+    await search()
+    await plan()
+
+
+async def stages_of(store: Store, run_id: str) -> list[StageRecord]:
+    async with store.reading() as tx:
+        return list(await tx.stages.of_run(run_id))
+
+
+async def test_the_first_run_is_divided_evenly_and_the_second_like_the_first(
+    runtime: Runtime,
+) -> None:
+    first, second = [await runtime.run(usual) for _ in range(2)]
+    assert [stage.source for stage in first.stages] == [FALLBACK, FALLBACK]
+    assert [stage.source for stage in second.stages] == [LEARNED, LEARNED]
+    before, after = [await stages_of(runtime.store, run.run_id) for run in (first, second)]
+    assert [(stage.share, stage.matches) for stage in before] == [(None, ()), (None, ())]
+    assert [stage.num_candidates for stage in after] == [1, 1]
+    assert [[match.run_id for match in stage.matches] for stage in after] == [[first.run_id]] * 2
+    assert after[-1].share == 1.0
+    assert after[-1].sub_deadline_s == pytest.approx(3600.0)
+
+
+async def test_what_is_recorded_of_a_stage_is_what_its_calls_were_promised(
+    runtime: Runtime,
+) -> None:
+    for _ in range(3):
+        result = await runtime.run(usual)
+    found = await recorded(runtime.store, result.run_id)
+    stages = await stages_of(runtime.store, result.run_id)
+    assert [stage.stage for stage in stages] == [0, 1]
+    for call in found.calls:
+        stage = stages[call.stage]
+        assert (call.sub_deadline_s, call.deadline_source) == (stage.sub_deadline_s, stage.source)
+        assert stage.began_s <= call.started_s
+    assert [(stage.stage, stage.sub_deadline_s) for stage in result.stages] == [
+        (stage.stage, stage.sub_deadline_s) for stage in stages
+    ]
+
+
+async def test_a_run_that_does_something_else_is_like_none_from_there_on(
+    runtime: Runtime,
+) -> None:
+    await runtime.run(usual)
+    result = await runtime.run(unusual)
+    assert [stage.source for stage in result.stages] == [LEARNED, FALLBACK, FALLBACK]
+    again = await runtime.run(unusual)
+    assert [stage.source for stage in again.stages] == [LEARNED] * 3
+
+
+async def test_runs_of_another_flow_teach_nothing(runtime: Runtime) -> None:
+    await runtime.run(usual)
+    result = await runtime.run(flow(deadline="1h", name="other")(usual.body))
+    assert {stage.source for stage in result.stages} == {FALLBACK}
+
+
+async def test_a_run_that_failed_leaves_nothing_to_learn_from(runtime: Runtime) -> None:
+    async def fails() -> None:
+        await plan()
+        raise RuntimeError
+
+    failing = flow(deadline="1h")(fails)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            await runtime.run(failing)
+    async with runtime.store.reading() as tx:
+        assert await tx.patterns.of_application("fails") == []
+
+
+async def test_another_process_knows_what_this_one_recorded(tmp_path: Path) -> None:
+    """Also while it has runs of its own: each run begins with all that ended before."""
+    async with scripted_runtime(tmp_path) as one, scripted_runtime(tmp_path) as two:
+        first = await one.run(usual)
+        second = await two.run(usual)
+        third = await one.run(usual)
+        matches = [await stages_of(one.store, run.run_id) for run in (second, third)]
+    assert {match.run_id for match in matches[0][0].matches} == {first.run_id}
+    assert {match.run_id for match in matches[1][0].matches} == {first.run_id, second.run_id}
+
+
+async def test_each_past_run_that_served_is_used_once_a_run(runtime: Runtime) -> None:
+    for _ in range(3):
+        await runtime.run(usual)
+    async with runtime.store.reading() as tx:
+        newest_first = await tx.patterns.of_application("usual")
+    uses = [pattern.uses for pattern in newest_first]
+    assert uses == pytest.approx([0.0, 1.0, 2.0], abs=1e-3)
+
+
+def requests_of(runtime: Runtime) -> list[GenerationRequest]:
+    assert isinstance(runtime.engine, ScriptedEngine)
+    return runtime.engine.requests
+
+
+async def test_answers_are_bounded_once_a_step_has_answered_often_enough(
+    runtime: Runtime,
+) -> None:
+    for _ in range(6):
+        result = await runtime.run(usual)
+    assert requests_of(runtime)[0].slo.length is None
+    last = requests_of(runtime)[-1].slo.length
+    assert last is not None
+    assert last.upper(0.9) == 3  # "all is well"
+    found = await recorded(runtime.store, result.run_id)
+    bounds = {call.identity: (call.bound_source, call.length_bound) for call in found.calls}
+    assert bounds == {"script:plan": ("limit", None), "script:work": ("step", 3.0)}
+    async with runtime.store.reading() as tx:
+        samples = await tx.calls.length_samples("usual", limit=100)
+    assert len(samples) == 24
+    assert {sample.output_tokens for sample in samples} == {3}
+
+
+async def test_the_history_of_a_step_outlives_the_process(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+        for _ in range(4):
+            await runtime.run(usual)
+    async with scripted_runtime(tmp_path) as runtime:
+        await runtime.run(usual)
+        assert requests_of(runtime)[-1].slo.length is not None
+
+
+async def test_calls_carry_the_rest_of_the_run(runtime: Runtime) -> None:
+    for _ in range(2):
+        await runtime.run(usual)
+    slo = requests_of(runtime)[4].slo
+    assert slo.kind is SloKind.COMPOUND
+    assert slo.future is not None
+    assert slo.future.calls == 3
+    assert slo.future.decode_tokens == 9
+
+
+async def test_no_prompt_can_be_read_from_what_is_kept_of_a_call(runtime: Runtime) -> None:
+    await runtime.run(usual)
+    async with runtime.store.reading() as tx:
+        [run] = await tx.runs.newest()
+        calls = await tx.calls.of_run(run.id)
+    for call in calls:
+        assert call.kind is CallKind.LLM
+        assert call.features is not None
+        assert len(call.features) < 64
+        assert b"part" not in call.features
+        assert b"done" not in call.features
+
+
+async def test_a_damaged_pattern_is_left_out_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+        first = await runtime.run(usual)
+        async with runtime.store.transaction() as tx:
+            await tx.patterns.add(PatternRecord("usual", b"damaged", 1, datetime.now(UTC)))
+    async with scripted_runtime(tmp_path) as runtime:
+        with caplog.at_level(logging.WARNING, logger="orchestrate"):
+            result = await runtime.run(usual)
+        stages = await stages_of(runtime.store, result.run_id)
+    assert {match.run_id for match in stages[0].matches} == {first.run_id}
+    assert "cannot be learned from" in caplog.text
+
+
+async def test_a_kernel_that_is_none_is_left_out_and_said(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    await runtime.run(usual)
+    fit = FitRecord("usual", datetime.now(UTC), 1, 1, {"version": 99})
+    async with runtime.store.transaction() as tx:
+        await tx.fits.put(fit)
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        result = await runtime.run(usual)
+    assert {stage.source for stage in result.stages} == {LEARNED}
+    assert "kernel" in caplog.text
+
+
+async def test_a_damaged_length_model_is_left_out_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = model_file(models_folder(store_url(tmp_path)), "usual")
+    path.parent.mkdir()
+    path.write_bytes(b"no model")
+    async with scripted_runtime(tmp_path) as runtime:
+        with caplog.at_level(logging.WARNING, logger="orchestrate"):
+            await runtime.run(usual)
+    assert str(path) in caplog.text
+
+
+async def test_an_application_is_fitted_after_so_many_runs_and_no_sooner(
+    runtime: Runtime,
+) -> None:
+    started: list[str] = []
+
+    class Watch:
+        def start(self, application: str) -> None:
+            started.append(application)
+
+        def close(self) -> None:
+            started.append("closed")
+
+    learner = Learner(runtime.store, models=None, fit=Watch(), fit_every=3)
+    watched = Runtime(runtime.engine, runtime.store, learner=learner)
+    for number in range(4):
+        await watched.run(usual)
+        assert started == ["usual"] * max(0, number - 1)
+    async with runtime.store.transaction() as tx:
+        last_id = await tx.patterns.newest_id("usual")
+        assert last_id is not None
+        await tx.fits.put(FitRecord("usual", datetime.now(UTC), last_id, 4, {}))
+    for _ in range(2):
+        await watched.run(usual)
+    assert started == ["usual"] * 2
+    learner.close()
+    assert started[-1] == "closed"
+
+
+async def test_a_fit_that_cannot_begin_costs_no_run(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def start(self, application: str) -> None:
+            raise OSError("no more processes")
+
+        def close(self) -> None:
+            """Nothing to let go of."""
+
+    learner = Learner(runtime.store, models=None, fit=Broken(), fit_every=1)
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        await Runtime(runtime.engine, runtime.store, learner=learner).run(usual)
+    assert "no more processes" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("one", "two"), [("a b", "a-b"), ("A", "a"), ("../x", "x"), ("x" * 500, "x" * 501), ("", "-")]
+)
+def test_every_application_has_a_file_of_its_own_within_the_folder(
+    tmp_path: Path, one: str, two: str
+) -> None:
+    files = [model_file(tmp_path, name) for name in (one, two)]
+    assert files[0] != files[1]
+    assert {file.parent for file in files} == {tmp_path}
+    assert all(len(file.name) < 100 for file in files)
+
+
+def test_the_models_of_a_sqlite_store_lie_beside_it(tmp_path: Path) -> None:
+    assert models_folder(f"sqlite:///{tmp_path / 'runs.db'}") == tmp_path / "runs.models"
+
+
+def test_the_models_of_a_database_do_not_depend_on_its_password() -> None:
+    one, two = [models_folder(f"postgresql://me:{word}@host/runs") for word in ("secret", "other")]
+    assert one == two
+    assert one != models_folder("postgresql://me@host/other")
+    assert "secret" not in str(one)
