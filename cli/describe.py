@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -13,14 +14,18 @@ from rich.text import Text
 from cli.glyphs import ASCII, UNICODE
 from cli.liveness import ORPHANED
 from cli.timeline import call_name
-from orchestrator.deadlines import FALLBACK
+from orchestrator.deadlines import FALLBACK, LEARNED
 from orchestrator.durations import shown
-from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
+from store.records import CallRecord, EdgeRecord, RunRecord, StageRecord, Status, StepRecord
 
 _ID_CELLS = 8  # of an id, where that many tell it from every other
 _ROOM_FOR_ERRORS, _ROOM_FOR_MODELS = 120, 76
 _GIVE_WAY = {"flow": 24, "model": 28, "error": 200}  # columns, each with its most cells
 _NAME_CELLS = 8
+_IN_WORDS = {
+    LEARNED: "learned from past runs",
+    FALLBACK: "even shares, as no past run is known to begin like this one",
+}
 _STYLES = {
     Status.COMPLETED: "green",
     Status.FAILED: "red",
@@ -39,6 +44,7 @@ class History:
     calls: Sequence[CallRecord] = ()
     steps: Sequence[StepRecord] = ()
     edges: Sequence[EdgeRecord] = ()
+    stages: Sequence[StageRecord] = ()
 
 
 def elapsed_s(run: RunRecord, status: str, now: datetime) -> float | None:
@@ -159,14 +165,18 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
         _promise_line(history, now),
         Text(dot.join([f"began {began}, {ago(run.started_at, now)} ago", *where]), style="dim"),
         Text(
-            f"{_counted(len(calls), 'call')} in {_counted(stages, 'stage')}{dot}"
+            f"{counted(len(calls), 'call')} in {counted(stages, 'stage')}{dot}"
             f"{tokens_in:,} tokens in, {tokens_out:,} out",
             style="dim",
         ),
     ]
-    sources = sorted({call.deadline_source for call in calls if call.deadline_source})
+    sources = {call.stage: call.deadline_source for call in calls if call.deadline_source}
     if sources:
-        lines.append(Text(f"sub-deadlines: {', '.join(map(_source, sources))}", style="dim"))
+        why = ""
+        if LEARNED in sources.values():
+            why = f"{dot}why: orchestrate patterns explain {run.id}"
+        told = f"sub-deadlines: {sources_in_words(list(sources.values()))}{why}"
+        lines.append(Text(told, style="dim"))
     if run.random_weights:
         told = "the model has random weights: its text means nothing, the times are real"
         lines.append(Text(told, style="yellow"))
@@ -189,7 +199,7 @@ def failures(history: History) -> list[Text]:
             lines.append(Text.assemble((name, "red"), _error(call)))
     cancelled = sum(call.status is Status.CANCELLED for call in history.calls)
     if cancelled:
-        lines.append(Text(f"{_counted(cancelled, 'call')} cancelled before the end", style="dim"))
+        lines.append(Text(f"{counted(cancelled, 'call')} cancelled before the end", style="dim"))
     return lines
 
 
@@ -203,6 +213,7 @@ def document_of(history: History, *, now: datetime) -> dict[str, object]:
         "steps": [asdict(step) for step in history.steps],
         "calls": [asdict(call) for call in history.calls],
         "edges": [{"parent": edge.parent, "child": edge.child} for edge in history.edges],
+        "stages": [asdict(stage) for stage in history.stages],
     }
 
 
@@ -211,12 +222,31 @@ def run_document(run: RunRecord, status: str, *, now: datetime) -> dict[str, obj
     return asdict(run) | {"status": status, "elapsed_s": elapsed_s(run, status, now)}
 
 
+def sources_in_words(sources: Sequence[str]) -> str:
+    """Where the sub-deadlines of a run's stages came from, given that of each; not empty."""
+    counts = Counter(sources)
+    if counts.keys() == {FALLBACK}:
+        return _IN_WORDS[FALLBACK]
+    if len(counts) == 1:
+        return _IN_WORDS.get(sources[0], sources[0])
+    words = {**_IN_WORDS, FALLBACK: "even shares"}
+    return ", ".join(
+        f"{words.get(source, source)} in {number} of {counted(len(sources), 'stage')}"
+        for source, number in sorted(counts.items(), reverse=True)
+    )
+
+
 def short_ids(ids: Sequence[str]) -> list[str]:
     """The beginnings of ids, long enough to tell each from the others."""
     size = _ID_CELLS
     while len({run_id[:size] for run_id in ids}) < len(set(ids)):
         size += 1
     return [run_id[:size] for run_id in ids]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _promise_line(history: History, now: datetime) -> Text:
@@ -237,11 +267,6 @@ def _promise_line(history: History, now: datetime) -> Text:
     return line
 
 
-def _source(source: str) -> str:
-    """Where a sub-deadline came from, in words where we have them."""
-    return "even shares, as nothing is learned yet" if source == FALLBACK else source
-
-
 def _model(run: RunRecord) -> Text:
     if not run.random_weights:
         return Text(run.model)
@@ -259,7 +284,3 @@ def _error(record: RunRecord | CallRecord) -> str:
 def _took(call: CallRecord) -> str:
     assert call.finished_s is not None
     return shown(call.finished_s - call.started_s)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

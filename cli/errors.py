@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -53,3 +54,32 @@ class Interrupted(CommandError):
         if run_id is None:
             return f"interrupted by {name} before a run had begun"
         return f"interrupted by {name}: run {run_id} is recorded as cancelled"
+
+
+class FitInterrupted(Interrupted):
+    """A signal ended a fit before its result was put in place.
+
+    Args:
+        application: the one that was being fitted; None where none was yet.
+    """
+
+    def __init__(self, signal_number: int, application: str | None) -> None:
+        super().__init__(signal_number, application)
+
+    def __str__(self) -> str:
+        name = signal.Signals(self.signal_number).name
+        application = self.args[1]
+        if application is None:
+            return f"interrupted by {name} before a fit had begun"
+        return f"interrupted by {name}: {application} keeps its former library"
+
+
+class FitUnderWay(CommandError):
+    """Another process is fitting these applications; nothing was done about them here."""
+
+    def __init__(self, applications: Sequence[str]) -> None:
+        super().__init__(tuple(applications))
+
+    def __str__(self) -> str:
+        names = ", ".join(self.args[0])
+        return f"another fit of {names} is under way: try again when it has ended"

@@ -47,13 +47,22 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "InvalidRequest",
             "PromptTooLong",
             "StructuredOutputInvalid",
+            "TooFewSamples",
         ],
         "agents.tools.errors": ["ToolError"],
         "cli.errors": ["CommandError"],
     },
     ExitCode.BAD_INPUT: {
         "orchestrator.errors": ["InvalidDuration", "InvalidRunId", "InvalidSettings"],
-        "serving.errors": ["InvalidEngineConfig"],
+        "serving.errors": [
+            "InvalidEngineConfig",
+            "CorruptFeatures",
+            "UnknownFeaturesVersion",
+            "CorruptModel",
+            "UnknownModelVersion",
+            "ModelUnreadable",
+            "ModelNotSaved",
+        ],
         "store.errors": ["RunNotFound", "RunAmbiguous", "RunExists"],
         "agents.tools.errors": ["CorpusNotFound", "CorpusNotAFolder", "CorpusEmpty"],
         "cli.errors": ["BadInput", "CannotWrite"],
@@ -91,10 +100,11 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "PayloadMissing",
         ],
         "agents.tools.errors": ["CorpusIndexUnavailable"],
+        "cli.errors": ["FitUnderWay"],
     },
     ExitCode.INTERRUPTED: {
         "builtins": ["KeyboardInterrupt"],
-        "cli.errors": ["Interrupted"],
+        "cli.errors": ["Interrupted", "FitInterrupted"],
     },
 }
 

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Characters of one cell each, but for `ellipsis`.
+    """Characters of one cell each, but for `ellipsis` and `spread`.
 
     Attributes:
         partial: a cell that is filled in part, from least to most.
+        kinds: what kinds of stages are filled with, each unlike the one before it.
+        other: all further kinds.
+        cut: between two stages of one kind.
+        planned: time that was planned for.
     """
 
     work: str
@@ -26,6 +30,11 @@ class Glyphs:
     none: str
     dot: str
     ellipsis: str
+    kinds: str
+    other: str
+    cut: str
+    planned: str
+    spread: str
 
 
 UNICODE = Glyphs(
@@ -42,6 +51,11 @@ UNICODE = Glyphs(
     none="–",  # noqa: RUF001 - nothing to show, drawn longer than a minus
     dot="·",
     ellipsis="…",
+    kinds="█░▓▒▚═◆○",
+    other="·",
+    cut="│",
+    planned="━",
+    spread="±",
 )
 
 ASCII = Glyphs(
@@ -58,4 +72,9 @@ ASCII = Glyphs(
     none="-",
     dot="-",
     ellipsis="..",
+    kinds="#.=o+*%@",
+    other="-",
+    cut="|",
+    planned="-",
+    spread="+-",
 )

@@ -9,20 +9,22 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from cli import doctor, run, runs, serve
+from cli import doctor, patterns, run, runs, serve
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
 from cli.output import complain, survive_any_encoding
 
 _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
 
+_ORDER = ("run", "ps", "show", "patterns", "doctor", "serve")
+
+
 class _InOrder(TyperGroup):
     """Lists the commands in the order in which a newcomer needs them."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """Groups come first, which Typer would put last."""
-        groups = [name for name, found in self.commands.items() if isinstance(found, TyperGroup)]
-        return groups + [name for name in self.commands if name not in groups]
+        """Typer would put groups last."""
+        return sorted(self.commands, key=_ORDER.index)
 
 
 app = typer.Typer(
@@ -44,6 +46,7 @@ app = typer.Typer(
 app.add_typer(run.app, name="run")
 app.command(epilog="Example: orchestrate ps --status failed --limit 5")(runs.ps)
 app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
+app.add_typer(patterns.app, name="patterns")
 app.command(epilog="Example: orchestrate doctor --engine")(doctor.doctor)
 app.command(epilog="Example: orchestrate serve --model Qwen/Qwen3-0.6B --port 8000")(serve.serve)
 

@@ -64,15 +64,15 @@ def print_line(console: Console, line: Text) -> None:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout; times as ISO 8601."""
+    """Print one JSON document on stdout; times as ISO 8601, bytes in hexadecimal."""
     text = json.dumps(document, indent=2, ensure_ascii=False, default=_json_value)
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-def width_of(console: Console) -> int:
+def width_of(console: Console, *, narrowest: int = NARROWEST) -> int:
     """The columns to draw in: the terminal's (or COLUMNS), within what a picture can use."""
-    return min(max(console.width, NARROWEST), WIDEST)
+    return min(max(console.width, narrowest), WIDEST)
 
 
 def is_plain_ascii(console: Console) -> bool:
@@ -92,5 +92,7 @@ def survive_any_encoding() -> None:
 
 
 def _json_value(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
     isoformat = getattr(value, "isoformat", None)
     return str(value) if isoformat is None else isoformat()

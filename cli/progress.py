@@ -207,8 +207,9 @@ class Activity:
         self._status: Status | None = None
         if talk().is_terminal and not verbose:
             from rich.status import Status
+            from rich.text import Text
 
-            self._status = Status(message, console=talk())
+            self._status = Status(Text(message), console=talk())
         else:
             say(message)
 
@@ -224,7 +225,9 @@ class Activity:
     def update(self, message: str) -> None:
         """Say how far it is; only a spinner does."""
         if self._status is not None:
-            self._status.update(message)
+            from rich.text import Text
+
+            self._status.update(Text(message))
 
 
 def _step_of(call: CallStarted) -> str:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from cli.describe import History
     from store.records import RunRecord
-    from store.session import Store
 
 
 class StatusChoice(StrEnum):
@@ -81,10 +80,11 @@ def show(
     """Show a run: its stages on a time axis, with their sub-deadlines."""
     import asyncio
 
+    from cli.recorded import history_of
     from orchestrator.settings import read_settings
 
     url = read_settings(store=store).store
-    history = asyncio.run(_history(url, run))
+    history = asyncio.run(history_of(url, run))
     if json:
         from cli.describe import document_of
 
@@ -119,9 +119,10 @@ def _draw(history: History, *, with_calls: bool) -> None:
 async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tuple[RunRecord, str]]:
     """The newest runs with their shown statuses; none where there is no store yet."""
     from cli.liveness import status_shown
+    from cli.recorded import existing_store
     from store.records import Status
 
-    store = await _existing(url)
+    store = await existing_store(url)
     if store is None:
         return []
     recorded = None if status is None else Status(_RECORDED_AS.get(status, status))
@@ -131,41 +132,6 @@ async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tup
         runs = await tx.runs.newest(limit=None if told_apart else limit, status=recorded)
     found = [(run, status_shown(run)) for run in runs]
     return [(run, shown) for run, shown in found if status is None or shown == status][:limit]
-
-
-async def _history(url: str, prefix: str | None) -> History:
-    """Everything about a run; raises RunNotFound, RunAmbiguous, BadInput where there is none."""
-    from cli.describe import History
-    from cli.errors import BadInput
-    from cli.liveness import status_shown
-    from store.errors import RunNotFound
-
-    store = await _existing(url)
-    if store is None and prefix:
-        raise RunNotFound(prefix)
-    if store is not None:
-        async with store, store.reading() as tx:
-            run = await (tx.runs.find(prefix) if prefix else tx.runs.latest())
-            if run is not None:
-                return History(
-                    run,
-                    status_shown(run),
-                    calls=await tx.calls.of_run(run.id),
-                    steps=await tx.journal.of_run(run.id),
-                    edges=await tx.calls.edges_of_run(run.id),
-                )
-    raise BadInput("no runs are recorded yet: try `orchestrate run`")
-
-
-async def _existing(url: str) -> Store | None:
-    """The store, if there is one: to look at runs is no reason to make a file."""
-    from store.session import open_store
-    from store.urls import file_of, is_sqlite, normalised
-
-    address = normalised(url)
-    if is_sqlite(address) and not file_of(address).exists():
-        return None
-    return await open_store(url)
 
 
 def _now() -> datetime:

@@ -23,6 +23,7 @@ def run_until_interrupted(
     *,
     run_id: Callable[[], str | None] = lambda: None,
     exit_code: Callable[[], int | None] = lambda: None,
+    interrupted: Callable[[int], Interrupted] | None = None,
 ) -> T:
     """Run work in a new event loop; the first signal cancels it, a second one exits at once.
 
@@ -30,11 +31,13 @@ def run_until_interrupted(
         run_id: asked after an interruption: the run that the work had begun.
         exit_code: asked at a signal: how the command ends if its result is delivered already
             and only what is left to close is interrupted; None before.
+        interrupted: the error for a signal's number, for work that is no run.
     Raises:
         Interrupted: a signal came before the work was done.
         And whatever the work raises.
     """
     came: list[int] = []
+    named = interrupted or (lambda number: Interrupted(number, run_id()))
 
     async def watched() -> T:
         loop = asyncio.get_running_loop()
@@ -52,7 +55,7 @@ def run_until_interrupted(
                 loop.call_later(PATIENCE_S, leave, number)
 
         def leave(number: int) -> None:
-            complain(str(Interrupted(number, None)))
+            complain(str(named(number)))
             os._exit(128 + number)
 
         for number in SIGNALS:
@@ -62,7 +65,7 @@ def run_until_interrupted(
         except asyncio.CancelledError:
             if not came:
                 raise
-            raise Interrupted(came[0], run_id()) from None
+            raise named(came[0]) from None
         finally:
             # While the loop closes, a signal ends the process in the ordinary way.
             for number in SIGNALS:

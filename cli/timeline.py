@@ -79,7 +79,7 @@ def timeline(
     head = "".join(name.rjust(size) for name, size in columns)
     lines = [
         Text(f"{'':{label_cells}} {axis.labels()}{head}", style="dim"),
-        Text.assemble(" " * (label_cells + 1), *_rule(axis, glyphs)),
+        Text.assemble(" " * (label_cells + 1), *rule(axis, glyphs)),
     ]
     for row in rows:
         label = fitted(row.label, label_cells, glyphs)
@@ -87,11 +87,11 @@ def timeline(
         lines.append(
             Text.assemble(
                 (f"{label:{label_cells}} ", style),
-                *_bar(row, axis, glyphs, now_s=work_end_s),
+                *bar(row, axis, glyphs, now_s=work_end_s),
                 *(_number(row, name, size, glyphs) for name, size in columns),
             )
         )
-    return [*lines, *_legend(run, rows, axis, glyphs, width)]
+    return [*lines, *legend(run, rows, axis, glyphs, width)]
 
 
 def rows_of(
@@ -190,14 +190,15 @@ def _slack_style(row: Row) -> str:
     return f"dim {colour}" if row.is_call else colour
 
 
-def _rule(axis: Axis, glyphs: Glyphs) -> list[Cell]:
+def rule(axis: Axis, glyphs: Glyphs) -> list[Cell]:
+    """The line below the labels, with a tick at each of their moments."""
     ticks = axis.tick_cells()
     cells = [(glyphs.tick if at in ticks else glyphs.rule, "dim") for at in range(axis.cells)]
-    _mark_deadline(cells, axis, glyphs)
+    mark_deadline(cells, axis, glyphs)
     return cells
 
 
-def _bar(row: Row, axis: Axis, glyphs: Glyphs, *, now_s: float) -> list[Cell]:
+def bar(row: Row, axis: Axis, glyphs: Glyphs, *, now_s: float) -> list[Cell]:
     """A row's bar, one colour up to its sub-deadline and another past it, and the marks."""
     first = axis.cell(row.began_s)
     drawn = _drawn(row, axis, glyphs, first, now_s=now_s)
@@ -209,7 +210,7 @@ def _bar(row: Row, axis: Axis, glyphs: Glyphs, *, now_s: float) -> list[Cell]:
     if due is not None and row.slack_s is not None and row.slack_s < 0:
         for at in range(min(due + 1, beyond - 1), beyond):
             cells[at] = (glyphs.late, "red")
-    _mark_deadline(cells, axis, glyphs, spare=first)
+    mark_deadline(cells, axis, glyphs, spare=first)
     if due is not None and due != axis.deadline_cell:
         beside = due + (due == first)  # a bar of one cell must stay to be seen
         if beside < axis.cells and beside != axis.deadline_cell:
@@ -237,7 +238,7 @@ def _bar_style(row: Row) -> str:
     return "dim green" if row.is_call else "green"
 
 
-def _mark_deadline(
+def mark_deadline(
     cells: list[Cell], axis: Axis, glyphs: Glyphs, *, spare: int | None = None
 ) -> None:
     """Mark the run's deadline, and the break before it, but for one cell to be spared."""
@@ -247,7 +248,7 @@ def _mark_deadline(
         cells[axis.deadline_cell] = (glyphs.deadline, "bold magenta")
 
 
-def _legend(
+def legend(
     run: RunRecord, rows: Sequence[Row], axis: Axis, glyphs: Glyphs, width: int
 ) -> list[Text]:
     """What the marks mean; only of those that were drawn, in as many lines as it takes."""
@@ -263,9 +264,16 @@ def _legend(
         entries.append(
             (glyphs.deadline, f"deadline {shown(run.deadline_s)}{where}", "bold magenta")
         )
+    parts = [
+        Text.assemble((glyph, style), (f" {meaning}", "dim")) for glyph, meaning, style in entries
+    ]
+    return packed(parts, width=width)
+
+
+def packed(parts: Sequence[Text], *, width: int) -> list[Text]:
+    """A legend's entries side by side, in as many lines as it takes."""
     lines = [Text()]
-    for glyph, meaning, style in entries:
-        part = Text.assemble((glyph, style), (f" {meaning}", "dim"))
+    for part in parts:
         if lines[-1].plain and len(lines[-1]) + len(_LEGEND_GAP) + len(part) > width:
             lines.append(Text())
         lines[-1] = Text.assemble(lines[-1], _LEGEND_GAP if lines[-1].plain else "", part)

@@ -2,8 +2,7 @@
 
 Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1
 (offline clustering); Schubert and Rousseeuw (2021), Fast and eager k-medoids clustering
-(FasterPAM); Lenssen and Schubert (2022), Clustering by direct optimization of the medoid
-silhouette.
+(FasterPAM).
 """
 
 from __future__ import annotations

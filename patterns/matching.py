@@ -21,7 +21,7 @@ from patterns.kernel import StageKernel
 from patterns.stages import Stage
 
 BEST_K = 16
-"""How many past runs the estimate rests on. benchmarks/patterns.py decides it."""
+"""How many patterns the estimate rests on. benchmarks/patterns.py decides it."""
 
 _FIELDS = Outlook._fields
 _SHARE, _ELAPSED, _STAGE = (_FIELDS.index(f) for f in ("share", "elapsed_s", "stage_s"))
@@ -100,8 +100,9 @@ class LiveMatch:
 
         Args:
             begun: calls that are known to be made in it.
-            best: past runs to rest on. A medoid counts as the runs that it stands for; patterns
-                that are exactly as near as the last one are not left out.
+            best: patterns to rest on; those that are exactly as near as the last one are not
+                left out. A medoid weighs as much as the runs that it stands for, and is still one:
+                else a few medoids would be all that a small library rests on.
         """
         table = self.matcher.table
         if self.num_stages >= table.features.shape[1]:
@@ -128,9 +129,7 @@ class LiveMatch:
         """Rows and squared distances of the nearest candidates, nearest first."""
         squared = self.squared[candidates]
         order = np.argsort(squared, kind="stable")
-        runs = np.cumsum(self.matcher.weights[candidates[order]])
-        last = min(int(np.searchsorted(runs, best)), len(order) - 1)
-        limit = squared[order[last]]
+        limit = squared[order[min(best, len(order)) - 1]]
         order = order[: int(np.searchsorted(squared[order], limit, side="right"))]
         return candidates[order], squared[order]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 from serving.analyzer.calibration import BOUND_INDEX
@@ -121,7 +122,8 @@ class RequestAnalyzer:
         tokens = forecast.distribution.quantiles(levels).tolist()
         if features.max_tokens is not None:
             tokens = [min(length, float(features.max_tokens)) for length in tokens]
-        return LengthEstimate(LengthSketch(tuple(tokens)), source, forecast)
+        ascending = tuple(accumulate(tokens, max))  # whatever rounding did to equal levels
+        return LengthEstimate(LengthSketch(ascending), source, forecast)
 
     def observe(self, features: CallFeatures, estimate: LengthEstimate, output_tokens: int) -> None:
         """The call ended by itself or at max_tokens; one that was aborted teaches nothing."""

@@ -22,17 +22,19 @@ WINDOW_SCORES = 500
 MIN_SCORES = 30
 """With fewer scores a forecast's levels are taken at their word."""
 
-WATCHED_CALLS = 100
+WATCHED_CALLS = 150
 """Newest calls whose coverage is tested for a shift, from MIN_SCORES on."""
 
 KEPT_SCORES = 50
 """Newest scores that survive a shift: enough for a 0.9 level of their own."""
 
-SHIFT_PROBABILITY = 1e-4
-"""A coverage as odd as this, were the levels right, is taken for a shift."""
+SHIFT_PROBABILITY = 1e-5
+"""A coverage as odd as this, were the levels right and the calls independent, is a shift.
 
-STEADY_CALLS = 100
-"""After n calls without a shift, the next one moves the log of the risk by 1 / sqrt(100 + n)."""
+So small because calls of one run are not: their misses come in clusters."""
+
+STEADY_CALLS = 25
+"""After n calls without a shift, the next one moves the log of the risk by 1 / sqrt(25 + n)."""
 
 MAX_CAUTION = 1.5
 """The risk never moves further than by a factor of exp(1.5)."""

@@ -11,8 +11,8 @@ from serving.analyzer.calibration import MIN_SCORES, Calibration
 MAX_STEPS = 1024
 """Steps calibrated on their own; beyond, the one that ended longest ago leans on all again."""
 
-LEANING_SCORES = 30
-"""A step's own levels weigh n / (n + 30) once it has n scores."""
+LEANING_SCORES = 60
+"""A step's own levels weigh n / (n + 60) once it has n scores, MIN_SCORES or more."""
 
 
 class Score(NamedTuple):

@@ -47,18 +47,18 @@ def count_words(text: str) -> bytes:
         half = LONGEST_TEXT // 2
         text = f"{text[:half]} {text[-half:]}"
     raw = np.frombuffer(text.encode(errors="replace"), np.uint8)
-    in_word = np.zeros(len(raw) + 1, bool)
-    in_word[1:] = _IN_WORD[raw]
-    starts = np.flatnonzero(in_word[1:] & ~in_word[:-1])
+    in_word = np.zeros(len(raw) + 2, bool)
+    in_word[1:-1] = _IN_WORD.take(raw)
+    edges = np.flatnonzero(in_word[1:] != in_word[:-1])
+    starts, lengths = edges[::2], edges[1::2] - edges[::2]
     if not len(starts):
         return bytes(NUM_WORD_BUCKETS)
-    letters = np.flatnonzero(in_word[1:])
-    first_letters = np.searchsorted(letters, starts)
-    lengths = np.diff(first_letters, append=len(letters))
-    places = np.arange(len(letters)) - np.repeat(first_letters, lengths)
-    hashes = np.add.reduceat(_WORTH[raw[letters]] ^ _POSITIONS[places], first_letters)
-    buckets = _mixed(hashes) >> np.uint64(60)
-    counts = np.bincount(buckets.astype(np.intp), minlength=NUM_WORD_BUCKETS)
+    letters = np.flatnonzero(in_word[1:-1])
+    places = letters - np.repeat(starts, lengths)
+    worth = _WORTH.take(raw.take(letters)) ^ _POSITIONS.take(places)
+    hashes = np.add.reduceat(worth, np.cumsum(lengths) - lengths)
+    buckets = (_mixed(hashes) >> np.uint64(60)).astype(np.intp)
+    counts = np.bincount(buckets, minlength=NUM_WORD_BUCKETS)
     steps = np.rint(_COUNT_STEPS * np.log2(1.0 + counts))
     return bytes(np.minimum(steps, 255).astype(np.uint8))
 

@@ -11,7 +11,19 @@ from cli.failures import ExitCode
 from cli.main import app
 from tests.cli.cli_samples import exit_code
 
-COMMANDS = [["run"], ["run", "deep-research"], ["ps"], ["show"], ["doctor"], ["serve"]]
+COMMANDS = [
+    ["run"],
+    ["run", "deep-research"],
+    ["ps"],
+    ["show"],
+    ["patterns"],
+    ["patterns", "list"],
+    ["patterns", "show"],
+    ["patterns", "fit"],
+    ["patterns", "explain"],
+    ["doctor"],
+    ["serve"],
+]
 
 
 @pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
@@ -30,6 +42,18 @@ def test_the_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_no_command_is_left_out_of_these_tests() -> None:
     assert set(get_command(app).commands) == {command[0] for command in COMMANDS}  # type: ignore[attr-defined]
+
+
+def test_the_help_lists_the_commands_in_the_order_in_which_they_are_needed() -> None:
+    group = get_command(app)
+    listed = group.list_commands(group.make_context("orchestrate", ["ps"]))  # type: ignore[attr-defined]
+    assert listed == list(dict.fromkeys(command[0] for command in COMMANDS))
+
+
+def test_patterns_alone_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("patterns") == 0
+    told = capsys.readouterr().out
+    assert all(command in told for command in ("list", "show", "fit", "explain"))
 
 
 def test_run_alone_lists_the_pipelines(capsys: pytest.CaptureFixture[str]) -> None:

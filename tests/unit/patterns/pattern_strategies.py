@@ -1,6 +1,8 @@
 """What the tests of patterns are drawn from: calls, graphs, and the shared workflows."""
 
+import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from patterns import LlmNode, PatternGraph, ToolNode
+from patterns import LlmNode, Node, PatternGraph, Stage, ToolNode
 from patterns.nodes import MAX_SECONDS, MAX_TOKENS
 
 law = settings(deadline=None)
@@ -72,6 +74,44 @@ def shuffled(draw: st.DrawFn, graph: PatternGraph) -> PatternGraph:
     )
 
 
+def staged_graph(stages: Sequence[Sequence[Node]]) -> PatternGraph:
+    """The graph in which each stage waits for the whole former one."""
+    nodes: list[Node] = []
+    edges: list[tuple[int, int]] = []
+    former = range(0)
+    for stage in stages:
+        members = range(len(nodes), len(nodes) + len(stage))
+        edges += [(parent, child) for parent in former for child in members]
+        nodes += stage
+        former = members
+    return PatternGraph(tuple(nodes), tuple(edges))
+
+
+few_calls = st.one_of(
+    st.builds(LlmNode, st.just("m/plan"), token_counts, token_counts, durations),
+    st.builds(LlmNode, st.just("m/act"), token_counts, token_counts, durations),
+    st.builds(ToolNode, st.just("search"), durations),
+)
+"""Of few kinds, so that runs often begin alike, but of any length."""
+
+few_graphs = st.lists(st.lists(few_calls, min_size=1, max_size=3), min_size=1, max_size=4).map(
+    staged_graph
+)
+"""Graphs of few kinds of calls, one stage after the other."""
+
+runs = few_graphs.map(lambda graph: graph.stages)
+"""The stages of such graphs."""
+
+many_runs = st.lists(runs, min_size=1, max_size=8)
+
+
+def chain(*stages: tuple[str, int, float]) -> tuple[Stage, ...]:
+    """The stages of a run of one call a stage: identity, output tokens, seconds."""
+    return staged_graph(
+        [[LlmNode(identity, 100, tokens, seconds)] for identity, tokens, seconds in stages]
+    ).stages
+
+
 def shared_workflows(name: str, *, stage_name: str, calls_name: str) -> list[PatternGraph]:
     """The graphs of a file of real workflows: every stage waits for the whole former one.
 
@@ -82,16 +122,15 @@ def shared_workflows(name: str, *, stage_name: str, calls_name: str) -> list[Pat
         pytest.skip(f"no ../shared/data/agentic/{name} beside this checkout")
     found = []
     for workflow in json.loads(path.read_text())["workflows"]:
-        calls: list[LlmNode] = []
-        edges: list[tuple[int, int]] = []
-        former = range(0)
+        stages: list[list[LlmNode]] = []
+        unevenly = itertools.count()
         for stage in workflow["stages"]:
-            members = range(len(calls), len(calls) + len(stage[calls_name]))
+            identity = f"llama-3-8b/{stage[stage_name]}"
+            calls = []
             for call in stage[calls_name]:
-                identity = f"llama-3-8b/{stage[stage_name]}"
-                seconds = 0.02 * call["out"] * (1 + len(calls) * 0.618 % 1) + 0.0002 * call["in"]
+                seconds = 0.02 * call["out"] * (1 + next(unevenly) * 0.618 % 1)
+                seconds += 0.0002 * call["in"]
                 calls.append(LlmNode(identity, call["in"], call["out"], seconds))
-            edges += [(parent, child) for parent in former for child in members]
-            former = members
-        found.append(PatternGraph(tuple(calls), tuple(edges)))
+            stages.append(calls)
+        found.append(staged_graph(stages))
     return found

@@ -18,6 +18,11 @@ SAMPLES = [
     errors.WrongView("stages", "nodes"),
     errors.CorruptPattern("it ends early"),
     errors.PatternTooLarge("nodes", 9, 8),
+    errors.ShapeMismatch((2, 3), (4, 1)),
+    errors.InvalidBandwidth("output_tokens", 0.0),
+    errors.InvalidShare(0.5, 0.25),
+    errors.CorruptKernel("no bandwidths"),
+    errors.NothingToCluster(5, 4),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -12,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.analyzer.analyzer import MIN_STEP_CALLS, RequestAnalyzer
-from serving.analyzer.calibration import BOUND_INDEX, MIN_SCORES, WATCHED_CALLS, Calibration
+from serving.analyzer.calibration import WATCHED_CALLS
 from serving.analyzer.fitted import MIN_CALLS, FittedLengths, fit
 from serving.analyzer.samples import Sample
 from serving.analyzer.sketch import LENGTH_LEVELS
+from serving.analyzer.step_calibration import Score
 from tests.strategies import law
 from tests.unit.serving.length_examples import application, call, walk
 
 ROOT = Path(__file__).parents[3]
 TRAINED = 1500
-scores = st.floats(-2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_the_scores_saved_with_a_forest_calibrate_it_from_the_first_call(
 ) -> None:
     sketch, raw = (
         RequestAnalyzer(dataclasses.replace(model, scores=given)).estimate(call()).sketch
-        for given in ((0.99,) * 200, ())
+        for given in ((Score(0, 0.99),) * 200, ())
     )
     assert sketch is not None
     assert raw is not None
@@ -107,6 +106,25 @@ def test_every_level_of_a_sketch_covers_what_it_says(model: FittedLengths) -> No
         analyzer.observe(sample.features, estimate, sample.output_tokens)
     for level, covered in zip(LENGTH_LEVELS, num_covered, strict=True):
         assert covered / 2000 == pytest.approx(level, abs=0.04), level
+
+
+def test_every_step_is_covered_as_often_as_the_others(model: FittedLengths) -> None:
+    """One step's answers tripled, the others' shrank: neither pays for the other."""
+    factors = {"model:plan": 3.0, "model:search": 0.7, "model:write": 1.0}
+    covered: dict[str, list[bool]] = {step: [] for step in factors}
+
+    def seen(sample: Sample, bound: float) -> None:
+        covered[sample.features.identity].append(sample.output_tokens <= bound)
+
+    changed = [
+        dataclasses.replace(
+            sample, output_tokens=int(sample.output_tokens * factors[sample.features.identity])
+        )
+        for sample in news(3000)
+    ]
+    walk(analyzer_of(model), changed, seen)
+    for step, each in covered.items():
+        assert sum(each[300:]) / len(each[300:]) == pytest.approx(0.9, abs=0.03), step
 
 
 def test_the_forest_is_tighter_than_the_step_where_features_tell_more(
@@ -222,36 +240,3 @@ def test_an_estimate_of_a_former_model_does_not_judge_the_new_one(model: FittedL
         analyzer.observe(call(), estimate, 100_000)
     assert analyzer.estimate(call("new")) == fresh
     assert analyzer.report().coverage == 0.0
-
-
-@law
-@given(st.lists(scores, max_size=120))
-def test_calibrated_levels_ascend(given_scores: list[float]) -> None:
-    levels = Calibration(given_scores).levels
-    assert list(levels) == sorted(levels)
-    assert len(levels) == len(LENGTH_LEVELS)
-
-
-@law
-@given(st.lists(scores, min_size=MIN_SCORES, max_size=400))
-def test_a_calibrated_level_covers_its_share_of_the_scores(given_scores: list[float]) -> None:
-    """Counting the call to come, the share within it is the level, to one score; ties aside."""
-    bound = Calibration(given_scores).levels[BOUND_INDEX]
-    num = len(given_scores)
-    assert sum(score <= bound for score in given_scores) >= min(math.ceil(0.9 * (num + 1)), num)
-    assert sum(score < bound for score in given_scores) < 0.9 * (num + 1)
-
-
-@pytest.mark.parametrize("num_scores", [0, MIN_SCORES - 1])
-def test_with_few_scores_levels_are_taken_at_their_word(num_scores: int) -> None:
-    assert Calibration([0.3] * num_scores).levels == LENGTH_LEVELS
-
-
-def test_misses_make_bounds_more_careful_at_once(model: FittedLengths) -> None:
-    calibration = Calibration(number / 400 for number in range(400))
-    levels = [calibration.levels[BOUND_INDEX]]
-    for _ in range(10):
-        calibration.observe(0.5, bound=10.0, truth=20.0)
-        levels.append(calibration.levels[BOUND_INDEX])
-    assert levels == sorted(levels)
-    assert levels[-1] > levels[0] + 0.03

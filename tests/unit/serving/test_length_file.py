@@ -4,7 +4,7 @@ import dataclasses
 import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +142,14 @@ def small(**changes: object) -> ForestArrays:
     return dataclasses.replace(sound, **values)  # type: ignore[arg-type]
 
 
+def document(
+    arrays: ForestArrays, *, levels: Sequence[float] = (0.5,), trained_until_s: float = 0.0
+) -> model_file.Document:
+    """A file's content with any forest in it."""
+    steps = np.zeros(len(levels), np.int64)
+    return model_file.Document(arrays, steps, np.array(levels), 3, trained_until_s)
+
+
 def chain(depth: int) -> ForestArrays:
     """One tree whose every right child has children again."""
     inner = [place % 2 == 0 and place < 2 * depth for place in range(2 * depth + 1)]
@@ -181,7 +189,7 @@ CRAFTED: dict[str, ForestArrays] = {
 @pytest.mark.parametrize("arrays", CRAFTED.values(), ids=CRAFTED)
 def test_a_crafted_forest_is_refused(arrays: ForestArrays, tmp_path: Path) -> None:
     path = tmp_path / "crafted"
-    model_file.save(path, model_file.Document(arrays, np.zeros(3), 3, 0.0))
+    model_file.save(path, document(arrays))
     with pytest.raises(CorruptModel):
         FittedLengths.load(path)
 
@@ -190,18 +198,18 @@ def test_a_crafted_forest_is_refused(arrays: ForestArrays, tmp_path: Path) -> No
 def test_the_smallest_and_the_deepest_forests_are_read(
     arrays: ForestArrays, tmp_path: Path
 ) -> None:
-    model_file.save(tmp_path / "sound", model_file.Document(arrays, np.zeros(3), 3, 0.0))
+    model_file.save(tmp_path / "sound", document(arrays))
     assert prediction(FittedLengths.load(tmp_path / "sound"), call())[0] >= 10
 
 
 @pytest.mark.parametrize(
-    ("scores", "trained_until_s"), [([0.5, np.nan], 0.0), ([np.inf], 0.0), ([0.5], np.nan)]
+    ("levels", "trained_until_s"), [([0.5, np.nan], 0.0), ([np.inf], 0.0), ([0.5], np.nan)]
 )
 def test_what_is_no_number_calibrates_nothing(
-    scores: list[float], trained_until_s: float, tmp_path: Path
+    levels: list[float], trained_until_s: float, tmp_path: Path
 ) -> None:
-    document = model_file.Document(small(), np.array(scores), 3, trained_until_s)
-    model_file.save(tmp_path / "crafted", document)
+    crafted = document(small(), levels=levels, trained_until_s=trained_until_s)
+    model_file.save(tmp_path / "crafted", crafted)
     with pytest.raises(CorruptModel):
         FittedLengths.load(tmp_path / "crafted")
 

@@ -96,7 +96,7 @@ def test_a_call_knows_exactly_the_calls_that_had_ended(samples: list[Sample]) ->
 def test_the_future_changes_nothing_in_the_past(samples: list[Sample], data: st.DataObject) -> None:
     """What a call is trained with depends on no answer that came after it began."""
     samples = sorted(samples, key=lambda sample: sample.began_s)
-    before, _, began = training_set(samples)
+    before, _, began, _ = training_set(samples)
     now_s = data.draw(moments)
     changed = [
         Sample(sample.features, sample.output_tokens + 1000, sample.began_s, sample.ended_s)
@@ -104,8 +104,16 @@ def test_the_future_changes_nothing_in_the_past(samples: list[Sample], data: st.
         else sample
         for sample in samples
     ]
-    after, _, _ = training_set(changed)
+    after, _, _, _ = training_set(changed)
     assert np.array_equal(before[began <= now_s], after[began <= now_s])
+
+
+def test_the_newest_calls_are_the_last_to_begin() -> None:
+    samples = [Sample(call(), tokens, float(-tokens)) for tokens in (10, 20, 30)]
+    calls = training_set(samples)
+    assert calls.output_tokens.tolist() == [30, 20, 10]
+    assert [column.tolist()[0] for column in calls.newest(2)[1:3]] == [20, -20.0]
+    assert len(calls.newest(5).vectors) == 3
 
 
 def test_without_times_calls_ran_one_after_another() -> None:

@@ -1,0 +1,241 @@
+"""How tight and how honest length bounds are: our analyzer against plain empirical quantiles.
+
+    python benchmarks/lengths.py --data ../shared/data [--only NAME ...] [--json]
+
+Each data set is cut in time: the first two thirds train, the last third is walked through as in
+production, every call estimated when it begins and observed when it ends. The rivals learn online
+as well: all lengths so far (global), or those of the call's step (step). At level 0.9, coverage is
+the share of calls within their bound, ratio the mean of bound / truth (0 tokens count as 1). Each
+rival is shown at its own 0.9, and after "=" at our coverage: at the level, found in hindsight,
+where it covers as often as we. "refined" asks again after every 50 tokens of the answer, and
+counts a long answer as often as it is asked for.
+
+What the data sets are, and how identities are made up where a trace has none: length_data.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from length_data import DATA_SETS, Split
+from numpy.typing import NDArray
+
+from serving.analyzer.analyzer import LengthEstimate, RequestAnalyzer
+from serving.analyzer.calibration import BOUND_INDEX, BOUND_LEVEL
+from serving.analyzer.fitted import FittedLengths, fit
+from serving.analyzer.forest import fit_regressor
+from serving.analyzer.history import StepHistory
+from serving.analyzer.samples import Sample, replayed, training_set
+from serving.analyzer.sketch import LengthSketch
+
+# Levels at which rivals are tried, denser where lengths are far apart.
+LEVELS = np.concatenate((np.arange(0.5, 0.99, 0.005), np.arange(0.99, 1.0005, 0.001))).clip(max=1)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Coverage, and mean bound / truth."""
+
+    coverage: float
+    ratio: float
+
+
+def quality(bounds: NDArray[np.float64], truths: NDArray[np.float64]) -> Quality:
+    """How often the bounds held and how far above the truth they were."""
+    ratios = np.maximum(bounds, 1) / np.maximum(truths, 1)
+    return Quality(float((truths <= bounds).mean()), float(ratios.mean()))
+
+
+def our_sketches(
+    train: list[Sample], test: list[Sample], model: FittedLengths
+) -> list[LengthSketch]:
+    """The analyzer's sketches, walking through the test calls."""
+    analyzer = RequestAnalyzer.replay(train, model)
+    estimates: dict[int, LengthEstimate] = {}
+    sketches: dict[int, LengthSketch] = {}
+    for place, has_ended in replayed(test):
+        sample = test[place]
+        if has_ended:
+            analyzer.observe(sample.features, estimates.pop(place), sample.output_tokens)
+            continue
+        estimates[place] = estimate = analyzer.estimate(sample.features)
+        assert estimate.sketch is not None, "a fitted analyzer always has a sketch"
+        sketches[place] = estimate.sketch
+    return [sketches[place] for place in range(len(test))]
+
+
+def refined(sketches: Sequence[LengthSketch], test: Sequence[Sample]) -> Quality:
+    """How the bounds fare while answers grow: asked anew after every 50 tokens."""
+    bounds, truths = [], []
+    for sketch, sample in zip(sketches, test, strict=True):
+        for generated in range(50, sample.output_tokens, 50):
+            bound = sketch.upper(BOUND_LEVEL, generated=generated)
+            bounds.append(min(bound, sample.features.max_tokens or bound))
+            truths.append(sample.output_tokens)
+    return quality(np.array(bounds), np.array(truths, float))
+
+
+def rival_bounds(train: list[Sample], test: list[Sample], *, by_step: bool) -> NDArray[np.float64]:
+    """Empirical quantiles of all lengths known when a call begins; shape (calls, LEVELS).
+
+    A step never seen before takes the lengths of all steps.
+    """
+    known: dict[str, list[int]] = {}
+
+    def learn(sample: Sample) -> None:
+        insort(known.setdefault(sample.features.identity, []), sample.output_tokens)
+        insort(known.setdefault("", []), sample.output_tokens)
+
+    for sample in train:
+        learn(sample)
+    bounds = np.empty((len(test), len(LEVELS)))
+    for place, has_ended in replayed(test):
+        if has_ended:
+            learn(test[place])
+            continue
+        ordered = known.get(test[place].features.identity if by_step else "") or known[""]
+        ranks = LEVELS * (len(ordered) - 1)
+        lows = np.floor(ranks).astype(int)
+        left = np.array([ordered[low] for low in lows], float)
+        right = np.array([ordered[min(low + 1, len(ordered) - 1)] for low in lows], float)
+        bounds[place] = left + (ranks - lows) * (right - left)
+    return bounds
+
+
+def ratio_at(coverage: float, bounds: NDArray[np.float64], truths: NDArray[np.float64]) -> float:
+    """The ratio that a rival has where it covers this much, between two levels if need be."""
+    found = [quality(column, truths) for column in bounds.T]
+    coverages = np.maximum.accumulate([each.coverage for each in found])
+    return float(np.interp(coverage, coverages, [each.ratio for each in found]))
+
+
+def compare(name: str, data: Path) -> tuple[dict[str, float], FittedLengths, Split]:
+    """All figures of one data set."""
+    train, test = DATA_SETS[name][1](data)
+    say(f"{name}: fitting {len(train)} calls")
+    began_s = time.perf_counter()
+    model = fit(train, seed=0)
+    figures = {"calls": len(test), "fit_s": time.perf_counter() - began_s}
+    say(f"{name}: walking through {len(test)} calls")
+    truths = np.array([sample.output_tokens for sample in test], float)
+    sketches = our_sketches(train, test, model)
+    ours = quality(np.array([sketch.tokens[BOUND_INDEX] for sketch in sketches]), truths)
+    growing = refined(sketches, test)
+    figures |= {"coverage": ours.coverage, "ratio": ours.ratio}
+    figures |= {"refined_coverage": growing.coverage, "refined_ratio": growing.ratio}
+    nominal = int(np.argmin(abs(LEVELS - BOUND_LEVEL)))
+    for rival, by_step in (("step", True), ("global", False)):
+        bounds = rival_bounds(train, test, by_step=by_step)
+        its = quality(bounds[:, nominal], truths)
+        figures |= {f"{rival}_nominal_coverage": its.coverage, f"{rival}_nominal_ratio": its.ratio}
+        figures[f"{rival}_ratio"] = ratio_at(ours.coverage, bounds, truths)
+    return {f"{name}_{key}": value for key, value in figures.items()}, model, (train, test)
+
+
+def median_us(action: Callable[[Sample], object], samples: Sequence[Sample]) -> float:
+    """Median microseconds of one call of an action."""
+    times = []
+    for sample in samples:
+        began_ns = time.perf_counter_ns()
+        action(sample)
+        times.append(time.perf_counter_ns() - began_ns)
+    return statistics.median(times) / 1000
+
+
+def timings(model: FittedLengths, split: Split) -> dict[str, float]:
+    """What one prediction and one refinement cost, and quantile-forest's own prediction."""
+    say("timing predictions")
+    train, test = split[0][-5000:], split[1][:1000]
+    analyzer = RequestAnalyzer.replay(train, model)
+    sketch = analyzer.estimate(test[0].features).sketch
+    assert sketch is not None, "a fitted analyzer always has a sketch"
+    vectors, tokens, _, _ = training_set(train)
+    regressor = fit_regressor(vectors, tokens, seed=0)
+    vector = vectors[:1]
+    nothing = StepHistory()
+    predict_us = median_us(lambda sample: analyzer.estimate(sample.features), test)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "lengths"
+        model.save(path)
+        model_bytes = path.stat().st_size
+    return {
+        "predict_ms": predict_us / 1000,
+        "forest_us": median_us(
+            lambda sample: model.forest.predict(sample.features.vector(nothing)), test
+        ),
+        "refine_us": median_us(
+            lambda sample: [
+                sketch.upper(BOUND_LEVEL, generated=generated) for generated in range(0, 1000, 10)
+            ],
+            test,
+        )
+        / 100,
+        "quantile_forest_ms": median_us(
+            lambda sample: regressor.predict(vector, quantiles=[BOUND_LEVEL]), test[:50]
+        )
+        / 1000,
+        "model_bytes": model_bytes,
+        "model_calls": model.num_calls,
+    }
+
+
+def say(text: str) -> None:
+    """Progress, for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_table(figures: dict[str, float], names: Sequence[str]) -> None:
+    """The figures for people."""
+    print("Level 0.9: coverage and mean bound/truth; =: a rival's mean bound/truth at our coverage")
+    print(f"{'':17}{'calls':>6}{'forest':>15}{'refined':>15}{'step':>24}{'global':>24}  tightest")
+    for name in names:
+        line = f"{name:17}{figures[f'{name}_calls']:6.0f}"
+        line += f"{figures[f'{name}_coverage']:9.3f}{figures[f'{name}_ratio']:6.2f}"
+        line += f"{figures[f'{name}_refined_coverage']:9.3f}{figures[f'{name}_refined_ratio']:6.2f}"
+        ratios = {"forest": figures[f"{name}_ratio"]}
+        for rival in ("step", "global"):
+            ratios[rival] = figures[f"{name}_{rival}_ratio"]
+            line += f"{figures[f'{name}_{rival}_nominal_coverage']:9.3f}"
+            line += f"{figures[f'{name}_{rival}_nominal_ratio']:6.2f} ={ratios[rival]:6.2f} "
+        print(f"{line}  {min(ratios, key=lambda rival: ratios[rival])}")
+    for key in ("predict_ms", "forest_us", "refine_us", "quantile_forest_ms", "fit_s"):
+        print(f"{key:20}{figures[key]:10.3f}")
+    print(f"{'model_bytes':20}{figures['model_bytes']:10.0f} ({figures['model_calls']:.0f} calls)")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with traces/ and agentic/")
+    parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    files = dict.fromkeys(arguments.data / DATA_SETS[name][0] for name in arguments.only)
+    missing = [str(file) for file in files if not file.is_file()]
+    if missing:
+        say(f"the data to measure on is not here: {', '.join(missing)}")
+        sys.exit(2)
+    figures: dict[str, float] = {}
+    for name in reversed(arguments.only):
+        found, model, split = compare(name, arguments.data)
+        figures |= found
+    figures |= timings(model, split)  # of the set named first
+    figures["fit_s"] = figures[f"{arguments.only[0]}_fit_s"]
+    if arguments.json:
+        print(json.dumps(figures))
+    else:
+        print_table(figures, arguments.only)
+
+
+if __name__ == "__main__":
+    main()

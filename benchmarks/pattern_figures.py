@@ -1,0 +1,120 @@
+"""What benchmarks/patterns.py finds out about one application, each figure under a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.leave_one_out import (
+    PLACEMENTS,
+    SIZES,
+    LeaveOneOut,
+    mean,
+    position_errors,
+    relative_errors,
+)
+from patterns import BEST_K, Formulation, PatternGraph, encode_stages
+
+CLUSTERING_LIMIT_PERCENT = 15.0
+
+STDERR = Console(stderr=True)
+Figures = dict[str, Any]
+
+
+def codec_figures(graphs: Sequence[PatternGraph]) -> Figures:
+    """Size of the largest stage document."""
+    return {"codec_max_bytes": max(len(encode_stages(graph.stages)) for graph in graphs)}
+
+
+def error_figures(dataset: str, graphs: Sequence[PatternGraph]) -> Figures:
+    """Every error, by names that say which: relative ones as fractions, positions in per cent."""
+
+    def watch(runs: Sequence[Any]) -> Iterable[Any]:
+        return track(runs, dataset, console=STDERR, transient=True, disable=not STDERR.is_terminal)
+
+    tried = LeaveOneOut(graphs, watch=watch)
+    figures: Figures = {
+        "runs": len(graphs),
+        "seconds_min": min(graph.critical_seconds for graph in graphs),
+        "seconds_max": max(graph.critical_seconds for graph in graphs),
+        "bests": tried.bests,
+        "stages": len(tried.foretold),
+        "stages_foretold": sum(stage.is_foretold for stage in tried.foretold),
+    }
+    for estimate, best in (("nearest_one", 1), ("best_k", BEST_K)):
+        for formulation in Formulation:
+            errors = relative_errors(tried.foretold, best, formulation)
+            figures[f"{estimate}_{formulation.name.lower()}"] = mean(errors)
+        for name, placement in PLACEMENTS.items():
+            errors = position_errors(tried.foretold, placement, best)
+            figures[f"{estimate}_position_{name}_percent"] = mean(errors)
+        for num_revealed, stages in tried.by_revealed().items():
+            errors = relative_errors(stages, best)
+            figures[f"{estimate}_accumulated_after_{num_revealed}"] = mean(errors)
+    for num_revealed, stages in tried.by_revealed().items():
+        figures[f"stages_after_{num_revealed}"] = len(stages)
+    for best in tried.bests:
+        figures[f"best_{best}_accumulated"] = mean(relative_errors(tried.foretold, best))
+        placed = position_errors(tried.foretold, PLACEMENTS["as_production"], best)
+        figures[f"best_{best}_position_as_production_percent"] = mean(placed)
+    for size in (*SIZES, "all"):
+        errors = tried.with_all() if isinstance(size, str) else tried.with_size(size)
+        figures[f"library_{size}_foretold"] = errors.foretold
+        figures[f"library_{size}_accumulated"] = errors.relative
+        figures[f"library_{size}_position_as_production_percent"] = errors.placed
+        figures[f"library_{size}_position_even_percent"] = errors.even
+    clustered = tried.clustered()
+    figures["clustered_accumulated"] = clustered.clustered
+    figures["clustered_lost"] = clustered.lost
+    figures["clustered_cost_percent"] = clustered.cost_percent
+    return figures | _checks(figures)
+
+
+def _checks(figures: Figures) -> Figures:
+    """What should be so, each computed."""
+    shares = {
+        f"{estimate}_{formulation.name.lower()}": figures[f"{estimate}_{formulation.name.lower()}"]
+        for estimate in ("nearest_one", "best_k")
+        for formulation in Formulation
+    }
+    revealed = by_revealed(figures, "best_k")
+    numbers = list(revealed)
+    return {
+        "check_accumulated_best_k_is_lowest": min(shares, key=shares.__getitem__)
+        == "best_k_accumulated",
+        "check_error_falls": revealed[numbers[-1]] < revealed[numbers[0]],
+        "error_rises_after": [
+            after for before, after in pairwise(numbers) if revealed[after] > revealed[before]
+        ],
+        "check_clustering_costs_little": figures["clustered_cost_percent"]
+        < CLUSTERING_LIMIT_PERCENT,
+    }
+
+
+def by_revealed(figures: Figures, estimate: str) -> dict[int, float]:
+    """Relative errors of the accumulated share, by the number of stages revealed."""
+    start = f"{estimate}_accumulated_after_"
+    return {
+        int(name.removeprefix(start)): value
+        for name, value in figures.items()
+        if name.startswith(start)
+    }
+
+
+def flat(figures: dict[str, Figures]) -> Figures:
+    """One object, each name with its dataset's before it."""
+    return {
+        f"{dataset}_{name}": value
+        for dataset, of_one in figures.items()
+        for name, value in of_one.items()
+    }
+
+
+def slowest(figures: dict[str, Figures]) -> Figures:
+    """Of each time the longest of all applications."""
+    names = next(iter(figures.values()))
+    return {name: max(of_one[name] for of_one in figures.values()) for name in names}

@@ -1,0 +1,141 @@
+"""Real workflows, with the times that their stages would take on an A100: simulated, not measured.
+
+The workflows' token counts are real; the files hold no times. Each stage is simulated alone on
+the engine: all its calls arrive at once, their prompts are read in order of arrival within a
+budget of tokens a step, and every call that has read its prompt gets one token a step.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from patterns import LlmNode, PatternGraph
+
+STEP_TOKENS = 2048
+"""Tokens of a step, read and generated together."""
+
+FORMULA = (
+    "step = max(9.71+0.0317*n, 6.33+0.0670*n) + [decode>0]*(0.61+7.8e-5*sum_ctx_decode)"
+    " + sum_over_prefill_chunks(0.51+3.3e-6*c*(kv+c/2)) + lm_head(0.52) + overhead(~1.5)"
+)
+"""What step_ms computes, as the file with the fit has it."""
+
+FIT = Path("perf", "a100_llama3_8b_fit.json")
+DATASETS = {
+    "deep_research": ("jitserve_deepresearch_sample.json", "state", "requests"),
+    "tree_of_thoughts": ("tot_game24_dag.json", "kind", "calls"),
+}
+"""File, and its names for a stage's kind and for a stage's calls."""
+
+Call = tuple[int, int]
+"""Prompt tokens, output tokens."""
+
+
+class DataMissing(Exception):
+    """The folder does not hold the workflows or the fit, or another fit than the one here."""
+
+
+def step_ms(*, decode_contexts: int, decodes: int, chunks: Sequence[tuple[int, int]]) -> float:
+    """Milliseconds of one step of Llama-3-8B on an A100, by FORMULA.
+
+    Args:
+        decode_contexts: tokens in the contexts of all decodes, added up.
+        decodes: calls that get one more token.
+        chunks: for each prompt read in this step, tokens read in it and tokens read before.
+    """
+    new_tokens = decodes + sum(tokens for tokens, _ in chunks)
+    linear = max(9.71 + 0.0317 * new_tokens, 6.33 + 0.0670 * new_tokens)
+    decoding = 0.61 + 7.8e-5 * decode_contexts if decodes else 0.0
+    reading = sum(0.51 + 3.3e-6 * tokens * (read + tokens / 2) for tokens, read in chunks)
+    return linear + decoding + reading + 0.52 + 1.5
+
+
+def call_seconds(calls: Sequence[Call]) -> list[float]:
+    """Simulated seconds from the arrival of all calls to the last token of each."""
+    seconds = [0.0] * len(calls)
+    unread = deque(range(len(calls)))
+    read = 0  # of the prompt that is next
+    last_steps: list[tuple[int, int]] = []  # heap: the step of a call's last token, the call
+    decode_contexts = step = 0
+    now_ms = 0.0
+    while unread or last_steps:
+        step += 1
+        decodes = len(last_steps)
+        budget = STEP_TOKENS - decodes
+        chunks, begun = [], []
+        while unread and budget > 0:
+            prompt_tokens = calls[unread[0]][0]
+            tokens = min(prompt_tokens - read, budget)
+            chunks.append((tokens, read))
+            budget -= tokens
+            read += tokens
+            if read == prompt_tokens:
+                begun.append(unread.popleft())
+                read = 0
+        now_ms += step_ms(decode_contexts=decode_contexts, decodes=decodes, chunks=chunks)
+        decode_contexts += decodes
+        for call in begun:  # the step that ends the prompt gives the first token
+            heapq.heappush(last_steps, (step + max(calls[call][1], 1) - 1, call))
+            decode_contexts += calls[call][0] + 1
+        while last_steps and last_steps[0][0] == step:
+            call = heapq.heappop(last_steps)[1]
+            decode_contexts -= calls[call][0] + max(calls[call][1], 1)
+            seconds[call] = now_ms / 1000.0
+    return seconds
+
+
+def staged_graph(stages: Sequence[Sequence[LlmNode]]) -> PatternGraph:
+    """The graph in which each stage waits for the whole former one."""
+    nodes: list[LlmNode] = []
+    edges: list[tuple[int, int]] = []
+    former = range(0)
+    for stage in stages:
+        members = range(len(nodes), len(nodes) + len(stage))
+        edges += [(parent, child) for parent in former for child in members]
+        nodes += stage
+        former = members
+    return PatternGraph(tuple(nodes), tuple(edges))
+
+
+def load_graphs(data: Path, dataset: str) -> list[PatternGraph]:
+    """The workflows of one of DATASETS with simulated times.
+
+    A call that samples several answers counts as one call with the tokens of all of them.
+
+    Raises:
+        DataMissing: there is no such file, or the fit beside it has another formula.
+    """
+    name, kind, calls_name = DATASETS[dataset]
+    _check_formula(data.resolve().parent / FIT)
+    graphs = []
+    for workflow in _read(data / name)["workflows"]:
+        stages = []
+        for stage in workflow["stages"]:
+            calls = [(call["in"], call["out"]) for call in stage[calls_name]]
+            nodes = [
+                LlmNode(f"llama3-8b:{stage[kind]}", *call, seconds)
+                for call, seconds in zip(calls, call_seconds(calls), strict=True)
+            ]
+            stages.append(nodes)
+        graphs.append(staged_graph(stages))
+    return graphs
+
+
+def _check_formula(path: Path) -> None:
+    found = _read(path).get("formula")
+    if found != FORMULA:
+        raise DataMissing(
+            f"{path} has another formula than this benchmark, which would have to be brought up"
+            f" to date:\n  there: {found}\n  here:  {FORMULA}"
+        )
+
+
+def _read(path: Path) -> dict:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as cause:
+        raise DataMissing(f"cannot read {path}: {cause}") from cause

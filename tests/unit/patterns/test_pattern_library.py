@@ -1,0 +1,229 @@
+"""What is kept, for how long, and that what is kept in arrays is what was recorded."""
+
+import dataclasses
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from patterns import KeptPattern, NothingToCluster, PatternLibrary, PatternTable, Stage, tabulate
+from patterns.library import DECAY_PER_HOUR, HOT_S, decayed
+from tests.unit.patterns.pattern_strategies import chain, law, many_runs, runs
+
+Run = tuple[Stage, ...]
+HOUR_S = 3600.0
+STAGES = chain(("plan", 10, 1.0), ("act", 20, 2.0))
+
+ages = st.floats(0.0, 100 * HOUR_S)
+kept_patterns = st.lists(
+    st.builds(
+        KeptPattern,
+        key=st.integers(0, 1000),
+        stages=st.just(STAGES),
+        used_at_s=ages | st.sampled_from([0.0, HOUR_S, 2 * HOUR_S]),
+        uses=st.floats(0.0, 100.0) | st.just(0.0),
+    ),
+    max_size=12,
+    unique_by=lambda pattern: pattern.key,
+)
+
+
+def library_of(past: Sequence[Run]) -> PatternLibrary:
+    return PatternLibrary(tuple(KeptPattern(key, run, 0.0) for key, run in enumerate(past)))
+
+
+def assert_equal(left: PatternTable, right: PatternTable) -> None:
+    for field in dataclasses.fields(PatternTable):
+        one, other = getattr(left, field.name), getattr(right, field.name)
+        if isinstance(one, np.ndarray):
+            assert one.shape == other.shape
+            assert (one == other).all()
+        else:
+            assert one == other
+
+
+def test_a_use_counts_one_and_loses_a_tenth_an_hour() -> None:
+    library = library_of([STAGES, STAGES])
+    once = library.used([0], 0.0)
+    twice = once.used([0], HOUR_S)
+    thrice = twice.used([0], 3 * HOUR_S)
+    assert [once.patterns[0].uses, twice.patterns[0].uses] == [1.0, 1.9]
+    assert thrice.patterns[0].uses == pytest.approx(1.9 * 0.81 + 1.0)
+    assert thrice.patterns[0].used_at_s == 3 * HOUR_S
+    assert thrice.patterns[1] == library.patterns[1]
+
+
+@law
+@given(st.floats(0.0, 1e6), ages, ages)
+def test_decay_does_not_depend_on_how_often_it_is_looked_at(
+    uses: float, first_s: float, then_s: float
+) -> None:
+    at_once = decayed(uses, first_s + then_s)
+    assert decayed(decayed(uses, first_s), then_s) == pytest.approx(at_once)
+    assert 0.0 <= at_once <= uses
+    assert decayed(uses, HOUR_S) == uses * DECAY_PER_HOUR
+
+
+@law
+@given(kept_patterns, ages, st.sets(st.integers(0, 1000)))
+def test_only_what_was_used_counts_one_more(
+    patterns: list[KeptPattern], at_s: float, keys: set[int]
+) -> None:
+    library = PatternLibrary(tuple(patterns))
+    for before, after in zip(library.patterns, library.used(keys, at_s).patterns, strict=True):
+        if before.key not in keys:
+            assert after == before
+            continue
+        assert 1.0 <= after.uses <= before.uses + 1.0
+        assert after.used_at_s == max(before.used_at_s, at_s)
+        assert dataclasses.replace(after, uses=before.uses, used_at_s=before.used_at_s) == before
+
+
+def test_a_clock_that_went_back_neither_decays_nor_makes_a_use_older() -> None:
+    library = PatternLibrary((KeptPattern(0, STAGES, used_at_s=HOUR_S, uses=3.0),))
+    (pattern,) = library.used([0], 0.0).patterns
+    assert (pattern.uses, pattern.used_at_s) == (4.0, HOUR_S)
+
+
+@law
+@given(kept_patterns, ages, st.integers(0, 12))
+def test_eviction_leaves_as_many_as_fit_and_what_was_used_in_the_last_hour_first(
+    patterns: list[KeptPattern], now_s: float, capacity: int
+) -> None:
+    library = PatternLibrary(tuple(patterns))
+    left = library.evicted(now_s, capacity=capacity)
+    assert len(left) == min(capacity, len(patterns))
+    kept = {pattern.key for pattern in left.patterns}
+    assert left.patterns == tuple(pattern for pattern in patterns if pattern.key in kept)
+    dropped = [pattern for pattern in patterns if pattern.key not in kept]
+
+    def is_hot(pattern: KeptPattern) -> bool:
+        return now_s - pattern.used_at_s <= HOT_S
+
+    if any(map(is_hot, dropped)):
+        assert all(map(is_hot, left.patterns))
+
+    def reuse(pattern: KeptPattern) -> float:
+        return decayed(pattern.uses, now_s - pattern.used_at_s)
+
+    for gone in dropped:
+        for pattern in left.patterns:
+            assert is_hot(pattern) or reuse(pattern) >= reuse(gone)
+
+
+@law
+@given(kept_patterns, ages, st.integers(0, 12), st.randoms(use_true_random=False))
+def test_the_same_patterns_are_evicted_in_whatever_order_they_are_kept(
+    patterns: list[KeptPattern], now_s: float, capacity: int, rng: random.Random
+) -> None:
+    shuffled = rng.sample(patterns, len(patterns))
+    one = PatternLibrary(tuple(patterns)).evicted(now_s, capacity=capacity)
+    other = PatternLibrary(tuple(shuffled)).evicted(now_s, capacity=capacity)
+    assert {its.key for its in one.patterns} == {its.key for its in other.patterns}
+    assert one.evicted(now_s, capacity=capacity) == one
+
+
+def test_a_much_used_pattern_makes_way_for_one_of_the_last_hour() -> None:
+    old = KeptPattern(0, STAGES, used_at_s=0.0, uses=1000.0)
+    new = KeptPattern(1, STAGES, used_at_s=HOT_S + 1.0)
+    left = PatternLibrary((old, new)).evicted(HOT_S + 1.0, capacity=1)
+    assert left.patterns == (new,)
+
+
+def test_of_what_is_used_as_often_the_oldest_goes() -> None:
+    same = [KeptPattern(key, STAGES, used_at_s=0.0) for key in (5, 3, 9)]
+    left = PatternLibrary(tuple(same)).evicted(0.0, capacity=2)
+    assert [pattern.key for pattern in left.patterns] == [5, 9]
+
+
+@law
+@given(many_runs, many_runs, many_runs)
+def test_adding_patterns_is_the_same_as_having_had_them_from_the_start(
+    first: list[Run], then: list[Run], last: list[Run]
+) -> None:
+    def kept(past: list[Run], start: int) -> list[KeptPattern]:
+        return [KeptPattern(start + place, run, 0.0) for place, run in enumerate(past)]
+
+    grown = library_of(first)
+    assert len(grown.table) == len(first)
+    grown = grown.added(kept(then, 100)).added([]).added(kept(last, 200))
+    whole = tabulate([*first, *then, *last])
+    assert_equal(grown.table, whole)
+    assert_equal(library_of([]).added(kept(first, 0)).table, tabulate(first))
+    built = PatternLibrary(grown.patterns)
+    assert built == grown
+    assert_equal(built.table, grown.table)
+
+
+@law
+@given(many_runs, st.integers(0, 8))
+def test_after_any_operation_the_arrays_are_those_of_the_patterns(
+    past: list[Run], capacity: int
+) -> None:
+    library = library_of(past).added([KeptPattern(100, STAGES, 0.0)])
+    for changed in (
+        library.used([0, 100], HOUR_S),
+        library.evicted(HOUR_S, capacity=capacity),
+        library.fitted(),
+        library.compacted(3),
+        library.compacted(3, by_silhouette=True),
+    ):
+        assert_equal(changed.table, tabulate([pattern.stages for pattern in changed.patterns]))
+        assert changed.matcher.weights.tolist() == [its.weight for its in changed.patterns]
+    assert library.fitted().matcher.kernel == library.fitted().kernel
+
+
+@law
+@given(many_runs, st.integers(1, 10), st.booleans(), st.integers(0, 100))
+def test_the_medoids_stand_for_all_patterns_together(
+    past: list[Run], most: int, by_silhouette: bool, seed: int
+) -> None:
+    library = library_of(past)
+    small = library.compacted(most, by_silhouette=by_silhouette, seed=seed)
+    assert len(small) <= most
+    assert sum(pattern.weight for pattern in small.patterns) == len(past)
+    assert {its.key for its in small.patterns} <= {its.key for its in library.patterns}
+    assert small == library.compacted(most, by_silhouette=by_silhouette, seed=seed)
+    if len(past) <= most and not by_silhouette:
+        assert small == library
+
+
+def test_a_medoid_keeps_its_own_uses() -> None:
+    used = library_of([STAGES] * 3).used([0, 1, 2], 7.0)
+    (medoid,) = used.compacted(1).patterns
+    assert (medoid.weight, medoid.uses, medoid.used_at_s) == (3.0, 1.0, 7.0)
+
+
+def test_compacting_what_was_compacted_counts_each_medoid_once() -> None:
+    small = library_of([STAGES] * 4).compacted(2)
+    assert [pattern.weight for pattern in small.compacted(2).patterns] == [1.0, 1.0]
+
+
+def test_compacting_to_nothing_is_refused_and_of_nothing_is_nothing() -> None:
+    with pytest.raises(NothingToCluster):
+        library_of([STAGES]).compacted(0)
+    assert len(PatternLibrary().compacted(0)) == 0
+    assert len(PatternLibrary().evicted(0.0)) == len(PatternLibrary().fitted()) == 0
+
+
+def test_two_patterns_of_one_key_are_our_mistake() -> None:
+    with pytest.raises(AssertionError, match="one pattern"):
+        PatternLibrary((KeptPattern(1, STAGES, 0.0),) * 2)
+
+
+@law
+@given(many_runs, runs)
+def test_a_library_never_changes(past: list[Run], added: Run) -> None:
+    library = library_of(past)
+    before = library.patterns
+    rows = library.table.features.copy()
+    library.used(range(3), 1.0)
+    library.evicted(1.0, capacity=1)
+    library.added([KeptPattern(100, added, 0.0)])
+    library.fitted()
+    library.compacted(1)
+    assert library.patterns == before
+    assert (library.table.features == rows).all()
