@@ -97,11 +97,13 @@ def _begin(position: Position, kind: Kind, identity: str) -> _Begun:
     now_s = run.clock.now_s()
     node, stage, parents = run.causality.begin()
     begins_stage = not run.stage_deadlines.has(stage)
-    deadline = run.stage_deadlines.of(stage, now_s, begun=(kind, identity), reveal=run.stage_so_far)
+    deadline = run.stage_deadlines.of(
+        stage, now_s, begun=(kind, identity), reveal=run.stage_so_far
+    ).by(position.deadline_at_s)
     record = stage_record(run, stage, now_s, deadline) if begins_stage else None
     if record is not None:
         run.used.update(match.pattern_id for match in record.matches)
-    trace = CallTrace(node, kind, identity, stage, now_s, deadline.by(position.deadline_at_s))
+    trace = CallTrace(node, kind, identity, stage, now_s, deadline)
     run.calls.append(trace)
     return _Begun(trace, parents, record)
 

@@ -11,7 +11,11 @@ from store.records import MatchRecord, StageRecord
 
 
 def stage_record(run: LiveRun, stage: int, began_s: float, deadline: StageDeadline) -> StageRecord:
-    """What past runs say of a stage that begins, with the runs that say it."""
+    """What past runs say of a stage that begins, with the runs that say it.
+
+    Args:
+        deadline: as its first call gets it, within any shorter limit around that.
+    """
     record = StageRecord(
         run_id=run.id,
         stage=stage,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import Runtime, flow, gather, llm, step, tool
+from orchestrator import Runtime, flow, gather, llm, step, tool, within
 from orchestrator.deadlines import FALLBACK, LEARNED
 from orchestrator.knowledge import Learner
 from orchestrator.models import model_file, models_folder
@@ -86,6 +86,20 @@ async def test_what_is_recorded_of_a_stage_is_what_its_calls_were_promised(
     assert [(stage.stage, stage.sub_deadline_s) for stage in result.stages] == [
         (stage.stage, stage.sub_deadline_s) for stage in stages
     ]
+
+
+async def test_a_shorter_limit_around_a_stage_is_recorded_as_its_deadline(
+    runtime: Runtime,
+) -> None:
+    async def limited() -> None:
+        async with within("10s"):
+            await plan()
+
+    for _ in range(2):
+        result = await runtime.run(flow(deadline="1h")(limited))
+    [stage] = await stages_of(runtime.store, result.run_id)
+    assert stage.share == 1.0
+    assert stage.sub_deadline_s == pytest.approx(10.0, abs=5.0)
 
 
 async def test_a_run_that_does_something_else_is_like_none_from_there_on(
