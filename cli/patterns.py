@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NARROWEST = 40
 
 app = typer.Typer(
-    help="See and fit what past runs taught. Without a command: list them.",
+    help="See and fit what past runs taught.",
     invoke_without_command=True,
     rich_markup_mode="rich",
     epilog="Example: orchestrate patterns explain 3f2a",
