@@ -18,7 +18,7 @@ from orchestrator.models import load_lengths
 from patterns.codec import decode
 from patterns.errors import CodecError, CorruptKernel
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
-from patterns.library import KeptPattern, PatternLibrary
+from patterns.library import CAPACITY, KeptPattern, PatternLibrary
 from serving.analyzer.analyzer import RequestAnalyzer
 from serving.analyzer.features import CallFeatures
 from serving.analyzer.samples import Sample
@@ -31,6 +31,10 @@ logger = logging.getLogger("orchestrate")
 
 REPLAYED_CALLS = 1000
 """The newest calls from which the recent history of each step is taken up."""
+
+
+SPARE = 50
+"""Patterns by which a library may grow beyond its capacity before the least used are left out."""
 
 
 @dataclass(frozen=True)
@@ -116,15 +120,21 @@ class Learner:
         """What was known, with the runs that ended since, or all anew after a fit."""
         async with self._store.reading() as tx:
             fit = await tx.fits.get(application)
-            if known is not None and fit == known.fit:
+            if known is None or fit != known.fit:
+                known = None
+                records = await tx.patterns.of_application(
+                    application, in_library=True, limit=CAPACITY
+                )
+                calls = await tx.calls.length_samples(application, limit=REPLAYED_CALLS)
+            else:
                 newer = await tx.patterns.count_since(application, known.newest_id)
-                records = await tx.patterns.of_application(application, limit=newer)
-                return _with_newer(known, records) if records else known
-            records = await tx.patterns.of_application(application, in_library=True)
-            calls = await tx.calls.length_samples(application, limit=REPLAYED_CALLS)
-        return await asyncio.to_thread(
-            learned, application, records, calls, fit=fit, models=self._models
-        )
+                limit = min(newer, CAPACITY)
+                records = await tx.patterns.of_application(application, limit=limit)
+        if known is None:
+            return await asyncio.to_thread(
+                learned, application, records, calls, fit=fit, models=self._models
+            )
+        return await asyncio.to_thread(_with_newer, known, records) if records else known
 
 
 def learned(
@@ -191,10 +201,12 @@ def length_samples(calls: Sequence[LengthSample]) -> list[Sample]:
 
 
 def _with_newer(known: Knowledge, records: Sequence[PatternRecord]) -> Knowledge:
-    added = kept_patterns([record for record in records if record.weight > 0])
+    library = known.library.added(kept_patterns([r for r in records if r.weight > 0]))
+    if len(library) > CAPACITY + SPARE:
+        library = library.evicted(max(pattern.used_at_s for pattern in library.patterns))
     return replace(
         known,
-        library=known.library.added(added),
+        library=library,
         runs=known.runs | _runs_of(records),
         newest_id=max(_id_of(record) for record in records),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 from orchestrator import Runtime, flow, gather, llm, step, tool, within
 from orchestrator.deadlines import FALLBACK, LEARNED
-from orchestrator.knowledge import Learner
+from orchestrator.knowledge import SPARE, Learner
 from orchestrator.models import model_file, models_folder
 from orchestrator.testing import ScriptedEngine
+from patterns.library import CAPACITY
 from serving.generation import GenerationRequest
 from serving.slo import SloKind
 from store.records import CallKind, FitRecord, PatternRecord, StageRecord
@@ -311,3 +313,22 @@ def test_the_models_of_a_database_do_not_depend_on_its_password() -> None:
     assert one == two
     assert one != models_folder("postgresql://me@host/other")
     assert "secret" not in str(one)
+
+
+async def test_a_library_that_nobody_fits_does_not_grow_without_end(tmp_path: Path) -> None:
+    """Neither in the memory of one process nor in that of one that starts later."""
+    async with scripted_runtime(tmp_path) as runtime:
+        first = await runtime.run(usual)
+        learner = Learner(runtime.store, models=None)
+        await learner.knowledge_of("usual")
+        async with runtime.store.transaction() as tx:
+            [pattern] = await tx.patterns.of_application("usual")
+            copy = replace(pattern, id=None, run_id=None, used_at=None)
+            for _ in range(CAPACITY + SPARE):
+                await tx.patterns.add(copy)
+        grown = await learner.knowledge_of("usual")
+        started = await Learner(runtime.store, models=None).knowledge_of("usual")
+    assert first.run_id in grown.runs.values()
+    assert len(grown.library) <= CAPACITY + SPARE
+    assert len(started.library) == CAPACITY
+    assert started.newest_id == grown.newest_id
