@@ -16,74 +16,61 @@ other.
 
 from __future__ import annotations
 
-import csv
-import json
 import random
 import statistics
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from data_files import BadData, Stages, read_rows, read_workflows, tokens_of
+
 from serving.analyzer.features import CallFeatures
+from serving.analyzer.fitted import MIN_CALLS
 from serving.analyzer.samples import Sample
 
 Split = tuple[list[Sample], list[Sample]]
-Stages = Sequence[tuple[str, Sequence[tuple[int, int]]]]  # name, (input, output) tokens of calls
 
 AZURE = Path("traces/AzureLLMInferenceTrace_conv.csv")
 DEEP_RESEARCH = Path("agentic/jitserve_deepresearch_sample.json")
 TREE_OF_THOUGHTS = Path("agentic/tot_game24_dag.json")
 
 
-def azure(data: Path, *, signal: bool) -> Split:
+def azure(path: Path, *, signal: bool) -> Split:
     """The chat trace with made-up identities, with or without signal."""
     dice = random.Random(0)
     samples: list[Sample] = []
-    with (data / AZURE).open(newline="") as file:
-        for row in csv.DictReader(file):
-            began_s = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
-            tokens = int(row["GeneratedTokens"])
-            if signal and dice.random() < 0.8:
-                band = tokens.bit_length() - 1
-            else:
-                band = dice.randrange(2, 10)
-            features = CallFeatures(
-                identity=f"chat:{band}", prompt_tokens=int(row["ContextTokens"])
-            )
-            samples.append(Sample(features, tokens, began_s, began_s + 0.5 + 0.03 * tokens))
+    for line, row in read_rows(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
+        began_s = _seconds(path, line, row["TIMESTAMP"])
+        prompt_tokens, tokens = (
+            tokens_of(path, f"line {line}: {column}", row[column])
+            for column in ("ContextTokens", "GeneratedTokens")
+        )
+        tells = signal and dice.random() < 0.8
+        band = tokens.bit_length() - 1 if tells else dice.randrange(2, 10)
+        features = CallFeatures(identity=f"chat:{band}", prompt_tokens=prompt_tokens)
+        samples.append(Sample(features, tokens, began_s, began_s + 0.5 + 0.03 * tokens))
     cut = 2 * len(samples) // 3
     return samples[:cut], samples[cut:]
 
 
-def deep_research(data: Path) -> Split:
+def _seconds(path: Path, line: int, timestamp: str) -> float:
+    try:
+        # It has a digit more than Python reads.
+        return datetime.fromisoformat(timestamp[:26]).timestamp()
+    except (ValueError, OverflowError) as cause:
+        raise BadData(path, f"line {line}: TIMESTAMP is no time: {timestamp[:40]!r}") from cause
+
+
+def deep_research(path: Path) -> Split:
     """Deep-research workflows."""
-    document = json.loads((data / DEEP_RESEARCH).read_text())
-    return workflows(
-        [
-            [
-                (stage["state"], [(call["in"], call["out"]) for call in stage["requests"]])
-                for stage in workflow["stages"]
-            ]
-            for workflow in document["workflows"]
-        ],
-        max_tokens=1024,
-    )
+    runs = read_workflows(path, name_key="state", calls_key="requests")
+    return workflows(runs, max_tokens=1024)
 
 
-def tree_of_thoughts(data: Path) -> Split:
+def tree_of_thoughts(path: Path) -> Split:
     """Tree-of-Thoughts runs on the Game of 24."""
-    document = json.loads((data / TREE_OF_THOUGHTS).read_text())
-    return workflows(
-        [
-            [
-                (stage["kind"], [(call["in"], call["out"]) for call in stage["calls"]])
-                for stage in workflow["stages"]
-                if stage["calls"]
-            ]
-            for workflow in document["workflows"]
-        ],
-        max_tokens=1000,
-    )
+    runs = read_workflows(path, name_key="kind", calls_key="calls")
+    return workflows(runs, max_tokens=1000)
 
 
 def workflows(runs: Sequence[Stages], *, max_tokens: int) -> Split:
@@ -111,9 +98,25 @@ def workflows(runs: Sequence[Stages], *, max_tokens: int) -> Split:
 
 
 DATA_SETS: dict[str, tuple[Path, Callable[[Path], Split]]] = {
-    "azure": (AZURE, lambda data: azure(data, signal=True)),
-    "azure_random": (AZURE, lambda data: azure(data, signal=False)),
+    "azure": (AZURE, lambda path: azure(path, signal=True)),
+    "azure_random": (AZURE, lambda path: azure(path, signal=False)),
     "deep_research": (DEEP_RESEARCH, deep_research),
     "tree_of_thoughts": (TREE_OF_THOUGHTS, tree_of_thoughts),
 }
-"""By name: the file that must be there, and the calls to train on and to walk through."""
+"""By name: the file that must be there, and what makes of it the calls to train on, and those to
+walk through."""
+
+
+def load(data: Path, name: str) -> Split:
+    """The calls of a data set to train on, and those to walk through.
+
+    Raises:
+        DataMissing: its file is not there.
+        BadData: its file is not as it should be, or has too few calls.
+    """
+    file, split = DATA_SETS[name]
+    train, test = split(data / file)
+    if len(train) < MIN_CALLS or not test:
+        calls = f"{len(train)} calls to train on, and {len(test)} to walk through"
+        raise BadData(data / file, f"it has {calls}: it takes at least {MIN_CALLS} and 1")
+    return train, test

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from length_data import DATA_SETS, Split
+from data_files import BadData
+from length_data import DATA_SETS, Split, load
 from numpy.typing import NDArray
 
 from serving.analyzer.analyzer import LengthEstimate, RequestAnalyzer
@@ -119,9 +120,9 @@ def ratio_at(coverage: float, bounds: NDArray[np.float64], truths: NDArray[np.fl
     return float(np.interp(coverage, coverages, [each.ratio for each in found]))
 
 
-def compare(name: str, data: Path) -> tuple[dict[str, float], FittedLengths, Split]:
+def compare(name: str, split: Split) -> tuple[dict[str, float], FittedLengths]:
     """All figures of one data set."""
-    train, test = DATA_SETS[name][1](data)
+    train, test = split
     say(f"{name}: fitting {len(train)} calls")
     began_s = time.perf_counter()
     model = fit(train, seed=0)
@@ -139,7 +140,7 @@ def compare(name: str, data: Path) -> tuple[dict[str, float], FittedLengths, Spl
         its = quality(bounds[:, nominal], truths)
         figures |= {f"{rival}_nominal_coverage": its.coverage, f"{rival}_nominal_ratio": its.ratio}
         figures[f"{rival}_ratio"] = ratio_at(ours.coverage, bounds, truths)
-    return {f"{name}_{key}": value for key, value in figures.items()}, model, (train, test)
+    return {f"{name}_{key}": value for key, value in figures.items()}, model
 
 
 def median_us(action: Callable[[Sample], object], samples: Sequence[Sample]) -> float:
@@ -225,11 +226,16 @@ def main() -> None:
     if missing:
         say(f"the data to measure on is not here: {', '.join(missing)}")
         sys.exit(2)
+    try:
+        splits = {name: load(arguments.data, name) for name in arguments.only}
+    except BadData as error:
+        say(str(error))
+        sys.exit(2)
     figures: dict[str, float] = {}
     for name in reversed(arguments.only):
-        found, model, split = compare(name, arguments.data)
+        found, model = compare(name, splits[name])
         figures |= found
-    figures |= timings(model, split)  # of the set named first
+    figures |= timings(model, splits[arguments.only[0]])
     figures["fit_s"] = figures[f"{arguments.only[0]}_fit_s"]
     if arguments.json:
         print(json.dumps(figures))

@@ -25,18 +25,33 @@ STDERR = Console(stderr=True)
 Figures = dict[str, Any]
 
 
+class NothingForetold(Exception):
+    """No workflow of a dataset begins like another: there is nothing to measure errors on."""
+
+    def __init__(self, dataset: str) -> None:
+        super().__init__(dataset)
+
+    @property
+    def dataset(self) -> str:
+        """Which one."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return "no workflow in it begins like another, so that none can be foretold"
+
+
 def codec_figures(graphs: Sequence[PatternGraph]) -> Figures:
     """Size of the largest stage document."""
     return {"codec_max_bytes": max(len(encode_stages(graph.stages)) for graph in graphs)}
 
 
 def error_figures(dataset: str, graphs: Sequence[PatternGraph]) -> Figures:
-    """Every error, by names that say which: relative ones as fractions, positions in per cent."""
+    """Every error, by names that say which: relative ones as fractions, positions in per cent.
 
-    def watch(runs: Sequence[Any]) -> Iterable[Any]:
-        return track(runs, dataset, console=STDERR, transient=True, disable=not STDERR.is_terminal)
-
-    tried = LeaveOneOut(graphs, watch=watch)
+    Raises:
+        NothingForetold: no graph begins like another.
+    """
+    tried = _tried(dataset, graphs)
     figures: Figures = {
         "runs": len(graphs),
         "seconds_min": min(graph.critical_seconds for graph in graphs),
@@ -72,6 +87,18 @@ def error_figures(dataset: str, graphs: Sequence[PatternGraph]) -> Figures:
     figures["clustered_lost"] = clustered.lost
     figures["clustered_cost_percent"] = clustered.cost_percent
     return figures | _checks(figures)
+
+
+def _tried(dataset: str, graphs: Sequence[PatternGraph]) -> LeaveOneOut:
+    def watch(runs: Sequence[Any]) -> Iterable[Any]:
+        return track(runs, dataset, console=STDERR, transient=True, disable=not STDERR.is_terminal)
+
+    if len(graphs) < 2:
+        raise NothingForetold(dataset)
+    tried = LeaveOneOut(graphs, watch=watch)
+    if not tried.by_revealed():
+        raise NothingForetold(dataset)
+    return tried
 
 
 def _checks(figures: Figures) -> Figures:

@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.data_files import BadData, DataMissing
 from benchmarks.leave_one_out import PLACEMENTS, SEEDS, SIZES
 from benchmarks.pattern_figures import (
     CLUSTERING_LIMIT_PERCENT,
     STDERR,
     Figures,
+    NothingForetold,
     by_revealed,
     codec_figures,
     error_figures,
@@ -20,11 +22,12 @@ from benchmarks.pattern_figures import (
     slowest,
 )
 from benchmarks.pattern_speed import measure_speed, synthetic_graphs
-from benchmarks.step_time import DATASETS, DataMissing, load_graphs
+from benchmarks.step_time import DATASETS, load_graphs
 from patterns import BEST_K, Formulation, PatternGraph
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "agentic"
-ABSENT = 2
+UNUSABLE = 2
+"""Exit status where the data are not there, or not as they should be."""
 
 
 def main(description: str) -> int:
@@ -40,11 +43,18 @@ def main(description: str) -> int:
     except DataMissing as error:
         print(error, file=sys.stderr)
         if arguments.only != "speed":
-            return ABSENT
+            return UNUSABLE
         print("Made-up runs instead.", file=sys.stderr)
         graphs = {dataset: synthetic_graphs(dataset) for dataset in DATASETS}
         made_up = True
-    errors = _errors(graphs) if arguments.only != "speed" else {}
+    except BadData as error:
+        print(error, file=sys.stderr)
+        return UNUSABLE
+    try:
+        errors = _errors(graphs) if arguments.only != "speed" else {}
+    except NothingForetold as error:
+        print(f"{arguments.data / DATASETS[error.dataset][0]}: {error}", file=sys.stderr)
+        return UNUSABLE
     speed = _speed(graphs) if arguments.only != "errors" else {}
     if arguments.json:
         print(json.dumps(_one_object(errors, speed, made_up=made_up), indent=1))

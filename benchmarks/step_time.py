@@ -8,11 +8,11 @@ budget of tokens a step, and every call that has read its prompt gets one token 
 from __future__ import annotations
 
 import heapq
-import json
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.data_files import DataMissing, read_object, read_workflows
 from patterns import LlmNode, PatternGraph
 
 STEP_TOKENS = 2048
@@ -33,10 +33,6 @@ DATASETS = {
 
 Call = tuple[int, int]
 """Prompt tokens, output tokens."""
-
-
-class DataMissing(Exception):
-    """The folder does not hold the workflows or the fit, or another fit than the one here."""
 
 
 def step_ms(*, decode_contexts: int, decodes: int, chunks: Sequence[tuple[int, int]]) -> float:
@@ -108,16 +104,16 @@ def load_graphs(data: Path, dataset: str) -> list[PatternGraph]:
 
     Raises:
         DataMissing: there is no such file, or the fit beside it has another formula.
+        BadData: a file is there and cannot be read, or is of another shape.
     """
-    name, kind, calls_name = DATASETS[dataset]
+    name, name_key, calls_key = DATASETS[dataset]
     _check_formula(data.resolve().parent / FIT)
     graphs = []
-    for workflow in _read(data / name)["workflows"]:
+    for workflow in read_workflows(data / name, name_key=name_key, calls_key=calls_key):
         stages = []
-        for stage in workflow["stages"]:
-            calls = [(call["in"], call["out"]) for call in stage[calls_name]]
+        for kind, calls in workflow:
             nodes = [
-                LlmNode(f"llama3-8b:{stage[kind]}", *call, seconds)
+                LlmNode(f"llama3-8b:{kind}", *call, seconds)
                 for call, seconds in zip(calls, call_seconds(calls), strict=True)
             ]
             stages.append(nodes)
@@ -126,16 +122,9 @@ def load_graphs(data: Path, dataset: str) -> list[PatternGraph]:
 
 
 def _check_formula(path: Path) -> None:
-    found = _read(path).get("formula")
+    found = read_object(path).get("formula")
     if found != FORMULA:
-        raise DataMissing(
-            f"{path} has another formula than this benchmark, which would have to be brought up"
-            f" to date:\n  there: {found}\n  here:  {FORMULA}"
+        told = (
+            "it has another formula than this benchmark, which would have to be brought up to date"
         )
-
-
-def _read(path: Path) -> dict:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as cause:
-        raise DataMissing(f"cannot read {path}: {cause}") from cause
+        raise DataMissing(path, f"{told}:\n  there: {found}\n  here:  {FORMULA}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from rich.table import Table
@@ -14,28 +14,34 @@ from cli.learned import Learned
 from cli.library import ranged
 from cli.tables import named_table
 
-_ROOM_FOR_LENGTHS, _ROOM_FOR_SINCE = 76, 56
+_LENGTHS = "answers bounded by"
+_HEADS = ("application", "kept", "library", "stages", "last fit", "since", _LENGTHS)
+_GIVE_WAY = (_LENGTHS, "since", "stages", "last fit")  # to the names, the first of them first
+_NAME_CELLS = 24  # that others give way to; a longer name takes what is left
+_ROOM_FOR_GAPS = 76
 
 
 def applications_table(
     found: Sequence[Learned], *, now: datetime, width: int, ascii_only: bool = False
 ) -> Table:
-    """A line for each application; what bounds its answers where there is room for it."""
+    """A line for each application, with as many columns as its name leaves room for."""
     glyphs = ASCII if ascii_only else UNICODE
-    heads = ["application", "runs", "library", "stages", "last fit", "since", "answers bounded by"]
-    if width < _ROOM_FOR_LENGTHS:
-        heads.remove("answers bounded by")
-    if width < _ROOM_FOR_SINCE:
-        heads.remove("since")
-    rows = [_cells(learned, now=now, none=glyphs.none)[: len(heads)] for learned in found]
-    gap = 2 if width >= _ROOM_FOR_LENGTHS else 1
-    texts = {heads[0], "answers bounded by"}
-    return named_table(heads, rows, width=width, gap=gap, texts=texts, glyphs=glyphs)
+    cells = [_cells(learned, now=now, none=glyphs.none) for learned in found]
+    heads = _shown_heads(cells, width)
+    return named_table(
+        heads,
+        [[row[head] for head in heads] for row in cells],
+        width=width,
+        gap=_gap(width),
+        texts={_HEADS[0], _LENGTHS},
+        glyphs=glyphs,
+    )
 
 
-def below_applications(found: Sequence[Learned], *, width: int) -> list[Text]:
+def below_applications(found: Sequence[Learned], *, now: datetime, width: int) -> list[Text]:
     """What the table has no room for where it is narrow: what bounds the answers."""
-    if width >= _ROOM_FOR_LENGTHS:
+    cells = [_cells(learned, now=now, none=UNICODE.none) for learned in found]
+    if _LENGTHS in _shown_heads(cells, width):
         return []
     return [
         Text.assemble((learned.application, "bold"), f": answers bounded by {learned.lengths}")
@@ -48,7 +54,7 @@ def applications_document(found: Sequence[Learned]) -> list[dict[str, object]]:
     return [
         {
             "application": learned.application,
-            "runs": learned.num_runs,
+            "patterns_kept": learned.num_kept,
             "patterns_in_library": len(learned.patterns),
             "stages": learned.stage_range,
             "fitted_at": None if learned.fit is None else learned.fit.fitted_at,
@@ -64,15 +70,33 @@ def applications_document(found: Sequence[Learned]) -> list[dict[str, object]]:
     ]
 
 
-def _cells(learned: Learned, *, now: datetime, none: str) -> list[Text]:
+def _shown_heads(cells: Sequence[Mapping[str, Text]], width: int) -> list[str]:
+    """The columns beside which the names fit, or those that never give way."""
+    sizes = {head: max([len(head), *(len(row[head]) for row in cells)]) for head in _HEADS}
+    sizes[_HEADS[0]] = min(sizes[_HEADS[0]], _NAME_CELLS)
+    heads = list(_HEADS)
+    for head in _GIVE_WAY:
+        if sum(sizes[head] + _gap(width) for head in heads) <= width:
+            break
+        heads.remove(head)
+    return heads
+
+
+def _gap(width: int) -> int:
+    return 2 if width >= _ROOM_FOR_GAPS else 1
+
+
+def _cells(learned: Learned, *, now: datetime, none: str) -> dict[str, Text]:
+    """An application's cells, by the heads of their columns."""
     stages = none if learned.stage_range is None else ranged(*learned.stage_range)
     fitted = "never" if learned.fit is None else f"{ago(learned.fit.fitted_at, now)} ago"
-    return [
+    cells = [
         Text(learned.application, style="bold"),
-        Text(f"{learned.num_runs:,}"),
+        Text(f"{learned.num_kept:,}"),
         Text(f"{len(learned.patterns):,}"),
         Text(stages),
         Text(fitted),
         Text(f"{learned.num_since:,}"),
         Text(str(learned.lengths)),
     ]
+    return dict(zip(_HEADS, cells, strict=True))

@@ -34,6 +34,11 @@ class Fitted:
     num_before: int
     took_s: float
 
+    @property
+    def num_kept(self) -> int:
+        """Patterns that the store keeps, in the library or not, learned from or not."""
+        return self.report.num_runs + self.report.num_unreadable
+
 
 def fit_all(
     url: str,
@@ -95,12 +100,14 @@ def outcome(fitted: Fitted, *, ascii_only: bool = False) -> list[Text]:
     report = fitted.report
     dot = f" {(ASCII if ascii_only else UNICODE).dot} "
     library = (
-        f"{counted(report.num_runs, 'run')} in {counted(report.num_patterns, 'pattern')}, "
-        f"{report.library_bytes:,} bytes (before: {counted(fitted.num_before, 'pattern')})"
+        f"{counted(fitted.num_kept, 'pattern')} kept, {report.num_patterns:,} in the library "
+        f"(before: {fitted.num_before:,}), {report.library_bytes:,} bytes"
     )
     if report.num_evicted:
         library += f"; {counted(report.num_evicted, 'pattern')} forgotten for want of use"
-    if report.has_length_model:
+    if report.length_error is not None:
+        lengths = f"not saved: {report.length_error}"
+    elif report.has_length_model:
         lengths = f"a forest on {counted(report.num_calls, 'call')}"
     else:
         lengths = (
@@ -113,6 +120,11 @@ def outcome(fitted: Fitted, *, ascii_only: bool = False) -> list[Text]:
         "kernel": kernel_in_words(report.kernel, is_fitted=True),
         "lengths": lengths,
     }
+    if report.num_unreadable:
+        facts["unread"] = (
+            f"{counted(report.num_unreadable, 'pattern')} that this version cannot read: kept, and "
+            "not learned from"
+        )
     return [title, *(Text.assemble((f"  {name:8} ", "dim"), told) for name, told in facts.items())]
 
 
@@ -121,13 +133,15 @@ def fitted_document(fitted: Fitted) -> dict[str, object]:
     report = fitted.report
     return {
         "application": report.application,
-        "runs": report.num_runs,
-        "patterns_before": fitted.num_before,
-        "patterns": report.num_patterns,
-        "evicted": report.num_evicted,
+        "patterns_kept": fitted.num_kept,
+        "patterns_unreadable": report.num_unreadable,
+        "patterns_forgotten": report.num_evicted,
+        "patterns_in_library_before": fitted.num_before,
+        "patterns_in_library": report.num_patterns,
         "library_bytes": report.library_bytes,
         "kernel": kernel_document(report.kernel),
         "llm_calls": report.num_calls,
         "has_length_model": report.has_length_model,
+        "length_error": report.length_error,
         "seconds": fitted.took_s,
     }

@@ -11,6 +11,7 @@ from patterns.features import ATTRIBUTES
 from patterns.kernel import StageKernel
 
 _BEYOND = 1000.0  # a factor that is as good as any
+_PERCENT_BELOW = 1.1  # factors that are told as a percentage
 
 
 def kernel_in_words(kernel: StageKernel, *, is_fitted: bool) -> str:
@@ -19,7 +20,7 @@ def kernel_in_words(kernel: StageKernel, *, is_fitted: bool) -> str:
     for name, width in sorted(zip(ATTRIBUTES, kernel.bandwidths, strict=True), key=itemgetter(1)):
         names.setdefault(_reach(name, width), []).append(name.replace("_", " "))
     ignored = names.pop(None, [])
-    compared = [f"{_listed(alike)} within {reach}" for reach, alike in names.items()]
+    compared = [f"{_listed(alike)} {reach}" for reach, alike in names.items()]
     if compared:
         told = f"runs are alike whose stages make the same calls with {_listed(compared)}"
         if ignored:
@@ -42,12 +43,16 @@ def _reach(attribute: str, bandwidth: float) -> str | None:
     if math.isinf(bandwidth):
         return None
     if bandwidth > math.log(_BEYOND):
-        return f"a factor of {_BEYOND:,.0f} or more"
-    factor = math.exp(bandwidth)
+        return f"within a factor of {_BEYOND:,.0f} or more"
+    factor, excess = math.exp(bandwidth), math.expm1(bandwidth)
     if attribute == "tool_seconds" and factor < 2:
         # Below a second a logarithm of 1 + x hardly bends.
-        return f"{shown(factor - 1)}{f' plus {factor - 1:.0%}' if factor >= 1.1 else ''}"
-    return f"a factor of {factor:.1f}" if factor < 10 else f"a factor of {factor:.0f}"
+        if excess < 0.001:
+            return "under 1 ms apart"
+        return f"within {shown(excess)}{f' plus {excess:.0%}' if factor >= _PERCENT_BELOW else ''}"
+    if factor < _PERCENT_BELOW:
+        return "under 1% apart" if excess < 0.005 else f"within {excess:.0%}"
+    return f"within a factor of {factor:.1f}" if factor < 10 else f"within a factor of {factor:.0f}"
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ class Learned:
     """What is known of one application.
 
     Attributes:
-        num_runs: patterns recorded, in the library or not.
+        num_kept: patterns in the store, in the library or not; a fit forgets the least used.
         patterns: the library's, oldest first.
         runs: the run that left each of them, by its key.
         fit: the last one; None: never fitted.
@@ -36,7 +36,7 @@ class Learned:
     """
 
     application: str
-    num_runs: int
+    num_kept: int
     patterns: Sequence[KeptPattern] = ()
     runs: Mapping[int, str | None] = field(default_factory=dict)
     fit: FitRecord | None = None
@@ -102,8 +102,8 @@ async def learned_of_all(url: str) -> list[Learned]:
         counts = await tx.patterns.count_by_application()
         models = models_folder(url)
         return [
-            await _learned(tx, name, num_runs, models=models, most_calls=REPLAYED_CALLS)
-            for name, num_runs in counts.items()
+            await _learned(tx, name, num_kept, models=models, most_calls=REPLAYED_CALLS)
+            for name, num_kept in counts.items()
         ]
 
 
@@ -115,9 +115,9 @@ async def learned_of(url: str, application: str) -> Learned:
     async with store, store.reading() as tx:
         counts = await tx.patterns.count_by_application()
         check_known([application], counts)
-        num_runs = counts[application]
+        num_kept = counts[application]
         models = models_folder(url)
-        return await _learned(tx, application, num_runs, models=models, most_calls=MAX_CALLS)
+        return await _learned(tx, application, num_kept, models=models, most_calls=MAX_CALLS)
 
 
 async def library_sizes(url: str) -> dict[str, int]:
@@ -143,7 +143,7 @@ def check_known(wanted: Sequence[str], known: Mapping[str, object]) -> None:
 
 
 async def _learned(
-    tx: Transaction, application: str, num_runs: int, *, models: Path, most_calls: int
+    tx: Transaction, application: str, num_kept: int, *, models: Path, most_calls: int
 ) -> Learned:
     records = await tx.patterns.of_application(application, in_library=True)
     fit = await tx.fits.get(application)
@@ -151,7 +151,7 @@ async def _learned(
     model = load_lengths(models, application)
     return Learned(
         application,
-        num_runs,
+        num_kept,
         patterns=kept_patterns(records),
         runs={record.id: record.run_id for record in records if record.id is not None},
         fit=fit,

@@ -51,8 +51,8 @@ def overview(learned: Learned, *, now: datetime, ascii_only: bool = False) -> li
     """How much is known of an application, and since when."""
     dot = f" {(ASCII if ascii_only else UNICODE).dot} "
     parts = [
-        f"{counted(learned.num_runs, 'run')} recorded",
-        f"{counted(len(learned.patterns), 'pattern')} in the library",
+        f"{counted(learned.num_kept, 'pattern')} kept",
+        f"{len(learned.patterns):,} in the library",
     ]
     if learned.stage_range is not None:
         parts.append(f"{ranged(*learned.stage_range)} stages each")
@@ -109,7 +109,7 @@ def library_document(learned: Learned, *, now: datetime) -> dict[str, object]:
     """The library and its kernel, JSON-safe but for its times; patterns heaviest first."""
     return {
         "application": learned.application,
-        "runs": learned.num_runs,
+        "patterns_kept": learned.num_kept,
         "patterns_in_library": len(learned.patterns),
         "fitted_at": None if learned.fit is None else learned.fit.fitted_at,
         "runs_since_fit": learned.num_since,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import options
-from cli.output import is_plain_ascii, print_json, print_line, results, say, width_of
+from cli.output import is_plain_ascii, print_json, print_line, results, say, warn, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -41,7 +41,7 @@ def _list_commands(context: typer.Context) -> None:
 
 @app.command("list", epilog="Example: orchestrate patterns list --json")
 def list_(store: options.Store = None, json: options.Json = False) -> None:
-    """List the applications, and what is learned of each."""
+    """List the applications, the patterns kept of each, and what is learned from them."""
     from cli.applications import applications_document, applications_table, below_applications
     from cli.learned import NO_RUNS, learned_of_all
     from orchestrator.settings import read_settings
@@ -55,9 +55,10 @@ def list_(store: options.Store = None, json: options.Json = False) -> None:
         console = results()
         width = width_of(console, narrowest=_NARROWEST)
         ascii_only = is_plain_ascii(console)
-        table = applications_table(found, now=_now(), width=width, ascii_only=ascii_only)
+        now = _now()
+        table = applications_table(found, now=now, width=width, ascii_only=ascii_only)
         console.print(table, width=width)
-        _print_lines(console, below_applications(found, width=width))
+        _print_lines(console, below_applications(found, now=now, width=width))
 
 
 @app.command(epilog="Example: orchestrate patterns show deep-research --limit 10")
@@ -108,7 +109,7 @@ def fit(
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Learn anew from all recorded runs; what is learned now serves the runs that begin later."""
+    """Learn anew from all patterns kept; what is learned now serves the runs that begin later."""
     from cli.fitting import check_none_left_out, fit_all, fitted_document
     from cli.learned import NO_RUNS
     from orchestrator.settings import read_settings
@@ -118,6 +119,8 @@ def fit(
 
     def on_fitted(fitted: Fitted) -> None:
         done.append(fitted)
+        if fitted.report.length_error is not None:
+            warn(f"{fitted.report.application}: {fitted.report.length_error}")
         if not json:
             _print_fitted(fitted)
 

@@ -188,9 +188,10 @@ def _source_line(plan: StageRecord, ids: dict[str, str]) -> Text:
         return Text(f"{_INDENT}{told}", style="dim")
     heaviest = sorted(plan.matches, key=lambda match: -match.weight)
     names = [f"{_name(match, ids)} {match.weight:.0%}" for match in heaviest[:_SHOWN_MATCHES]]
-    if len(heaviest) > _SHOWN_MATCHES:
-        names.append(f"+{len(heaviest) - _SHOWN_MATCHES}")
-    matched = f"learned from {len(heaviest)} of {counted(plan.num_candidates, 'past pattern')}"
+    num_matches = plan.num_matches or len(heaviest)  # a record may hold the matches alone
+    if num_matches > len(names):
+        names.append(f"+{num_matches - len(names):,}")
+    matched = f"learned from {num_matches:,} of {counted(plan.num_candidates, 'past pattern')}"
     return Text(f"{_INDENT}{matched} that began like it: {', '.join(names)}", style="dim")
 
 

@@ -12,13 +12,19 @@ import os
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from logging.handlers import RotatingFileHandler
+from threading import Thread
+
+from filelock import FileLock, Timeout
 
 from orchestrator.fitting import BUDGET_BYTES, FitReport, Progress, fit_application
-from orchestrator.models import model_file, models_folder
+from orchestrator.models import lock_file, models_folder
 from serving.errors import ModelNotSaved
 from store.session import open_store
 
 logger = logging.getLogger("orchestrate")
+
+LOG_BYTES = 100_000
 
 _STORE = (
     "ORCHESTRATE_STORE"  # in the environment: a URL may hold a password, and ps shows arguments
@@ -26,37 +32,53 @@ _STORE = (
 
 
 class BackgroundFit:
-    """Starts fits of a store's applications."""
+    """Starts fits of a store's applications, one of each at a time."""
 
     def __init__(self, store_url: str) -> None:
         self._store_url = store_url
-        self._running: list[int] = []
+        self._running: dict[str, Thread] = {}  # each waits for its process, and is done with it
 
     def start(self, application: str) -> None:
-        """Begin a fit; raises OSError where no process can be started."""
-        self.close()
+        """Begin a fit, unless one that was begun here goes on; OSError where no process starts."""
+        running = self._running.get(application)
+        if running is not None and running.is_alive():
+            return
+        process_id = self._spawned(application)
+        watch = Thread(target=_see_off, args=(process_id, application), daemon=True)
+        self._running[application] = watch
+        watch.start()
+
+    def _spawned(self, application: str) -> int:
         null = os.open(os.devnull, os.O_RDWR)
         try:
-            self._running.append(
-                os.posix_spawn(
-                    sys.executable,
-                    # -P: a folder named store in the working directory is none of ours.
-                    [sys.executable, "-P", "-m", "orchestrator.background", application],
-                    dict(os.environ) | {_STORE: self._store_url},
-                    file_actions=[(os.POSIX_SPAWN_DUP2, null, stream) for stream in (0, 1, 2)],
-                    setsid=True,
-                )
+            return os.posix_spawn(
+                sys.executable,
+                # -P: a folder named store in the working directory is none of ours.
+                [sys.executable, "-P", "-m", "orchestrator.background", application],
+                dict(os.environ) | {_STORE: self._store_url},
+                file_actions=[(os.POSIX_SPAWN_DUP2, null, stream) for stream in (0, 1, 2)],
+                setsid=True,
             )
         finally:
             os.close(null)
 
-    def close(self) -> None:
-        """Take note of those that have ended; the others go on."""
-        for process_id in list(self._running):
-            with suppress(ChildProcessError):
-                if os.waitpid(process_id, os.WNOHANG) == (0, 0):
-                    continue
-            self._running.remove(process_id)
+
+def _see_off(process_id: int, application: str) -> None:
+    """Wait for a fit's end, and say so if it was a bad one."""
+    try:
+        _, status = os.waitpid(process_id, 0)
+    except ChildProcessError:  # somebody else in this program waited for it
+        return
+    if status:
+        code = os.waitstatus_to_exitcode(status)
+        logger.warning(
+            "%s was not fitted (exit %d); `orchestrate patterns fit` says why", application, code
+        )
+
+
+def lock_of(store_url: str, application: str) -> FileLock:
+    """The lock that whoever fits an application holds."""
+    return FileLock(lock_file(models_folder(store_url), application))
 
 
 async def fit_alone(
@@ -75,12 +97,10 @@ async def fit_alone(
         StoreError: the store cannot be read or written.
         ModelNotSaved: the folder of the length models cannot be written.
     """
-    from filelock import FileLock, Timeout
-
     models = models_folder(store_url)
-    lock = FileLock(model_file(models, application).with_suffix(".lock"))
+    lock = lock_of(store_url, application)
     try:
-        models.mkdir(parents=True, exist_ok=True)
+        models.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout:
         return None
@@ -104,12 +124,15 @@ async def fit_alone(
 def main() -> None:
     """The background process: fit the application that is named, and log what goes wrong."""
     [application] = sys.argv[1:]
+    store_url = os.environ[_STORE]
     with suppress(OSError):
         os.nice(10)
-    store_url = os.environ[_STORE]
-    log = models_folder(store_url) / "fit.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(filename=log, format="%(asctime)s %(levelname)s %(message)s")
+    with suppress(OSError):  # without a log the exit code tells whoever began it
+        folder = models_folder(store_url)
+        folder.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFileHandler(folder / "fit.log", maxBytes=LOG_BYTES, backupCount=1)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logging.getLogger().addHandler(handler)
     try:
         asyncio.run(fit_alone(store_url, application))
     except Exception:

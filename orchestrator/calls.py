@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 from orchestrator.context import CallTrace, Position, none_if_infinite
 from orchestrator.deadlines import call_slo
 from orchestrator.events import CallFinished, CallStarted
-from orchestrator.foretold import call_features, stage_record
+from orchestrator.foretold import call_features, note_use, stage_record
 from orchestrator.recorder import status_of
 from patterns.nodes import Kind
 from serving.analyzer.calibration import BOUND_LEVEL
@@ -43,11 +43,12 @@ async def run_llm_call(
     )
     analyzer = run.knowledge.analyzer
     features = call_features(run, begun.trace, request, text)
-    length = analyzer.estimate(features)
-    learned = {
-        "features": features.encode(),
-        "length_bound": None if length.sketch is None else length.sketch.upper(BOUND_LEVEL),
-        "bound_source": length.source,
+    length = None if features is None else analyzer.estimate(features)
+    sketch = None if length is None else length.sketch
+    learned: dict[str, Any] = {
+        "features": None if features is None else features.encode(),
+        "length_bound": None if sketch is None else sketch.upper(BOUND_LEVEL),
+        "bound_source": None if length is None else length.source,
     }
     async with _recorded(position, begun, text, learned) as outcome:
         slo = call_slo(
@@ -57,14 +58,15 @@ async def run_llm_call(
             stage_deadline=begun.trace.deadline,
             deadline_at_s=position.deadline_at_s,
             now_s=run.clock.now_s(),
-            length=length.sketch,
+            length=sketch,
         )
         completion = await _generate(run.engine, replace(request, slo=slo), on_text)
         usage = completion.usage
         begun.trace.prompt_tokens = usage.prompt_tokens
         begun.trace.output_tokens = usage.output_tokens
         run.answers.add(usage.output_tokens)
-        analyzer.observe(features, length, usage.output_tokens)
+        if features is not None and length is not None:
+            analyzer.observe(features, length, usage.output_tokens)
         outcome.update(
             prompt_tokens=usage.prompt_tokens,
             output_tokens=usage.output_tokens,
@@ -102,7 +104,7 @@ def _begin(position: Position, kind: Kind, identity: str) -> _Begun:
     ).by(position.deadline_at_s)
     record = stage_record(run, stage, now_s, deadline) if begins_stage else None
     if record is not None:
-        run.used.update(match.pattern_id for match in record.matches)
+        note_use(run, record)
     trace = CallTrace(node, kind, identity, stage, now_s, deadline)
     run.calls.append(trace)
     return _Begun(trace, parents, record)

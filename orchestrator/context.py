@@ -73,7 +73,7 @@ class LiveRun:
 
     Attributes:
         knowledge: what past runs taught, as it was when this one began.
-        used: keys of the past runs that its estimates rested on.
+        used: how much its estimates rested on past runs, by the keys of their patterns.
         answers: what the LLM calls that ended came to.
     """
 
@@ -89,7 +89,7 @@ class LiveRun:
     knowledge: Knowledge
     causality: CausalLog = field(default_factory=CausalLog)
     calls: list[CallTrace] = field(default_factory=list)
-    used: set[int] = field(default_factory=set)
+    used: dict[int, float] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
 
     def since_start_s(self, at_s: float | None = None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.context import CallTrace, LiveRun, none_if_infinite
 from orchestrator.deadlines import StageDeadline
+from patterns.matching import BEST_K, Match
 from serving.analyzer.features import CallFeatures
 from serving.analyzer.words import count_words, estimate_prompt_tokens
 from serving.generation import GenerationRequest
@@ -11,53 +12,67 @@ from store.records import MatchRecord, StageRecord
 
 
 def stage_record(run: LiveRun, stage: int, began_s: float, deadline: StageDeadline) -> StageRecord:
-    """What past runs say of a stage that begins, with the runs that say it.
+    """What past runs say of a stage that begins, with the heaviest of those that say it.
 
     Args:
         deadline: as its first call gets it, within any shorter limit around that.
     """
-    record = StageRecord(
+    estimate = deadline.estimate
+    heaviest = [] if estimate is None else sorted(estimate.matches, key=_lightness)[:BEST_K]
+    return StageRecord(
         run_id=run.id,
         stage=stage,
         began_s=run.since_start_s(began_s),
         sub_deadline_s=none_if_infinite(run.since_start_s(deadline.at_s)),
         source=deadline.source,
+        share=None if estimate is None else estimate.outlook.share,
+        spread=None if estimate is None else estimate.spread,
+        num_candidates=0 if estimate is None else estimate.num_candidates,
+        num_matches=0 if estimate is None else len(estimate.matches),
+        matches=tuple(_match_record(run, match) for match in heaviest),
     )
-    estimate = deadline.estimate
-    if estimate is None:
-        return record
-    kept = run.knowledge.library.patterns
-    matches = []
-    for match in estimate.matches:
-        key = kept[match.row].key
-        matches.append(MatchRecord(key, run.knowledge.runs[key], match.weight))
-    return StageRecord(
-        run_id=run.id,
-        stage=stage,
-        began_s=record.began_s,
-        sub_deadline_s=record.sub_deadline_s,
-        source=record.source,
-        share=estimate.outlook.share,
-        spread=estimate.spread,
-        num_candidates=estimate.num_candidates,
-        matches=tuple(matches),
-    )
+
+
+def note_use(run: LiveRun, record: StageRecord) -> None:
+    """Count the past runs that a stage rests on as used, as much as they weighed.
+
+    Before the first stage every past run is alike: that none of them was chosen is no use of any.
+    """
+    if record.stage == 0:
+        return
+    for match in record.matches:
+        run.used[match.pattern_id] = max(match.weight, run.used.get(match.pattern_id, 0.0))
 
 
 def call_features(
     run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str
-) -> CallFeatures:
-    """What the length of an answer can be foretold from; of the prompt only counts remain."""
-    return CallFeatures(
-        identity=trace.identity,
-        prompt_tokens=estimate_prompt_tokens(text),
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        structured=request.schema is not None,
-        stage=trace.stage,
-        position=trace.node,
-        previous_tokens=run.answers.last_tokens,
-        run_mean_tokens=run.answers.mean_tokens,
-        words=count_words(text),
-    )
+) -> CallFeatures | None:
+    """What the length of an answer can be foretold from; of the prompt only counts remain.
+
+    None for a request with impossible numbers, which the engine will refuse.
+    """
+    try:
+        return CallFeatures(
+            identity=trace.identity,
+            prompt_tokens=estimate_prompt_tokens(text),
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            structured=request.schema is not None,
+            stage=trace.stage,
+            position=trace.node,
+            previous_tokens=run.answers.last_tokens,
+            run_mean_tokens=run.answers.mean_tokens,
+            words=count_words(text),
+        )
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _match_record(run: LiveRun, match: Match) -> MatchRecord:
+    key = run.knowledge.library.patterns[match.row].key
+    return MatchRecord(key, run.knowledge.runs.get(key), match.weight)
+
+
+def _lightness(match: Match) -> float:
+    return -match.weight

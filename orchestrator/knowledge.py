@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from orchestrator.models import load_lengths
 from patterns.codec import decode
 from patterns.errors import CodecError, CorruptKernel
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
-from patterns.library import CAPACITY, KeptPattern, PatternLibrary
+from patterns.library import CAPACITY, KeptPattern, PatternLibrary, decayed
 from serving.analyzer.analyzer import RequestAnalyzer
 from serving.analyzer.features import CallFeatures
 from serving.analyzer.samples import Sample
@@ -32,6 +33,9 @@ logger = logging.getLogger("orchestrate")
 REPLAYED_CALLS = 1000
 """The newest calls from which the recent history of each step is taken up."""
 
+
+MOST_USES = 1e12
+"""No pattern stands for, or served, as many runs: a greater number is damage."""
 
 SPARE = 50
 """Patterns by which a library may grow beyond its capacity before the least used are left out."""
@@ -61,11 +65,7 @@ class Fit(Protocol):
     """Fits what is known of an application, somewhere out of the way."""
 
     def start(self, application: str) -> None:
-        """Begin, unless one is under way; returns at once."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what was begun; it goes on."""
+        """Begin, unless one that was begun here is under way; returns at once."""
         ...
 
 
@@ -85,36 +85,73 @@ class Learner:
         self._fit = fit
         self._fit_every = fit_every
         self._known: dict[str, Knowledge] = {}
+        self._tried: dict[str, int] = {}  # the newest pattern when a fit was last begun here
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def knowledge_of(self, application: str) -> Knowledge:
-        """What is known of an application now; raises StoreError where it cannot be read."""
+        """What is known of an application now.
+
+        What is recorded of it may be damaged: that is logged, and costs what could be learned,
+        never the run.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
         async with self._locks[application]:
-            known = await self._refreshed(application, self._known.get(application))
+            try:
+                known = await self._refreshed(application, self._known.get(application))
+            except StoreError:
+                raise
+            except Exception as error:
+                logger.warning(
+                    "nothing is learned from past runs of %s now: %s: %s",
+                    application,
+                    type(error).__name__,
+                    error,
+                )
+                return Knowledge(application)
             self._known[application] = known
             return known
 
-    async def run_ended(self, application: str) -> None:
-        """A run's end is recorded: have the application fitted where enough of them came.
+    async def run_ended(self, application: str, *, used: Mapping[int, float], at: datetime) -> None:
+        """A run's end is recorded: count what served it, and see whether a fit is due.
 
-        That is not worth a failed run: what goes wrong here is logged.
+        Neither is worth a failed run: what goes wrong here is logged.
+
+        Args:
+            used: how much it rested on past runs, by the keys of their patterns.
         """
-        if self._fit is None:
-            return
         try:
-            async with self._store.reading() as tx:
-                fit = await tx.fits.get(application)
-                last_id = 0 if fit is None else fit.last_pattern_id
-                if await tx.patterns.count_since(application, last_id) < self._fit_every:
-                    return
-            self._fit.start(application)
-        except (StoreError, OSError) as error:
-            logger.warning("%s is not fitted now: %s", application, error)
+            if used:
+                await self._count(used, at)
+            if self._fit is not None and await self._is_due(application):
+                self._fit.start(application)
+        except Exception as error:
+            logger.warning(
+                "a run of %s is recorded, but not learned from now: %s: %s",
+                application,
+                type(error).__name__,
+                error,
+            )
 
-    def close(self) -> None:
-        """Nothing is fitted from here on; a fit that was begun goes on."""
-        if self._fit is not None:
-            self._fit.close()
+    async def _count(self, used: Mapping[int, float], at: datetime) -> None:
+        def used_more(key: int, uses: float, used_at: datetime) -> float:
+            before = uses if 0 <= uses < MOST_USES else 0.0
+            return decayed(before, (at - used_at).total_seconds()) + used[key]
+
+        async with self._store.transaction() as tx:
+            await tx.patterns.update_uses(used.keys(), used_more, at=at)
+
+    async def _is_due(self, application: str) -> bool:
+        async with self._store.reading() as tx:
+            fit = await tx.fits.get(application)
+            last_id = max(
+                self._tried.get(application, 0), 0 if fit is None else fit.last_pattern_id
+            )
+            if await tx.patterns.count_since(application, last_id) < self._fit_every:
+                return False
+            self._tried[application] = await tx.patterns.newest_id(application) or 0
+            return True
 
     async def _refreshed(self, application: str, known: Knowledge | None) -> Knowledge:
         """What was known, with the runs that ended since, or all anew after a fit."""
@@ -167,37 +204,52 @@ def learned(
 def kept_patterns(records: Sequence[PatternRecord]) -> tuple[KeptPattern, ...]:
     """The patterns of records, oldest first; those that cannot be read are logged."""
     kept = []
+    faults = []
     for record in sorted(records, key=_id_of):
         try:
-            stages = decode(record.document).stages
-        except CodecError as error:
-            logger.warning("pattern %s cannot be learned from: %s", record.id, error)
-            continue
-        used_at = record.used_at or record.created_at
-        kept.append(
-            KeptPattern(
-                key=_id_of(record),
-                stages=stages,
-                used_at_s=used_at.timestamp(),
-                weight=record.weight,
-                uses=record.uses,
-            )
-        )
+            kept.append(_kept(record))
+        except (CodecError, ValueError) as error:
+            faults.append(f"pattern {record.id}: {error}")
+    _say_left_out("patterns", faults)
     return tuple(kept)
 
 
 def length_samples(calls: Sequence[LengthSample]) -> list[Sample]:
     """Finished calls as the analyzer learns from them; those that cannot be read are logged."""
     samples = []
+    faults = []
     for call in calls:
         try:
-            features = CallFeatures.decode(call.identity, call.features)
-        except (CorruptFeatures, UnknownFeaturesVersion) as error:
-            logger.warning("a call of run %s cannot be learned from: %s", call.run_id, error)
-            continue
-        began, ended = call.began_at.timestamp(), call.ended_at.timestamp()
-        samples.append(Sample(features, call.output_tokens, began, ended))
+            samples.append(_sample(call))
+        except (CorruptFeatures, UnknownFeaturesVersion, ValueError) as error:
+            faults.append(f"a call of run {call.run_id}: {error}")
+    _say_left_out("calls", faults)
     return samples
+
+
+def _kept(record: PatternRecord) -> KeptPattern:
+    if not (0 <= record.weight <= MOST_USES and 0 <= record.uses <= MOST_USES):  # NaN is not
+        raise ValueError(f"weight {record.weight}, uses {record.uses}")
+    used_at = record.used_at or record.created_at
+    return KeptPattern(
+        key=_id_of(record),
+        stages=decode(record.document).stages,
+        used_at_s=used_at.timestamp(),
+        weight=record.weight,
+        uses=record.uses,
+    )
+
+
+def _sample(call: LengthSample) -> Sample:
+    run_s = call.run_started_at.timestamp()
+    features = CallFeatures.decode(call.identity, call.features)
+    return Sample(features, call.output_tokens, run_s + call.started_s, run_s + call.finished_s)
+
+
+def _say_left_out(what: str, faults: Sequence[str]) -> None:
+    if faults:
+        more = f" ({len(faults)} {what} in all)" if len(faults) > 1 else ""
+        logger.warning("%s cannot be learned from%s", faults[0], more)
 
 
 def _with_newer(known: Knowledge, records: Sequence[PatternRecord]) -> Knowledge:

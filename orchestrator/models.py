@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
+import stat
 from pathlib import Path
 
 import platformdirs
 from blake3 import blake3
 
 from serving.analyzer.fitted import FittedLengths
-from serving.errors import ServingError
+from serving.errors import CorruptModel, ServingError
 from store.urls import file_of, is_sqlite, normalised, shown
 
 logger = logging.getLogger("orchestrate")
@@ -37,16 +38,26 @@ def model_file(folder: Path, application: str) -> Path:
     return folder / f"{readable}-{unique}.lengths"
 
 
+def lock_file(folder: Path, application: str) -> Path:
+    """The file that is locked while an application is fitted: beside the folder, not in it.
+
+    A folder that cannot be written keeps only the length model from being saved.
+    """
+    return folder.parent / f".{folder.name}.{model_file(folder, application).stem}.lock"
+
+
 def load_lengths(folder: Path, application: str) -> FittedLengths | None:
     """An application's length model; None if there is none, or none that can be trusted.
 
     A damaged one is logged: answers are then bounded by what each step's recent ones were.
     """
     path = model_file(folder, application)
-    if not path.exists():
-        return None
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
+            raise CorruptModel(str(path), "it is no file")
         return FittedLengths.load(path)
-    except ServingError as error:
+    except FileNotFoundError:
+        return None
+    except (ServingError, OSError) as error:
         logger.warning("%s", error)
         return None

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 
 from orchestrator.clock import Clock
 from orchestrator.errors import DeadlineExceeded, OutsideRun
 from orchestrator.waiting import finished
-from patterns.library import decayed
 from serving.errors import EngineBusy, EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreError
 from store.records import (
@@ -82,9 +80,8 @@ class RunRecorder:
         error: BaseException | None,
         result_text: str = "",
         pattern: PatternRecord | None = None,
-        used: Collection[int] = (),
     ) -> None:
-        """Record how the run ended, the pattern it left, and those that served it, together."""
+        """Record how the run ended, and the pattern it left, together."""
 
         async def write() -> None:
             async with self._store.transaction() as tx:
@@ -100,10 +97,6 @@ class RunRecorder:
                 await tx.runs.finish(self._run_id, outcome)
                 if pattern is not None:
                     await tx.patterns.add(pattern)
-                if used:
-                    await tx.patterns.update_uses(
-                        used, partial(_used_once_more, ended_at), at=ended_at
-                    )
 
         await finished(write())
 
@@ -208,10 +201,6 @@ class RunRecorder:
 
     def _since_start_s(self) -> float:
         return self._clock.now_s() - self._started_s
-
-
-def _used_once_more(now: datetime, uses: float, used_at: datetime) -> float:
-    return decayed(uses, (now - used_at).total_seconds()) + 1.0
 
 
 def status_of(error: BaseException | None) -> Status:

@@ -133,10 +133,9 @@ class Runtime:
                 error=error,
                 result_text=result_text,
                 pattern=pattern_record(live, ended_at) if error is None else None,
-                used=live.used,
             )
             self._emit(RunFinished(live.id, str(status_of(error)), elapsed_s))
-            await self._learner.run_ended(live.flow)
+            await self._learner.run_ended(live.flow, used=live.used, at=ended_at)
         return RunResult(
             value=value,
             run_id=live.id,

@@ -85,7 +85,6 @@ async def unannounced_runtime(
             fit=BackgroundFit(settings.store) if settings.fit_every else None,
             fit_every=settings.fit_every,
         )
-        resources.callback(learner.close)
         yield Runtime(
             used, store, learner=learner, record_text=settings.record_text, on_event=on_event
         )

@@ -26,6 +26,9 @@ MIN_PATTERNS = 8
 SAMPLE = 200
 """Patterns used, evenly spaced over all: the error of more of them is much the same."""
 
+STAGES = 48
+"""Stages used of each pattern, from its start: a longer one would take memory, not tell more."""
+
 _GRID = (0.25, 0.5, 1.0, 2.0, 4.0, math.inf)  # in units of each attribute's spread
 _ROUNDS = 2
 _WORTHWHILE = 0.99  # what lowers the error by less is chance, and no reason for another width
@@ -79,12 +82,13 @@ def _spread(table: PatternTable) -> list[float]:
 
 
 def _sampled(table: PatternTable) -> PatternTable:
+    """Some of the patterns, and of each its beginning; outlooks still see its end."""
     rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), SAMPLE)).astype(np.int64))
     return PatternTable(
-        table.num_stages[rows],
-        table.features[rows],
-        table.outlooks[rows],
-        table.signature[rows],
+        np.minimum(table.num_stages[rows], STAGES),
+        table.features[rows, :STAGES],
+        table.outlooks[rows, :STAGES],
+        table.signature[rows, :STAGES],
         table.signatures,
     )
 

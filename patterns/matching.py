@@ -50,7 +50,7 @@ class Estimate:
             the means: (elapsed_s + stage_s) / (elapsed_s + rest_s).
         share_before: the accumulated share at the end of the stage before, 0 for the first.
         spread: weighted standard deviation of the matches' own accumulated shares.
-        matches: nearest first.
+        matches: nearest first; of equally near ones the later rows, which are newer.
         num_candidates: patterns that began alike, of which `matches` are the nearest.
     """
 
@@ -126,9 +126,9 @@ class LiveMatch:
         return made
 
     def _nearest(self, candidates: np.ndarray, best: int) -> tuple[np.ndarray, Floats]:
-        """Rows and squared distances of the nearest candidates, nearest first."""
+        """Rows and squared distances of the nearest candidates: nearest first, then newest."""
         squared = self.squared[candidates]
-        order = np.argsort(squared, kind="stable")
+        order = len(candidates) - 1 - np.argsort(squared[::-1], kind="stable")
         limit = squared[order[min(best, len(order)) - 1]]
         order = order[: int(np.searchsorted(squared[order], limit, side="right"))]
         return candidates[order], squared[order]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import timedelta
 
-from sqlalchemy import RowMapping, insert, select, update
+from sqlalchemy import insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from store.errors import AlreadyRecorded, NotStarted
@@ -95,7 +94,7 @@ class Calls:
                 Call.length_bound,
                 Call.started_s,
                 Call.finished_s,
-                Run.started_at,
+                Run.started_at.label("run_started_at"),
             )
             .join(Run, Run.id == Call.run_id)
             .where(
@@ -110,7 +109,7 @@ class Calls:
             )
             .limit(limit)
         )
-        return [_length_sample(row) for row in result.mappings()][::-1]
+        return [record_of(LengthSample, row) for row in result.mappings()][::-1]
 
     async def _require_calls(self, run_id: str, nodes: set[int]) -> None:
         """Raise NotStarted for the first of these nodes that is not recorded."""
@@ -122,13 +121,3 @@ class Calls:
         missing = nodes - set(result.scalars())
         if missing:
             raise NotStarted(run_id, f"call {min(missing)}")
-
-
-def _length_sample(row: RowMapping) -> LengthSample:
-    values = dict(row)
-    started_at = values.pop("started_at")
-    return LengthSample(
-        began_at=started_at + timedelta(seconds=values.pop("started_s")),
-        ended_at=started_at + timedelta(seconds=values.pop("finished_s")),
-        **values,
-    )

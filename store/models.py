@@ -251,4 +251,5 @@ class Stage(Base):
     share: Mapped[float | None]
     spread: Mapped[float | None]
     num_candidates: Mapped[int]
+    num_matches: Mapped[int]
     matches: Mapped[list[dict[str, Any]]] = mapped_column(JSON)

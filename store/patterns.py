@@ -101,17 +101,18 @@ class Patterns:
         return count
 
     async def update_uses(
-        self, ids: Collection[int], rule: Callable[[float, datetime], float], *, at: datetime
+        self, ids: Collection[int], rule: Callable[[int, float, datetime], float], *, at: datetime
     ) -> None:
         """Bring the reuse counts of these patterns to a time; ids that are gone are ignored.
 
         Args:
-            rule: from the count, and the time to which it was decayed, to the new count; >= 0.
+            rule: from a pattern's id, its count and the time to which that was decayed, to the
+                new count, >= 0.
             at: the time of the new count; a pattern that was used later keeps its own.
         """
         changes = []
         for row in await self._locked(Pattern.id.in_(set(ids))):
-            uses = rule(row["uses"], row["used_at"])
+            uses = rule(row["id"], row["uses"], row["used_at"])
             assert 0 <= uses < math.inf, "a count is finite and not negative"
             used_at = max(row["used_at"], at)
             changes.append({"pattern_id": row["id"], "new_uses": uses, "new_used_at": used_at})

@@ -147,8 +147,9 @@ class LengthSample:
 
     run_id: str
     identity: str
-    began_at: datetime
-    ended_at: datetime
+    run_started_at: datetime
+    started_s: float  # as its record has it: since the run's start
+    finished_s: float
     features: bytes
     output_tokens: int
     length_bound: float | None
@@ -226,4 +227,5 @@ class StageRecord:
     share: float | None = None  # of the run's deadline, from its start to this stage's end; 0 to 1
     spread: float | None = None  # the standard deviation of that share
     num_candidates: int = 0  # patterns that were compared
-    matches: Sequence[MatchRecord] = ()
+    num_matches: int = 0  # those that it rests on
+    matches: Sequence[MatchRecord] = ()  # the heaviest of them

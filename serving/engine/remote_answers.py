@@ -20,6 +20,9 @@ from serving.errors import (
 from serving.generation import Completion, GenerationRequest, Usage
 from serving.slo import to_tags
 
+MAX_TOKENS = 2**31
+"""A server that counts more tokens in one answer is wrong about them."""
+
 
 class GrowingAnswer:
     """Collects the parts of one streamed answer, chat or plain."""
@@ -72,13 +75,22 @@ class GrowingAnswer:
             text="".join(self._texts),
             finish_reason=reason,
             usage=Usage(
-                prompt_tokens=getattr(self._usage, "prompt_tokens", 0),
-                output_tokens=getattr(self._usage, "completion_tokens", len(self._texts)),
-                cached_tokens=getattr(details, "cached_tokens", None) or 0,
+                prompt_tokens=self._counted("prompt_tokens", self._usage, 0),
+                output_tokens=self._counted("completion_tokens", self._usage, len(self._texts)),
+                cached_tokens=self._counted("cached_tokens", details, 0),
             ),
             ttft_s=(self._first_text_s or now_s) - self._submitted_s,
             e2el_s=now_s - self._submitted_s,
         )
+
+    def _counted(self, name: str, counts: Any, default: int) -> int:
+        """A token count that the server reports; the default where it reports none."""
+        count = getattr(counts, name, None)
+        if count is None:
+            return default
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
+            raise RequestFailed(self._request.request_id, f"the server counts {name}={count!r}")
+        return count
 
 
 class Refusal:

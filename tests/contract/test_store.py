@@ -70,7 +70,8 @@ async def main(url, ids):
         sys.stdin.readline()
         for _ in range(100):
             async with store.transaction() as tx:
-                await tx.patterns.update_uses(ids, lambda uses, _: uses + 1, at=datetime.now(UTC))
+                more = lambda _, uses, __: uses + 1
+                await tx.patterns.update_uses(ids, more, at=datetime.now(UTC))
         print("done", flush=True)
 
 asyncio.run(main(sys.argv[1], [int(id_) for id_ in sys.argv[2:]]))

@@ -59,6 +59,7 @@ def create_stages() -> None:
         sa.Column("share", sa.Double(), nullable=True),
         sa.Column("spread", sa.Double(), nullable=True),
         sa.Column("num_candidates", sa.Integer(), nullable=False),
+        sa.Column("num_matches", sa.Integer(), nullable=False),
         sa.Column("matches", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name="fk_stages_run_id_runs"),
         sa.PrimaryKeyConstraint("run_id", "stage", name="pk_stages"),

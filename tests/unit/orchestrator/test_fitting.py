@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from orchestrator import Runtime
-from orchestrator.background import BackgroundFit, fit_alone
+from orchestrator.background import BackgroundFit, fit_alone, lock_of
 from orchestrator.deadlines import LEARNED
 from orchestrator.fitting import FitReport, fit_application
 from orchestrator.knowledge import kept_patterns
 from orchestrator.models import model_file, models_folder
 from patterns.codec import CODEC_VERSION, encode
 from patterns.graph import PatternGraph
-from patterns.library import CAPACITY
+from patterns.library import CAPACITY, decayed
 from patterns.nodes import LlmNode
-from serving.errors import ModelNotSaved
 from store.records import PatternRecord
 from store.session import Store, open_store
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime, store_url
@@ -143,25 +141,26 @@ async def test_with_fewer_calls_there_is_no_forest(tmp_path: Path) -> None:
     assert not models_folder(store_url(tmp_path)).exists()
 
 
-async def test_a_length_model_that_cannot_be_saved_changes_nothing(tmp_path: Path) -> None:
+async def test_a_length_model_that_cannot_be_saved_keeps_nothing_else_from_being_fitted(
+    tmp_path: Path,
+) -> None:
     async with scripted_runtime(tmp_path) as runtime:
         for _ in range(50):
             await runtime.run(usual)
         models = tmp_path / "models"
         models.mkdir()
         model_file(models, "usual").mkdir()  # nothing can take its place
-        with pytest.raises(ModelNotSaved):
-            await fit_application(runtime.store, "usual", models=models, now=datetime.now(UTC))
+        report = await fit_application(runtime.store, "usual", models=models, now=datetime.now(UTC))
         async with runtime.store.reading() as tx:
-            assert await tx.fits.get("usual") is None
+            assert await tx.fits.get("usual") is not None
+    assert not report.has_length_model
+    assert "Is a directory" in str(report.length_error)
 
 
 async def test_only_one_fit_of_an_application_works_at_a_time(tmp_path: Path) -> None:
     async with await open_store(store_url(tmp_path)) as store:
         await record(store, 5)
-        models = models_folder(store_url(tmp_path))
-        models.mkdir()
-        with FileLock(model_file(models, "app").with_suffix(".lock")):
+        with lock_of(store_url(tmp_path), "app"):
             assert not await fit_alone(store_url(tmp_path), "app")
         async with store.reading() as tx:
             assert await tx.fits.get("app") is None
@@ -176,7 +175,9 @@ async def test_a_fit_in_a_process_of_its_own_changes_what_the_next_run_knows(
     async with scripted_runtime(tmp_path) as runtime:
         await runtime.run(usual)
         background = BackgroundFit(store_url(tmp_path))
-        background.start("usual")
+        for _ in range(5):
+            background.start("usual")
+        assert len(background._running) == 1
         async with asyncio.timeout(120):
             while True:
                 async with runtime.store.reading() as tx:
@@ -185,7 +186,87 @@ async def test_a_fit_in_a_process_of_its_own_changes_what_the_next_run_knows(
                     break
                 await asyncio.sleep(0.05)
         await runtime.run(usual)
-    background.close()
+    [watch] = background._running.values()
+    await asyncio.to_thread(watch.join, 60)
+    assert not watch.is_alive()
+
+
+async def test_a_background_fit_that_goes_wrong_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "store.db").write_bytes(b"no database" * 100)
+    background = BackgroundFit(store_url(tmp_path))
+    background.start("usual")
+    [watch] = background._running.values()
+    await asyncio.to_thread(watch.join, 60)
+    assert "usual was not fitted (exit 1)" in caplog.text
+    assert "StoreCorrupt" in (tmp_path / "store.models" / "fit.log").read_text()
+
+
+async def test_what_this_version_cannot_read_is_kept_for_one_that_can(
+    store: Store, tmp_path: Path
+) -> None:
+    await record(store, 12)
+    async with store.transaction() as tx:
+        newer = PatternRecord("app", b"another version's", CODEC_VERSION + 1, NOW, weight=3.0)
+        key = await tx.patterns.add(newer)
+    report = await fitted(store, tmp_path)
+    assert (report.num_unreadable, report.num_runs, report.num_evicted) == (1, 12, 0)
+    async with store.reading() as tx:
+        [kept] = await tx.patterns.get([key])
+    assert (kept.document, kept.weight) == (newer.document, 3.0)
+
+
+async def test_a_budget_holds_for_runs_of_uneven_size(store: Store, tmp_path: Path) -> None:
+    """Large ones lie apart, so that they are the ones that stand for themselves."""
+    await record(store, 20)
+    async with store.transaction() as tx:
+        for place in range(6):
+            nodes = tuple(
+                LlmNode(f"demo:a step with a long name {step}", 10**place, 10**place, 1.0)
+                for step in range(40)
+            )
+            edges = tuple((step, step + 1) for step in range(39))
+            document = encode(PatternGraph(nodes, edges))
+            await tx.patterns.add(PatternRecord("app", document, CODEC_VERSION, NOW))
+    for budget_bytes in (10_000, 4_000, 1_000, 200):
+        report = await fitted(store, tmp_path, budget_bytes=budget_bytes)
+        assert report.library_bytes <= budget_bytes or report.num_patterns == 1
+
+
+async def test_a_library_follows_runs_that_change_for_good(store: Store, tmp_path: Path) -> None:
+    """Runs of a new kind take the place of the old ones at the capacity, fit by fit."""
+
+    async def runs(number: int, first_s: float, begin: int) -> None:
+        nodes = (LlmNode("demo:plan", 100, 50, first_s), LlmNode("demo:write", 100, 50, 1.0))
+        document = encode(PatternGraph(nodes, ((0, 1),)))
+        for place in range(number):
+            at = NOW + timedelta(hours=begin + place)
+            known = kept_patterns(await all_of(store))
+            used = {pattern.key: 1.0 / len(known) for pattern in known}
+            async with store.transaction() as tx:
+                await tx.patterns.add(PatternRecord("app", document, CODEC_VERSION, at, uses=1.0))
+
+            def used_more(key: int, uses: float, used_at: datetime) -> float:
+                return decayed(uses, (at - used_at).total_seconds()) + used[key]  # noqa: B023
+
+            async with store.transaction() as tx:
+                await tx.patterns.update_uses(used.keys(), used_more, at=at)
+
+    capacity = 30
+    for start, first_s in ((0, 9.0), (40, 0.1)):
+        for place in range(0, 40, 10):
+            await runs(10, first_s, start + place)
+            now = NOW + timedelta(hours=start + place + 10)
+            await fit_application(store, "app", models=tmp_path, now=now, capacity=capacity)
+    left = kept_patterns(await all_of(store))
+    assert len(left) == capacity
+    assert {round(pattern.stages[0].seconds, 1) for pattern in left} == {0.1}
+
+
+async def all_of(store: Store) -> Sequence[PatternRecord]:
+    async with store.reading() as tx:
+        return await tx.patterns.of_application("app")
 
 
 def test_patterns_come_oldest_first() -> None:

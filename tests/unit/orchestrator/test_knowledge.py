@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +18,13 @@ from orchestrator.knowledge import SPARE, Learner
 from orchestrator.models import model_file, models_folder
 from orchestrator.testing import ScriptedEngine
 from patterns.library import CAPACITY
-from serving.generation import GenerationRequest
+from patterns.matching import BEST_K
+from serving.generation import Completion, GenerationRequest, Usage
 from serving.slo import SloKind
-from store.records import CallKind, FitRecord, PatternRecord, StageRecord
+from store.records import CallKind, FitRecord, PatternRecord, StageRecord, Status
 from store.session import Store
 from tests.unit.orchestrator.orchestrator_samples import (
+    answer_ok,
     recorded,
     scripted_runtime,
     store_url,
@@ -144,13 +149,39 @@ async def test_another_process_knows_what_this_one_recorded(tmp_path: Path) -> N
     assert {match.run_id for match in matches[1][0].matches} == {first.run_id, second.run_id}
 
 
-async def test_each_past_run_that_served_is_used_once_a_run(runtime: Runtime) -> None:
+async def uses_of(store: Store, application: str) -> list[float]:
+    async with store.reading() as tx:
+        newest_first = await tx.patterns.of_application(application)
+    return [pattern.uses for pattern in newest_first]
+
+
+async def test_past_runs_are_used_as_much_as_they_weighed(runtime: Runtime) -> None:
+    """Each counts once by itself; the second run rests on the first, the third on both."""
     for _ in range(3):
-        await runtime.run(usual)
-    async with runtime.store.reading() as tx:
-        newest_first = await tx.patterns.of_application("usual")
-    uses = [pattern.uses for pattern in newest_first]
-    assert uses == pytest.approx([0.0, 1.0, 2.0], abs=1e-3)
+        result = await runtime.run(usual)
+    newest, second, first = await uses_of(runtime.store, "usual")
+    last = (await stages_of(runtime.store, result.run_id))[-1]
+    weights = [match.weight for match in last.matches]
+    assert newest == pytest.approx(1.0)
+    assert second + first == pytest.approx(2.0 + 1.0 + sum(weights), abs=1e-3)
+    assert sum(weights) == pytest.approx(1.0)
+
+
+async def test_being_one_of_all_is_no_use(runtime: Runtime) -> None:
+    """Before its first stage a run is like every past one: none of them is chosen."""
+    for _ in range(3):
+        await runtime.run(flow(deadline="1h")(plan))
+    assert await uses_of(runtime.store, "plan") == pytest.approx([1.0] * 3, abs=1e-3)
+
+
+async def test_only_the_heaviest_past_runs_are_recorded_and_all_are_counted(
+    runtime: Runtime,
+) -> None:
+    for _ in range(BEST_K + 3):
+        result = await runtime.run(usual)
+    first, _ = await stages_of(runtime.store, result.run_id)
+    assert len(first.matches) == BEST_K
+    assert first.num_matches == first.num_candidates == BEST_K + 2
 
 
 def requests_of(runtime: Runtime) -> list[GenerationRequest]:
@@ -257,23 +288,19 @@ async def test_an_application_is_fitted_after_so_many_runs_and_no_sooner(
         def start(self, application: str) -> None:
             started.append(application)
 
-        def close(self) -> None:
-            started.append("closed")
-
     learner = Learner(runtime.store, models=None, fit=Watch(), fit_every=3)
     watched = Runtime(runtime.engine, runtime.store, learner=learner)
-    for number in range(4):
+    for number in range(7):
         await watched.run(usual)
-        assert started == ["usual"] * max(0, number - 1)
+        assert started == ["usual"] * ((number + 1) // 3)
     async with runtime.store.transaction() as tx:
         last_id = await tx.patterns.newest_id("usual")
         assert last_id is not None
         await tx.fits.put(FitRecord("usual", datetime.now(UTC), last_id, 4, {}))
-    for _ in range(2):
+    for _ in range(3):
+        assert len(started) == 2
         await watched.run(usual)
-    assert started == ["usual"] * 2
-    learner.close()
-    assert started[-1] == "closed"
+    assert len(started) == 3
 
 
 async def test_a_fit_that_cannot_begin_costs_no_run(
@@ -282,9 +309,6 @@ async def test_a_fit_that_cannot_begin_costs_no_run(
     class Broken:
         def start(self, application: str) -> None:
             raise OSError("no more processes")
-
-        def close(self) -> None:
-            """Nothing to let go of."""
 
     learner = Learner(runtime.store, models=None, fit=Broken(), fit_every=1)
     with caplog.at_level(logging.WARNING, logger="orchestrate"):
@@ -332,3 +356,69 @@ async def test_a_library_that_nobody_fits_does_not_grow_without_end(tmp_path: Pa
     assert len(grown.library) <= CAPACITY + SPARE
     assert len(started.library) == CAPACITY
     assert started.newest_id == grown.newest_id
+
+
+DAMAGE = {
+    "uses": "UPDATE patterns SET uses = 9e999",
+    "negative uses": "UPDATE patterns SET uses = -1",
+    "weight": "UPDATE patterns SET weight = 9e999",
+    "used_at": "UPDATE patterns SET used_at = 'never'",
+    "kernel": "UPDATE fits SET kernel = '{'",
+    "fitted_at": "UPDATE fits SET fitted_at = 'never'",
+    "tokens": "UPDATE calls SET output_tokens = 99999999999",
+    "negative tokens": "UPDATE calls SET output_tokens = -1",
+    "times": "UPDATE calls SET finished_s = 9e999",
+    "features": "UPDATE calls SET features = x'00'",
+    "documents": "UPDATE patterns SET document = x'00'",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+async def test_damage_to_what_was_learned_costs_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+        for _ in range(3):
+            await runtime.run(usual)
+        async with runtime.store.transaction() as tx:
+            await tx.fits.put(FitRecord("usual", datetime.now(UTC), 3, 3, {"version": 0}))
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        assert connection.execute(DAMAGE[what]).rowcount
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        async with scripted_runtime(tmp_path) as runtime:
+            results = [await runtime.run(usual) for _ in range(2)]
+            async with runtime.store.reading() as tx:
+                found = [await tx.runs.get(result.run_id) for result in results]
+    assert {run.status for run in found} == {Status.COMPLETED}
+    assert caplog.records
+
+
+@pytest.mark.parametrize("options", [{"max_tokens": -1}, {"temperature": -1.0}])
+async def test_impossible_numbers_are_the_engines_to_refuse(
+    runtime: Runtime, options: dict[str, Any]
+) -> None:
+    """The call is recorded, and so is its stage; what it might answer is not foretold."""
+
+    async def body() -> None:
+        await llm("well?", **options)
+
+    result = await runtime.run(flow(deadline="1h")(body))
+    [call] = (await recorded(runtime.store, result.run_id)).calls
+    assert (call.features, call.length_bound, call.bound_source) == (None, None, None)
+    assert len(await stages_of(runtime.store, result.run_id)) == 1
+
+
+async def test_a_run_that_no_pattern_can_hold_is_recorded_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Boastful(ScriptedEngine):
+        async def generate(self, request: GenerationRequest) -> Completion:
+            completion = await super().generate(request)
+            return replace(completion, usage=Usage(1, 2**50))
+
+    async with scripted_runtime(tmp_path, Boastful(answer_ok)) as runtime:
+        result = await runtime.run(usual)
+        found = await recorded(runtime.store, result.run_id)
+    assert found.run.status is Status.COMPLETED
+    assert found.pattern_records == []
+    assert "leaves no pattern" in caplog.text

@@ -279,7 +279,7 @@ def test_runs_exactly_as_near_as_the_last_match_are_not_left_out() -> None:
     equal = [chain(("plan", 5, 1.0), ("act", 1, seconds)) for seconds in (1.0, 2.0, 3.0)]
     found = matcher_of(equal).match(equal[0][:1]).estimate(best=1)
     assert found is not None
-    assert [match.row for match in found.matches] == [0, 1, 2]
+    assert [match.row for match in found.matches] == [2, 1, 0]
     assert found.outlook.stage_s == pytest.approx(2.0)
 
 

@@ -38,14 +38,15 @@ async def test_a_sample_holds_what_was_known_predicted_and_found(store: Store) -
     assert first == LengthSample(
         run_id="run-1",
         identity="demo/plan",
-        began_at=NOON + timedelta(seconds=0.25),
-        ended_at=NOON + timedelta(seconds=1),
+        run_started_at=NOON,
+        started_s=0.25,
+        finished_s=1.0,
         features=b"\x00\xff",
         output_tokens=60,
         length_bound=64.5,
     )
     assert (second.identity, second.features) == ("demo/write", b"1")
-    assert (second.ended_at, second.length_bound) == (NOON + timedelta(seconds=2), None)
+    assert (second.finished_s, second.length_bound) == (2.0, None)
 
 
 async def test_the_newest_samples_come_oldest_first(store: Store) -> None:

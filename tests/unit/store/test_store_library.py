@@ -26,7 +26,7 @@ async def weights_of(store: Store, application: str = "research") -> Mapping[int
         return {p.id: p.weight for p in await tx.patterns.of_application(application)}
 
 
-def one_more(uses: float, _used_at: datetime) -> float:
+def one_more(_id: int, uses: float, _used_at: datetime) -> float:
     return uses + 1
 
 
@@ -120,8 +120,8 @@ async def test_a_rule_gets_the_count_and_its_time_and_its_result_is_kept(store: 
     later = NOON + timedelta(minutes=5)
     seen = []
 
-    def rule(uses: float, used_at: datetime) -> float:
-        seen.append((uses, used_at))
+    def rule(id_: int, uses: float, used_at: datetime) -> float:
+        seen.append((id_, uses, used_at))
         return uses / 2 + 1
 
     async with store.transaction() as tx:
@@ -131,7 +131,7 @@ async def test_a_rule_gets_the_count_and_its_time_and_its_result_is_kept(store: 
         await tx.patterns.update_uses([second, first, 999, second], rule, at=later)
         await tx.patterns.update_uses([], rule, at=later)
         found = await tx.patterns.get([first, second, third])
-    assert seen == [(0.0, NOON), (3.0, NOON)]
+    assert seen == [(first, 0.0, NOON), (second, 3.0, NOON)]
     uses = [(pattern.uses, pattern.used_at) for pattern in found]
     assert uses == [(1.0, later), (2.5, later), (9.0, NOON)]
     assert [pattern.weight for pattern in found] == [1.0, 0.0, 1.0]
