@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli import options
-from cli.output import is_plain_ascii, print_json, print_line, results, say, warn, width_of
+from cli.output import is_plain_ascii, print_json, print_line, results, say, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -119,8 +119,6 @@ def fit(
 
     def on_fitted(fitted: Fitted) -> None:
         done.append(fitted)
-        if fitted.report.length_error is not None:
-            warn(f"{fitted.report.application}: {fitted.report.length_error}")
         if not json:
             _print_fitted(fitted)
 

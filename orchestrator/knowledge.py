@@ -234,9 +234,10 @@ def _kept(record: PatternRecord) -> KeptPattern:
     return KeptPattern(
         key=_id_of(record),
         stages=decode(record.document).stages,
-        used_at_s=used_at.timestamp(),
+        recorded_at_s=record.created_at.timestamp(),
         weight=record.weight,
         uses=record.uses,
+        used_at_s=used_at.timestamp(),
     )
 
 

@@ -9,7 +9,8 @@ Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Sys
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -41,16 +42,30 @@ class KeptPattern:
 
     Attributes:
         key: the caller's name for it, unique in the library.
+        recorded_at_s: when its run ended.
         weight: runs that it stands for, itself included.
-        uses: how often an estimate rested on it, decayed to used_at_s.
-        used_at_s: when it was last used; when it was recorded, if never.
+        uses: how much estimates rested on it, its own run counting one, decayed to used_at_s.
+        used_at_s: when it was last used; never before it was recorded.
     """
 
     key: int
     stages: tuple[Stage, ...]
-    used_at_s: float
+    recorded_at_s: float
     weight: float = 1.0
-    uses: float = 0.0
+    uses: float = 1.0
+    used_at_s: float = -math.inf
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "used_at_s", max(self.used_at_s, self.recorded_at_s))
+
+    def reuse_rate(self, now_s: float) -> float:
+        """Its uses against those of a pattern that was used as steadily for as long, unitless.
+
+        Without that the newest would always have the fewest uses, and be the first to go: a
+        library at its capacity would never learn again.
+        """
+        age_s = max(now_s - self.recorded_at_s, 1.0)
+        return decayed(self.uses, now_s - self.used_at_s) / (1.0 - decayed(1.0, age_s))
 
 
 @dataclass(frozen=True)
@@ -83,33 +98,32 @@ class PatternLibrary:
         table = self.table.extended([pattern.stages for pattern in patterns])
         return _with_table(PatternLibrary((*self.patterns, *patterns), self.kernel), table)
 
-    def used(self, keys: Collection[int], at_s: float) -> PatternLibrary:
-        """With one more use of each of these patterns; unknown keys are of evicted ones."""
-        wanted = frozenset(keys)
+    def used(self, amounts: Mapping[int, float], at_s: float) -> PatternLibrary:
+        """With further uses of these patterns, by key; unknown keys are of evicted ones."""
         changed = [
             replace(
                 pattern,
-                uses=decayed(pattern.uses, at_s - pattern.used_at_s) + 1.0,
+                uses=decayed(pattern.uses, at_s - pattern.used_at_s) + amounts[pattern.key],
                 used_at_s=max(pattern.used_at_s, at_s),
             )
-            if pattern.key in wanted
+            if pattern.key in amounts
             else pattern
             for pattern in self.patterns
         ]
         return _with_table(self._with(changed), self.table)
 
     def evicted(self, now_s: float, *, capacity: int = CAPACITY) -> PatternLibrary:
-        """At most `capacity` patterns: the most reused, and before all those of the last hour.
+        """At most `capacity` patterns: the most reused for their age, and before all those that
+        were used in the last hour.
 
-        What is used as often goes by when it was last used, then by age.
+        Of what is reused alike, the oldest goes.
         """
         if len(self) <= capacity:
             return self
 
         def worth(pattern: KeptPattern) -> tuple[bool, float, float, int]:
-            idle_s = now_s - pattern.used_at_s
-            is_hot = idle_s <= HOT_S
-            return is_hot, decayed(pattern.uses, idle_s), pattern.used_at_s, pattern.key
+            is_hot = now_s - pattern.used_at_s <= HOT_S
+            return is_hot, pattern.reuse_rate(now_s), pattern.recorded_at_s, pattern.key
 
         worthiest = sorted(self.patterns, key=worth, reverse=True)
         kept = {pattern.key for pattern in worthiest[:capacity]}

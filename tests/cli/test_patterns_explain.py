@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cli.describe import History, sources_in_words
-from cli.plan import explanation
+from cli.plan import explanation, plan_document
 from store.records import MatchRecord, Status
 from tests.cli.cli_samples import a_call, a_run, exit_code, fill_store, research_calls
 from tests.cli.pattern_samples import (
@@ -167,6 +167,17 @@ def test_a_sub_deadline_that_was_put_off_to_an_earlier_stages_is_told_so() -> No
         "  30% of the time by its end: due at 10.0 s, not before stage 0; "
         "ended at 12.0 s, 2.0 s late"
     ) in told
+
+
+def test_matches_that_are_not_kept_by_name_are_counted() -> None:
+    matches = [MatchRecord(number, None, 1 / 40) for number in range(16)]
+    learned = {"source": "learned", "share": 0.2, "num_candidates": 500}
+    stages = [planned(0, 0.0, 10.0, num_matches=40, matches=matches, **learned)]
+    history = History(a_run(), "completed", calls=[a_call(0, 0, "plan")], stages=stages)
+    [told] = [line.plain for line in explanation(history, width=80) if "learned from" in line.plain]
+    assert told.strip().startswith("learned from 40 of 500 past patterns that began like it: ")
+    assert told.endswith(", +37")
+    assert plan_document(history)["stages"][0]["num_matches"] == 40
 
 
 def test_a_stage_that_began_past_its_deadline_can_still_be_drawn() -> None:

@@ -9,22 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from cli.learned import Learned, learned_of_all
+from orchestrator.background import lock_of
 from orchestrator.fitting import BUDGET_BYTES
-from orchestrator.models import model_file, models_folder
+from orchestrator.models import models_folder
+from patterns.codec import CODEC_VERSION
+from store.records import PatternRecord
 from tests.cli.cli_samples import exit_code
-from tests.cli.pattern_samples import a_pattern, answered, fill, research_graph
+from tests.cli.pattern_samples import NOW, a_pattern, answered, fill, research_graph
 
 ROOT = Path(__file__).parents[2]
-
-
-def lock_of(store_url: str, application: str) -> FileLock:
-    """The lock that whoever fits an application holds."""
-    folder = models_folder(store_url)
-    folder.mkdir(exist_ok=True)
-    return FileLock(model_file(folder, application).with_suffix(".lock"))
 
 
 def known(store_url: str) -> dict[str, Learned]:
@@ -56,7 +51,7 @@ def test_all_applications_are_fitted_by_default(
     told = capsys.readouterr()
     assert told.err.splitlines() == ["fitting article", "fitting deep-research"]
     assert "article · fitted in " in told.out
-    assert "  library  12 runs in 12 patterns, " in told.out
+    assert "  library  12 patterns kept, 12 in the library (before: 12), " in told.out
     assert "  kernel   runs are alike whose stages" in told.out or "  kernel   all runs" in told.out
     assert "  lengths  each step's last answers: 12 calls, and a forest takes 200" in told.out
     found = known(two_applications)
@@ -72,8 +67,10 @@ def test_only_the_named_application_is_fitted_and_only_once(
     document = json.loads(told.out)
     [fit] = document["fits"]
     assert document["left_out"] == []
-    assert (fit["application"], fit["runs"], fit["patterns"]) == ("article", 1, 1)
-    assert fit["patterns_before"] == 1
+    assert fit["application"] == "article"
+    assert (fit["patterns_kept"], fit["patterns_in_library"]) == (1, 1)
+    assert fit["patterns_in_library_before"] == 1
+    assert (fit["patterns_unreadable"], fit["length_error"]) == (0, None)
     assert fit["has_length_model"] is False
     assert fit["kernel"].keys() == {"output_tokens", "tool_seconds", "input_tokens"}
     assert known(two_applications)["deep-research"].fit is None
@@ -84,13 +81,13 @@ def test_a_budget_makes_patterns_stand_for_others(
 ) -> None:
     assert exit_code("patterns", "fit", "deep-research", "--budget-bytes", "250", "--json") == 0
     [fit] = json.loads(capsys.readouterr().out)["fits"]
-    assert fit["patterns_before"] == 12
-    assert 1 <= fit["patterns"] < 12
+    assert fit["patterns_in_library_before"] == 12
+    assert 1 <= fit["patterns_in_library"] < 12
     learned = known(two_applications)["deep-research"]
-    assert len(learned.patterns) == fit["patterns"]
+    assert len(learned.patterns) == fit["patterns_in_library"]
     assert sum(pattern.weight for pattern in learned.patterns) == 12
     assert exit_code("patterns", "fit", "deep-research") == 0
-    assert f"(before: {fit['patterns']} pattern" in capsys.readouterr().out
+    assert f"(before: {fit['patterns_in_library']})" in capsys.readouterr().out
 
 
 def test_the_silhouette_finds_how_many_kinds_of_runs_there_are(
@@ -100,16 +97,21 @@ def test_the_silhouette_finds_how_many_kinds_of_runs_there_are(
     fill(store_url, patterns=[a_pattern(graph) for graph in graphs])
     assert exit_code("patterns", "fit", "--by-silhouette", "--json") == 0
     [fit] = json.loads(capsys.readouterr().out)["fits"]
-    assert fit["patterns"] == 2
+    assert fit["patterns_in_library"] == 2
 
 
-def test_enough_calls_make_a_forest(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def fill_forest(store_url: str) -> None:
+    """A run with as many calls as a forest takes."""
     run_id = "aaaa00010000"
     calls = [
         answered(run_id, node, "plan", 50 + node % 7, started_s=node, finished_s=node + 1.0)
         for node in range(210)
     ]
     fill(store_url, runs=[run_id], patterns=[a_pattern(research_graph(), run_id)], calls=calls)
+
+
+def test_enough_calls_make_a_forest(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fill_forest(store_url)
     assert exit_code("patterns", "fit") == 0
     assert "  lengths  a forest on 210 calls\n" in capsys.readouterr().out
     assert exit_code("patterns", "list") == 0
@@ -150,14 +152,35 @@ def test_what_somebody_else_is_fitting_is_left_to_them(
     assert exit_code("patterns", "fit", "article") == 0
 
 
-def test_a_folder_that_cannot_be_made_is_a_named_failure(
-    two_applications: str, capsys: pytest.CaptureFixture[str]
+def test_the_library_is_fitted_where_the_length_model_cannot_be_saved(
+    store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    models_folder(two_applications).write_text("in the way")
-    assert exit_code("patterns", "fit", "article") != 0
-    told = capsys.readouterr().err
-    assert "cannot write the length model" in told
-    assert "Traceback" not in told
+    fill_forest(store_url)
+    models_folder(store_url).write_text("in the way")
+    assert exit_code("patterns", "fit") == 0
+    told = capsys.readouterr()
+    assert told.err.count("warning: ") == 1
+    assert "cannot write the length model" in told.err
+    assert "  lengths  not saved: cannot write the length model" in told.out
+    assert known(store_url)["deep-research"].num_since == 0
+    assert exit_code("patterns", "fit", "--json") == 0
+    [fit] = json.loads(capsys.readouterr().out)["fits"]
+    assert fit["has_length_model"] is False
+    assert fit["length_error"].startswith("cannot write the length model")
+
+
+def test_patterns_that_this_version_cannot_read_are_kept_and_told_of(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = PatternRecord("deep-research", b"\xff\xff", CODEC_VERSION + 1, NOW)
+    fill(store_url, patterns=[a_pattern(research_graph()), newer])
+    assert exit_code("patterns", "fit") == 0
+    told = capsys.readouterr().out
+    assert "  library  2 patterns kept, 1 in the library" in told
+    assert "  unread   1 pattern that this version cannot read: kept, and not learned from" in told
+    assert exit_code("patterns", "fit", "--json") == 0
+    [fit] = json.loads(capsys.readouterr().out)["fits"]
+    assert (fit["patterns_kept"], fit["patterns_unreadable"]) == (2, 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

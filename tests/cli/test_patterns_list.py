@@ -36,7 +36,7 @@ def test_an_application_is_a_line(store_url: str, capsys: pytest.CaptureFixture[
     assert exit_code("patterns", "list") == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "application    runs  library  stages  last fit  since  answers bounded by",
+        "application    kept  library  stages  last fit  since  answers bounded by",
         "deep-research     3        2     4-6   3 h ago      1  limits only",
     ]
 
@@ -55,7 +55,7 @@ def test_the_list_as_json(store_url: str, capsys: pytest.CaptureFixture[str]) ->
     assert exit_code("patterns", "list", "--json") == 0
     [found] = json.loads(capsys.readouterr().out)["applications"]
     assert found["application"] == "deep-research"
-    assert (found["runs"], found["patterns_in_library"]) == (3, 2)
+    assert (found["patterns_kept"], found["patterns_in_library"]) == (3, 2)
     assert found["stages"] == [4, 6]
     assert found["runs_since_fit"] == 1
     assert found["fitted_at"].endswith("+00:00")
@@ -85,9 +85,32 @@ def test_the_table_fits_the_terminal(
     monkeypatch.setenv("COLUMNS", str(width))
     assert exit_code("patterns", "list") == 0
     lines = capsys.readouterr().out.splitlines()
-    table, below = lines[:4], lines[4:]
-    assert all(len(line) <= width for line in table)
-    assert "limits only" in "\n".join(below if width < 76 else table)
+    assert all(len(line) <= width for line in lines[:4])
+    assert "limits only" in "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("width", "heads"),
+    [
+        (40, "application   kept library last fit"),
+        (56, "application   kept library stages last fit since"),
+        (80, "application    kept  library  stages  last fit  since  answers bounded by"),
+    ],
+)
+def test_other_columns_give_way_to_the_applications_name(
+    store_url: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    width: int,
+    heads: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    fill_library(store_url)
+    assert exit_code("patterns", "list") == 0
+    head, line, *below = capsys.readouterr().out.splitlines()
+    assert head.rstrip() == heads
+    assert line.startswith("deep-research ")
+    assert below == ([] if width == 80 else ["deep-research: answers bounded by limits only"])
 
 
 def test_a_terminal_without_unicode_gets_only_ascii(
@@ -95,11 +118,12 @@ def test_a_terminal_without_unicode_gets_only_ascii(
 ) -> None:
     monkeypatch.setattr("cli.patterns.is_plain_ascii", lambda _: True)
     monkeypatch.setenv("COLUMNS", "40")
-    fill_library(store_url)
+    fill(store_url, patterns=[a_pattern(research_graph(), application="a-flow" * 6)])
     assert exit_code("patterns", "list") == 0
     told = capsys.readouterr().out
     assert told.isascii()
-    assert "deep-res.." in told
+    assert "a-flowa-flow" in told.splitlines()[1]
+    assert ".. " in told.splitlines()[1]
 
 
 def test_a_pattern_that_cannot_be_read_is_warned_of_and_left_out(
@@ -109,7 +133,8 @@ def test_a_pattern_that_cannot_be_read_is_warned_of_and_left_out(
     fill(store_url, patterns=[a_pattern(research_graph()), broken])
     assert exit_code("patterns", "list") == 0
     told = capsys.readouterr()
-    assert told.err.startswith("warning: pattern 2 cannot be learned from")
+    assert told.err.startswith("warning: pattern 2")
+    assert "cannot be learned from" in told.err
     assert told.out.splitlines()[1].split()[:3] == ["deep-research", "2", "1"]
 
 

@@ -17,7 +17,7 @@ from tests.cli.pattern_samples import a_pattern, fill, fill_library, research_gr
 
 DRAWN_80 = """\
 application deep-research
-3 runs recorded · 2 patterns in the library · 4-6 stages each
+3 patterns kept · 2 in the library · 4-6 stages each
 last fit 3 h ago · 1 run since
 kernel: runs are alike whose stages make the same calls with output tokens \
 within a factor of 1.5 and input tokens within a factor of 3.3; \
@@ -102,7 +102,7 @@ def test_what_runs_really_did_is_shown(store_url: str, capsys: pytest.CaptureFix
     run_articles(store_url, 12)
     assert exit_code("patterns", "show", "article") == 0
     told = capsys.readouterr().out
-    assert "12 runs recorded · 12 patterns in the library · 2 stages each" in told
+    assert "12 patterns kept · 12 in the library · 2 stages each" in told
     assert "█ think" in told
     assert "think     12       3    3  100%        1.00" in told
 
@@ -131,6 +131,7 @@ def test_the_library_as_json_holds_all_patterns(
     fill_library(store_url)
     assert exit_code("patterns", "show", "deep-research", "--json", "--limit", "1") == 0
     document = json.loads(capsys.readouterr().out)
+    assert (document["patterns_kept"], document["patterns_in_library"]) == (3, 2)
     assert document["kernel"] == {"output_tokens": 0.4, "tool_seconds": None, "input_tokens": 1.2}
     assert [pattern["runs"] for pattern in document["patterns"]] == [5.0, 1.0]
     first = document["patterns"][0]
@@ -204,6 +205,10 @@ def test_the_models_name_is_left_out_where_all_calls_share_it() -> None:
         ),
         (StageKernel((0.5, 0.5, 9.0)), "tool seconds within 649 ms plus 65%"),
         (StageKernel((0.5, 0.5, 9.0)), "input tokens within a factor of 1,000 or more"),
+        (StageKernel((0.04, 0.5, 0.5)), "output tokens within 4%,"),
+        (StageKernel((0.004, 0.5, 0.5)), "output tokens under 1% apart,"),
+        (StageKernel((0.5, 0.0004, 0.5)), "tool seconds under 1 ms apart and"),
+        (StageKernel((0.5, 0.0012, 0.5)), "tool seconds within 1 ms and"),
         (StageKernel((math.inf,) * 3), "all runs that make the same calls count alike"),
     ],
 )

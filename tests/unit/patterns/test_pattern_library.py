@@ -23,7 +23,8 @@ kept_patterns = st.lists(
         KeptPattern,
         key=st.integers(0, 1000),
         stages=st.just(STAGES),
-        used_at_s=ages | st.sampled_from([0.0, HOUR_S, 2 * HOUR_S]),
+        recorded_at_s=ages | st.sampled_from([0.0, HOUR_S, 2 * HOUR_S]),
+        used_at_s=ages,
         uses=st.floats(0.0, 100.0) | st.just(0.0),
     ),
     max_size=12,
@@ -45,13 +46,13 @@ def assert_equal(left: PatternTable, right: PatternTable) -> None:
             assert one == other
 
 
-def test_a_use_counts_one_and_loses_a_tenth_an_hour() -> None:
+def test_a_use_counts_as_it_weighs_and_loses_a_tenth_an_hour() -> None:
     library = library_of([STAGES, STAGES])
-    once = library.used([0], 0.0)
-    twice = once.used([0], HOUR_S)
-    thrice = twice.used([0], 3 * HOUR_S)
-    assert [once.patterns[0].uses, twice.patterns[0].uses] == [1.0, 1.9]
-    assert thrice.patterns[0].uses == pytest.approx(1.9 * 0.81 + 1.0)
+    once = library.used({0: 0.5}, 0.0)
+    twice = once.used({0: 1.0}, HOUR_S)
+    thrice = twice.used({0: 1.0}, 3 * HOUR_S)
+    assert [once.patterns[0].uses, twice.patterns[0].uses] == pytest.approx([1.5, 2.35])
+    assert thrice.patterns[0].uses == pytest.approx(2.35 * 0.81 + 1.0)
     assert thrice.patterns[0].used_at_s == 3 * HOUR_S
     assert thrice.patterns[1] == library.patterns[1]
 
@@ -68,23 +69,23 @@ def test_decay_does_not_depend_on_how_often_it_is_looked_at(
 
 
 @law
-@given(kept_patterns, ages, st.sets(st.integers(0, 1000)))
-def test_only_what_was_used_counts_one_more(
-    patterns: list[KeptPattern], at_s: float, keys: set[int]
+@given(kept_patterns, ages, st.dictionaries(st.integers(0, 1000), st.floats(0.0, 1.0)))
+def test_only_what_was_used_counts_more(
+    patterns: list[KeptPattern], at_s: float, amounts: dict[int, float]
 ) -> None:
     library = PatternLibrary(tuple(patterns))
-    for before, after in zip(library.patterns, library.used(keys, at_s).patterns, strict=True):
-        if before.key not in keys:
+    for before, after in zip(library.patterns, library.used(amounts, at_s).patterns, strict=True):
+        if before.key not in amounts:
             assert after == before
             continue
-        assert 1.0 <= after.uses <= before.uses + 1.0
+        assert amounts[before.key] <= after.uses <= before.uses + amounts[before.key]
         assert after.used_at_s == max(before.used_at_s, at_s)
         assert dataclasses.replace(after, uses=before.uses, used_at_s=before.used_at_s) == before
 
 
 def test_a_clock_that_went_back_neither_decays_nor_makes_a_use_older() -> None:
-    library = PatternLibrary((KeptPattern(0, STAGES, used_at_s=HOUR_S, uses=3.0),))
-    (pattern,) = library.used([0], 0.0).patterns
+    library = PatternLibrary((KeptPattern(0, STAGES, HOUR_S, uses=3.0),))
+    (pattern,) = library.used({0: 1.0}, 0.0).patterns
     assert (pattern.uses, pattern.used_at_s) == (4.0, HOUR_S)
 
 
@@ -106,12 +107,9 @@ def test_eviction_leaves_as_many_as_fit_and_what_was_used_in_the_last_hour_first
     if any(map(is_hot, dropped)):
         assert all(map(is_hot, left.patterns))
 
-    def reuse(pattern: KeptPattern) -> float:
-        return decayed(pattern.uses, now_s - pattern.used_at_s)
-
     for gone in dropped:
         for pattern in left.patterns:
-            assert is_hot(pattern) or reuse(pattern) >= reuse(gone)
+            assert is_hot(pattern) or pattern.reuse_rate(now_s) >= gone.reuse_rate(now_s)
 
 
 @law
@@ -127,14 +125,14 @@ def test_the_same_patterns_are_evicted_in_whatever_order_they_are_kept(
 
 
 def test_a_much_used_pattern_makes_way_for_one_of_the_last_hour() -> None:
-    old = KeptPattern(0, STAGES, used_at_s=0.0, uses=1000.0)
-    new = KeptPattern(1, STAGES, used_at_s=HOT_S + 1.0)
+    old = KeptPattern(0, STAGES, 0.0, uses=1000.0)
+    new = KeptPattern(1, STAGES, 0.0, uses=0.0, used_at_s=HOT_S + 1.0)
     left = PatternLibrary((old, new)).evicted(HOT_S + 1.0, capacity=1)
     assert left.patterns == (new,)
 
 
 def test_of_what_is_used_as_often_the_oldest_goes() -> None:
-    same = [KeptPattern(key, STAGES, used_at_s=0.0) for key in (5, 3, 9)]
+    same = [KeptPattern(key, STAGES, 0.0) for key in (5, 3, 9)]
     left = PatternLibrary(tuple(same)).evicted(0.0, capacity=2)
     assert [pattern.key for pattern in left.patterns] == [5, 9]
 
@@ -165,7 +163,7 @@ def test_after_any_operation_the_arrays_are_those_of_the_patterns(
 ) -> None:
     library = library_of(past).added([KeptPattern(100, STAGES, 0.0)])
     for changed in (
-        library.used([0, 100], HOUR_S),
+        library.used({0: 1.0, 100: 0.5}, HOUR_S),
         library.evicted(HOUR_S, capacity=capacity),
         library.fitted(),
         library.compacted(3),
@@ -192,9 +190,31 @@ def test_the_medoids_stand_for_all_patterns_together(
 
 
 def test_a_medoid_keeps_its_own_uses() -> None:
-    used = library_of([STAGES] * 3).used([0, 1, 2], 7.0)
+    used = library_of([STAGES] * 3).used({0: 2.0, 1: 2.0, 2: 2.0}, 0.0)
     (medoid,) = used.compacted(1).patterns
-    assert (medoid.weight, medoid.uses, medoid.used_at_s) == (3.0, 1.0, 7.0)
+    assert (medoid.weight, medoid.uses, medoid.used_at_s) == (3.0, 3.0, 0.0)
+
+
+@pytest.mark.parametrize("every_s", [60.0, HOUR_S, 6 * HOUR_S, 7 * 24 * HOUR_S])
+def test_a_library_at_its_capacity_follows_runs_that_change_for_good(every_s: float) -> None:
+    """However often they come, and though every run uses every pattern alike."""
+    library, now_s = PatternLibrary(), 0.0
+    for key in range(1, 201):
+        now_s += every_s
+        amounts = {pattern.key: 1.0 for pattern in library.patterns}
+        library = library.used(amounts, now_s).added([KeptPattern(key, STAGES, now_s)])
+        if key % 10 == 0:
+            library = library.evicted(now_s, capacity=50)
+    assert [pattern.key for pattern in library.patterns] == list(range(151, 201))
+
+
+def test_what_is_used_again_and_again_outlives_what_never_is() -> None:
+    library, now_s = PatternLibrary((KeptPattern(0, STAGES, 0.0),)), 0.0
+    for key in range(1, 201):
+        now_s += 2 * HOUR_S
+        library = library.used({0: 1.0}, now_s).added([KeptPattern(key, STAGES, now_s)])
+        library = library.evicted(now_s + 2 * HOUR_S, capacity=20)
+    assert 0 in {pattern.key for pattern in library.patterns}
 
 
 def test_compacting_what_was_compacted_counts_each_medoid_once() -> None:
