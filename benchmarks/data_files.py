@@ -134,7 +134,7 @@ def _tokens(path: Path, at: str, call: object) -> tuple[int, int]:
     return prompt, output
 
 
-_KINDS = {list: "a list", str: "a text", int: "a whole number"}
+_KINDS = {list: "a list", str: "a text of some letters", int: "a whole number"}
 
 
 def _member(path: Path, at: str, document: object, key: str, kind: type) -> Any:
@@ -144,9 +144,14 @@ def _member(path: Path, at: str, document: object, key: str, kind: type) -> Any:
     if key not in document:
         raise BadData(path, f"{at} has no {key!r}")
     value = document[key]
-    if not isinstance(value, kind) or value == "":
+    if not isinstance(value, kind) or (isinstance(value, str) and not _is_name(value)):
         raise BadData(path, f"{at}.{key} must be {_KINDS[kind]}, and is {_briefly(value)}")
     return value
+
+
+def _is_name(text: str) -> bool:
+    """Whether it can name something: lone surrogates, which JSON can spell, are no characters."""
+    return bool(text) and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def _briefly(value: object) -> str:

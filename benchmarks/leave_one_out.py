@@ -173,7 +173,9 @@ class ClusterErrors:
 
     @property
     def cost_percent(self) -> float:
-        """How much more than with the full library."""
+        """How much more than with the full library; NaN where that makes no error."""
+        if not self.full:
+            return float("nan")
         return 100.0 * (self.clustered / self.full - 1.0)
 
 

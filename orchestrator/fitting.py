@@ -86,7 +86,7 @@ async def fit_application(
     async with store.reading() as tx:
         records = await tx.patterns.of_application(application)
         calls = await tx.calls.length_samples(application, limit=MAX_CALLS)
-    progress(f"{application}: {len(records)} runs, {len(calls)} LLM calls")
+    progress(f"{application}: {len(records)} patterns, {len(calls)} LLM calls")
     recorded = PatternLibrary(await asyncio.to_thread(kept_patterns, records))
     recent = recorded.evicted(now.timestamp(), capacity=capacity)
     progress(f"{application}: kernel and clusters")

@@ -249,8 +249,8 @@ def _sample(call: LengthSample) -> Sample:
 
 def _say_left_out(what: str, faults: Sequence[str]) -> None:
     if faults:
-        more = f" ({len(faults)} {what} in all)" if len(faults) > 1 else ""
-        logger.warning("%s cannot be learned from%s", faults[0], more)
+        others = f", like {len(faults) - 1} other {what}" if len(faults) > 1 else ""
+        logger.warning("left out of what is learned: %s%s", faults[0], others)
 
 
 def _with_newer(known: Knowledge, records: Sequence[PatternRecord]) -> Knowledge:

@@ -28,6 +28,10 @@ BAD_WORKFLOWS = {
         '{"workflows": [{"stages": [{"state": "a", "requests": [{"in": "9", "out": 1}]}]}]}',
         "workflows[0].stages[0].requests[0].in must be a whole number, and is '9'",
     ),
+    "no character": (
+        '{"workflows": [{"stages": [{"state": "\\ud800", "requests": []}]}]}',
+        "workflows[0].stages[0].state must be a text",
+    ),
     "a negative number": (
         '{"workflows": [{"stages": [{"state": "a", "requests": [{"in": 9, "out": -1}]}]}]}',
         "requests[0].out must be a whole number from 0 to 1,000,000, and is -1",
