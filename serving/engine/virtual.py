@@ -1,0 +1,232 @@
+"""Our scheduler class without a model: the production code, stepped by hand, in virtual time.
+
+Whoever drives it owns the clock. A step is planned by vLLM's own scheduler under our adapter; what
+the model would have computed is made up: one token for each request whose context is complete, and
+the end where the request's true length is reached. No policy sees that length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine import FinishReason
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from serving.engine.config import EngineConfig
+from serving.engine.demo_model import ensure_demo_model
+from serving.engine.scheduler import SloScheduler
+from serving.policies.table import PolicySpec
+from serving.slo import Slo, to_tags
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+_WORD, _END = 7, 1  # token ids: any, and the one at which an answer ends
+_BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualConfig:
+    """What a machine has room for.
+
+    Attributes:
+        slots: requests that may hold a slot of the model runner at once.
+        step_tokens: most tokens that one step may compute.
+        kv_blocks: of 16 tokens each.
+        max_model_tokens: longest context.
+    """
+
+    policy: PolicySpec = field(default_factory=PolicySpec)
+    slots: int = 256
+    step_tokens: int = 2048
+    kv_blocks: int = 29205
+    max_model_tokens: int = 32768
+    prefix_caching: bool = False
+
+
+class Composition(NamedTuple):
+    """What one step computes.
+
+    Attributes:
+        new_tokens: prefilled and decoded ones.
+        decode_context_tokens: contexts of the decoding requests, added up.
+        prefill_chunks: (tokens, context before them) of each prefilling request.
+    """
+
+    new_tokens: int
+    num_decodes: int
+    decode_context_tokens: int
+    prefill_chunks: tuple[tuple[int, int], ...]
+
+
+class Ended(NamedTuple):
+    """How a request ended: "stop", "length", or "abort" with the reason that the engine gave."""
+
+    request_id: str
+    finish_reason: str
+    stop_reason: str | None
+
+
+class Progress(NamedTuple):
+    """What one step brought: who got a token, and who ended."""
+
+    tokens: tuple[str, ...]
+    ended: tuple[Ended, ...]
+
+
+class VirtualEngine:
+    """The scheduler that production loads, over a machine that is made up.
+
+    Args:
+        clock: seconds; read by the scheduler wherever it would read the machine's.
+    """
+
+    def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
+        vllm_config = _engine_arguments(config).create_engine_config()
+        vllm_config.cache_config.num_gpu_blocks = config.kv_blocks
+        self.scheduler: Any = SloScheduler(
+            vllm_config,
+            _kv_cache(config),
+            StructuredOutputManager(vllm_config),
+            block_size=_BLOCK_TOKENS,
+        )
+        self.scheduler.ledger.clock = clock
+        self._clock = clock
+        self._output_tokens: dict[str, int] = {}
+        self._step: SchedulerOutput | None = None
+        self.num_steps = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step is needed."""
+        return bool(self.scheduler.has_requests())
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that nobody holds."""
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def submit(
+        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+    ) -> None:
+        """Take a request.
+
+        Args:
+            output_tokens: its true length, at least 1, which nobody else is told.
+            max_tokens: its caller's limit, which policies see; at least output_tokens.
+        """
+        assert 1 <= output_tokens <= max_tokens, "an answer has a token, and keeps to its limit"
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=max_tokens,
+            stop_token_ids=[_END],
+            detokenize=False,
+            extra_args=to_tags(slo) or None,
+        )
+        self._output_tokens[request_id] = output_tokens
+        self.scheduler.add_request(
+            Request(request_id, prompt, params, None, arrival_time=self._clock())
+        )
+
+    def abort(self, request_id: str) -> None:
+        """End a request as its caller would by leaving."""
+        self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+        self._output_tokens.pop(request_id, None)
+
+    def plan_step(self) -> Composition:
+        """Let the scheduler decide the next step; `finish_step` must follow."""
+        assert self._step is None, "a step is finished before the next is planned"
+        self._step = self.scheduler.schedule()
+        self.num_steps += 1
+        num_decodes = decode_context = 0
+        chunks = []
+        for request_id, tokens in self._step.num_scheduled_tokens.items():
+            request = self.scheduler.requests[request_id]
+            context = request.num_computed_tokens - tokens
+            if tokens == 1 and context >= request.num_prompt_tokens:
+                num_decodes += 1
+                decode_context += context
+            else:
+                chunks.append((tokens, context))
+        return Composition(
+            self._step.total_num_scheduled_tokens, num_decodes, decode_context, tuple(chunks)
+        )
+
+    def finish_step(self) -> Progress:
+        """Hand the scheduler what the model would have computed in the planned step."""
+        step, self._step = self._step, None
+        assert step is not None, "a step is planned before it is finished"
+        ids = list(step.num_scheduled_tokens)
+        sampled = [self._sampled(request_id) for request_id in ids]
+        outputs = self.scheduler.update_from_output(
+            step,
+            ModelRunnerOutput(
+                req_ids=ids,
+                req_id_to_index={request_id: place for place, request_id in enumerate(ids)},
+                sampled_token_ids=sampled,
+            ),
+        )
+        tokens = tuple(each for each, new in zip(ids, sampled, strict=True) if new)
+        ended = []
+        for batch in outputs.values():
+            for output in batch.outputs:
+                if output.finish_reason is not None:
+                    self._output_tokens.pop(output.request_id, None)
+                    ended.append(_ended(output))
+        return Progress(tokens, tuple(ended))
+
+    def _sampled(self, request_id: str) -> list[int]:
+        """The next token, once the whole context is computed."""
+        request = self.scheduler.requests[request_id]
+        if request.num_computed_tokens < request.num_tokens:
+            return []
+        is_last = request.num_output_tokens + 1 >= self._output_tokens[request_id]
+        return [_END if is_last else _WORD]
+
+
+def _ended(output: Any) -> Ended:
+    reason = output.stop_reason
+    return Ended(
+        output.request_id,
+        {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}.get(
+            output.finish_reason, "abort"
+        ),
+        reason if isinstance(reason, str) else None,
+    )
+
+
+def _engine_arguments(config: VirtualConfig) -> EngineArgs:
+    production = EngineConfig(
+        policy=config.policy,
+        slots=config.slots,
+        step_tokens=config.step_tokens,
+        max_model_tokens=config.max_model_tokens,
+    )
+    arguments = production.vllm_arguments(str(ensure_demo_model()), platform="cpu")
+    arguments |= {
+        # The demo model's own context is short; nothing of it is computed here.
+        "hf_overrides": {"max_position_embeddings": config.max_model_tokens},
+        "enable_prefix_caching": config.prefix_caching,
+        "block_size": _BLOCK_TOKENS,
+    }
+    return EngineArgs(**arguments)
+
+
+def _kv_cache(config: VirtualConfig) -> KVCacheConfig:
+    """As many blocks as asked for; their bytes do not matter, as nobody fills them."""
+    layer = FullAttentionSpec(
+        block_size=_BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32
+    )
+    return KVCacheConfig(
+        num_blocks=config.kv_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
+    )

@@ -1,0 +1,152 @@
+"""The production scheduler without a model: what it computes, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from serving.policies.table import POLICIES, PolicySpec
+from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
+
+if TYPE_CHECKING:
+    from serving.engine.virtual import Ended, VirtualEngine
+
+pytestmark = pytest.mark.usefixtures("imported_vllm")
+
+STEP_S = 0.02
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def engine_of(clock: Clock, policy: str = "fcfs", **changes: int) -> VirtualEngine:
+    from serving.engine.virtual import VirtualConfig, VirtualEngine
+
+    small = VirtualConfig(
+        policy=PolicySpec(policy),
+        slots=4,
+        step_tokens=64,
+        kv_blocks=40,
+        max_model_tokens=512,
+    )
+    return VirtualEngine(replace(small, **changes), clock)
+
+
+class Seen:
+    """What a drive brought to each request."""
+
+    def __init__(self) -> None:
+        self.tokens: Counter[str] = Counter()
+        self.ended: dict[str, Ended] = {}
+        self.trace: list[tuple[object, ...]] = []
+
+
+def drive(engine: VirtualEngine, clock: Clock, *, limit: int = 5000) -> Seen:
+    seen = Seen()
+    for _ in range(limit):
+        if not engine.has_work:
+            return seen
+        composition = engine.plan_step()
+        clock.now_s += STEP_S
+        progress = engine.finish_step()
+        seen.trace.append((composition, progress))
+        seen.tokens.update(progress.tokens)
+        seen.ended.update({end.request_id: end for end in progress.ended})
+    raise AssertionError("still working")
+
+
+def submit(
+    engine: VirtualEngine,
+    request_id: str,
+    prompt_tokens: int,
+    output_tokens: int,
+    slo: Slo = BEST_EFFORT,
+) -> None:
+    engine.submit(
+        request_id,
+        prompt=[5] * prompt_tokens,
+        output_tokens=output_tokens,
+        slo=slo,
+        max_tokens=200,
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_request_gets_its_true_length_and_leaves_no_block(policy: str) -> None:
+    """Also under memory pressure: eight requests do not fit into the blocks together."""
+    clock = Clock()
+    engine = engine_of(clock, policy)
+    free = engine.free_blocks
+    lengths = {f"r{number}": 1 + 13 * number for number in range(8)}
+    for name, length in lengths.items():
+        submit(engine, name, 90, length)
+    seen = drive(engine, clock)
+    assert seen.tokens == lengths
+    assert {end.finish_reason for end in seen.ended.values()} == {"stop"}
+    assert engine.free_blocks == free
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_seed_gives_the_same_steps(policy: str) -> None:
+    traces = []
+    for _ in range(2):
+        clock, chance = Clock(), random.Random(7)
+        engine = engine_of(clock, policy)
+        for number in range(12):
+            deadline_s = chance.uniform(0.1, 5.0)
+            slo = Slo(kind=SloKind.DEADLINE, deadline_s=deadline_s)
+            submit(engine, f"r{number}", chance.randint(1, 150), chance.randint(1, 60), slo)
+        traces.append(drive(engine, clock).trace)
+    assert traces[0] == traces[1]
+
+
+def test_a_step_is_composed_of_what_it_computes() -> None:
+    clock = Clock()
+    engine = engine_of(clock)
+    submit(engine, "long", 100, 3)
+    first = engine.plan_step()
+    assert (first.new_tokens, first.prefill_chunks) == (64, ((64, 0),))
+    assert engine.finish_step().tokens == ()
+    submit(engine, "short", 10, 2)
+    second = engine.plan_step()
+    assert second.prefill_chunks == ((36, 64), (10, 0))
+    assert set(engine.finish_step().tokens) == {"long", "short"}
+    third = engine.plan_step()
+    assert (third.num_decodes, third.decode_context_tokens) == (2, 110)
+    assert third.prefill_chunks == ()
+
+
+def test_what_the_scheduler_gives_up_ends_with_its_reason() -> None:
+    clock = Clock()
+    engine = engine_of(clock, slots=1)
+    submit(engine, "first", 10, 50)
+    hopeless = Slo(kind=SloKind.DEADLINE, deadline_s=0.05, on_late=OnLate.DROP)
+    submit(engine, "late", 10, 50, hopeless)
+    seen = drive(engine, clock)
+    assert seen.ended["first"].finish_reason == "stop"
+    assert seen.ended["late"].finish_reason == "abort"
+    assert seen.ended["late"].stop_reason
+
+
+def test_a_request_whose_caller_left_frees_its_blocks() -> None:
+    clock = Clock()
+    engine = engine_of(clock)
+    free = engine.free_blocks
+    submit(engine, "gone", 100, 50)
+    engine.plan_step()
+    engine.finish_step()
+    assert engine.free_blocks < free
+    engine.abort("gone")
+    drive(engine, clock)
+    assert engine.free_blocks == free
