@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from vllm.engine.arg_utils import EngineArgs
@@ -24,6 +24,7 @@ from serving.engine.config import EngineConfig
 from serving.engine.demo_model import ensure_demo_model
 from serving.engine.scheduler import SloScheduler
 from serving.policies.table import PolicySpec
+from serving.sim.stepped import Composition, Ended, Progress
 from serving.slo import Slo, to_tags
 
 if TYPE_CHECKING:
@@ -52,36 +53,6 @@ class VirtualConfig:
     prefix_caching: bool = False
 
 
-class Composition(NamedTuple):
-    """What one step computes.
-
-    Attributes:
-        new_tokens: prefilled and decoded ones.
-        decode_context_tokens: contexts of the decoding requests, added up.
-        prefill_chunks: (tokens, context before them) of each prefilling request.
-    """
-
-    new_tokens: int
-    num_decodes: int
-    decode_context_tokens: int
-    prefill_chunks: tuple[tuple[int, int], ...]
-
-
-class Ended(NamedTuple):
-    """How a request ended: "stop", "length", or "abort" with the reason that the engine gave."""
-
-    request_id: str
-    finish_reason: str
-    stop_reason: str | None
-
-
-class Progress(NamedTuple):
-    """What one step brought: who got a token, and who ended."""
-
-    tokens: tuple[str, ...]
-    ended: tuple[Ended, ...]
-
-
 class VirtualEngine:
     """The scheduler that production loads, over a machine that is made up.
 
@@ -102,7 +73,10 @@ class VirtualEngine:
         self._clock = clock
         self._output_tokens: dict[str, int] = {}
         self._step: SchedulerOutput | None = None
-        self.num_steps = 0
+        self._computed: dict[str, int] = {}  # the most that was ever computed of each request
+        self._recomputing: set[str] = set()
+        self.preemptions = 0
+        self.recomputed_tokens = 0
 
     @property
     def has_work(self) -> bool:
@@ -139,18 +113,18 @@ class VirtualEngine:
     def abort(self, request_id: str) -> None:
         """End a request as its caller would by leaving."""
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
-        self._output_tokens.pop(request_id, None)
+        self._forget(request_id)
 
     def plan_step(self) -> Composition:
         """Let the scheduler decide the next step; `finish_step` must follow."""
         assert self._step is None, "a step is finished before the next is planned"
         self._step = self.scheduler.schedule()
-        self.num_steps += 1
         num_decodes = decode_context = 0
         chunks = []
         for request_id, tokens in self._step.num_scheduled_tokens.items():
             request = self.scheduler.requests[request_id]
             context = request.num_computed_tokens - tokens
+            self._count_recomputed(request_id, context, tokens)
             if tokens == 1 and context >= request.num_prompt_tokens:
                 num_decodes += 1
                 decode_context += context
@@ -179,9 +153,25 @@ class VirtualEngine:
         for batch in outputs.values():
             for output in batch.outputs:
                 if output.finish_reason is not None:
-                    self._output_tokens.pop(output.request_id, None)
+                    self._forget(output.request_id)
                     ended.append(_ended(output))
         return Progress(tokens, tuple(ended))
+
+    def _count_recomputed(self, request_id: str, context: int, tokens: int) -> None:
+        """Who begins before where it once was has lost its KV cache, or a part of it."""
+        computed = self._computed.get(request_id, 0)
+        if context < computed:
+            self.preemptions += request_id not in self._recomputing
+            self._recomputing.add(request_id)
+            self.recomputed_tokens += min(computed, context + tokens) - context
+        else:
+            self._recomputing.discard(request_id)
+        self._computed[request_id] = max(computed, context + tokens)
+
+    def _forget(self, request_id: str) -> None:
+        self._output_tokens.pop(request_id, None)
+        self._computed.pop(request_id, None)
+        self._recomputing.discard(request_id)
 
     def _sampled(self, request_id: str) -> list[int]:
         """The next token, once the whole context is computed."""

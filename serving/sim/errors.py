@@ -1,0 +1,53 @@
+"""What can be wrong with what a simulation is told to simulate."""
+
+from __future__ import annotations
+
+from serving.errors import ServingError
+
+
+class SimError(ServingError):
+    """Base of every error that the simulator raises on purpose."""
+
+
+class InvalidProgram(SimError):
+    """A program that nobody could run as it stands; the reason says what to change."""
+
+    def __init__(self, program_id: str, reason: str) -> None:
+        super().__init__(program_id, reason)
+
+    def __str__(self) -> str:
+        return "program {!r}: {}".format(*self.args)
+
+
+class InvalidWorkload(SimError):
+    """A setting of a workload or of an error model is unknown or out of range."""
+
+    def __init__(self, setting: str, value: object, reason: str) -> None:
+        super().__init__(setting, value, reason)
+
+    def __str__(self) -> str:
+        return "{}={!r}: {}".format(*self.args)
+
+
+class BadTrace(SimError):
+    """A trace file cannot be read, or is not as its format says."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+
+    def __str__(self) -> str:
+        return "{}: {}".format(*self.args)
+
+
+class TraceMissing(BadTrace):
+    """There is no such trace file."""
+
+
+class StepFitFailed(SimError):
+    """The measured steps do not tell what a step costs; more or other steps would."""
+
+    def __init__(self, num_samples: int, reason: str) -> None:
+        super().__init__(num_samples, reason)
+
+    def __str__(self) -> str:
+        return "{} measured steps: {}".format(*self.args)

@@ -1,0 +1,227 @@
+"""StepCost: what a batch is made of -> the seconds that one engine step takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+
+from serving.sim.errors import StepFitFailed
+
+Chunk = tuple[int, int]
+"""Of a prompt: tokens read in this step, tokens of the same request read before it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCost:
+    """The cost of one step; every coefficient in seconds, and 0 where a fit has no such term.
+
+        step = fixed + max(small_base + small_token * n, large_base + large_token * n)
+             + [d > 0] * (decode_base + decode_sequence * d + decode_context * contexts)
+             + sum over prompt chunks of (chunk_base + chunk_pair * c * (kv + c / 2))
+
+    with n new tokens, d decodes, `contexts` the tokens in the contexts of all decodes, c the
+    chunk's tokens, and kv those read before it.
+
+    Attributes:
+        name: model and device.
+        source: where the numbers come from.
+        uncertainty: what was measured, how far off the fit is, and what was assumed.
+    """
+
+    name: str
+    source: str
+    uncertainty: str
+    fixed_s: float = 0.0
+    small_base_s: float = 0.0
+    small_token_s: float = 0.0
+    large_base_s: float = 0.0
+    large_token_s: float = 0.0
+    decode_base_s: float = 0.0
+    decode_sequence_s: float = 0.0
+    decode_context_s: float = 0.0
+    chunk_base_s: float = 0.0
+    chunk_pair_s: float = 0.0
+
+    def seconds(
+        self,
+        *,
+        new_tokens: int,
+        decode_context_tokens: int,
+        num_decodes: int,
+        prefill_chunks: Sequence[Chunk],
+    ) -> float:
+        """Seconds of one step.
+
+        Args:
+            new_tokens: computed in this step: one a decode, and all of the chunks'.
+            decode_context_tokens: in the contexts of all decodes, added up.
+            num_decodes: requests that get one more token.
+            prefill_chunks: (tokens of it, context tokens before it) of each prompt read.
+        """
+        small = self.small_base_s + self.small_token_s * new_tokens
+        large = self.large_base_s + self.large_token_s * new_tokens
+        total = self.fixed_s + (small if small > large else large)
+        if num_decodes:
+            total += (
+                self.decode_base_s
+                + self.decode_sequence_s * num_decodes
+                + self.decode_context_s * decode_context_tokens
+            )
+        for tokens, before in prefill_chunks:
+            total += self.chunk_base_s + self.chunk_pair_s * tokens * (before + tokens * 0.5)
+        return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One replica: the cost of its steps, and the memory for its KV cache.
+
+    Attributes:
+        kv_blocks: blocks of the KV cache.
+        block_tokens: tokens that a block holds.
+        memory_source: where the number of blocks comes from.
+    """
+
+    step_cost: StepCost
+    kv_blocks: int
+    block_tokens: int
+    memory_source: str
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that fit the KV cache at once."""
+        return self.kv_blocks * self.block_tokens
+
+
+_A100_LLAMA3_8B = StepCost(
+    name="a100-llama3-8b: A100-80GB, Llama-3-8B (32 layers, 8 KV heads, bf16), TP1",
+    source=(
+        "microsoft/vidur @7d47513, data/profiling/compute/a100/meta-llama/Meta-Llama-3-8B/mlp.csv"
+        " (MIT); attention.csv of the same tree as held in adi-anirudh/vidur_hbf_hbm_backend"
+        " @a336807"
+    ),
+    uncertainty=(
+        "linear operations: mean error 3.2% (at most 20%) on 451 token counts; decode attention:"
+        " 7.4% on 26 rows; prefill attention: 5.4% on chunks above 1,000 tokens, 17% on all of 20"
+        " rows. Not measured: the language-model head (0.52 ms: 4096*128256*2 bytes at 2.039 TB/s)"
+        " and the overhead of a step (1.5 ms, assumed after BLIS); saving keys and values is left"
+        " out"
+    ),
+    fixed_s=0.52e-3 + 1.5e-3,
+    small_base_s=9.71e-3,
+    small_token_s=0.0317e-3,
+    large_base_s=6.33e-3,
+    large_token_s=0.0670e-3,
+    decode_base_s=0.61e-3,
+    decode_context_s=7.8e-8,
+    chunk_base_s=0.51e-3,
+    chunk_pair_s=3.3e-9,
+)
+
+STEP_COSTS: Mapping[str, StepCost] = MappingProxyType({"a100-llama3-8b": _A100_LLAMA3_8B})
+"""Published step costs by name."""
+
+MACHINES: Mapping[str, Machine] = MappingProxyType(
+    {
+        "a100-llama3-8b": Machine(
+            step_cost=_A100_LLAMA3_8B,
+            kv_blocks=29205,
+            block_tokens=16,
+            memory_source="BLIS, for an A100-80GB; 131,072 bytes of keys and values a token",
+        )
+    }
+)
+"""Machines by name."""
+
+
+class StepSample(NamedTuple):
+    """One measured step: what it was made of (as in StepCost.seconds), and its seconds."""
+
+    new_tokens: int
+    decode_context_tokens: int
+    num_decodes: int
+    prefill_chunks: tuple[Chunk, ...]
+    seconds: float
+
+
+FITTED = (
+    "small_base_s",
+    "small_token_s",
+    "decode_sequence_s",
+    "decode_context_s",
+    "chunk_base_s",
+)
+"""The coefficients that `fit` finds: a step, a new token, a decode, its context, a chunk."""
+
+
+def fit(samples: Sequence[StepSample], *, name: str = "measured", source: str = "") -> StepCost:
+    """The linear step cost nearest to measured steps: least squares, no coefficient below 0.
+
+    The best non-negative solution is the plain least-squares solution of the terms that are not
+    0 in it, so that trying all 31 choices of terms finds it exactly. Of equally good ones the
+    choice with fewer terms, and of those the one named first in FITTED, is taken: what the steps
+    cannot tell apart (decodes from new tokens, where nothing was prefilled) goes to the former.
+
+    Raises:
+        StepFitFailed: there are fewer steps than coefficients, a value is not finite or below 0,
+            all steps computed as many tokens, or no non-negative cost above 0 fits them.
+    """
+    _check_samples(samples)
+    terms = np.array(
+        [
+            (1, step.new_tokens, step.num_decodes, step.decode_context_tokens, num_chunks)
+            for step in samples
+            for num_chunks in (len(step.prefill_chunks),)
+        ],
+        dtype=np.float64,
+    )
+    seconds = np.array([step.seconds for step in samples], dtype=np.float64)
+    scale = np.abs(terms).max(axis=0)
+    terms /= np.where(scale > 0, scale, 1.0)
+    best = np.zeros(len(FITTED))
+    least = math.inf
+    tolerance = 1e-18 * float(seconds @ seconds)
+    for count in range(1, len(FITTED) + 1):
+        for chosen in combinations(range(len(FITTED)), count):
+            columns = terms[:, chosen]
+            solution, _, rank, _ = np.linalg.lstsq(columns, seconds, rcond=None)
+            if rank < count or (solution < 0).any():
+                continue
+            error = float(np.square(columns @ solution - seconds).sum())
+            if error < least - tolerance:
+                least = error
+                best = np.zeros(len(FITTED))
+                best[list(chosen)] = solution
+    if not best.any():
+        raise StepFitFailed(len(samples), "no cost that is nowhere below 0 fits them")
+    coefficients = best / np.where(scale > 0, scale, 1.0)
+    off = np.abs(terms @ best - seconds) / seconds
+    return StepCost(
+        name=name,
+        source=source or f"{len(samples)} measured steps",
+        uncertainty=f"mean error {off.mean():.1%} (at most {off.max():.1%}) on the fitted steps;"
+        " linear, so that long prompts' attention is spread over their tokens",
+        **dict(zip(FITTED, map(float, coefficients), strict=True)),
+    )
+
+
+def _check_samples(samples: Sequence[StepSample]) -> None:
+    num_samples = len(samples)
+    if num_samples < len(FITTED):
+        raise StepFitFailed(num_samples, f"a fit needs at least {len(FITTED)}")
+    for index, step in enumerate(samples):
+        counts = (step.new_tokens, step.decode_context_tokens, step.num_decodes)
+        if not (math.isfinite(step.seconds) and step.seconds > 0):
+            told = f"step {index} took {step.seconds} s; it must be a finite number above 0"
+            raise StepFitFailed(num_samples, told)
+        if not all(math.isfinite(count) and count >= 0 for count in counts):
+            raise StepFitFailed(num_samples, f"step {index} has a count below 0 or not finite")
+    if len({step.new_tokens for step in samples}) == 1:
+        told = f"each computed {samples[0].new_tokens} tokens; measure batches of several sizes"
+        raise StepFitFailed(num_samples, told)
