@@ -6,10 +6,24 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-Stages = Sequence[tuple[str, Sequence[tuple[int, int]]]]
-"""Of one workflow: each stage's name, and the prompt and output tokens of its calls."""
+
+class Call(NamedTuple):
+    """One call of a workflow.
+
+    Attributes:
+        output_tokens: of one answer.
+        samples: answers drawn from the one prompt.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    samples: int = 1
+
+
+Stages = Sequence[tuple[str, Sequence[Call]]]
+"""Of one workflow: each stage's name, and its calls."""
 
 MOST_TOKENS = 1_000_000
 """Of a prompt or an answer; more is taken to be a mistake in the file."""
@@ -69,12 +83,12 @@ def read_workflows(path: Path, *, name_key: str, calls_key: str) -> list[Stages]
             here = f"{at}.stages[{place}]"
             name = _member(path, here, stage, name_key, str)
             calls = _member(path, here, stage, calls_key, list)
-            tokens = [
-                _tokens(path, f"{here}.{calls_key}[{which}]", call)
+            read = [
+                _call(path, f"{here}.{calls_key}[{which}]", call)
                 for which, call in enumerate(calls)
             ]
-            if tokens:
-                stages.append((name, tokens))
+            if read:
+                stages.append((name, read))
         if not stages:
             raise BadData(path, f"{at} has no calls")
         found.append(stages)
@@ -124,14 +138,11 @@ def tokens_of(path: Path, at: str, value: object) -> int:
     return number
 
 
-def _tokens(path: Path, at: str, call: object) -> tuple[int, int]:
-    """Prompt and output tokens of a call."""
-    found = [_member(path, at, call, key, int) for key in ("in", "out")]
-    prompt, output = (
-        tokens_of(path, f"{at}.{key}", value)
-        for key, value in zip(("in", "out"), found, strict=True)
-    )
-    return prompt, output
+def _call(path: Path, at: str, call: object) -> Call:
+    """One call; where the file names no number of samples, it is one."""
+    keys = ["in", "out", *(["n"] if isinstance(call, dict) and "n" in call else [])]
+    found = [tokens_of(path, f"{at}.{key}", _member(path, at, call, key, int)) for key in keys]
+    return Call(*found)
 
 
 _KINDS = {list: "a list", str: "a text of some letters", int: "a whole number"}

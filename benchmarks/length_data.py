@@ -81,18 +81,18 @@ def workflows(runs: Sequence[Stages], *, max_tokens: int) -> Split:
     for number, run in enumerate(runs):
         ended: list[int] = []
         for stage, (name, calls) in enumerate(run):
-            for place, (prompt_tokens, output_tokens) in enumerate(calls):
+            for place, call in enumerate(calls):
                 features = CallFeatures(
                     identity=f"model:{name}",
-                    prompt_tokens=prompt_tokens,
+                    prompt_tokens=call.prompt_tokens,
                     max_tokens=max_tokens,
                     stage=stage,
                     position=len(ended) + place,
                     previous_tokens=ended[-1] if ended else 0,
                     run_mean_tokens=statistics.fmean(ended) if ended else 0.0,
                 )
-                parts[number >= cut].append(Sample(features, output_tokens, clock, clock + 1))
-            ended.extend(output for _, output in calls)
+                parts[number >= cut].append(Sample(features, call.output_tokens, clock, clock + 1))
+            ended.extend(call.output_tokens for call in calls)
             clock += 1
     return parts
 

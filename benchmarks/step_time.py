@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.data_files import DataMissing, read_object, read_workflows
+from benchmarks.data_files import Call, DataMissing, read_object, read_workflows
 from patterns import LlmNode, PatternGraph
+from serving.sim.step_cost import STEP_COSTS
 
 STEP_TOKENS = 2048
 """Tokens of a step, read and generated together."""
@@ -22,7 +23,7 @@ FORMULA = (
     "step = max(9.71+0.0317*n, 6.33+0.0670*n) + [decode>0]*(0.61+7.8e-5*sum_ctx_decode)"
     " + sum_over_prefill_chunks(0.51+3.3e-6*c*(kv+c/2)) + lm_head(0.52) + overhead(~1.5)"
 )
-"""What step_ms computes, as the file with the fit has it."""
+"""What the step cost used here computes, as the file with the fit has it."""
 
 FIT = Path("perf", "a100_llama3_8b_fit.json")
 DATASETS = {
@@ -31,36 +32,23 @@ DATASETS = {
 }
 """File, and its names for a stage's kind and for a stage's calls."""
 
-Call = tuple[int, int]
-"""Prompt tokens, output tokens."""
 
-
-def step_ms(*, decode_contexts: int, decodes: int, chunks: Sequence[tuple[int, int]]) -> float:
-    """Milliseconds of one step of Llama-3-8B on an A100, by FORMULA.
-
-    Args:
-        decode_contexts: tokens in the contexts of all decodes, added up.
-        decodes: calls that get one more token.
-        chunks: for each prompt read in this step, tokens read in it and tokens read before.
-    """
-    new_tokens = decodes + sum(tokens for tokens, _ in chunks)
-    linear = max(9.71 + 0.0317 * new_tokens, 6.33 + 0.0670 * new_tokens)
-    decoding = 0.61 + 7.8e-5 * decode_contexts if decodes else 0.0
-    reading = sum(0.51 + 3.3e-6 * tokens * (read + tokens / 2) for tokens, read in chunks)
-    return linear + decoding + reading + 0.52 + 1.5
+COST = STEP_COSTS["a100-llama3-8b"]
 
 
 def call_seconds(calls: Sequence[Call]) -> list[float]:
-    """Simulated seconds from the arrival of all calls to the last token of each."""
+    """Simulated seconds from the arrival of all calls to the last token of each.
+
+    A call's samples share its prompt, which is read once, and are generated side by side.
+    """
     seconds = [0.0] * len(calls)
     unread = deque(range(len(calls)))
     read = 0  # of the prompt that is next
     last_steps: list[tuple[int, int]] = []  # heap: the step of a call's last token, the call
-    decode_contexts = step = 0
-    now_ms = 0.0
+    decodes = decode_contexts = step = 0
+    now_s = 0.0
     while unread or last_steps:
         step += 1
-        decodes = len(last_steps)
         budget = STEP_TOKENS - decodes
         chunks, begun = [], []
         while unread and budget > 0:
@@ -72,15 +60,24 @@ def call_seconds(calls: Sequence[Call]) -> list[float]:
             if read == prompt_tokens:
                 begun.append(unread.popleft())
                 read = 0
-        now_ms += step_ms(decode_contexts=decode_contexts, decodes=decodes, chunks=chunks)
+        now_s += COST.seconds(
+            new_tokens=decodes + sum(tokens for tokens, _ in chunks),
+            decode_context_tokens=decode_contexts,
+            num_decodes=decodes,
+            prefill_chunks=chunks,
+        )
         decode_contexts += decodes
         for call in begun:  # the step that ends the prompt gives the first token
-            heapq.heappush(last_steps, (step + max(calls[call][1], 1) - 1, call))
-            decode_contexts += calls[call][0] + 1
+            prompt_tokens, output_tokens, samples = calls[call]
+            heapq.heappush(last_steps, (step + max(output_tokens, 1) - 1, call))
+            decodes += samples
+            decode_contexts += samples * (prompt_tokens + 1)
         while last_steps and last_steps[0][0] == step:
             call = heapq.heappop(last_steps)[1]
-            decode_contexts -= calls[call][0] + max(calls[call][1], 1)
-            seconds[call] = now_ms / 1000.0
+            prompt_tokens, output_tokens, samples = calls[call]
+            decodes -= samples
+            decode_contexts -= samples * (prompt_tokens + max(output_tokens, 1))
+            seconds[call] = now_s
     return seconds
 
 
@@ -113,7 +110,12 @@ def load_graphs(data: Path, dataset: str) -> list[PatternGraph]:
         stages = []
         for kind, calls in workflow:
             nodes = [
-                LlmNode(f"llama3-8b:{kind}", *call, seconds)
+                LlmNode(
+                    f"llama3-8b:{kind}",
+                    call.prompt_tokens,
+                    call.output_tokens * call.samples,
+                    seconds,
+                )
                 for call, seconds in zip(calls, call_seconds(calls), strict=True)
             ]
             stages.append(nodes)

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.data_files import Call
 from benchmarks.leave_one_out import LeaveOneOut, mean, relative_errors
 from benchmarks.step_time import (
+    COST,
     DATASETS,
     FORMULA,
     DataMissing,
     call_seconds,
     load_graphs,
-    step_ms,
 )
 from patterns import BEST_K, Formulation, PatternGraph, encode_stages
 
@@ -46,22 +47,27 @@ def test_the_best_few_foretell_better_than_the_nearest_one(dataset: str) -> None
 
 
 def test_a_lone_call_takes_a_step_for_its_prompt_and_one_for_each_further_token() -> None:
-    prompt_ms = step_ms(decode_contexts=0, decodes=0, chunks=[(100, 0)])
-    decode_ms = [step_ms(decode_contexts=100 + n, decodes=1, chunks=[]) for n in (1, 2)]
-    assert call_seconds([(100, 1)]) == pytest.approx([prompt_ms / 1000])
-    assert call_seconds([(100, 3)]) == pytest.approx([(prompt_ms + sum(decode_ms)) / 1000])
+    prompt_s = COST.seconds(
+        new_tokens=100, decode_context_tokens=0, num_decodes=0, prefill_chunks=[(100, 0)]
+    )
+    decode_s = [
+        COST.seconds(new_tokens=1, decode_context_tokens=100 + n, num_decodes=1, prefill_chunks=[])
+        for n in (1, 2)
+    ]
+    assert call_seconds([Call(100, 1)]) == pytest.approx([prompt_s])
+    assert call_seconds([Call(100, 3)]) == pytest.approx([prompt_s + sum(decode_s)])
 
 
 def test_a_long_prompt_is_read_in_steps_beside_calls_that_generate() -> None:
-    short, long = call_seconds([(10, 50), (5000, 1)])
-    alone = call_seconds([(10, 50)])[0]
-    assert long > call_seconds([(5000, 1)])[0]
+    short, long = call_seconds([Call(10, 50), Call(5000, 1)])
+    alone = call_seconds([Call(10, 50)])[0]
+    assert long > call_seconds([Call(5000, 1)])[0]
     assert short > alone
 
 
 def test_calls_side_by_side_take_longer_than_one_and_less_than_in_turn() -> None:
-    together = call_seconds([(300, 40)] * 8)
-    alone = call_seconds([(300, 40)])[0]
+    together = call_seconds([Call(300, 40)] * 8)
+    alone = call_seconds([Call(300, 40)])[0]
     assert alone < max(together) < 8 * alone
 
 
@@ -74,3 +80,9 @@ def test_without_the_workflows_or_with_another_fit_the_benchmark_says_so(tmp_pat
     with pytest.raises(DataMissing, match="another formula") as raised:
         load_graphs(data, "deep_research")
     assert FORMULA in str(raised.value)
+
+
+def test_samples_of_a_call_share_its_prompt_and_nothing_else() -> None:
+    one, three = (call_seconds([Call(1000, 40, samples)])[0] for samples in (1, 3))
+    apart = call_seconds([Call(1000, 40)] * 3)[-1]
+    assert one < three < apart
