@@ -11,13 +11,16 @@ from typing import Any
 
 from serving.errors import InvalidEngineConfig
 from serving.policies.calm_published import calm_published
-from serving.policies.orderings import edf, fcfs
+from serving.policies.orderings import edf, fcfs, priority, sjf, srpt
 from serving.policies.trial import trial_faults
 from serving.view import Plan, Policy
 
 POLICIES: Mapping[str, Callable[..., Plan]] = {
     "fcfs": fcfs,
+    "priority": priority,
     "edf": edf,
+    "sjf": sjf,
+    "srpt": srpt,
     "calm_published": calm_published,
 }
 DEFAULT_POLICY = "calm_published"

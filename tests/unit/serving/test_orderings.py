@@ -1,10 +1,11 @@
-"""fcfs and edf: who comes first, and who runs."""
+"""Orders of one key each: who comes first, and who runs."""
 
 from hypothesis import given
 
-from serving.policies.orderings import edf, fcfs
+from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
+from serving.policies.orderings import edf, fcfs, priority, sjf, srpt
 from serving.policies.urgency import Standing, due_s, standing
-from serving.slo import OnLate
+from serving.slo import OnLate, Slo, SloKind
 from serving.view import StepView
 from tests.strategies import law, step_views
 from tests.unit.serving.serving_examples import (
@@ -117,3 +118,49 @@ def test_a_plan_ends_when_the_next_promise_does() -> None:
     )
     assert edf(view).until_s == 4.0
     assert edf(step()).until_s == float("inf")
+
+
+def test_priority_is_what_callers_asked_for() -> None:
+    view = step(
+        request("later", priority=5),
+        request("first", priority=-1, arrival_s=1.0),
+        request("usual", arrival_s=0.5),
+        now_s=2.0,
+    )
+    assert priority(view).order == ("first", "usual", "later")
+
+
+def foretold(tokens: float) -> Slo:
+    return Slo(length=LengthSketch((tokens,) * len(LENGTH_LEVELS)))
+
+
+def test_the_shortest_foretold_answer_comes_first_however_far_another_has_grown() -> None:
+    view = step(
+        running("nearly done", slo=foretold(100.0), output_tokens=99, max_tokens=1000),
+        request("short", slo=foretold(10.0), max_tokens=1000),
+        request("unknown", max_tokens=1000),
+        now_s=1.0,
+    )
+    assert sjf(view).order == ("short", "nearly done", "unknown")
+    assert srpt(view).order == ("nearly done", "short", "unknown")
+
+
+def test_a_long_prompt_is_processing_time_too() -> None:
+    view = step(
+        request("long prompt", slo=foretold(10.0), prompt_tokens=5000, max_tokens=1000),
+        request("longer answer", slo=foretold(20.0), prompt_tokens=10, max_tokens=1000),
+        now_s=1.0,
+    )._replace(token_s=0.01, prefill_token_s=0.001)
+    assert sjf(view).order == ("long prompt", "longer answer")
+    assert srpt(view).order == ("longer answer", "long prompt")
+
+
+def test_expired_work_comes_last_however_short_it_is() -> None:
+    over = Slo(
+        kind=SloKind.DEADLINE,
+        deadline_s=1.0,
+        length=LengthSketch((1.0,) * len(LENGTH_LEVELS)),
+    )
+    view = step(request("over", slo=over, priority=-9), request("long"), now_s=5.0)
+    for policy in (priority, sjf, srpt):
+        assert policy(view).order == ("long", "over")

@@ -36,7 +36,7 @@ def test_parameters_reach_the_policy() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "hint"),
     [
-        ("magic", {}, "know fcfs, edf"),
+        ("magic", {}, "know fcfs, priority, edf"),
         ("fcfs", {"view": 1}, "takes batch"),
         ("edf", {"frame_steps": 5}, "takes batch"),
         ("fcfs", {"batch": -1}, "somebody must run"),
