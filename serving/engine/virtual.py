@@ -42,14 +42,15 @@ class VirtualConfig:
         slots: requests that may hold a slot of the model runner at once.
         step_tokens: most tokens that one step may compute.
         kv_blocks: of 16 tokens each.
-        max_model_tokens: longest context.
+        max_model_tokens: longest context, prompt and answer; by default what the longest calls of
+            serving.sim.workloads need.
     """
 
     policy: PolicySpec = field(default_factory=PolicySpec)
     slots: int = 256
     step_tokens: int = 2048
     kv_blocks: int = 29205
-    max_model_tokens: int = 32768
+    max_model_tokens: int = 65536
     prefix_caching: bool = False
 
 
@@ -71,6 +72,7 @@ class VirtualEngine:
         )
         self.scheduler.ledger.clock = clock
         self._clock = clock
+        self._max_model_tokens = config.max_model_tokens
         self._output_tokens: dict[str, int] = {}
         self._step: SchedulerOutput | None = None
         self._computed: dict[str, int] = {}  # the most that was ever computed of each request
@@ -98,6 +100,7 @@ class VirtualEngine:
             max_tokens: its caller's limit, which policies see; at least output_tokens.
         """
         assert 1 <= output_tokens <= max_tokens, "an answer has a token, and keeps to its limit"
+        assert len(prompt) + output_tokens <= self._max_model_tokens, "it fits the model's context"
         params = SamplingParams(
             temperature=0.0,
             max_tokens=max_tokens,
