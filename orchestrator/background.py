@@ -26,9 +26,8 @@ logger = logging.getLogger("orchestrate")
 
 LOG_BYTES = 100_000
 
-_STORE = (
-    "ORCHESTRATE_STORE"  # in the environment: a URL may hold a password, and ps shows arguments
-)
+# In the environment, not among the arguments, which `ps` shows: a URL may hold a password.
+_STORE = "ORCHESTRATE_STORE"
 
 
 class BackgroundFit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -94,34 +94,26 @@ async def fit_application(
         _compacted, recent, budget_bytes, by_silhouette
     )
     samples = await asyncio.to_thread(length_samples, calls)
-    has_model, length_error = False, None
-    if len(samples) >= MIN_CALLS:
+    enough = len(samples) >= MIN_CALLS
+    length_error = None
+    if enough:
         progress(f"{application}: answer lengths")
-        try:
-            await asyncio.to_thread(_fit_lengths, samples, model_file(models, application))
-            has_model = True
-        except ModelNotSaved as error:
-            length_error = str(error)
-            logger.warning("%s", error)
-    last_id = max((record.id or 0 for record in records), default=0)
+        path = model_file(models, application)
+        length_error = await asyncio.to_thread(_fit_lengths, samples, path)
     readable = {pattern.key for pattern in recorded.patterns}
     unreadable = [record for record in records if record.id not in readable]
     evicted = readable - {pattern.key for pattern in recent.patterns}
-    async with store.transaction() as tx:
-        # What this version cannot read another one may: it stays in the library.
-        weights = {r.id: r.weight for r in unreadable if r.id and 0 < r.weight < MOST_USES}
-        weights |= {pattern.key: pattern.weight for pattern in library.patterns}
-        await tx.patterns.set_library(application, weights, up_to=last_id)
-        num_evicted = await tx.patterns.delete(evicted)
-        await tx.fits.put(
-            FitRecord(
-                application=application,
-                fitted_at=now,
-                last_pattern_id=last_id,
-                num_patterns=len(recent),
-                kernel=library.kernel.to_document(),
-            )
-        )
+    # What this version cannot read another one may: it stays in the library.
+    weights = {r.id: r.weight for r in unreadable if r.id and 0 < r.weight < MOST_USES}
+    weights |= {pattern.key: pattern.weight for pattern in library.patterns}
+    record = FitRecord(
+        application=application,
+        fitted_at=now,
+        last_pattern_id=max((record.id or 0 for record in records), default=0),
+        num_patterns=len(recent),
+        kernel=library.kernel.to_document(),
+    )
+    num_evicted = await _put_in_place(store, record, weights, evicted)
     return FitReport(
         application=application,
         num_runs=len(recent),
@@ -131,7 +123,7 @@ async def fit_application(
         library_bytes=library_bytes,
         kernel=library.kernel,
         num_calls=len(samples),
-        has_length_model=has_model,
+        has_length_model=enough and length_error is None,
         length_error=length_error,
     )
 
@@ -158,9 +150,27 @@ def _size(pattern: KeptPattern) -> int:
     return len(encode_stages(pattern.stages))
 
 
-def _fit_lengths(samples: list[Sample], path: Path) -> None:
+def _fit_lengths(samples: list[Sample], path: Path) -> str | None:
+    """Fit and save a length model; returns why it could not be saved, None if it was."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as cause:
-        raise ModelNotSaved(str(path), cause.strerror or str(cause)) from cause
-    fit(samples, seed=SEED).save(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as cause:
+            raise ModelNotSaved(str(path), cause.strerror or str(cause)) from cause
+        fit(samples, seed=SEED).save(path)
+    except ModelNotSaved as error:
+        logger.warning("%s", error)
+        return str(error)
+    return None
+
+
+async def _put_in_place(
+    store: Store, record: FitRecord, weights: Mapping[int, float], evicted: Collection[int]
+) -> int:
+    """Replace library and kernel together; returns how many patterns were deleted."""
+    async with store.transaction() as tx:
+        up_to = record.last_pattern_id
+        await tx.patterns.set_library(record.application, weights, up_to=up_to)
+        num_deleted = await tx.patterns.delete(evicted)
+        await tx.fits.put(record)
+    return num_deleted

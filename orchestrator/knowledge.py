@@ -19,7 +19,7 @@ from orchestrator.models import load_lengths
 from patterns.codec import decode
 from patterns.errors import CodecError, CorruptKernel
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
-from patterns.library import CAPACITY, KeptPattern, PatternLibrary, decayed
+from patterns.library import CAPACITY, KeptPattern, PatternLibrary, used_more
 from serving.analyzer.analyzer import RequestAnalyzer
 from serving.analyzer.features import CallFeatures
 from serving.analyzer.samples import Sample
@@ -32,7 +32,6 @@ logger = logging.getLogger("orchestrate")
 
 REPLAYED_CALLS = 1000
 """The newest calls from which the recent history of each step is taken up."""
-
 
 MOST_USES = 1e12
 """No pattern stands for, or served, as many runs: a greater number is damage."""
@@ -135,12 +134,12 @@ class Learner:
             )
 
     async def _count(self, used: Mapping[int, float], at: datetime) -> None:
-        def used_more(key: int, uses: float, used_at: datetime) -> float:
-            before = uses if 0 <= uses < MOST_USES else 0.0
-            return decayed(before, (at - used_at).total_seconds()) + used[key]
+        def rule(key: int, uses: float, used_at: datetime) -> float:
+            sound = uses if 0 <= uses < MOST_USES else 0.0
+            return used_more(sound, (at - used_at).total_seconds(), used[key])
 
         async with self._store.transaction() as tx:
-            await tx.patterns.update_uses(used.keys(), used_more, at=at)
+            await tx.patterns.update_uses(used.keys(), rule, at=at)
 
     async def _is_due(self, application: str) -> bool:
         async with self._store.reading() as tx:

@@ -36,6 +36,11 @@ def decayed(uses: float, idle_s: float) -> float:
     return float(uses * DECAY_PER_HOUR ** (max(idle_s, 0.0) / 3600.0))
 
 
+def used_more(uses: float, idle_s: float, amount: float) -> float:
+    """A reuse count after so many seconds without use, and then a use of this amount."""
+    return decayed(uses, idle_s) + amount
+
+
 @dataclass(frozen=True, slots=True)
 class KeptPattern:
     """A past run in the library.
@@ -103,7 +108,7 @@ class PatternLibrary:
         changed = [
             replace(
                 pattern,
-                uses=decayed(pattern.uses, at_s - pattern.used_at_s) + amounts[pattern.key],
+                uses=used_more(pattern.uses, at_s - pattern.used_at_s, amounts[pattern.key]),
                 used_at_s=max(pattern.used_at_s, at_s),
             )
             if pattern.key in amounts
