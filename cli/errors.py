@@ -74,6 +74,25 @@ class FitInterrupted(Interrupted):
         return f"interrupted by {name}: {application} keeps its former library"
 
 
+class BenchInterrupted(Interrupted):
+    """A signal ended a comparison before all of it was done.
+
+    Args:
+        num_done: results that are kept for the next time; None: none are.
+    """
+
+    def __init__(self, signal_number: int, num_done: int | None) -> None:
+        super().__init__(signal_number, None)
+        self.args = (signal_number, num_done)
+
+    def __str__(self) -> str:
+        name = signal.Signals(self.signal_number).name
+        num_done = self.args[1]
+        if num_done is None:
+            return f"interrupted by {name}: nothing is kept"
+        return f"interrupted by {name}: {num_done} results are kept, and the same command goes on"
+
+
 class FitUnderWay(CommandError):
     """Another process is fitting these applications; nothing was done about them here."""
 

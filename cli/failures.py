@@ -30,7 +30,7 @@ MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.DEADLINE: "the deadline passed",
     ExitCode.ENGINE: "the engine: not installed, model not loaded, died, out of reach",
     ExitCode.STORE: "the store: cannot be opened, full, locked, damaged",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C); the run is recorded as cancelled",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C); a run is recorded as cancelled",
     ExitCode.TERMINATED: "terminated (SIGTERM); likewise",
 }
 
@@ -49,6 +49,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "StructuredOutputInvalid",
             "TooFewSamples",
         ],
+        "serving.sim.errors": ["WorkerDied"],
         "agents.tools.errors": ["ToolError"],
         "cli.errors": ["CommandError"],
     },
@@ -112,7 +113,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
     },
     ExitCode.INTERRUPTED: {
         "builtins": ["KeyboardInterrupt"],
-        "cli.errors": ["Interrupted", "FitInterrupted"],
+        "cli.errors": ["Interrupted", "FitInterrupted", "BenchInterrupted"],
     },
 }
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from cli.output import warn
 
@@ -19,9 +19,9 @@ class _Warnings(logging.Handler):
         warn(record.getMessage())
 
 
-@asynccontextmanager
-async def log_as_warnings() -> AsyncIterator[None]:
-    """While the block runs, the runtime's warnings are said as the command's own."""
+@contextmanager
+def logged_as_warnings() -> Iterator[None]:
+    """While the block runs, our packages' warnings are said as the command's own."""
     logger, handler = logging.getLogger(LOGGER), _Warnings(logging.WARNING)
     propagates = logger.propagate
     logger.addHandler(handler)
@@ -31,3 +31,10 @@ async def log_as_warnings() -> AsyncIterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagates
+
+
+@asynccontextmanager
+async def log_as_warnings() -> AsyncIterator[None]:
+    """The same where the block waits."""
+    with logged_as_warnings():
+        yield

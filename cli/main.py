@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from cli import doctor, patterns, run, runs, serve
+from cli import bench, doctor, patterns, run, runs, serve
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
 from cli.output import complain, survive_any_encoding
 
 _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
 
-_ORDER = ("run", "ps", "show", "patterns", "doctor", "serve")
+_ORDER = ("run", "ps", "show", "patterns", "bench", "doctor", "serve")
 
 
 class _InOrder(TyperGroup):
@@ -47,6 +47,7 @@ app.add_typer(run.app, name="run")
 app.command(epilog="Example: orchestrate ps --status failed --limit 5")(runs.ps)
 app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.add_typer(patterns.app, name="patterns")
+app.command(epilog=bench.EPILOG)(bench.bench)
 app.command(epilog="Example: orchestrate doctor --engine")(doctor.doctor)
 app.command(epilog="Example: orchestrate serve --model Qwen/Qwen3-0.6B --port 8000")(serve.serve)
 

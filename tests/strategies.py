@@ -6,8 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
+from serving.requests import Requests, RequestState, RequestView
 from serving.slo import FutureWork, OnLate, Slo, SloKind
-from serving.view import RequestState, RequestView, StepView
+from serving.view import StepModel, StepView
 
 law = settings(deadline=None)
 """A law holds however slow the machine is."""
@@ -27,6 +28,7 @@ def sketches(values: st.SearchStrategy[float] = not_negative) -> st.SearchStrate
 
 
 any_sketch = sketches()
+any_future = st.builds(FutureWork, *[not_negative] * len(FutureWork._fields))
 
 
 @st.composite
@@ -37,6 +39,7 @@ def slos(
     weights: st.SearchStrategy[float] = positive,
     lengths: st.SearchStrategy[LengthSketch] = any_sketch,
     programs: st.SearchStrategy[str] = names,
+    futures: st.SearchStrategy[FutureWork] = any_future,
     waiting: bool = True,
 ) -> Slo:
     """Any promise that a caller may ask for."""
@@ -57,7 +60,7 @@ def slos(
         final_s=final_s,
         length=draw(st.none() | lengths),
         stage_calls=draw(st.integers(1, 4) | st.integers(1, 2**53)),
-        future=draw(st.none() | st.builds(FutureWork, *[not_negative] * 5)),
+        future=draw(st.none() | futures),
         weight=draw(weights),
         user=draw(names),
     )
@@ -102,6 +105,16 @@ def request_views(
     )
 
 
+step_models = st.builds(
+    StepModel,
+    base_s=st.floats(0.0, 0.3),
+    token_s=st.just(0.0) | st.floats(1e-6, 0.01),
+    sequence_s=st.just(0.0) | st.floats(1e-6, 0.01),
+    context_s=st.just(0.0) | st.floats(1e-9, 1e-5),
+).filter(any)
+"""Measured ones: any coefficient may be 0, but not all of them."""
+
+
 @st.composite
 def step_views(
     draw: st.DrawFn,
@@ -129,14 +142,31 @@ def step_views(
         )
     now_s = draw(st.just(0.0) | _moments(100.0) | _moments(7200.0))
     ids = draw(st.lists(st.integers(0, 99).map(str), max_size=max_requests, unique=True))
+    rows = [
+        draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
+        for request_id in ids
+    ]
+    kv_tokens = draw(st.sampled_from([64, 4096, 1 << 19]))
     return StepView(
         now_s=now_s,
-        requests=tuple(
-            draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
-            for request_id in ids
-        ),
+        requests=Requests.of(_with_accounts(draw, rows)),
         slots=draw(st.integers(1, 6)),
         step_tokens=draw(st.integers(8, 4096)),
         token_s=draw(st.floats(0.001, 0.3)),
         prefill_token_s=draw(st.floats(0.0, 0.01)),
+        model=draw(step_models),
+        kv_tokens=kv_tokens,
+        free_kv_tokens=draw(st.sampled_from([0, kv_tokens // 2, kv_tokens])),
     )
+
+
+def _with_accounts(draw: st.DrawFn, rows: list[RequestView]) -> list[RequestView]:
+    """What was served to each program and user so far: the same for all of its requests."""
+    tokens = st.integers(0, 3) | st.integers(0, 10**7)
+    programs = [row.slo.program or f"alone {row.request_id}" for row in rows]
+    to_program = {program: float(draw(tokens)) for program in dict.fromkeys(programs)}
+    to_user = {user: float(draw(tokens)) for user in dict.fromkeys(row.slo.user for row in rows)}
+    return [
+        row._replace(program_tokens=to_program[program], user_tokens=to_user[row.slo.user])
+        for row, program in zip(rows, programs, strict=True)
+    ]

@@ -8,6 +8,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 LENGTH_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """The probabilities whose quantiles a sketch carries, lowest first."""
 
@@ -66,8 +69,7 @@ class LengthSketch:
         Never below `generated` + 1, always finite, and ascending in both arguments. Raises
         ValueError for a level outside (0, 1).
         """
-        if not 0.0 < level < 1.0:
-            raise ValueError(f"level must be within (0, 1), not {level}")
+        _check_level(level)
         tokens = self.tokens
         least = generated + 1.0
         index = bisect_right(tokens, generated)
@@ -95,3 +97,82 @@ class LengthSketch:
         if width <= 0.0 or survival >= 1.0:
             return 0.0
         return min(width / _TAIL_WIDTHS * -math.log(survival), _LONGEST)
+
+
+def upper_tokens(
+    quantiles: NDArray[np.float64], level: float, *, generated: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """LengthSketch.upper of many sketches at once.
+
+    Args:
+        quantiles: (n, levels), each row as a sketch's; NaN where there is no sketch.
+        generated: (n,), at least 0.
+    Returns:
+        (n,): NaN where there is no sketch.
+    Raises:
+        ValueError: a level outside (0, 1).
+    """
+    _check_level(level)
+    bounds = _unstarted_upper(quantiles, level)
+    started = np.flatnonzero((generated > 0) | (quantiles[:, 0] <= 0.0))
+    if len(started):
+        bounds[started] = _started_upper(
+            quantiles[started], level, generated[started].astype(np.float64)
+        )
+    return bounds
+
+
+def _check_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must be within (0, 1), not {level}")
+
+
+def _unstarted_upper(quantiles: NDArray[np.float64], level: float) -> NDArray[np.float64]:
+    """Where nothing has been generated, the bound is the quantile at the level itself."""
+    index = bisect_right(LENGTH_LEVELS, level)
+    if index == _NUM_LEVELS:
+        bounds = quantiles[:, -1] + _tails(quantiles, (1.0 - level) / _LAST_SURVIVAL)
+    else:
+        share = (level - _LEVELS[index]) / (LENGTH_LEVELS[index] - _LEVELS[index])
+        low_tokens = quantiles[:, index - 1] if index else 0.0
+        bounds = low_tokens + share * (quantiles[:, index] - low_tokens)
+    bounded: NDArray[np.float64] = np.clip(bounds, 1.0, _LONGEST)
+    return bounded
+
+
+def _started_upper(
+    quantiles: NDArray[np.float64], level: float, generated: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    rows = np.arange(len(quantiles))
+    padded = np.concatenate([np.zeros((len(quantiles), 1)), quantiles], axis=1)
+    levels = np.array((*_LEVELS, 1.0))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        index = (quantiles <= generated[:, None]).sum(axis=1)
+        beyond = index == _NUM_LEVELS
+        low = np.where(beyond, 0, index)
+        low_tokens = padded[rows, low]
+        width = padded[rows, low + 1] - low_tokens
+        reached = levels[low] + (generated - low_tokens) / width * (levels[low + 1] - levels[low])
+        target = reached + level * (1.0 - reached)
+        index = np.searchsorted(LENGTH_LEVELS, target, side="right")
+        in_tail = index == _NUM_LEVELS
+        low = np.where(in_tail, 0, index)
+        low_tokens = padded[rows, low]
+        share = (target - levels[low]) / (levels[low + 1] - levels[low])
+        bounds = low_tokens + share * (padded[rows, low + 1] - low_tokens)
+        survival = np.where(beyond, 1.0 - level, (1.0 - level) * (1.0 - reached) / _LAST_SURVIVAL)
+        tails = _tails(quantiles, survival)
+        bounds = np.where(in_tail, quantiles[:, -1] + tails, bounds)
+        bounds = np.where(beyond, generated + tails, bounds)
+    bounds[np.isnan(quantiles[:, 0])] = math.nan
+    bounded: NDArray[np.float64] = np.maximum(np.minimum(bounds, _LONGEST), generated + 1.0)
+    return bounded
+
+
+def _tails(
+    quantiles: NDArray[np.float64], survival: float | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    width = quantiles[:, -1] - quantiles[:, -2]
+    decay = np.maximum(-np.log(np.minimum(survival, 1.0)), 0.0)
+    tails: NDArray[np.float64] = np.minimum(width / _TAIL_WIDTHS * decay, _LONGEST)
+    return tails

@@ -36,6 +36,7 @@ from serving.generation import (
 )
 
 if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.llm_engine import LLMEngine
 
     from serving.engine.scheduler import SloSchedulerMixin
@@ -137,7 +138,7 @@ class EmbeddedEngine:
         await self.start()
         loop = asyncio.get_running_loop()
         llm = self._ready.result()
-        tokens = await loop.run_in_executor(self._tokenizing, _tokenize, llm, request)
+        tokens = await loop.run_in_executor(self._tokenizing, self._tokens, llm, request)
         caller = Caller(request, loop)
         # vLLM reports by the id that it was given, so each submission needs one of its own.
         engine_id = f"{request.request_id}.{next(self._submissions)}"
@@ -175,7 +176,25 @@ class EmbeddedEngine:
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
+    def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
+        """The prompt as token ids; on a thread of its own."""
+        tokenizer = llm.get_tokenizer()
+        try:
+            if isinstance(request.prompt, str):
+                return list(tokenizer.encode(request.prompt))
+            turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
+            text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+            return list(tokenizer.encode(text, add_special_tokens=False))
+        except Exception as error:  # tokenizers and chat templates raise what they like
+            raise InvalidRequest(request.request_id, telling_line(error)) from error
+
     # What follows runs on the engine's thread.
+
+    def _parameters(
+        self, llm: LLMEngine, request: GenerationRequest, room_tokens: int
+    ) -> SamplingParams:
+        """vLLM's parameters; `room_tokens` is what the prompt leaves of the context."""
+        return sampling_params(request, room_tokens)
 
     def _run(self) -> None:
         try:
@@ -251,7 +270,7 @@ class EmbeddedEngine:
         from vllm.exceptions import VLLMClientError
 
         try:
-            params = sampling_params(request, limit - len(tokens))
+            params = self._parameters(llm, request, limit - len(tokens))
             prompt = {"prompt_token_ids": tokens}
             llm.add_request(engine_id, prompt, params, priority=request.priority)
         except (ValueError, TypeError, VLLMClientError) as error:
@@ -280,18 +299,6 @@ def scheduler_of(llm: LLMEngine) -> SloSchedulerMixin:
     """The scheduler of an in-process engine; use it on the engine's thread only."""
     scheduler: SloSchedulerMixin = llm.engine_core.engine_core.scheduler
     return scheduler
-
-
-def _tokenize(llm: LLMEngine, request: GenerationRequest) -> list[int]:
-    tokenizer = llm.get_tokenizer()
-    try:
-        if isinstance(request.prompt, str):
-            return list(tokenizer.encode(request.prompt))
-        turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        return list(tokenizer.encode(text, add_special_tokens=False))
-    except Exception as error:  # tokenizers and chat templates raise what they like
-        raise InvalidRequest(request.request_id, telling_line(error)) from error
 
 
 def _free(llm: LLMEngine) -> None:

@@ -26,12 +26,16 @@ class PlanQueue(RequestQueue):
 
     def follow(self, rank: Mapping[str, int]) -> None:
         """Take a new plan: the rank of each admitted request; all others are held."""
-        requests = list(self)
+        held = self._held
+        for _, request_id, request in self._admitted:
+            held[request_id] = request
         self._rank = rank
-        self._admitted = []
-        self._held = {}
-        for request in requests:
-            self.add_request(request)
+        self._admitted = [
+            (place, request_id, held.pop(request_id))
+            for request_id, place in rank.items()
+            if request_id in held
+        ]
+        heapq.heapify(self._admitted)
 
     def add_request(self, request: Request) -> None:
         """Enter a request at the place that the plan gives it."""

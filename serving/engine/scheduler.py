@@ -17,12 +17,15 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
+from serving.engine.adapting import AdaptingPolicy
+from serving.engine.length_bias import LengthBias
 from serving.engine.parent import end_with_parent
 from serving.engine.plan_queue import PlanQueue
-from serving.engine.tracker import StepTimer
-from serving.engine.translate import Ledger
+from serving.engine.tracker import StepTracker
+from serving.engine.translate import Ledger, composition_of
 from serving.errors import InvalidSlo, dropped_stop_reason, rejected_stop_reason
 from serving.policies.table import PolicySpec
+from serving.sim.stepped import Composition
 from serving.view import Plan, Policy, StepView, plan_faults
 
 if TYPE_CHECKING:
@@ -42,8 +45,16 @@ NEVER = 1 << 62
 """A step number that is never reached: a request that waits for it is paused."""
 
 
+_STOPPED = RequestStatus.FINISHED_STOPPED
+_AT_ITS_LIMIT = RequestStatus.FINISHED_LENGTH_CAPPED
+
+
 class SloSchedulerMixin(_VllmScheduler):
-    """Plans at every arrival and end, and when the last plan runs out; else the plan holds."""
+    """Plans at every arrival and end, and when the last plan runs out; else the plan holds.
+
+    A plan that asks for it holds for a few steps whatever happens, as long as somebody is computed
+    in them, and what happened meanwhile is answered by one new plan.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -52,14 +63,17 @@ class SloSchedulerMixin(_VllmScheduler):
         # (the last in `running` gives way) evicts what the plan ranks last.
         self.policy = SchedulingPolicy.FCFS
         self.ledger = Ledger()
-        self.timer = StepTimer()
+        self.tracker = StepTracker()
+        self.length_bias = LengthBias()
         self._own_step_tokens: int = self.max_num_scheduled_tokens
+        self._own_chunk_tokens: int = self.scheduler_config.long_prefill_token_threshold
+        self.composition = Composition(0, 0, 0, ())
         self._paused: dict[str, int] = {}  # request id -> the step number to restore
         self._rank: dict[str, int] = {}
         self._ended: list[tuple[int, EngineCoreOutput]] = []
         self._rejected: dict[str, InvalidSlo] = {}
         self._plan_due = True
-        self._plan_ends_step = 0
+        self._plan_holds_step = self._plan_ends_step = 0
         self._plan_ends_s = math.inf
         self._short_of_room = False
         settings = (self.vllm_config.additional_config or {}).get(CONFIG_KEY, {})
@@ -70,21 +84,37 @@ class SloSchedulerMixin(_VllmScheduler):
     def use_policy(self, spec: PolicySpec) -> None:
         """Plan by this policy from the next step on."""
         self.policy_spec = spec
-        self._decide: Policy = spec.build()
+        self._adapting = AdaptingPolicy.of(spec)
+        self._decide: Policy = spec.build() if self._adapting is None else self._adapting.policy
         self._plan_due = True
+        self._plan_holds_step = 0
 
     def add_request(self, request: Request) -> None:
         """Take a request; one with malformed tags ends at its caller in the next step."""
         if not self.requests:
-            self.timer.idle()
+            self.tracker.idle()
+            if self._adapting is not None:
+                self._adapting.idle()
         error = self.ledger.admit(request)
         if error is not None:
             self._rejected[request.request_id] = error
+        elif self._adapting is not None:
+            self._adapting.begin(
+                request.request_id,
+                self.ledger.slo(request.request_id),
+                self.ledger.clock(),
+                prompt_tokens=request.num_prompt_tokens,
+            )
         super().add_request(request)
         self._plan_due = True
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One step of vLLM's own scheduler, over what the plan admits."""
+        if self._adapting is not None and self._adapting.turn(self.ledger.clock()):
+            self._decide = self._adapting.policy
+            self._plan_due = True
+        for request_id, error in list(self._rejected.items()):
+            self._end(request_id, rejected_stop_reason(error))
         if self._plan_has_ended():
             self._honour(*self._make_plan())
         if self._short_of_room:
@@ -94,14 +124,9 @@ class SloSchedulerMixin(_VllmScheduler):
         if len(self.running) > num_running:
             self.running.sort(key=self._running_key)
         self._short_of_room = self._is_short_of_room(output)
-        scheduled = output.num_scheduled_tokens
-        self.ledger.computed(scheduled)
-        decodes = sum(1 for tokens in scheduled.values() if tokens == 1)
-        self.timer.step(
-            self.ledger.clock(),
-            decode_tokens=decodes,
-            prefill_tokens=output.total_num_scheduled_tokens - decodes,
-        )
+        self.ledger.computed(output.num_scheduled_tokens)
+        self.composition = composition_of(output, self.requests)
+        self.tracker.begin(self.ledger.clock(), self.composition)
         return output
 
     def update_from_output(
@@ -111,6 +136,11 @@ class SloSchedulerMixin(_VllmScheduler):
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
             scheduler_output, model_runner_output
         )
+        if self._adapting is not None:
+            now_s = self.ledger.clock()
+            for batch in outputs.values():
+                for output in batch.outputs:
+                    self._adapting.deliver(output.request_id, len(output.new_token_ids), now_s)
         for client_index, ended in self._ended:
             outputs.setdefault(client_index, EngineCoreOutputs()).outputs.append(ended)
         self._ended.clear()
@@ -125,7 +155,16 @@ class SloSchedulerMixin(_VllmScheduler):
         self._plan_due = True
         self._paused.pop(request.request_id, None)
         self._rejected.pop(request.request_id, None)
-        self.ledger.forget([request.request_id])
+        if self._adapting is not None:
+            self._adapting.end(
+                request.request_id,
+                request.num_output_tokens,
+                self.ledger.clock(),
+                whole=request.status in (_STOPPED, _AT_ITS_LIMIT),
+            )
+        if request.status in (_STOPPED, _AT_ITS_LIMIT):
+            self.length_bias.ended(self.ledger.slo(request.request_id), request.num_output_tokens)
+        self.ledger.forget(request.request_id)
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -134,6 +173,9 @@ class SloSchedulerMixin(_VllmScheduler):
         super()._preempt_request(request, *args, **kwargs)
 
     def _plan_has_ended(self) -> bool:
+        is_computing = len(self.running) > len(self._paused)
+        if is_computing and self.current_step < self._plan_holds_step:
+            return False
         return (
             self._plan_due
             or self.current_step >= self._plan_ends_step
@@ -141,16 +183,21 @@ class SloSchedulerMixin(_VllmScheduler):
         )
 
     def _make_plan(self) -> tuple[StepView, Plan]:
-        for request_id, error in list(self._rejected.items()):
-            self._end(request_id, rejected_stop_reason(error))
-        view = self.ledger.view(
-            running=self.running,
-            waiting=[*self.waiting, *self.kv_holding_waiting],
-            paused=self._paused,
+        blocks = self.kv_cache_manager.block_pool
+        arrivals, arrivals_s = self.ledger.arrivals.since(self.ledger.clock())
+        view = StepView(
+            now_s=self.ledger.clock(),
+            requests=self.ledger.requests(self.running, self._paused),
             slots=self.max_num_active_reqs,
             step_tokens=self._own_step_tokens,
-            token_s=self.timer.token_s,
-            prefill_token_s=self.timer.prefill_token_s,
+            token_s=self.tracker.token_s,
+            prefill_token_s=self.tracker.prefill_token_s,
+            model=self.tracker.model,
+            kv_tokens=blocks.num_gpu_blocks * self.block_size,
+            free_kv_tokens=blocks.get_num_free_blocks() * self.block_size,
+            arrivals=arrivals,
+            arrivals_s=arrivals_s,
+            length_ratio=self.length_bias.ratio,
         )
         plan = self._decide(view)
         faults = plan_faults(view, plan)
@@ -160,7 +207,7 @@ class SloSchedulerMixin(_VllmScheduler):
     def _honour(self, view: StepView, plan: Plan) -> None:
         for request_id, reason in plan.drop:
             self._end(request_id, dropped_stop_reason(reason))
-        self._rank = {request_id: rank for rank, request_id in enumerate(plan.order)}
+        self._rank = dict(zip(plan.order, range(len(plan.order)), strict=True))
         for request in [r for r in self.running if r.request_id in plan.preempt]:
             self._evict(request)
         for request in self.running:
@@ -168,7 +215,11 @@ class SloSchedulerMixin(_VllmScheduler):
         self.running.sort(key=self._running_key)
         self.waiting.follow({request_id: self._rank[request_id] for request_id in plan.run})
         self.max_num_scheduled_tokens = plan.step_tokens or self._own_step_tokens
+        self.scheduler_config.long_prefill_token_threshold = (
+            plan.chunk_tokens or self._own_chunk_tokens
+        )
         self._plan_due = False
+        self._plan_holds_step = self.current_step + plan.least_steps
         self._plan_ends_step = self.current_step + plan.steps
         self._plan_ends_s = plan.until_s
 

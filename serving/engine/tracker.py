@@ -1,45 +1,228 @@
-"""What the engine measures of itself while it runs: the speed of its steps."""
+"""What the engine measures of itself while it runs: what its steps cost, and what it promised."""
 
 from __future__ import annotations
 
-SMOOTHING = 0.1
-"""Weight of the newest step in the running averages."""
+from collections import deque
+from collections.abc import Mapping
+from itertools import combinations
+from types import MappingProxyType
+from typing import NamedTuple
 
-INITIAL_TOKEN_S = 0.02
-INITIAL_PREFILL_TOKEN_S = 0.0002
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.sim.step_cost import StepSample
+from serving.sim.stepped import Composition
+from serving.slo import SloKind
+from serving.view import StepModel
+
+MOST_SAMPLES = 4096
+"""The latest steps that are kept for a fit of their own."""
+
+MEMORY_STEPS = 1000.0
+"""A step this long ago counts 1/e of a new one."""
+
+FIRST_SOLVE_STEPS = 4
+SOLVE_STEPS = 64
+"""The model is solved anew after its first steps, then whenever their number has doubled, and
+from then on this many steps apart."""
+
+OUTLIER_DEVIATIONS = 3.0
+OUTLIER_SHARE = 0.5
+"""A step is an outlier if it misses what was expected by more than so many typical deviations and
+by more than this share of it: where most steps fit exactly, the others are no hiccups yet."""
+
+PRIOR = StepModel(base_s=0.012, token_s=5e-5, sequence_s=0.0, context_s=8e-8)
+"""The shape of a model before its machine has been measured: that of a large GPU and an 8B model.
+Once a step has been seen, the shape is scaled by the measured speed."""
+
+PRIOR_WEIGHT = 0.02
+PRIOR_STEP = Composition(256, 32, 16384, ())
+"""The prior counts, coefficient by coefficient, as much as this share of one such step."""
+
+_NUM_TERMS = len(StepModel._fields)
+_PRIOR = np.array(PRIOR)
+_PRIOR_PULL = PRIOR_WEIGHT * np.square(np.array([1.0, *PRIOR_STEP[:3]]))
+_DECAY = 1.0 - 1.0 / MEMORY_STEPS
+
+Floats = NDArray[np.float64]
 
 
-class StepTimer:
-    """Running averages of a decode step's and a prefilled token's seconds.
+class Promises(NamedTuple):
+    """How many requests of one kind ended in time, and how many late or never."""
 
-    A step's duration is the time to the next one, so idle time must be told apart (`idle`).
+    met: int = 0
+    missed: int = 0
+
+
+class Tracked(NamedTuple):
+    """The counters at one moment.
+
+    Attributes:
+        steps: measured ones.
+        lost_blocks: KV blocks taken from requests that had not ended.
+        stall_s: seconds of recomputing them, as predicted when they were taken.
+        promises: by kind; a kind of which none has ended is left out.
+    """
+
+    steps: int
+    lost_blocks: int
+    stall_s: float
+    promises: Mapping[SloKind, Promises]
+
+
+class StepTracker:
+    """Fits the cost of a step online, and counts.
+
+    A step's duration is the time until the next one begins, so idle time must be told apart
+    (`idle`). The model is linear with non-negative coefficients, found by least squares over all
+    steps, of which older ones count exponentially less (MEMORY_STEPS), with a weak prior.
+
+    Outliers: the steps since the last solution are judged together. A typical deviation is 1.48
+    times the median of their absolute residuals against the last model. A step further away than
+    OUTLIER_DEVIATIONS of those, and than OUTLIER_SHARE of what was expected, counts in inverse
+    proportion to its distance (Huber's weights, one round). A hiccup so has the pull of a modest
+    deviation, however long it was, while a machine that changes its speed for good changes the
+    median too and is followed.
     """
 
     def __init__(self) -> None:
-        self.token_s = INITIAL_TOKEN_S
-        self.prefill_token_s = INITIAL_PREFILL_TOKEN_S
         self._began_s: float | None = None
-        self._prefill_tokens = 0
-        self._measured = False
+        self._composition = PRIOR_STEP
+        self._recent: deque[tuple[Composition, float]] = deque(maxlen=MOST_SAMPLES)
+        self._steps = 0
+        self._solve_at = FIRST_SOLVE_STEPS
+        self._solved_steps = 0
+        self._model = PRIOR
+        self._speed = 1.0  # the measured machine's seconds over the prior's
+        self._normal = np.zeros((_NUM_TERMS, _NUM_TERMS))
+        self._moment = np.zeros(_NUM_TERMS)
+        self._decoded = False
+        self._typical_decode = (1.0, 0.0)  # decodes and context tokens of a step that has any
+        self._lost_blocks = 0
+        self._stall_s = 0.0
+        self._promises: dict[SloKind, Promises] = {}
 
-    def step(self, now_s: float, *, decode_tokens: int, prefill_tokens: int) -> None:
-        """A step with this composition begins; the former one ended with it."""
-        if self._began_s is not None:
-            self._learn(now_s - self._began_s)
-        self._began_s = now_s if decode_tokens or prefill_tokens else None
-        self._prefill_tokens = prefill_tokens
+    def begin(self, now_s: float, composition: Composition) -> None:
+        """A step of this composition begins; the former one ended with it."""
+        if self._began_s is not None and now_s > self._began_s:
+            self._recent.append((self._composition, now_s - self._began_s))
+            self._steps += 1
+        self._began_s = now_s if composition[0] else None
+        self._composition = composition
 
     def idle(self) -> None:
         """The engine ran dry: what passes until the next step is no step's duration."""
         self._began_s = None
 
-    def _learn(self, seconds: float) -> None:
-        if seconds <= 0:
+    @property
+    def model(self) -> StepModel:
+        """What a step costs, as far as it has been measured."""
+        if self._steps >= self._solve_at:
+            self._fold()
+            self._model = self._solve()
+            self._solve_at = self._steps + min(self._steps, SOLVE_STEPS)
+        return self._model
+
+    @property
+    def token_s(self) -> float:
+        """Seconds of a decode step: of the usual number of requests, with their contexts."""
+        model = self.model
+        decodes, context = self._typical_decode
+        return model.seconds(new_tokens=decodes, num_decodes=decodes, decode_context_tokens=context)
+
+    @property
+    def prefill_token_s(self) -> float:
+        """Seconds that one more prompt token adds to a step."""
+        return self.model.token_s
+
+    def stall_s(self, num_blocks: int, block_tokens: int) -> float:
+        """Predicted seconds of recomputing so many KV blocks."""
+        return num_blocks * block_tokens * self.model.token_s
+
+    def lost(self, num_blocks: int, block_tokens: int) -> None:
+        """A request that had not ended lost so many KV blocks."""
+        self._lost_blocks += num_blocks
+        self._stall_s += self.stall_s(num_blocks, block_tokens)
+
+    def ended(self, kind: SloKind, in_time: bool) -> None:
+        """A request of this kind came to its end, whatever it was."""
+        met, missed = self._promises.get(kind, Promises())
+        self._promises[kind] = Promises(met + in_time, missed + (not in_time))
+
+    def samples(self) -> tuple[StepSample, ...]:
+        """The latest measured steps, oldest first, at most MOST_SAMPLES."""
+        return tuple(
+            StepSample(
+                new_tokens=made.new_tokens,
+                decode_context_tokens=made.decode_context_tokens,
+                num_decodes=made.num_decodes,
+                prefill_chunks=made.prefill_chunks,
+                seconds=seconds,
+            )
+            for made, seconds in self._recent
+        )
+
+    def snapshot(self) -> Tracked:
+        """The counters as they stand."""
+        promises = MappingProxyType(dict(self._promises))
+        return Tracked(self._steps, self._lost_blocks, self._stall_s, promises)
+
+    def _fold(self) -> None:
+        """Add the steps since the last solution to the sums that the next one is made of."""
+        num_new = min(self._steps - self._solved_steps, MOST_SAMPLES)
+        fresh = [self._recent[place] for place in range(-num_new, 0)]
+        terms = np.array([(1, *made[:3]) for made, _ in fresh], dtype=np.float64)
+        seconds = np.array([seconds for _, seconds in fresh])
+        if not self._solved_steps:
+            self._speed = float(np.median(seconds / (terms @ _PRIOR)))
+            self._model = StepModel(*(self._speed * _PRIOR).tolist())
+        weights = _robust_weights(seconds, terms @ np.array(self._model))
+        weights *= _DECAY ** np.arange(num_new - 1, -1, -1)
+        decay = _DECAY**num_new
+        weighted = terms * weights[:, np.newaxis]
+        self._normal = decay * self._normal + weighted.T @ terms
+        self._moment = decay * self._moment + weighted.T @ seconds
+        self._note_decodes(terms)
+        self._solved_steps = self._steps
+
+    def _note_decodes(self, terms: Floats) -> None:
+        decoding = terms[terms[:, 2] > 0]
+        if not len(decoding):
             return
-        if self._prefill_tokens:
-            prefill_s = max(seconds - self.token_s, 0.0) / self._prefill_tokens
-            self.prefill_token_s += SMOOTHING * (prefill_s - self.prefill_token_s)
-            return
-        weight = SMOOTHING if self._measured else 1.0
-        self.token_s += weight * (seconds - self.token_s)
-        self._measured = True
+        keep = _DECAY ** len(decoding) if self._decoded else 0.0
+        decodes, context = decoding[:, 2].mean(), decoding[:, 3].mean()
+        former_decodes, former_context = self._typical_decode
+        self._typical_decode = (
+            float(keep * former_decodes + (1 - keep) * decodes),
+            float(keep * former_context + (1 - keep) * context),
+        )
+        self._decoded = True
+
+    def _solve(self) -> StepModel:
+        """The best non-negative coefficients: one of the plain solutions over fewer terms."""
+        normal = self._normal + np.diag(_PRIOR_PULL)
+        moment = self._moment + _PRIOR_PULL * self._speed * _PRIOR
+        best, least = np.zeros(_NUM_TERMS), 0.0
+        for count in range(_NUM_TERMS, 0, -1):
+            for chosen in map(list, combinations(range(_NUM_TERMS), count)):
+                solution = np.linalg.solve(normal[np.ix_(chosen, chosen)], moment[chosen])
+                if (solution < 0).any():
+                    continue
+                error = -float(solution @ moment[chosen])  # above that of all zeros
+                if error < least:
+                    best, least = np.zeros(_NUM_TERMS), error
+                    best[chosen] = solution
+            if count == _NUM_TERMS and least < 0:
+                break  # it is the minimum without the bounds
+        return StepModel(*best.tolist())
+
+
+def _robust_weights(seconds: Floats, expected_s: Floats) -> Floats:
+    """Huber's weights of steps by how far they are from expected, in (0, 1]; shapes (n,)."""
+    away = np.abs(seconds - expected_s)
+    typical = 1.4826 * float(np.median(away))
+    usual = np.maximum(expected_s, float(np.median(seconds)))
+    bound = np.maximum(OUTLIER_DEVIATIONS * typical, OUTLIER_SHARE * usual)
+    weights: Floats = bound / np.maximum(away, bound)
+    return weights

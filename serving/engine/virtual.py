@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import FinishReason
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.outputs import ModelRunnerOutput
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
 _WORD, _END = 7, 1  # token ids: any, and the one at which an answer ends
-_BLOCK_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class VirtualConfig:
     Attributes:
         slots: requests that may hold a slot of the model runner at once.
         step_tokens: most tokens that one step may compute.
-        kv_blocks: of 16 tokens each.
+        kv_blocks: of `block_tokens` tokens each.
         max_model_tokens: longest context, prompt and answer; by default what the longest calls of
             serving.sim.workloads need.
     """
@@ -50,6 +51,7 @@ class VirtualConfig:
     slots: int = 256
     step_tokens: int = 2048
     kv_blocks: int = 29205
+    block_tokens: int = 16
     max_model_tokens: int = 65536
     prefix_caching: bool = False
 
@@ -61,15 +63,18 @@ class VirtualEngine:
         clock: seconds; read by the scheduler wherever it would read the machine's.
     """
 
+    scheduler_class = SloScheduler
+
     def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
         vllm_config = _engine_arguments(config).create_engine_config()
         vllm_config.cache_config.num_gpu_blocks = config.kv_blocks
-        self.scheduler: Any = SloScheduler(
+        self.scheduler: Any = self.scheduler_class(
             vllm_config,
             _kv_cache(config),
             StructuredOutputManager(vllm_config),
-            block_size=_BLOCK_TOKENS,
+            block_size=config.block_tokens,
         )
+        self._block_hasher = _block_hasher(config, vllm_config)
         self.scheduler.ledger.clock = clock
         self._clock = clock
         self._max_model_tokens = config.max_model_tokens
@@ -109,9 +114,15 @@ class VirtualEngine:
             extra_args=to_tags(slo) or None,
         )
         self._output_tokens[request_id] = output_tokens
-        self.scheduler.add_request(
-            Request(request_id, prompt, params, None, arrival_time=self._clock())
+        request = Request(
+            request_id,
+            prompt,
+            params,
+            None,
+            arrival_time=self._clock(),
+            block_hasher=self._block_hasher,
         )
+        self.scheduler.add_request(request)
 
     def abort(self, request_id: str) -> None:
         """End a request as its caller would by leaving."""
@@ -122,20 +133,11 @@ class VirtualEngine:
         """Let the scheduler decide the next step; `finish_step` must follow."""
         assert self._step is None, "a step is finished before the next is planned"
         self._step = self.scheduler.schedule()
-        num_decodes = decode_context = 0
-        chunks = []
         for request_id, tokens in self._step.num_scheduled_tokens.items():
             request = self.scheduler.requests[request_id]
-            context = request.num_computed_tokens - tokens
-            self._count_recomputed(request_id, context, tokens)
-            if tokens == 1 and context >= request.num_prompt_tokens:
-                num_decodes += 1
-                decode_context += context
-            else:
-                chunks.append((tokens, context))
-        return Composition(
-            self._step.total_num_scheduled_tokens, num_decodes, decode_context, tuple(chunks)
-        )
+            self._count_recomputed(request_id, request.num_computed_tokens - tokens, tokens)
+        composition: Composition = self.scheduler.composition
+        return composition
 
     def finish_step(self) -> Progress:
         """Hand the scheduler what the model would have computed in the planned step."""
@@ -208,15 +210,24 @@ def _engine_arguments(config: VirtualConfig) -> EngineArgs:
         # The demo model's own context is short; nothing of it is computed here.
         "hf_overrides": {"max_position_embeddings": config.max_model_tokens},
         "enable_prefix_caching": config.prefix_caching,
-        "block_size": _BLOCK_TOKENS,
+        "block_size": config.block_tokens,
     }
     return EngineArgs(**arguments)
+
+
+def _block_hasher(config: VirtualConfig, vllm_config: Any) -> Any:
+    """By what full blocks are found again in the prefix cache, as vLLM's engine core has it."""
+    if not config.prefix_caching:
+        return None
+    hash_of = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(hash_of)
+    return get_request_block_hasher(config.block_tokens, hash_of)
 
 
 def _kv_cache(config: VirtualConfig) -> KVCacheConfig:
     """As many blocks as asked for; their bytes do not matter, as nobody fills them."""
     layer = FullAttentionSpec(
-        block_size=_BLOCK_TOKENS, num_kv_heads=1, head_size=1, dtype=torch.float32
+        block_size=config.block_tokens, num_kv_heads=1, head_size=1, dtype=torch.float32
     )
     return KVCacheConfig(
         num_blocks=config.kv_blocks,

@@ -10,8 +10,15 @@ from functools import partial
 from typing import Any
 
 from serving.errors import InvalidEngineConfig
+from serving.policies.annealing import annealing
+from serving.policies.calm import calm
 from serving.policies.calm_published import calm_published
+from serving.policies.lsdf import lsdf
 from serving.policies.orderings import edf, fcfs, priority, sjf, srpt
+from serving.policies.plas import plas
+from serving.policies.rad import rad
+from serving.policies.slai import slai
+from serving.policies.slos_serve import slos_serve
 from serving.policies.trial import trial_faults
 from serving.view import Plan, Policy
 
@@ -21,9 +28,16 @@ POLICIES: Mapping[str, Callable[..., Plan]] = {
     "edf": edf,
     "sjf": sjf,
     "srpt": srpt,
+    "plas": plas,
+    "lsdf": lsdf,
+    "annealing": annealing,
+    "slai": slai,
+    "rad": rad,
+    "slos_serve": slos_serve,
     "calm_published": calm_published,
+    "calm": calm,
 }
-DEFAULT_POLICY = "calm_published"
+DEFAULT_POLICY = "calm"
 
 Parameter = bool | int | float | str
 

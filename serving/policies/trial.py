@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
+from serving.requests import Requests, RequestState, RequestView
 from serving.slo import Slo, SloKind
-from serving.view import Policy, RequestState, RequestView, StepView, plan_faults
+from serving.view import Policy, StepView, plan_faults
 
 
 def trial_faults(policy: Policy) -> list[str]:
@@ -15,7 +18,8 @@ def trial_faults(policy: Policy) -> list[str]:
     """
     for view in _TRIALS:
         try:
-            faults = plan_faults(view, policy(view))
+            with np.errstate(divide="raise", invalid="raise"):
+                faults = plan_faults(view, policy(view))
         except Exception as error:
             faults = [f"{type(error).__name__}: {error}"]
         if faults:
@@ -29,7 +33,7 @@ def _trial(num_requests: int) -> StepView:
     slo = Slo(kind=SloKind.DEADLINE, deadline_s=60.01, length=length)
     return StepView(
         now_s=60.0,
-        requests=tuple(
+        requests=Requests.of(
             RequestView(
                 request_id=str(index),
                 arrival_s=0.0,

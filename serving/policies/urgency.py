@@ -1,13 +1,19 @@
-"""When a request is due, and whether it can still be in time: shared by every policy."""
+"""When requests are due, and whether they can still be in time: shared by every policy.
+
+Every function takes the view and answers for all its requests at once, as an array of length n.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 from enum import IntEnum
+from typing import NamedTuple
 
-from serving.slo import OnLate, SloKind
-from serving.view import RequestView, StepView
+import numpy as np
+
+from serving.requests import BEST_EFFORT, CONTINUE_LATE, DROP_LATE, LATENCY, Flags, Floats, Ints
+from serving.view import StepView
 
 BEST_EFFORT_DEADLINE_S = 60.0
 """Deadline given to work without a promise, so that it never starves.
@@ -24,82 +30,128 @@ class Standing(IntEnum):
     LATE_BEST_EFFORT = 2  # cannot be in time any more, and runs in what is left over
 
 
-def due_s(request: RequestView, view: StepView) -> float:
-    """The next moment at which this request earns or loses goodput.
+class Urgency(NamedTuple):
+    """For those who need several of the answers: each is the function's of the same name, (n,)."""
+
+    next_token_due_s: Floats
+    due_s: Floats
+    standing: Ints
+
+
+def urgency_of(view: StepView) -> Urgency:
+    """How urgent each request is."""
+    next_s = next_token_due_s(view)
+    return Urgency(next_s, _due_s(view, next_s), _standing(view, next_s))
+
+
+def due_s(view: StepView) -> Floats:
+    """The next moment at which each request earns or loses goodput.
 
     Latency kind: when the next token that can still be in time is due. Compound: its stage's
     sub-deadline while that lies ahead, then the run's own. Best effort: a default deadline.
     Infinity for a latency stream that decodes too slowly ever to catch up.
     """
-    kind = request.slo.kind
-    if kind is SloKind.LATENCY:
-        return _next_token_due_s(request, view)
-    if kind is SloKind.BEST_EFFORT:
-        return request.arrival_s + BEST_EFFORT_DEADLINE_S
-    if request.deadline_s > view.now_s:
-        return request.deadline_s
-    return request.final_s
+    return _due_s(view, next_token_due_s(view))
 
 
-def expiry_s(request: RequestView) -> float:
-    """From when on the request can earn no goodput at all; infinity if it always can."""
-    slo = request.slo
-    if slo.kind is SloKind.LATENCY:
-        return request.arrival_s + slo.ttft_s + max(request.max_tokens - 1, 0) * slo.tbt_s
-    return request.final_s
+def expiry_s(view: StepView) -> Floats:
+    """From when on each request can earn no goodput at all; infinity if it always can."""
+    requests = view.requests
+    last_token = np.maximum(requests.max_tokens - 1, 0)
+    last_s = requests.arrival_s + requests.ttft_s + last_token * requests.tbt_s
+    return np.where(requests.kind == LATENCY, last_s, requests.final_s)
 
 
-def standing(request: RequestView, view: StepView) -> Standing:
-    """The rank class of a request now."""
-    if view.now_s < expiry_s(request) and not math.isinf(_stream_due_s(request, view)):
-        return Standing.FEASIBLE
-    if request.slo.on_late is OnLate.CONTINUE:
-        return Standing.LATE
-    return Standing.LATE_BEST_EFFORT
+def standing(view: StepView) -> Ints:
+    """The rank class of each request now, a Standing."""
+    return _standing(view, next_token_due_s(view))
 
 
-def drop_reason(request: RequestView, now_s: float) -> str | None:
-    """Why the request's own SLO asks to drop it now; None while it does not."""
-    slo = request.slo
-    if now_s >= _patience_ends_s(request):
-        waited_s = now_s - request.unscheduled_s
-        return f"unscheduled for {waited_s:.2f} s, slo_waiting_s is {slo.waiting_s:g}"
-    if slo.on_late is OnLate.DROP and now_s >= expiry_s(request):
-        return f"its deadline passed {now_s - expiry_s(request):.2f} s ago and slo_on_late is drop"
-    return None
+def to_drop(view: StepView) -> Flags:
+    """Whose own SLO asks to give it up now: (n,)."""
+    return _tired(view) | _over(view)
 
 
-def next_change_s(request: RequestView, now_s: float) -> float:
-    """The next moment at which time alone changes this request's standing; infinity if none."""
-    moments = (expiry_s(request), request.deadline_s, _patience_ends_s(request))
-    return min((moment for moment in moments if moment > now_s), default=math.inf)
+def drops(view: StepView) -> tuple[tuple[int, str], ...]:
+    """The requests whose own SLO asks to give them up now: each one's place, and why.
 
-
-def _patience_ends_s(request: RequestView) -> float:
-    if request.slo.waiting_s is None or request.computed_tokens:
-        return math.inf
-    return request.unscheduled_s + request.slo.waiting_s
-
-
-def _stream_due_s(request: RequestView, view: StepView) -> float:
-    return _next_token_due_s(request, view) if request.slo.kind is SloKind.LATENCY else 0.0
-
-
-def _next_token_due_s(request: RequestView, view: StepView) -> float:
-    """When the first token that can still be in time is due: token i by TTFT + i * TBT.
-
-    A stream behind its schedule produces a token every `token_s`, while a token falls due every
-    TBT, so it catches up at the first index j >= i with due(j) >= now + (j - i + 1) * token_s.
+    By arrival, then id.
     """
-    slo = request.slo
-    index = request.output_tokens
-    start_s = request.arrival_s + slo.ttft_s
-    behind_s = view.now_s + view.token_s - (start_s + index * slo.tbt_s)
-    if behind_s > 0:
-        gain_s = slo.tbt_s - view.token_s
-        if gain_s <= 0:
-            return math.inf
-        index += math.ceil(behind_s / gain_s)
-        if index >= request.max_tokens:
-            return math.inf
-    return min(start_s + index * slo.tbt_s, sys.float_info.max)  # infinity means hopeless
+    requests = view.requests
+    tired, over = _tired(view), _over(view)
+    places = np.flatnonzero(tired | over).tolist()
+    places.sort(key=lambda place: (requests.arrival_s[place], requests.request_id[place]))
+    expiry = expiry_s(view) if places else None
+    found = []
+    for place in places:
+        if tired[place]:
+            waited_s = view.now_s - requests.unscheduled_s[place]
+            patience_s = requests.waiting_s[place]
+            reason = f"unscheduled for {waited_s:.2f} s, slo_waiting_s is {patience_s:g}"
+        else:
+            assert expiry is not None, "there are places"
+            past_s = view.now_s - expiry[place]
+            reason = f"its deadline passed {past_s:.2f} s ago and slo_on_late is drop"
+        found.append((place, reason))
+    return tuple(found)
+
+
+def next_change_s(view: StepView) -> Floats:
+    """The next moment at which time alone changes each request's standing; infinity if none."""
+    changes = np.full(len(view.requests), math.inf)
+    for moments in (expiry_s(view), view.requests.deadline_s, _patience_ends_s(view)):
+        np.minimum(changes, moments, out=changes, where=moments > view.now_s)
+    return changes
+
+
+def next_token_due_s(view: StepView) -> Floats:
+    """When the first token that can still be in time is due, as if each were a stream.
+
+    Token i is due by TTFT + i * TBT. A stream behind its schedule produces a token every
+    `token_s`, while one falls due every TBT, so it catches up at the first index j >= i with
+    due(j) >= now + (j - i + 1) * token_s. Infinity where that is beyond its last token.
+    """
+    requests = view.requests
+    start_s = requests.arrival_s + requests.ttft_s
+    index = requests.output_tokens.astype(np.float64)
+    behind_s = view.now_s + view.token_s - (start_s + index * requests.tbt_s)
+    gain_s = requests.tbt_s - view.token_s
+    behind = behind_s > 0
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        index += np.where(behind, np.ceil(behind_s / gain_s), 0.0)
+        due = np.minimum(start_s + index * requests.tbt_s, sys.float_info.max)
+    never = behind & ((gain_s <= 0) | (index >= requests.max_tokens))
+    return np.where(never, math.inf, due)  # infinity means hopeless
+
+
+def _due_s(view: StepView, next_token_s: Floats) -> Floats:
+    requests = view.requests
+    due = np.where(requests.deadline_s > view.now_s, requests.deadline_s, requests.final_s)
+    default = requests.arrival_s + BEST_EFFORT_DEADLINE_S
+    due = np.where(requests.kind == BEST_EFFORT, default, due)
+    return np.where(requests.kind == LATENCY, next_token_s, due)
+
+
+def _standing(view: StepView, next_token_s: Floats) -> Ints:
+    requests = view.requests
+    hopeless = (requests.kind == LATENCY) & np.isinf(next_token_s)
+    feasible = (view.now_s < expiry_s(view)) & ~hopeless
+    useful = requests.on_late == CONTINUE_LATE
+    late = np.where(useful, int(Standing.LATE), int(Standing.LATE_BEST_EFFORT))
+    return np.where(feasible, int(Standing.FEASIBLE), late)
+
+
+def _tired(view: StepView) -> Flags:
+    return view.now_s >= _patience_ends_s(view)
+
+
+def _over(view: StepView) -> Flags:
+    over: Flags = (view.requests.on_late == DROP_LATE) & (view.now_s >= expiry_s(view))
+    return over
+
+
+def _patience_ends_s(view: StepView) -> Floats:
+    """Patience is for requests without a place in the cache."""
+    requests = view.requests
+    ends = requests.unscheduled_s + requests.waiting_s
+    return np.where(requests.computed_tokens > 0, math.inf, ends)

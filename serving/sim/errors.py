@@ -51,3 +51,16 @@ class StepFitFailed(SimError):
 
     def __str__(self) -> str:
         return "{} measured steps: {}".format(*self.args)
+
+
+class WorkerDied(SimError):
+    """A process that computed a part of a comparison ended by itself."""
+
+    def __init__(self, exit_code: int | None) -> None:
+        super().__init__(exit_code)
+
+    def __str__(self) -> str:
+        return (
+            f"a worker process died (exit code {self.args[0]}), most often for want of memory: "
+            "try fewer jobs. What was done by then is kept"
+        )

@@ -21,6 +21,7 @@ COMMANDS = [
     ["patterns", "show"],
     ["patterns", "fit"],
     ["patterns", "explain"],
+    ["bench"],
     ["doctor"],
     ["serve"],
 ]

@@ -5,21 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.policies.table import POLICIES
-from serving.slo import SloKind
-from serving.view import Plan, RequestView, StepView, plan_faults
-from tests.strategies import law, step_views
+from serving.requests import Requests, RequestState, RequestView
+from serving.slo import FutureWork, Slo, SloKind
+from serving.view import Plan, StepModel, StepView, plan_faults
+from tests.strategies import law, sketches, slos, step_views
 
 AnyPolicy = Callable[..., Plan]
+
+law = settings(law, max_examples=50)
+"""So many views for each policy and law."""
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 
 DEADLINE_BLIND = {"fcfs"}
 """The control: first come, first served knows no deadline, so law 5 cannot hold for it."""
 
+WORK_CONSERVING = {
+    "fcfs",
+    "priority",
+    "edf",
+    "sjf",
+    "srpt",
+    "plas",
+    "lsdf",
+    "calm_published",
+}
+"""Those that leave no slot empty. The others hold work back on purpose: to pace streams, to keep a
+promise already made, or for want of memory."""
+
+PACING = {"slai", "rad", "slos_serve"}
+"""These plan each step for itself, and leave out of it who can be computed in a later one."""
+
+not_pacing = {name: policy for name, policy in POLICIES.items() if name not in PACING}
+work_conserving = {name: POLICIES[name] for name in sorted(WORK_CONSERVING)}
 deadline_aware = {name: policy for name, policy in POLICIES.items() if name not in DEADLINE_BLIND}
 
 batches = st.integers(0, 5)
@@ -55,11 +77,11 @@ def test_same_view_same_plan(policy: AnyPolicy, view: StepView) -> None:
 def test_a_plan_does_not_depend_on_how_the_engine_lists_its_requests(
     policy: AnyPolicy, view: StepView, data: st.DataObject
 ) -> None:
-    shuffled = view._replace(requests=tuple(data.draw(st.permutations(view.requests))))
+    shuffled = view._replace(requests=Requests.of(data.draw(st.permutations(list(view.requests)))))
     assert policy(shuffled) == policy(view)
 
 
-@every_policy
+@pytest.mark.parametrize("policy", work_conserving.values(), ids=work_conserving.keys())
 @law
 @given(view=step_views(), batch=batches)
 def test_no_slot_stays_empty_while_somebody_could_use_it(
@@ -68,6 +90,17 @@ def test_no_slot_stays_empty_while_somebody_could_use_it(
     plan = policy(view, batch=batch)
     could_run = len(view.requests) - len(plan.drop)
     assert len(plan.run) == min(batch or view.slots, could_run)
+
+
+@every_policy
+@law
+@given(view=step_views(), batch=batches)
+def test_somebody_runs_while_there_is_work(policy: AnyPolicy, view: StepView, batch: int) -> None:
+    plan = policy(view, batch=batch)
+    could_run = len(view.requests) - len(plan.drop)
+    assert bool(plan.run) == bool(could_run)
+    holding = sum(each.state is not RequestState.WAITING for each in view.requests)
+    assert len(plan.run) <= max(batch or view.slots, holding)
 
 
 @every_policy
@@ -127,3 +160,74 @@ def test_expired_work_never_outranks_feasible_work(
 
 def test_every_policy_but_the_control_is_held_to_law_5() -> None:
     assert set(POLICIES) - set(deadline_aware) == {"fcfs"}
+
+
+FAR_S = st.floats(2000, 20_000)
+
+
+@st.composite
+def quiet_views(draw: st.DrawFn) -> StepView:
+    """Low load: a slot and memory for everybody, and far more time than all of it needs."""
+    now_s = draw(st.floats(100, 110))
+    promises = slos(
+        seconds=FAR_S,
+        weights=st.sampled_from([0.5, 1.0, 2.0]),
+        lengths=sketches(st.integers(1, 200).map(float)),
+        programs=st.sampled_from(["", "one", "two"]),
+        futures=st.builds(FutureWork, *[st.integers(0, 20).map(float)] * 5),
+    )
+    rows = [
+        draw(quiet_requests(str(number), now_s, promises))
+        for number in range(draw(st.integers(1, 8)))
+    ]
+    return StepView(
+        now_s=now_s,
+        requests=Requests.of(rows),
+        slots=draw(st.integers(len(rows), 64)),
+        step_tokens=2048,
+        token_s=0.02,
+        prefill_token_s=5e-5,
+        model=StepModel(base_s=0.015, token_s=5e-5, sequence_s=1e-5, context_s=8e-8),
+    )
+
+
+@st.composite
+def quiet_requests(
+    draw: st.DrawFn, request_id: str, now_s: float, promises: st.SearchStrategy[Slo]
+) -> RequestView:
+    """Not long here, and neither behind its promise nor far ahead of it."""
+    arrival_s = now_s - draw(st.floats(0, 5))
+    prompt_tokens, max_tokens = draw(st.integers(1, 500)), draw(st.integers(1, 200))
+    reads = draw(st.booleans())
+    return RequestView(
+        request_id=request_id,
+        arrival_s=arrival_s,
+        slo=draw(promises),
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        priority=0,
+        state=RequestState.RUNNING if reads else RequestState.WAITING,
+        computed_tokens=draw(st.integers(1, prompt_tokens)) if reads else 0,
+        output_tokens=0,
+        unscheduled_s=arrival_s,
+    )
+
+
+@every_policy
+@law
+@given(view=quiet_views())
+def test_at_low_load_nobody_loses_anything(policy: AnyPolicy, view: StepView) -> None:
+    """Law 4, as far as one plan can show it: who has begun keeps its cache, nobody is given up."""
+    plan = policy(view)
+    assert not plan.preempt
+    assert not plan.drop
+
+
+@pytest.mark.parametrize("policy", not_pacing.values(), ids=not_pacing.keys())
+@law
+@given(view=quiet_views())
+def test_at_low_load_everybody_runs_whom_first_come_first_served_would_run(
+    policy: AnyPolicy, view: StepView
+) -> None:
+    """Law 4: nothing is gained by holding anybody back."""
+    assert policy(view).run == POLICIES["fcfs"](view).run

@@ -11,8 +11,9 @@ from pydantic import BaseModel, Field
 
 from orchestrator import Runtime, flow, gather, llm, step
 from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.requests import RequestView
 from serving.slo import SloKind
-from serving.view import Plan, RequestView, StepView
+from serving.view import Plan, StepView
 from store.records import Status
 from store.session import Store, open_store
 

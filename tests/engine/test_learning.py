@@ -12,7 +12,8 @@ from agents.tools.corpus import Corpus
 from orchestrator import Runtime, flow, gather, llm, step
 from orchestrator.deadlines import LEARNED
 from serving.engine.embedded import EmbeddedEngine, scheduler_of
-from serving.view import Plan, RequestView, StepView
+from serving.requests import RequestView
+from serving.view import Plan, StepView
 from store.session import Store, open_store
 from tests.unit.agents.deep_research_samples import QUESTION, open_corpus
 

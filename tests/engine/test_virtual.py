@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from serving.policies.orderings import fcfs
 from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
+from tests.engine.vllm_driver import decide_by
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import Ended, VirtualEngine
+    from serving.engine.virtual import VirtualEngine
+    from serving.sim.stepped import Composition, Ended, Progress
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -49,7 +52,7 @@ class Seen:
     def __init__(self) -> None:
         self.tokens: Counter[str] = Counter()
         self.ended: dict[str, Ended] = {}
-        self.trace: list[tuple[object, ...]] = []
+        self.trace: list[tuple[Composition, Progress]] = []
 
 
 def drive(engine: VirtualEngine, clock: Clock, *, limit: int = 5000) -> Seen:
@@ -150,3 +153,79 @@ def test_a_request_whose_caller_left_frees_its_blocks() -> None:
     engine.abort("gone")
     drive(engine, clock)
     assert engine.free_blocks == free
+
+
+def test_no_chunk_of_a_prompt_is_larger_than_the_plan_allows() -> None:
+    """While the plan holds; what a prompt leaves of the step goes to the next one."""
+    clock = Clock()
+    engine = engine_of(clock)
+    decide_by(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=16))
+    for name in "abc":
+        submit(engine, name, 100, 3)
+    first = engine.plan_step()
+    assert first.prefill_chunks == ((16, 0), (16, 0), (16, 0))
+    engine.finish_step()
+    chunks = [chunk for step in compositions(engine, clock) for chunk in step.prefill_chunks]
+    sizes = [tokens for tokens, _ in chunks]
+    assert max(sizes) == 16
+    assert sum(sizes) == 3 * (100 - 16)
+
+
+def test_a_plan_without_a_bound_on_chunks_takes_the_engines_own_again() -> None:
+    clock = Clock()
+    engine = engine_of(clock)
+    decide_by(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=8))
+    submit(engine, "a", 100, 3)
+    submit(engine, "b", 100, 3)
+    assert engine.plan_step().prefill_chunks == ((8, 0), (8, 0))
+    engine.finish_step()
+    decide_by(engine.scheduler, fcfs)
+    assert engine.plan_step().prefill_chunks == ((64, 8),)
+
+
+def test_a_lone_prompt_is_read_at_the_steps_budget_however_small_its_chunks() -> None:
+    """vLLM's own exception: there is nobody whom a long chunk would hold up."""
+    engine = engine_of(Clock())
+    decide_by(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=16))
+    submit(engine, "a", 100, 3)
+    assert engine.plan_step().prefill_chunks == ((64, 0),)
+
+
+def test_a_plans_budget_bounds_each_step() -> None:
+    clock = Clock()
+    engine = engine_of(clock)
+    decide_by(engine.scheduler, lambda view: fcfs(view)._replace(step_tokens=10))
+    submit(engine, "a", 100, 3)
+    submit(engine, "b", 50, 3)
+    steps = compositions(engine, clock)
+    assert max(step.new_tokens for step in steps) == 10
+
+
+def test_with_a_prefix_cache_what_is_shared_is_read_once() -> None:
+    """Whole blocks of 16 tokens, and never a prompt's last token."""
+    for caching, begins_at in ((False, 0), (True, 48)):
+        clock = Clock()
+        engine = engine_of(clock, prefix_caching=caching)
+        free = engine.free_blocks
+        submit(engine, "first", 60, 3)
+        drive(engine, clock)
+        submit(engine, "again", 60, 3)
+        [(_, context)] = engine.plan_step().prefill_chunks
+        assert context == begins_at
+        engine.finish_step()
+        assert drive(engine, clock).tokens == {"again": 2}
+        assert engine.free_blocks == free
+
+
+def test_blocks_may_be_of_another_size() -> None:
+    for block_tokens, held in ((16, 4), (32, 2)):
+        engine = engine_of(Clock(), block_tokens=block_tokens)
+        free = engine.free_blocks
+        submit(engine, "a", 60, 3)
+        engine.plan_step()
+        assert free - engine.free_blocks == held
+
+
+def compositions(engine: VirtualEngine, clock: Clock) -> list[Composition]:
+    """What each step of a drive computes."""
+    return [step for step, _ in drive(engine, clock).trace]

@@ -16,6 +16,13 @@ from serving.view import Plan, StepView, plan_faults
 Decide = Callable[[StepView], Plan]
 
 
+def decide_by(scheduler: Any, decide: Decide | PolicySpec) -> None:
+    """Plan by a policy of the table, or by any function, from the next step on."""
+    scheduler.use_policy(decide if isinstance(decide, PolicySpec) else PolicySpec("fcfs"))
+    if not isinstance(decide, PolicySpec):
+        scheduler._decide = decide
+
+
 @dataclass
 class Ended:
     """How a request ended, and at which step of the engine."""
@@ -51,11 +58,7 @@ class Driver:
 
     def decide_by(self, decide: Decide | PolicySpec) -> None:
         """Plan by a policy of the table, or by any function."""
-        if isinstance(decide, PolicySpec):
-            self.scheduler.use_policy(decide)
-        else:
-            self.scheduler._decide = decide
-            self.scheduler._plan_due = True
+        decide_by(self.scheduler, decide)
 
     def submit(
         self,
@@ -207,6 +210,7 @@ class Chaos:
             preempt=frozenset(preempt),
             drop=tuple((request_id, "by chance") for request_id in drop),
             step_tokens=choose.choice([None, choose.randint(1, view.step_tokens)]),
+            chunk_tokens=choose.choice([None, choose.randint(1, view.step_tokens)]),
             steps=choose.randint(1, 4),
         )
         assert plan_faults(view, plan) == []
@@ -224,7 +228,8 @@ async def at_rest(engine: EmbeddedEngine) -> AsyncIterator[None]:
         left = await engine.call(_left_behind)
         left["kv blocks"] = free_blocks - left["kv blocks"]
         await engine.call(_rest(clock, slots))
-    assert not {what: number for what, number in left.items() if number}
+    kept = {what: number for what, number in left.items() if number}
+    assert not kept, f"left in the engine: {kept}"
 
 
 def _settings(llm: Any) -> tuple[Any, int, int]:
@@ -233,8 +238,8 @@ def _settings(llm: Any) -> tuple[Any, int, int]:
     return scheduler.ledger.clock, scheduler.max_num_active_reqs, free_blocks
 
 
-def _left_behind(llm: Any) -> dict[str, int]:
-    scheduler: Any = scheduler_of(llm)
+def left_in(scheduler: Any) -> dict[str, int]:
+    """What an idle scheduler still keeps, by what it is; all 0 but the free blocks."""
     ledger = scheduler.ledger
     return {
         "kv blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
@@ -244,9 +249,15 @@ def _left_behind(llm: Any) -> dict[str, int]:
         "paused": len(scheduler._paused),
         "rejected": len(scheduler._rejected),
         "ends not told": len(scheduler._ended),
-        "followed": len(ledger._slo) + len(ledger._arrival_s) + len(ledger._unscheduled_s),
-        "callers": llm.output_processor.get_num_unfinished_requests(),
+        "followed": len(ledger._rows) + len(ledger._place) + len(ledger._stale),
+        "promises": sum(isinstance(each, Slo) for each in ledger._columns["slo"]),
+        "accounts": len(ledger._programs._open) + len(ledger._users._open),
     }
+
+
+def _left_behind(llm: Any) -> dict[str, int]:
+    callers = llm.output_processor.get_num_unfinished_requests()
+    return left_in(scheduler_of(llm)) | {"callers": callers}
 
 
 def _rest(clock: Any, slots: int) -> Callable[[Any], None]:

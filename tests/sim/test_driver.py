@@ -57,8 +57,8 @@ def research(number: int, arrival_s: float, *, tool_s: float = 0.5) -> Program:
 
 @pytest.fixture(scope="module")
 def busy() -> tuple[Program, ...]:
-    """A minute of mixed work at about the machine's capacity."""
-    return generate("mixed", rate_per_s=3.0, window_s=60.0, seed=1)
+    """Half a minute of mixed work at more than the machine's capacity."""
+    return generate("mixed", rate_per_s=3.0, window_s=30.0, seed=1)
 
 
 def test_a_stage_begins_when_the_former_really_ended_and_its_tools_ran() -> None:
@@ -88,7 +88,7 @@ def test_every_program_ends_and_every_token_is_delivered_once(
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_arguments_give_the_same_outcomes(policy: str, busy: tuple[Program, ...]) -> None:
-    one, two = [ran(busy, policy, until_s=40.0) for _ in range(2)]
+    one, two = [ran(busy, policy, until_s=15.0) for _ in range(2)]
     assert one.programs == two.programs
     assert one.counters.steps == two.counters.steps
 
@@ -114,5 +114,5 @@ def test_memory_pressure_recomputes_and_loses_nothing() -> None:
 
 def test_what_it_is_told_changes_no_order_of_fcfs(busy: tuple[Program, ...]) -> None:
     """fcfs looks at nothing that is told, so that an oracle and no foresight are the same."""
-    blind, told = [ran(busy, foresight=each, until_s=30.0) for each in (Foresight(), TOLD)]
+    blind, told = [ran(busy, foresight=each, until_s=20.0) for each in (Foresight(), TOLD)]
     assert blind.programs == told.programs

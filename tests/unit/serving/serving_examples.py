@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from serving.requests import Requests, RequestState, RequestView
 from serving.slo import OnLate, Slo, SloKind
-from serving.view import RequestState, RequestView, StepView
+from serving.view import StepView
 
 
 def request(request_id: str, **changes: Any) -> RequestView:
@@ -34,7 +35,7 @@ def step(*requests: RequestView, **changes: Any) -> StepView:
     """A view at time 0 of an engine with two slots and a token each second."""
     view = StepView(
         now_s=0.0,
-        requests=requests,
+        requests=Requests.of(requests),
         slots=2,
         step_tokens=100,
         token_s=1.0,

@@ -9,9 +9,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from serving.analyzer.sketch import LengthSketch
-from serving.policies.calm_published import MIN_GAIN, calm_published
+from serving.policies.calm_published import calm_published
+from serving.policies.gate import MIN_GAIN
+from serving.requests import Requests, RequestState, RequestView
 from serving.slo import OnLate, Slo, SloKind
-from serving.view import Plan, RequestState, RequestView, StepView
+from serving.view import Plan, StepView
 from tests.strategies import law
 from tests.unit.serving.serving_examples import (
     compound,
@@ -39,7 +41,7 @@ def naive_priorities(view: StepView) -> dict[str, float]:
                 other.remaining_tokens(0.9) * view.token_s
                 for other in view.requests
                 if (other.slo.program, other.slo.stage) == (each.slo.program, each.slo.stage)
-                and (other is each or each.slo.program)
+                and (other.request_id == each.request_id or each.slo.program)
             )
         goodput = tokens
         if each.slo.kind in (SloKind.DEADLINE, SloKind.COMPOUND):
@@ -139,7 +141,8 @@ def test_running_requests_give_way_exactly_where_it_pays(
         else each._replace(computed_tokens=each.prompt_tokens)
         for each, flag in zip(view.requests, flags, strict=False)
     )
-    view = view._replace(requests=requests, prefill_token_s=data.draw(st.sampled_from([0, 1e-4])))
+    prefill_token_s = data.draw(st.sampled_from([0.0, 1e-4]))
+    view = view._replace(requests=Requests.of(requests), prefill_token_s=prefill_token_s)
     groups = sorted(naive_groups(view, view.slots), key=lambda group: -group[0])
     assume(len(groups) == 1 or groups[0][0] > groups[1][0] * (1 + 1e-9))
     _, window = groups[0]

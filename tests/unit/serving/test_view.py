@@ -2,13 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.analyzer.sketch import LengthSketch
 from serving.slo import Slo
-from serving.view import Plan, StepView, plan_faults
+from serving.view import Plan, StepModel, StepView, plan_faults
 from tests.strategies import law, step_views
 from tests.unit.serving.serving_examples import compound, deadline, request, step
 
@@ -30,6 +31,7 @@ def test_any_order_with_somebody_running_is_sound(view: StepView, data: st.DataO
         preempt=frozenset(preempt),
         drop=tuple((request_id, "late") for request_id in drop),
         step_tokens=data.draw(st.none() | st.integers(1, view.step_tokens)),
+        chunk_tokens=data.draw(st.none() | st.integers(1, 2 * view.step_tokens)),
         steps=data.draw(st.integers(1, 100)),
     )
     assert plan_faults(view, plan) == []
@@ -51,6 +53,7 @@ def test_any_order_with_somebody_running_is_sound(view: StepView, data: st.DataO
         (SOUND._replace(run=frozenset(), drop=(("a", "late"),)), "somebody must run"),
         (SOUND._replace(step_tokens=0), "step_tokens"),
         (SOUND._replace(step_tokens=101), "step_tokens"),
+        (SOUND._replace(chunk_tokens=0), "chunk_tokens"),
         (SOUND._replace(steps=0), "at least one step"),
     ],
 )
@@ -93,3 +96,24 @@ def test_a_sketch_is_conditioned_on_what_has_been_generated() -> None:
     old = young._replace(output_tokens=65)
     assert young.remaining_tokens(0.9) == pytest.approx(50.0)
     assert old.remaining_tokens(0.9) == pytest.approx(5 + 10 * math.log(10 / 3) / math.log(5))
+
+
+MODEL = StepModel(base_s=0.5, token_s=0.01, sequence_s=0.1, context_s=0.001)
+
+
+def test_a_step_costs_what_it_is_made_of() -> None:
+    seconds = MODEL.seconds(new_tokens=20, num_decodes=3, decode_context_tokens=400)
+    assert seconds == pytest.approx(0.5 + 0.2 + 0.3 + 0.4)
+    assert StepModel(base_s=0.5).seconds(
+        new_tokens=20, num_decodes=3, decode_context_tokens=400
+    ) == pytest.approx(0.5)
+
+
+def test_many_steps_are_priced_at_once() -> None:
+    new_tokens, contexts = np.array([1, 2, 300]), np.array([0.0, 50.0, 1e6])
+    seconds = MODEL.seconds(new_tokens=new_tokens, num_decodes=2, decode_context_tokens=contexts)
+    alone = [
+        MODEL.seconds(new_tokens=tokens, num_decodes=2, decode_context_tokens=context)
+        for tokens, context in zip(new_tokens.tolist(), contexts.tolist(), strict=True)
+    ]
+    assert np.asarray(seconds).tolist() == pytest.approx(alone)

@@ -1,0 +1,127 @@
+"""What benchmarks in virtual time share: options, one pool of processes, progress, verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from cli.bench_request import loads_of, policy_of
+from cli.errors import CommandError
+from cli.log import logged_as_warnings
+from serving.errors import ServingError
+from serving.policies.table import PolicySpec
+from serving.sim.cache import ResultCache, code_version, results_folder
+from serving.sim.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
+from serving.sim.cases import Task
+from serving.sim.compare import Comparison, Plan, Progress, compare
+from serving.sim.runner import Runner
+from serving.sim.setting import DEFAULT_WARMUP_S, DEFAULT_WINDOW_S, Setting
+
+BASELINE = "fcfs"
+OURS = "calm"
+FLOOR = 0.98
+"""Of what the baseline reaches: whoever has less is worse."""
+
+
+def options(description: str, *, loads: str, seeds: int = 3) -> argparse.ArgumentParser:
+    """What all of them take; the caller adds its own."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--loads", default=loads, help="multiples of what fcfs drains")
+    parser.add_argument("--seeds", type=int, default=seeds, help="how many")
+    parser.add_argument("--window-s", type=float, default=DEFAULT_WINDOW_S)
+    parser.add_argument("--warmup-s", type=float, default=DEFAULT_WARMUP_S)
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--jobs", type=_positive, default=cores, help="processes at once")
+    parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def loads(arguments: argparse.Namespace) -> tuple[float, ...]:
+    """The loads of the command line, ascending; raises BadInput where one is no number."""
+    return loads_of(arguments.loads)
+
+
+def policies(names: Sequence[str]) -> tuple[PolicySpec, ...]:
+    """The baseline, then the named ones, each once; raises BadInput, InvalidEngineConfig."""
+    return tuple(policy_of(name) for name in dict.fromkeys([BASELINE, *names]))
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Comparisons one after the other on the same processes."""
+
+    runner: Runner
+
+    def compared(self, name: str, plan: Plan) -> Comparison:
+        """What came of a plan; raises as `compare` does."""
+
+        def tell(progress: Progress) -> None:
+            if progress.latest is not None:
+                done = f"{progress.num_done} of {progress.num_tasks}"
+                _say(f"{name}: {done} done, {progress.part} (simulated)")
+
+        return compare(plan, self.runner, on_progress=tell)
+
+    def capacity(self, setting: Setting) -> float:
+        """Programs a second that are load 1.0."""
+        cases = [CapacityCase(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
+        return capacity_of(self.run("capacity", cases, lambda each: capacity_of([each])))
+
+    def run(
+        self, name: str, tasks: Sequence[Task], check: Callable[[dict[str, Any]], object]
+    ) -> list[dict[str, Any]]:
+        """The tasks' results, in their order; `check` as Runner.run takes it."""
+        results: list[dict[str, Any]] = [{} for _ in tasks]
+        for number, done in enumerate(self.runner.run(tasks, check), start=1):
+            results[done.place] = done.result
+            _say(f"{name}: {number} of {len(tasks)} done (simulated)")
+        return results
+
+
+@contextmanager
+def session(jobs: int) -> Iterator[Session]:
+    """So many processes, and the results that the same code computed before."""
+    cache = ResultCache(results_folder(), code_version())
+    with logged_as_warnings(), Runner(jobs=jobs, cache=cache) as runner:
+        yield Session(runner)
+
+
+def exit_code(work: Callable[[], None]) -> int:
+    """0 once it is done, whatever its verdicts; 2, and why, where it was asked for nonsense."""
+    try:
+        work()
+    except (ServingError, CommandError) as error:
+        _say(f"error: {error}")
+        return 2
+    return 0
+
+
+def ratio(value: float, baseline: float) -> float | None:
+    """None where there is nothing to compare with."""
+    return value / baseline if baseline > 0 else None
+
+
+def shown(share: float | None) -> str:
+    """A ratio in two decimals, or a dash."""
+    return "-" if share is None else f"{share:.2f}"
+
+
+def verdict(is_ok: bool | None) -> str:
+    """In a word; None: nobody judged it."""
+    return {True: "ok", False: "MISS", None: ""}[is_ok]
+
+
+def _positive(written: str) -> int:
+    count = int(written)
+    if count < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return count
+
+
+def _say(told: str) -> None:
+    print(told, file=sys.stderr, flush=True)

@@ -1,0 +1,246 @@
+"""What a scheduling frame costs: milliseconds to view, to decide and to honour the plan.
+
+    python -m benchmarks.frames [--policy calm] [--requests 256 1024 4096] [--frames 40] [--json]
+
+The production scheduler with so many requests under way, in virtual time: who ends is replaced, so
+that their number stays. Milliseconds are CPU time of the scheduling thread on this machine; the
+share is that time over the simulated time of an A100's steps (Llama-3-8B), of which a plan holds
+for several.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import count
+from time import thread_time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from serving.policies.table import POLICIES, PolicySpec
+from serving.sim.predictions import FutureErrors, LengthErrors
+from serving.sim.programs import Program, StageCall
+from serving.sim.promises import Foresight, slo_of
+from serving.sim.step_cost import MACHINES
+from serving.sim.workloads import generate
+from serving.view import Plan, StepView
+
+if TYPE_CHECKING:
+    from serving.engine.virtual import VirtualEngine
+
+MACHINE = MACHINES["a100-llama3-8b"]
+SLOTS = 256
+WARM_UP_FRAMES = 5
+IDLE_STEP_S = 0.001
+ARRIVAL_GAP_S = 1e-6
+PARTS = ("view", "policy", "honour")
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+}
+
+
+class Frame(NamedTuple):
+    """CPU seconds of one plan: building the view and checking the plan, deciding, honouring."""
+
+    view_s: float
+    policy_s: float
+    honour_s: float
+
+
+class Spread(NamedTuple):
+    """Milliseconds."""
+
+    median: float
+    p95: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Spread:
+        """Of the frames that were measured."""
+        median, p95 = np.percentile(1e3 * np.asarray(seconds), (50, 95)).tolist()
+        return cls(median, p95)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What frames cost one policy with so many requests under way.
+
+    Attributes:
+        view_ms, policy_ms, honour_ms, frame_ms: of one frame; the first three add up to the last.
+        steps_per_frame: engine steps that a plan held for, on average.
+        share: of the A100's simulated step time that all frames take together.
+    """
+
+    policy: str
+    requests: int
+    frames: int
+    view_ms: Spread
+    policy_ms: Spread
+    honour_ms: Spread
+    frame_ms: Spread
+    steps_per_frame: float
+    share: float
+
+
+def timed_engine(spec: PolicySpec) -> tuple[VirtualEngine, list[Frame], list[float]]:
+    """An engine that notes what its frames cost, the notes, and its clock's one number."""
+    from serving.engine.scheduler import SloScheduler
+    from serving.engine.virtual import VirtualConfig, VirtualEngine
+
+    frames: list[Frame] = []
+    now_s = [0.0]
+
+    class TimedScheduler(SloScheduler):
+        def _make_plan(self) -> tuple[StepView, Plan]:
+            decide, decided_s = self._decide, 0.0
+
+            def timed(view: StepView) -> Plan:
+                nonlocal decided_s
+                began_s = thread_time()
+                plan = decide(view)
+                decided_s = thread_time() - began_s
+                return plan
+
+            self._decide = timed
+            began_s = thread_time()
+            made = super()._make_plan()
+            self._view_s = thread_time() - began_s - decided_s
+            self._policy_s = decided_s
+            self._decide = decide
+            return made
+
+        def _honour(self, view: StepView, plan: Plan) -> None:
+            began_s = thread_time()
+            super()._honour(view, plan)
+            frames.append(Frame(self._view_s, self._policy_s, thread_time() - began_s))
+
+    class TimedEngine(VirtualEngine):
+        scheduler_class = TimedScheduler
+
+    config = VirtualConfig(policy=spec, slots=SLOTS, kv_blocks=MACHINE.kv_blocks)
+    return TimedEngine(config, lambda: now_s[0]), frames, now_s
+
+
+class Crowd:
+    """First stages of the mixed workload's programs, as if each arrived when it is asked for."""
+
+    def __init__(self, engine: VirtualEngine) -> None:
+        self._engine = engine
+        self._foresight = Foresight(lengths=LengthErrors(), futures=FutureErrors())
+        self._calls = self._endless()
+        self.under_way = 0
+
+    def fill(self, num_requests: int, now_s: list[float]) -> None:
+        """Submit calls until so many are under way, no two of them at the same moment."""
+        while self.under_way < num_requests:
+            number, program, call = next(self._calls)
+            now_s[0] += ARRIVAL_GAP_S
+            arrived = replace(program, arrival_s=now_s[0])
+            length = call.call.output_tokens
+            self._engine.submit(
+                f"{number:07}",
+                prompt=[1000] * call.call.prompt_tokens,
+                output_tokens=length,
+                slo=slo_of(arrived, call, now_s[0], self._foresight),
+                max_tokens=max(length, self._foresight.max_tokens),
+            )
+            self.under_way += 1
+
+    @staticmethod
+    def _endless() -> Iterator[tuple[int, Program, StageCall]]:
+        number = count()
+        for seed in count():
+            for program in generate("mixed", rate_per_s=10.0, window_s=60.0, seed=seed):
+                for call in program.stage_calls(0):
+                    yield next(number), program, call
+
+
+def measure(policy: str, num_requests: int, num_frames: int) -> Cost:
+    """Frames of one policy; needs vLLM."""
+    engine, frames, now_s = timed_engine(PolicySpec(policy))
+    crowd = Crowd(engine)
+    steps, step_s, warm_at = 0, 0.0, 0
+    while len(frames) < WARM_UP_FRAMES + num_frames:
+        crowd.fill(num_requests, now_s)
+        made = engine.plan_step()
+        seconds = IDLE_STEP_S
+        if made.new_tokens:
+            seconds = MACHINE.step_cost.seconds(
+                new_tokens=made.new_tokens,
+                decode_context_tokens=made.decode_context_tokens,
+                num_decodes=made.num_decodes,
+                prefill_chunks=made.prefill_chunks,
+            )
+        now_s[0] += seconds
+        crowd.under_way -= len(engine.finish_step().ended)
+        if len(frames) > WARM_UP_FRAMES:
+            warm_at = warm_at or len(frames) - 1
+            steps += 1
+            step_s += seconds
+    counted = frames[warm_at:]
+    columns = list(zip(*counted, strict=True))
+    totals = [sum(frame) for frame in counted]
+    view_ms, policy_ms, honour_ms = map(Spread.of, columns)
+    return Cost(
+        policy=policy,
+        requests=num_requests,
+        frames=len(counted),
+        view_ms=view_ms,
+        policy_ms=policy_ms,
+        honour_ms=honour_ms,
+        frame_ms=Spread.of(totals),
+        steps_per_frame=steps / len(counted),
+        share=sum(totals) / step_s,
+    )
+
+
+def table(costs: Sequence[Cost]) -> str:
+    """Medians and 95th percentiles, a line each."""
+    titles = (*PARTS, "frame")
+    head = f"{'policy':16} {'requests':>8}" + "".join(f"{f'{name} ms':>16}" for name in titles)
+    lines = [f"{head} {'steps/frame':>12} {'share of simulated A100 steps':>30}"]
+    for cost in costs:
+        parts: list[Spread] = [getattr(cost, f"{name}_ms") for name in titles]
+        cells = "".join(f"{part.median:8.2f}{part.p95:8.2f}" for part in parts)
+        lines.append(
+            f"{cost.policy:16} {cost.requests:8}{cells} {cost.steps_per_frame:12.1f}"
+            f" {cost.share:30.2%}"
+        )
+    return "\n".join([*lines, "each pair: median, 95th percentile; CPU time of one thread"])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=list(POLICIES))
+    parser.add_argument("--requests", nargs="+", type=int, default=[256, 1024, 4096])
+    parser.add_argument("--frames", type=int, default=40)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    warnings.simplefilter("ignore")  # vLLM's own
+    costs = []
+    for policy in arguments.policy:
+        for num_requests in arguments.requests:
+            sys.stderr.write(f"{policy} with {num_requests} requests\n")
+            costs.append(measure(policy, num_requests, arguments.frames))
+    if arguments.json:
+        documents: list[dict[str, Any]] = [asdict(cost) for cost in costs]
+        print(json.dumps({"time": "cpu", "steps": "simulated", "rows": documents}))
+        return
+    print(table(costs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""The real engine beside its simulation: the same programs, measured and predicted.
+
+    python -m benchmarks.live --policy fcfs --policy calm --loads 0.6,2.0 --seeds 3 --json out.json
+
+Starts vLLM with the demo model, fits a simulated machine to it, scales the workload to its speed,
+and runs every policy at every load and seed on both. Loads are multiples of what fcfs drains on
+the fitted machine. Let nothing else run meanwhile: the steps are measured. "waited" is the time
+for which this process's threads were ready and had no core, per second; well above 0.05, the
+figures are those of a disturbed machine. With --fit runs, the machine of the simulation is fitted
+to the steps of the compared runs of the same load and seed, all policies together, and not to the
+calibration before them: for machines whose speed drifts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from serving.policies.table import PolicySpec
+from serving.sim.capacity import CapacityCase
+from serving.sim.cases import Case, report_of
+from serving.sim.live import measure_machine, replaying_engine, run_live
+from serving.sim.live_driver import LiveEngine
+from serving.sim.live_scale import LiveSettings, scale_of
+from serving.sim.metrics import Report
+from serving.sim.offer import Source
+from serving.sim.setting import Scaling, Setting
+from serving.sim.step_cost import Machine, StepSample, fit
+
+GOODPUTS = ("token_goodput", "request_goodput")
+
+
+class Run(NamedTuple):
+    """One policy at one load and seed."""
+
+    policy: str
+    load: float
+    seed: int
+    measured: Report
+    waited: float | None
+    simulated: Report
+
+
+class Measured(NamedTuple):
+    """What came of a case on the real engine."""
+
+    report: Report
+    samples: Sequence[StepSample]
+    waited: float | None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison; results to stdout, progress to stderr."""
+    options = _parser().parse_args(arguments)
+    settings = LiveSettings()
+    policies = [PolicySpec(name) for name in options.policy or ["fcfs", "calm_published"]]
+    loads = [float(load) for load in options.loads.split(",")]
+    with replaying_engine(settings) as engine:
+        _say("measuring the engine's steps")
+        machine = measure_machine(engine, settings)
+        scale = scale_of(machine, settings)
+        setting = Setting(
+            source=Source.generator(options.workload),
+            machine=machine,
+            warmup_s=options.warmup_s,
+            window_s=options.window_s,
+            slots=settings.slots,
+            step_tokens=settings.step_tokens,
+            scaling=Scaling(settings, scale),
+        )
+        capacity = float(CapacityCase(setting=setting, seed=0).run()["programs_s"])
+        _say(f"{machine.step_cost}")
+        _say(
+            f"scale {scale.tokens:g} in tokens, {scale.step:.3f} in steps;"
+            f" fcfs drains {capacity:.2f} programs/s (simulated)"
+        )
+        cases = [
+            Case(setting=setting, policy=policy, load=load, rate_per_s=load * capacity, seed=seed)
+            for seed in range(options.seeds)
+            for load in loads
+            for policy in policies
+        ]
+        measured = [_measured(case, engine) for case in cases]
+    runs = [
+        Run(
+            case.policy.name,
+            case.load,
+            case.seed,
+            one.report,
+            one.waited,
+            _simulated(case, fitted),
+        )
+        for case, one in zip(cases, measured, strict=True)
+        for fitted in (
+            machine if options.fit == "calibration" else _refitted(machine, case, cases, measured),
+        )
+    ]
+    print(table(runs))
+    if options.json:
+        document = {
+            "machine": asdict(machine),
+            "settings": asdict(settings),
+            "scale": scale._asdict(),
+            "capacity_programs_s": capacity,
+            "window_s": options.window_s,
+            "rows": [_row(run) for run in runs],
+        }
+        options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    return 0
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Means over the seeds: measured, simulated, and how far the simulation is off."""
+    lines = [
+        f"{'policy':<16}{'load':>5}  {'goodput':<16}{'measured':>10}{'simulated':>11}{'off by':>8}"
+        f"{'to ' + runs[0].policy:>10}"
+    ]
+    for load in sorted({run.load for run in runs}):
+        for name in GOODPUTS:
+            first = None
+            for policy in dict.fromkeys(run.policy for run in runs):
+                same = [run for run in runs if run.policy == policy and run.load == load]
+                measured = fmean(getattr(run.measured, name) for run in same)
+                simulated = fmean(getattr(run.simulated, name) for run in same)
+                first = measured if first is None else first
+                off = simulated / measured - 1 if measured else float("nan")
+                ratio = measured / first if first else float("nan")
+                lines.append(
+                    f"{policy:<16}{load:>5.2f}  {name:<16}{measured:>10.2f}{simulated:>11.2f}"
+                    f"{off:>+8.1%}{ratio:>10.2f}"
+                )
+    return "\n".join(lines)
+
+
+def _row(run: Run) -> dict[str, Any]:
+    return {
+        "policy": run.policy,
+        "load": run.load,
+        "seed": run.seed,
+        "waited": run.waited,
+        "measured": run.measured.to_document(),
+        "simulated": run.simulated.to_document(),
+    }
+
+
+def _measured(case: Case, engine: LiveEngine) -> Measured:
+    offered = case.setting.offer(rate_per_s=case.rate_per_s, seed=case.seed)
+    before_s = core_wait_s()
+    replayed = run_live(
+        offered.programs,
+        engine,
+        policy=case.policy,
+        foresight=case.setting.foresight(case.seed),
+        until_s=offered.decided_s,
+    )
+    after_s = core_wait_s()
+    waited = None
+    if before_s is not None and after_s is not None:
+        waited = (after_s - before_s) / replayed.ended_s
+    report = report_of(offered, replayed)
+    told = "" if waited is None else f"; waited {waited:.2f}"
+    _say(f"measured  {_line(case, report)}{told}")
+    return Measured(report, asyncio.run(engine.samples()), waited)
+
+
+def core_wait_s() -> float | None:
+    """Seconds for which this process's threads were ready to run and waited for a core, so far;
+    None where the system does not tell (it is in Linux's /proc)."""
+    try:
+        tasks = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
+    except OSError:
+        return None
+    return sum(int(task.split()[1]) for task in tasks) / 1e9 if tasks else None
+
+
+def _refitted(
+    machine: Machine, case: Case, cases: Sequence[Case], measured: Sequence[Measured]
+) -> Machine:
+    samples = [
+        sample
+        for other, one in zip(cases, measured, strict=True)
+        if (other.load, other.seed) == (case.load, case.seed)
+        for sample in one.samples
+    ]
+    told = f"{len(samples)} steps of the compared runs"
+    return replace(machine, step_cost=fit(samples, name=machine.step_cost.name, source=told))
+
+
+def _simulated(case: Case, machine: Machine) -> Report:
+    """On this machine; the programs stay those of the machine that they were scaled to."""
+    case = replace(case, setting=replace(case.setting, machine=machine))
+    offered = case.setting.offer(rate_per_s=case.rate_per_s, seed=case.seed)
+    report = report_of(offered, case.replay(offered))
+    _say(f"simulated {_line(case, report)}")
+    return report
+
+
+def _line(case: Case, report: Report) -> str:
+    kept = " ".join(
+        "-" if share is None else f"{share:.2f}" for share in report.attainment.values()
+    )
+    counters, counts = report.counters, report.counts
+    return (
+        f"{case.policy.name} at {case.load:g}, seed {case.seed}:"
+        f" {report.token_goodput:.0f} tokens/s, {report.request_goodput:.2f} programs/s in time;"
+        f" throughput {report.throughput_tokens_s:.0f}; kept {kept}; {counts.dropped} dropped of"
+        f" {counts.arrived}; {counters.preemptions} preemptions; {counters.steps} steps"
+    )
+
+
+def _say(told: str) -> None:
+    print(told, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--workload", default="mixed")
+    parser.add_argument("--policy", action="append")
+    parser.add_argument("--loads", default="0.6,2.0")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--warmup-s", type=float, default=15.0)
+    parser.add_argument("--window-s", type=float, default=40.0)
+    parser.add_argument("--fit", choices=("calibration", "runs"), default="calibration")
+    parser.add_argument("--json", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

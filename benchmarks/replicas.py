@@ -1,0 +1,304 @@
+"""What N replicas keep of N times one replica's goodput, by router: simulated, not measured.
+
+    python benchmarks/replicas.py [--policy edf:batch=96] [--router power_of_k:k=4] [--json]
+
+Every replica runs the production scheduler class in virtual time, at the same load per replica.
+The single replica has the same policy and no choice. --slow 2 gives every second replica steps of
+twice the length, and counts it as half a replica.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from itertools import product
+from multiprocessing import get_context
+from statistics import fmean
+from typing import NamedTuple, TypeVar
+
+from serving.errors import InvalidEngineConfig
+from serving.policies.table import PolicySpec
+from serving.router.table import RouterSpec
+from serving.sim.driver import VirtualTime
+from serving.sim.fleet import FleetReplay, run_fleet
+from serving.sim.metrics import summarise
+from serving.sim.predictions import FutureErrors, LengthErrors
+from serving.sim.promises import Foresight
+from serving.sim.replica import Replica
+from serving.sim.step_cost import MACHINES, StepCost
+from serving.sim.workloads import WORKLOADS, generate
+
+MACHINE = MACHINES["a100-llama3-8b"]
+FULL_RATE_PER_S = 2.3
+"""Programs of the mixed workload that one replica drains in a second, first come first served."""
+
+ROUTERS = (
+    "round_robin",
+    "least_loaded",
+    "slos_serve",
+    "power_of_k:k=2",
+    "power_of_k:k=0",
+    "power_of_k:k=2,late=false",
+)
+WARM_UP = 1 / 6
+"""Of the window: programs that arrive in it load the replicas and do not count."""
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",
+}
+
+S = TypeVar("S", PolicySpec, RouterSpec)
+
+
+class Setting(NamedTuple):
+    """What all cells of one comparison share."""
+
+    workload: str
+    rate_per_s: float
+    window_s: float
+    follow_s: float
+    slots: int
+    slow: float
+
+
+class Cell(NamedTuple):
+    """One run; with one replica, what the others are compared with, any router is the same."""
+
+    policy: str
+    load: float
+    replicas: int
+    router: str
+    seed: int
+
+
+class Figures(NamedTuple):
+    """One run in numbers: goodput in tokens and programs a second, attainment by kind."""
+
+    token_goodput: float
+    request_goodput: float
+    latency: float
+    deadline: float
+    compound: float
+    busiest_share: float
+    demoted: float
+    withdrawn: float
+    schedule_ms_per_step: float
+
+
+class Row(NamedTuple):
+    """A router's cells, seeds averaged; ratios to as many single replicas."""
+
+    policy: str
+    load: float
+    replicas: int
+    router: str
+    token_ratio: float
+    request_ratio: float
+    figures: Figures
+
+
+def spec_of(kind: type[S], text: str) -> S:
+    """Read `name` or `name:key=value,...`; values as in JSON, or plain words.
+
+    Raises:
+        InvalidEngineConfig: what the spec does not take, or a parameter without a value.
+    """
+    name, _, rest = text.partition(":")
+    params: dict[str, bool | int | float | str] = {}
+    for each in filter(None, rest.split(",")):
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise InvalidEngineConfig("parameter", each, f"write {key}=VALUE")
+        try:
+            params[key] = json.loads(value)
+        except ValueError:
+            params[key] = value
+    return kind(name, params)
+
+
+def capacity(num_replicas: int, slow: float) -> float:
+    """How many replicas of full speed they amount to: every second one is slow."""
+    return (num_replicas + 1) // 2 + num_replicas // 2 / slow
+
+
+def slowed(cost: StepCost, factor: float) -> StepCost:
+    """Steps that take so many times as long."""
+    seconds = {name: getattr(cost, name) for name in cost.__slots__ if name.endswith("_s")}
+    return replace(cost, **{name: factor * value for name, value in seconds.items()})
+
+
+def simulate(setting: Setting, cell: Cell) -> Figures:
+    """Run one cell in virtual time."""
+    from serving.engine.replica import VirtualReplica  # imports vLLM
+    from serving.engine.virtual import VirtualConfig
+
+    config = VirtualConfig(
+        policy=spec_of(PolicySpec, cell.policy),
+        slots=setting.slots,
+        kv_blocks=MACHINE.kv_blocks,
+    )
+    replicas = []
+    for number in range(cell.replicas):
+        clock = VirtualTime()
+        cost = slowed(MACHINE.step_cost, setting.slow if number % 2 else 1.0)
+        replicas.append(Replica(f"{number:02d}", VirtualReplica(config, clock), clock, cost))
+    full_s = setting.rate_per_s * capacity(cell.replicas, setting.slow)
+    programs = generate(
+        setting.workload, rate_per_s=cell.load * full_s, window_s=setting.window_s, seed=cell.seed
+    )
+    until_s = setting.window_s + setting.follow_s
+    told = Foresight(lengths=LengthErrors(seed=cell.seed), futures=FutureErrors(seed=cell.seed))
+    router = spec_of(RouterSpec, cell.router if cell.replicas > 1 else ROUTERS[0]).build()
+    found = run_fleet(programs, replicas, router, foresight=told, until_s=until_s)
+    return _figures(setting, found)
+
+
+def _figures(setting: Setting, found: FleetReplay) -> Figures:
+    report = summarise(
+        found.replay.programs,
+        window_s=(WARM_UP * setting.window_s, setting.window_s),
+        observed_until_s=setting.window_s + setting.follow_s,
+        counters=found.replay.counters,
+    )
+    calls = list(found.calls.values())
+    kept = {kind: share or 0.0 for kind, share in report.attainment.items()}
+    return Figures(
+        token_goodput=report.token_goodput,
+        request_goodput=report.request_goodput,
+        latency=kept["latency"],
+        deadline=kept["deadline"],
+        compound=kept["compound"],
+        busiest_share=max(calls) / sum(calls),
+        demoted=found.demoted / sum(calls),
+        withdrawn=found.withdrawn / sum(calls),
+        schedule_ms_per_step=report.counters.schedule_ms_per_step or 0.0,
+    )
+
+
+def rows(results: Mapping[Cell, Figures], slow: float) -> list[Row]:
+    """Average the seeds and divide by as many single replicas."""
+    by_row: dict[Cell, list[Figures]] = {}
+    for cell, figures in results.items():
+        by_row.setdefault(cell._replace(seed=0), []).append(figures)
+    means = {cell: Figures(*map(fmean, zip(*each, strict=True))) for cell, each in by_row.items()}
+    singles = {(cell.policy, cell.load): each for cell, each in means.items() if cell.replicas == 1}
+    found = []
+    for cell, figures in means.items():
+        single = singles[cell.policy, cell.load]
+        times = capacity(cell.replicas, slow)
+        found.append(
+            Row(
+                *cell[:4],
+                _ratio(figures.token_goodput, times * single.token_goodput),
+                _ratio(figures.request_goodput, times * single.request_goodput),
+                figures,
+            )
+        )
+    return found
+
+
+def cells(arguments: argparse.Namespace) -> list[Cell]:
+    """All runs, the longest first; a single replica needs no router."""
+    found = []
+    several = [count for count in arguments.replicas if count > 1]
+    for policy, load in product(arguments.policy, arguments.loads):
+        found += [Cell(policy, load, 1, "none", seed) for seed in range(arguments.singles)]
+        for replicas, router, seed in product(several, arguments.router, range(arguments.seeds)):
+            found.append(Cell(policy, load, replicas, router, seed))
+    return sorted(found, key=lambda cell: -cell.replicas)
+
+
+def run(setting: Setting, todo: Sequence[Cell], jobs: int) -> dict[Cell, Figures]:
+    """Run all cells, spread over processes; tells on stderr how far it is."""
+    os.environ.update(ENVIRONMENT)
+    found = {}
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        under_way = {cell: pool.submit(simulate, setting, cell) for cell in todo}
+        for number, (cell, future) in enumerate(under_way.items(), start=1):
+            found[cell] = future.result()
+            print(f"{number}/{len(todo)} {' '.join(map(str, cell))}", file=sys.stderr)
+    return dict(sorted(found.items()))
+
+
+def table(found: Iterable[Row]) -> str:
+    """For people."""
+    lines = [
+        "simulated                                      tokens      requests    kept by kind    "
+        "busiest  demoted  withdrawn  ms",
+        "policy           load  N  router                /s   ratio  /s   ratio  lat  ddl  comp "
+        "share    calls    copies     a step",
+    ]
+    for row in found:
+        figures = row.figures
+        lines.append(
+            f"{row.policy:16} {row.load:4.2g} {row.replicas:2}  {row.router:26}"
+            f"{figures.token_goodput:8.0f} {row.token_ratio:5.2f}"
+            f" {figures.request_goodput:6.2f} {row.request_ratio:5.2f}"
+            f"  {figures.latency:4.2f} {figures.deadline:4.2f} {figures.compound:4.2f}"
+            f"  {figures.busiest_share:5.2f} {figures.demoted:7.2f} {figures.withdrawn:8.2f}"
+            f"  {figures.schedule_ms_per_step:6.2f}"
+        )
+    return "\n".join(lines)
+
+
+def _ratio(value: float, whole: float) -> float:
+    return value / whole if whole else 0.0
+
+
+def _numbers(read: Callable[[str], float]) -> Callable[[str], list[float]]:
+    return lambda text: [read(each) for each in text.split(",")]
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workload", choices=list(WORKLOADS), default="mixed")
+    parser.add_argument("--policy", action="append", help="name or name:key=value,...")
+    parser.add_argument("--router", action="append", help="likewise")
+    parser.add_argument("--loads", type=_numbers(float), default=[1.0])
+    parser.add_argument("--replicas", type=_numbers(int), default=[2, 4, 8])
+    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    parser.add_argument("--singles", type=int, default=6, help="seeds of the single replica")
+    parser.add_argument("--rate", type=float, default=FULL_RATE_PER_S, help="a replica, load 1")
+    parser.add_argument("--window", type=float, default=60.0, help="seconds of arrivals")
+    parser.add_argument("--follow", type=float, default=30.0, help="seconds after the last")
+    parser.add_argument("--slots", type=int, default=256)
+    parser.add_argument("--slow", type=float, default=1.0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    arguments.policy = arguments.policy or ["edf"]
+    arguments.router = arguments.router or list(ROUTERS)
+    return arguments
+
+
+def main() -> None:
+    """Simulate and print."""
+    arguments = _arguments()
+    setting = Setting(
+        workload=arguments.workload,
+        rate_per_s=arguments.rate,
+        window_s=arguments.window,
+        follow_s=arguments.follow,
+        slots=arguments.slots,
+        slow=arguments.slow,
+    )
+    found = rows(run(setting, cells(arguments), arguments.jobs), arguments.slow)
+    if arguments.json:
+        document = [{**row._asdict(), "figures": row.figures._asdict()} for row in found]
+        print(json.dumps({"simulated": True, "setting": setting._asdict(), "rows": document}))
+        return
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

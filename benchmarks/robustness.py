@@ -1,0 +1,240 @@
+"""Where calm could lose against fcfs: one-sided workloads, bursts, bad predictions, no promises.
+
+    python -m benchmarks.robustness [--policy calm --policy edf] [--condition burst] [--loads 1,2]
+        [--seeds 3] [--window-s 240] [--jobs 2] [--json]
+
+All in virtual time, with the production scheduler. Under each condition and load both goodputs
+must be at least 0.98 of those of fcfs. Where no request carries a promise, all programs must end,
+throughput be at least 0.98 and the mean time from end to end at most 1.02 of that of fcfs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from benchmarks.comparing import (
+    BASELINE,
+    FLOOR,
+    OURS,
+    Session,
+    exit_code,
+    loads,
+    options,
+    policies,
+    ratio,
+    session,
+    shown,
+    verdict,
+)
+from benchmarks.unpressed import Unpressed, all_finished, check, mean
+from serving.policies.table import PolicySpec
+from serving.sim.compare import Comparison, Plan, label_of
+from serving.sim.offer import Source
+from serving.sim.setting import Setting
+
+GOODPUTS = ("token_goodput", "request_goodput")
+THROUGHPUT, E2EL = "throughput_tokens_s", "mean_e2el_s"
+NO_TAGS = "no-tags"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What is unlike the mixed workload as it is; as `Setting` has them."""
+
+    workload: str = "mixed"
+    arrivals: str | None = None
+    slo_scale: float = 1.0
+    length_bias: float = 1.0
+
+    def setting(self, *, window_s: float, warmup_s: float) -> Setting:
+        """Raises InvalidWorkload where a value is out of range."""
+        return Setting(
+            source=Source.generator(self.workload),
+            arrivals=self.arrivals,
+            slo_scale=self.slo_scale,
+            length_bias=self.length_bias,
+            window_s=window_s,
+            warmup_s=warmup_s,
+        )
+
+
+CONDITIONS: Mapping[str, Condition] = MappingProxyType(
+    {
+        "mixed": Condition(),
+        "latency": Condition(workload="latency"),
+        "deadline": Condition(workload="deadline"),
+        "compound": Condition(workload="compound"),
+        "burst": Condition(arrivals="burst"),
+        "slo-x0.5": Condition(slo_scale=0.5),
+        "slo-x2": Condition(slo_scale=2.0),
+        "lengths-x2": Condition(length_bias=2.0),
+        "lengths-x0.5": Condition(length_bias=0.5),
+        NO_TAGS: Condition(),
+    }
+)
+"""By name; the last one's programs carry no tag at all."""
+
+
+class Row(NamedTuple):
+    """One policy under one condition at one load, averaged over the seeds.
+
+    Attributes:
+        values: by measure, simulated: goodputs a second, or throughput and seconds.
+        ratios: the same by measure, to fcfs; None where fcfs has none.
+        is_ok: whether it is no worse than fcfs; None for fcfs itself.
+    """
+
+    condition: str
+    load: float
+    policy: str
+    values: Mapping[str, float]
+    ratios: Mapping[str, float | None]
+    is_ok: bool | None
+
+
+def goodput_rows(condition: str, found: Comparison) -> Iterator[Row]:
+    """Both goodputs of every policy, and the verdict."""
+    for load in found.plan.loads:
+        means = {
+            label_of(policy): [
+                fmean(each) for each in zip(*found.goodputs(label_of(policy), load), strict=True)
+            ]
+            for policy in found.plan.policies
+        }
+        for policy, values in means.items():
+            pairs = list(zip(values, means[BASELINE], strict=True))
+            yield Row(
+                condition,
+                load,
+                policy,
+                dict(zip(GOODPUTS, values, strict=True)),
+                dict(zip(GOODPUTS, [ratio(*pair) for pair in pairs], strict=True)),
+                None
+                if policy == BASELINE
+                else all(value >= FLOOR * baseline for value, baseline in pairs),
+            )
+
+
+def untagged_rows(load: float, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
+    """The same without tags, from each policy's results of `Unpressed`, one a seed."""
+    first = {name: mean(found[BASELINE], name) for name in (THROUGHPUT, E2EL)}
+    for policy, documents in found.items():
+        values = {name: mean(documents, name) for name in first}
+        is_ok = (
+            all_finished(documents)
+            and values[THROUGHPUT] >= FLOOR * first[THROUGHPUT]
+            and values[E2EL] <= (2.0 - FLOOR) * first[E2EL]
+        )
+        yield Row(
+            NO_TAGS,
+            load,
+            policy,
+            values,
+            {name: ratio(value, first[name]) for name, value in values.items()},
+            None if policy == BASELINE else is_ok,
+        )
+
+
+def table(rows: Sequence[Row]) -> str:
+    """For people: conditions with promises, then those without, then the verdict."""
+    promised = [row for row in rows if row.condition != NO_TAGS]
+    without = [row for row in rows if row.condition == NO_TAGS]
+    lines = []
+    if promised:
+        lines += ["simulated goodput: what met its SLO, a second; x: to fcfs"]
+        lines += _lines(promised, ("tokens/s", "requests/s"))
+    if without:
+        lines += ["simulated, no request carries a tag; x: to fcfs"]
+        lines += _lines(without, ("tokens/s", "mean E2EL s"))
+    for policy in dict.fromkeys(row.policy for row in rows if row.is_ok is not None):
+        judged = [row for row in rows if row.policy == policy]
+        missed = [f"{row.condition} at {row.load:g}x" for row in judged if not row.is_ok]
+        told = f"{policy}: {len(judged) - len(missed)} of {len(judged)} ok"
+        lines.append(f"{told}; MISS: {', '.join(missed)}" if missed else told)
+    return "\n".join(lines)
+
+
+def _lines(rows: Sequence[Row], titles: tuple[str, str]) -> Iterator[str]:
+    width = max(16, *(len(row.policy) for row in rows))
+    heads = "".join(f"{title:>13} {'x':>6}" for title in titles)
+    yield f"{'condition':14}{'load':>5}  {'policy':{width}}{heads}"
+    for row in rows:
+        cells = "".join(
+            f"{row.values[name]:13,.2f} {shown(row.ratios[name]):>6}" for name in row.values
+        )
+        told = f"{row.condition:14}{row.load:5g}  {row.policy:{width}}{cells}"
+        yield f"{told}  {verdict(row.is_ok)}".rstrip()
+
+
+def measured(arguments: argparse.Namespace, running: Session) -> Iterator[Row]:
+    """Every condition that was asked for."""
+    specs = policies(arguments.policy or [OURS])
+    for name in dict.fromkeys(arguments.condition or CONDITIONS):
+        setting = CONDITIONS[name].setting(window_s=arguments.window_s, warmup_s=arguments.warmup_s)
+        plan = Plan(
+            setting=setting,
+            policies=specs,
+            loads=loads(arguments),
+            num_seeds=arguments.seeds,
+            with_bound=False,
+        )
+        if name == NO_TAGS:
+            yield from _without_tags(plan, running)
+        else:
+            yield from goodput_rows(name, running.compared(name, plan))
+
+
+def _without_tags(plan: Plan, running: Session) -> Iterator[Row]:
+    capacity = running.capacity(plan.setting)
+
+    def task(load: float, policy: PolicySpec, seed: int) -> Unpressed:
+        return Unpressed(
+            setting=plan.setting,
+            policy=policy,
+            rate_per_s=load * capacity,
+            seed=seed,
+            is_tagged=False,
+        )
+
+    seeds = range(plan.num_seeds)
+    for load in plan.loads:
+        tasks = [task(load, policy, seed) for policy in plan.policies for seed in seeds]
+        results = iter(running.run(f"{NO_TAGS} at {load:g}x", tasks, check))
+        found = {label_of(policy): [next(results) for _ in seeds] for policy in plan.policies}
+        yield from untagged_rows(load, found)
+
+
+def simulate(arguments: argparse.Namespace) -> None:
+    """Simulate and print."""
+    with session(arguments.jobs) as running:
+        rows = list(measured(arguments, running))
+    if arguments.json:
+        document = {
+            "simulated": True,
+            "window_s": arguments.window_s,
+            "seeds": arguments.seeds,
+            "rows": [row._asdict() for row in rows],
+        }
+        print(json.dumps(document))
+    else:
+        print(table(rows))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Simulate and print; the exit code."""
+    parser = options(__doc__ or "", loads="1.0,2.0")
+    parser.add_argument("--policy", action="append", help="beside fcfs; repeatable; default: calm")
+    parser.add_argument("--condition", action="append", choices=CONDITIONS, help="default: all")
+    return exit_code(partial(simulate, parser.parse_args(given)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""`orchestrate bench`: policies side by side on the same programs, simulated or measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cli import bench_options, options
+
+if TYPE_CHECKING:
+    from serving.sim.compare import Comparison
+
+EPILOG = (
+    "Example: orchestrate bench mixed --policy fcfs --policy edf --loads 0.7,1.5 --seeds 3\n\n"
+    "A policy's parameters: orchestrate bench --policy fcfs --policy 'fcfs:batch=96'\n\n"
+    "A trace: orchestrate bench --trace requests.csv --arrivals burst --json\n\n"
+    "A picture: orchestrate bench --loads 0.7,1,1.5,2 --plot goodput.png\n\n"
+    "Simulated results are kept in the cache folder (ORCHESTRATE_CACHE), and not computed again "
+    "as long as the code is the same: an interrupted comparison goes on where it was."
+)
+
+_NARROWEST = 60
+
+
+def bench(
+    workload: bench_options.Workload = None,
+    policy: bench_options.Policies = None,
+    loads: bench_options.Loads = "0.7,1.0,1.5,2.0",
+    seeds: bench_options.Seeds = 1,
+    window_s: bench_options.WindowS = 240.0,
+    warmup_s: bench_options.WarmupS = 60.0,
+    engine: bench_options.Engine = "sim",
+    trace: bench_options.Trace = None,
+    arrivals: bench_options.Arrivals = None,
+    slo_scale: bench_options.SloScale = 1.0,
+    predictions: bench_options.Predictions = "learned",
+    length_bias: bench_options.LengthBias = 1.0,
+    machine: bench_options.Machine = None,
+    slots: bench_options.Slots = 256,
+    step_tokens: bench_options.StepTokens = None,
+    jobs: bench_options.Jobs = None,
+    bound: bench_options.Bound = True,
+    plot: bench_options.Plot = None,
+    no_cache: bench_options.NoCache = False,
+    json: options.Json = False,
+) -> None:
+    """Compare scheduling policies by goodput, on the production scheduler in virtual time."""
+    from cli import bench_request
+    from cli.bench_session import compared
+    from serving.sim.compare import Plan
+    from serving.sim.setting import Setting
+
+    bench_request.check_plot(plot)
+    live = bench_request.live_of(engine, slots=slots, step_tokens=step_tokens)
+    plan = Plan(
+        setting=Setting(
+            source=bench_request.source_of(workload, trace),
+            machine=bench_request.machine_of(machine, live=live is not None),
+            window_s=window_s,
+            warmup_s=warmup_s,
+            arrivals=bench_request.arrivals_of(arrivals),
+            slo_scale=slo_scale,
+            predictions=predictions,
+            length_bias=length_bias,
+            slots=slots,
+            step_tokens=step_tokens or 2048,
+        ),
+        policies=bench_request.policies_of(policy or []),
+        loads=bench_request.loads_of(loads),
+        num_seeds=seeds,
+        with_bound=bound,
+        live=live,
+    )
+    comparison = compared(plan, jobs=jobs, use_cache=not no_cache)
+    if plot is not None:
+        from serving.sim.chart import draw
+
+        draw(comparison, plot)
+    if json:
+        from cli.bench_report import document_of
+        from cli.output import print_json
+        from serving.sim.cache import code_version
+
+        print_json(document_of(comparison, code=code_version()))
+    else:
+        _print(comparison)
+
+
+def _print(comparison: Comparison) -> None:
+    from rich.text import Text
+
+    from cli.bench_report import goodput_table, latency_table, legend, title
+    from cli.output import is_plain_ascii, print_line, results, width_of
+
+    console = results()
+    width, ascii_only = width_of(console, narrowest=_NARROWEST), is_plain_ascii(console)
+    first, *others = title(comparison)
+    print_line(console, Text(first, style="bold"))
+    for line in others:
+        print_line(console, Text(line, style="dim"))
+    for load in comparison.plan.loads:
+        rate = load * comparison.capacity_programs_s
+        console.print()
+        print_line(console, Text(f"load {load:g}x, {rate:.2f} programs/s", style="bold"))
+        for table in (goodput_table, latency_table):
+            drawn = table(comparison, load, width=width, ascii_only=ascii_only)
+            console.print(drawn, width=width)
+    console.print()
+    for line in legend(comparison, ascii_only=ascii_only):
+        print_line(console, Text(line, style="dim"))

@@ -1,0 +1,117 @@
+"""What `orchestrate bench` was asked for -> what is compared; bad input is refused by name."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from cli.errors import BadInput
+from serving.policies.table import DEFAULT_POLICY, Parameter, PolicySpec
+from serving.sim.live_scale import LiveSettings
+from serving.sim.offer import Source
+from serving.sim.step_cost import MACHINES, Machine
+
+DEFAULT_WORKLOAD = "mixed"
+DEFAULT_MACHINE = "a100-llama3-8b"
+ENGINES = ("sim", "vllm")
+PICTURES = (".png", ".svg", ".pdf")
+_ARRIVALS = {"gamma": "bursty"}  # by the distribution of its gaps, or by what it looks like
+
+
+def source_of(workload: str | None, trace: Path | None) -> Source:
+    """Where programs come from.
+
+    Raises:
+        BadInput: both are given.
+        InvalidWorkload, TraceMissing, BadTrace: there is no such thing.
+    """
+    if trace is None:
+        return Source.generator(workload or DEFAULT_WORKLOAD)
+    if workload is not None:
+        raise BadInput(f"programs come from {workload} or from {trace}: leave one out")
+    return Source.file(trace)
+
+
+def policies_of(written: Sequence[str]) -> tuple[PolicySpec, ...]:
+    """Policies as the command line has them; raises BadInput, InvalidEngineConfig."""
+    named = list(written) or list(dict.fromkeys(["fcfs", DEFAULT_POLICY]))
+    return tuple(map(policy_of, named))
+
+
+def policy_of(written: str) -> PolicySpec:
+    """`name`, or `name:key=value,key=value`.
+
+    Raises:
+        BadInput: it is not written so.
+        InvalidEngineConfig: no such policy, or it takes no such parameter or value.
+    """
+    name, colon, rest = written.partition(":")
+    params: dict[str, Parameter] = {}
+    for part in rest.split(",") if colon else ():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value) or key in params:
+            told = "write NAME:KEY=VALUE,KEY=VALUE with each key once"
+            raise BadInput(f"--policy {written!r}: {told}")
+        params[key] = _value(value)
+    return PolicySpec(name.strip(), params)
+
+
+def _value(written: str) -> Parameter:
+    if written in ("true", "false"):
+        return written == "true"
+    for kind in (int, float):
+        try:
+            return kind(written)
+        except ValueError:
+            continue
+    return written
+
+
+def loads_of(written: str) -> tuple[float, ...]:
+    """Loads as the command line has them, ascending; raises BadInput where one is no number."""
+    try:
+        return tuple(sorted(float(part) for part in written.split(",") if part.strip()))
+    except ValueError:
+        told = "write numbers with commas between, such as 0.7,1.5"
+        raise BadInput(f"--loads {written!r}: {told}") from None
+
+
+def arrivals_of(written: str | None) -> str | None:
+    """The name by which the simulator knows an arrival process; unknown ones pass."""
+    return None if written is None else _ARRIVALS.get(written, written)
+
+
+def machine_of(name: str | None, *, live: bool) -> Machine:
+    """A machine by its name; raises BadInput where there is none, or none is to be simulated."""
+    if live and name is not None:
+        raise BadInput("--machine names a simulated machine, and --engine vllm measures its own")
+    if (name or DEFAULT_MACHINE) not in MACHINES:
+        raise BadInput(f"no machine {name!r}; known: {', '.join(MACHINES)}")
+    return MACHINES[name or DEFAULT_MACHINE]
+
+
+def live_of(engine: str, *, slots: int, step_tokens: int | None) -> LiveSettings | None:
+    """How the real engine is set up; None: it is not used. Raises BadInput, InvalidWorkload."""
+    if engine not in ENGINES:
+        raise BadInput(f"no engine {engine!r}; known: {', '.join(ENGINES)}")
+    if engine == "sim":
+        return None
+    if step_tokens is None:
+        return LiveSettings(slots=slots)
+    return LiveSettings(slots=slots, step_tokens=step_tokens)
+
+
+def check_plot(path: Path | None) -> None:
+    """See that a picture can be written, before anything is computed; raises BadInput."""
+    if path is None:
+        return
+    if path.suffix.lower() not in PICTURES:
+        raise BadInput(f"--plot {path}: its name must end with one of {', '.join(PICTURES)}")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        told = "give it a folder that exists and that you may write to"
+        raise BadInput(f"--plot {path}: {reason}; {told}") from error

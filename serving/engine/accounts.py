@@ -1,0 +1,101 @@
+"""Tokens computed for each program and each user, by number, for as long as they may come back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from serving.requests import Floats, Ints
+
+FORGET_AFTER_S = 600.0
+"""A program or user without a request for this long is new when it comes again."""
+
+FAIR_MEMORY_S = 60.0
+"""What a user was served this long ago counts 1/e of what it is served now. Without this, whoever
+came to an engine that has served others for hours could flood it until it had caught up."""
+
+_MOST_GROWTH = 200.0  # exp of it is far from overflow
+_PRUNE_ABOVE = 4096
+_ROOM = 64
+
+
+class Accounts:
+    """A running sum a name; numbers are given again once their name is forgotten.
+
+    A name that is new, or comes back after a pause, begins no lower than the least of those that
+    are present: absence saves up no claim. Source of the lift: Sheng et al. (2024), Fairness in
+    serving large language models, section 4 (virtual token counter).
+    """
+
+    def __init__(self, *, lifted: bool = False, memory_s: float = math.inf) -> None:
+        self._lifted = lifted
+        self._memory_s = memory_s
+        self._origin_s = 0.0  # when a token was entered as one; later ones as more
+        self._number: dict[str, int] = {}
+        self._name: dict[int, str] = {}
+        self._open: dict[int, int] = {}
+        self._closed_s: dict[int, float] = {}
+        self._spare: list[int] = []
+        self._tokens = np.zeros(_ROOM)
+
+    def knows(self, name: str) -> bool:
+        """Whether the name was here before, and is not forgotten."""
+        return name in self._number
+
+    def open(self, name: str, now_s: float) -> int:
+        """A request of this name begins: the name's number."""
+        number = self._number.get(name)
+        if number is None:
+            number = self._new(name, now_s)
+        if self._lifted and number not in self._open and self._open:
+            least = self._tokens[list(self._open)].min()
+            self._tokens[number] = max(self._tokens[number], least)
+        self._open[number] = self._open.get(number, 0) + 1
+        self._closed_s.pop(number, None)
+        return number
+
+    def close(self, number: int, now_s: float) -> None:
+        """A request of this number ended."""
+        self._open[number] -= 1
+        if not self._open[number]:
+            del self._open[number]
+            self._closed_s[number] = now_s
+
+    def add(self, numbers: Ints, tokens: Floats, now_s: float) -> None:
+        """So many tokens were computed for each; a number may come several times."""
+        growth = self._growth(now_s)
+        np.add.at(self._tokens, numbers, tokens * growth)
+
+    def tokens(self, numbers: Ints, now_s: float) -> Floats:
+        """Tokens computed so far for each; older ones count less where memory ends."""
+        growth = self._growth(now_s)
+        return self._tokens[numbers] / growth
+
+    def _growth(self, now_s: float) -> float:
+        """What a token of now counts in the sums, which are scaled down before they overflow."""
+        growth = (now_s - self._origin_s) / self._memory_s
+        if growth > _MOST_GROWTH:
+            self._tokens *= math.exp(-growth)
+            self._origin_s, growth = now_s, 0.0
+        return math.exp(growth)
+
+    def _new(self, name: str, now_s: float) -> int:
+        if not self._spare and len(self._number) >= _PRUNE_ABOVE:
+            self._prune(now_s)
+        number = self._spare.pop() if self._spare else len(self._number)
+        if number == len(self._tokens):
+            self._tokens = np.concatenate([self._tokens, np.zeros(number)])
+        self._tokens[number] = 0.0
+        self._number[name] = number
+        self._name[number] = name
+        return number
+
+    def _prune(self, now_s: float) -> None:
+        """Names close in time order, so that the first that is young ends the search."""
+        for number, closed_s in list(self._closed_s.items()):
+            if now_s - closed_s < FORGET_AFTER_S:
+                break
+            del self._closed_s[number]
+            del self._number[self._name.pop(number)]
+            self._spare.append(number)

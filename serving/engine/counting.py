@@ -1,0 +1,73 @@
+"""The production scheduler, with the counters that a comparison of policies reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from serving.engine.scheduler import SloAsyncScheduler, SloScheduler, SloSchedulerMixin
+from serving.sim.metrics import EngineCounters
+from serving.sim.step_cost import StepSample
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+
+class CountingMixin(SloSchedulerMixin):
+    """Counts steps, the time that planning them takes, and what is computed twice."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.count_anew()
+
+    def count_anew(self) -> None:
+        """Forget what was counted so far."""
+        self._num_steps = 0
+        self._schedule_s = 0.0
+        self._preemptions = 0
+        self._recomputed_tokens = 0
+        self._lost_tokens: dict[str, int] = {}  # computed before a preemption, by request id
+        self._steps_before = self.tracker.snapshot().steps
+
+    def counted(self) -> EngineCounters:
+        """What was counted since then."""
+        per_step_ms = 1e3 * self._schedule_s / self._num_steps if self._num_steps else None
+        return EngineCounters(
+            preemptions=self._preemptions,
+            recomputed_tokens=self._recomputed_tokens,
+            steps=self._num_steps,
+            schedule_ms_per_step=per_step_ms,
+        )
+
+    def samples(self) -> Sequence[StepSample]:
+        """The latest measured steps since then."""
+        num_steps = self.tracker.snapshot().steps - self._steps_before
+        return self.tracker.samples()[-num_steps:] if num_steps else ()
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """As in production; who begins again after a preemption is counted then."""
+        began_s = time.perf_counter()
+        output = super().schedule(throttle_prefills)
+        self._schedule_s += time.perf_counter() - began_s
+        self._num_steps += 1
+        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
+            tokens = output.num_scheduled_tokens[request_id]
+            kept = self.requests[request_id].num_computed_tokens - tokens
+            self._preemptions += 1
+            self._recomputed_tokens += max(self._lost_tokens.pop(request_id, 0) - kept, 0)
+        return output
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        lost = self._lost_tokens.get(request.request_id, 0)
+        self._lost_tokens[request.request_id] = max(lost, request.num_computed_tokens)
+        super()._preempt_request(request, *args, **kwargs)
+
+
+class CountingScheduler(CountingMixin, SloScheduler):
+    """For platforms without asynchronous scheduling."""
+
+
+class CountingAsyncScheduler(CountingMixin, SloAsyncScheduler):
+    """For GPUs."""

@@ -1,0 +1,176 @@
+"""What each program still needs from the machine, and what it is worth: the measure of calm.
+
+A program is all calls of a run, or a single call. Its cost comes from the measured step model,
+its lengths from the sketches that its calls carry, its later stages from the learned future.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from serving.policies.urgency import Standing
+from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Ints, Requests
+from serving.slo import FutureWork
+from serving.view import StepModel, StepView
+
+LEAST_S = 1e-6
+"""No program needs less than this, whatever the model says of a machine not yet measured."""
+
+LATER_CONTEXT_TOKENS = 1000
+"""Context of a decode in a later stage, of which only totals are foretold."""
+
+SHARE_IN_TIME = 0.9
+"""A stream keeps its promise as a whole while this share of its tokens is in time."""
+
+_PREFILL, _DECODE, _TOOLS = map(
+    FutureWork._fields.index, ("prefill_tokens", "decode_tokens", "tool_s")
+)
+
+
+class Calls(NamedTuple):
+    """What each request still has before it, (n,) each."""
+
+    unread: Ints  # tokens to prefill, those of a lost cache too
+    tokens: Floats  # output to come
+    context: Floats  # tokens in its cache while it decodes, on average
+
+
+class Programs(NamedTuple):
+    """One row for each program, m in all.
+
+    Attributes:
+        of: (n,) the program of each request.
+        first: (m,) the place of one of its requests.
+        prefill, decode: tokens that it still wants, and `contexts`: of its decodes, added up.
+        serial: decodes of it that come one after the other.
+        fixed_s: seconds on its critical path that are no decodes: prompts and tools.
+        tokens: goodput that it earns if it ends in time.
+        kept: whether it can still count as a whole.
+    """
+
+    of: Ints
+    first: Ints
+    prefill: Floats
+    decode: Floats
+    contexts: Floats
+    serial: Floats
+    fixed_s: Floats
+    tokens: Floats
+    kept: Flags
+
+    def need_s(self, model: StepModel, sequences: float) -> Floats:
+        """Seconds of the machine until each one's end, so many decodes sharing a step."""
+        decode_s = model.base_s / sequences + model.token_s + model.sequence_s
+        seconds = self.prefill * model.token_s + self.decode * decode_s
+        return np.maximum(seconds + self.contexts * model.context_s, LEAST_S)
+
+    def alone_s(self, step_s: float) -> Floats:
+        """Seconds until each one's end if every step takes this long and nothing waits."""
+        return self.fixed_s + self.serial * step_s
+
+    def worth(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
+        """Half for its tokens, in the unit of the mean program, half for being a kept promise."""
+        value = token_share * self.tokens / mean_tokens + (1 - token_share) * self.kept
+        promised = requests.kind[self.first] != BEST_EFFORT
+        return np.where(promised, value * requests.weight[self.first], 0.0)
+
+
+def calls_of(requests: Requests, level: float) -> Calls:
+    """What each request still has before it, its length taken at this quantile."""
+    tokens = requests.remaining_tokens(level)
+    behind = requests.prompt_tokens + requests.output_tokens
+    unread = np.maximum(behind - requests.computed_tokens - 1, 0)
+    return Calls(unread, tokens, behind + tokens / 2)
+
+
+def present_programs(view: StepView, calls: Calls) -> Programs:
+    """The programs whose calls are in the view, with their learned futures."""
+    requests = view.requests
+    _, first, of = np.unique(requests.program, return_index=True, return_inverse=True)
+    count = len(first)
+    future = np.fmax(requests.future.take(first, axis=0), 0.0)  # NaN gives way
+    at_once = requests.stage_calls[first]
+    most_unread = _largest(of, count, calls.unread)
+    unread_prompts = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)
+    to_come = np.bincount(of, unread_prompts + calls.tokens, count)
+    whole = requests.program_tokens[first] + to_come + future[:, _PREFILL] + future[:, _DECODE]
+    later_contexts = future[:, _DECODE] * LATER_CONTEXT_TOKENS
+    late = _late_tokens(view) > (1 - SHARE_IN_TIME) * (requests.output_tokens + calls.tokens)
+    streams = requests.kind[first] == LATENCY
+    return Programs(
+        of=of,
+        first=first,
+        prefill=np.bincount(of, calls.unread, count) + future[:, _PREFILL],
+        decode=np.bincount(of, calls.tokens, count) + future[:, _DECODE],
+        contexts=np.bincount(of, calls.tokens * calls.context, count) + later_contexts,
+        serial=serial_tokens(requests, of, first, calls.tokens),
+        fixed_s=(most_unread + future[:, _PREFILL] / at_once) * view.model.token_s
+        + future[:, _TOOLS],
+        tokens=np.where(streams, calls.tokens[first], whole),
+        kept=~(streams & late[first]),
+    )
+
+
+def serial_tokens(requests: Requests, of: Ints, first: Ints, tokens: Floats) -> Floats:
+    """Decodes of each program that come one after the other: (m,).
+
+    Args:
+        of, first: as in Programs.
+        tokens: of each call, to come.
+    """
+    later = np.fmax(requests.future[first, _DECODE], 0.0) / requests.stage_calls[first]
+    serial: Floats = _largest(of, len(first), tokens) + later
+    return serial
+
+
+def arrived_programs(view: StepView, level: float) -> Programs:
+    """The programs that arrived lately, as they were then: each by its first call."""
+    requests = view.arrivals
+    calls = calls_of(requests, level)
+    future = np.fmax(requests.future, 0.0)
+    at_once = requests.stage_calls
+    rows = np.arange(len(requests))
+    prefill = requests.prompt_tokens * at_once + future[:, _PREFILL]
+    decode = calls.tokens * at_once + future[:, _DECODE]
+    later_contexts = future[:, _DECODE] * LATER_CONTEXT_TOKENS
+    return Programs(
+        of=rows,
+        first=rows,
+        prefill=prefill,
+        decode=decode,
+        contexts=calls.tokens * calls.context * at_once + later_contexts,
+        serial=calls.tokens + future[:, _DECODE] / at_once,
+        fixed_s=prefill / at_once * view.model.token_s + future[:, _TOOLS],
+        tokens=np.where(requests.kind == LATENCY, calls.tokens, prefill + decode),
+        kept=np.ones(len(rows), dtype=bool),
+    )
+
+
+def ends_s(requests: Requests, programs: Programs) -> Floats:
+    """When each program must end; infinity for a stream, which counts token by token."""
+    final_s = np.where(requests.kind == LATENCY, np.inf, requests.final_s)
+    return final_s[programs.first]
+
+
+def expired(programs: Programs, standing: Ints) -> Flags:
+    """Which programs have a call that can earn nothing any more: (m,)."""
+    late = np.zeros(len(programs.first), dtype=bool)
+    late[programs.of[standing > Standing.FEASIBLE]] = True
+    return late
+
+
+def _largest(of: Ints, count: int, values: Floats | Ints) -> Floats:
+    """The largest value among each program's calls, at least 0."""
+    largest = np.zeros(count)
+    np.maximum.at(largest, of, values.astype(np.float64))  # many times slower if it must convert
+    return largest
+
+
+def _late_tokens(view: StepView) -> Floats:
+    """Tokens of each stream that were due and have not come."""
+    requests = view.requests
+    since_s = view.now_s - requests.arrival_s - requests.ttft_s
+    due = np.floor(np.clip(since_s / requests.tbt_s, -1.0, 1e12)) + 1
+    return np.maximum(due - requests.output_tokens, 0.0)

@@ -1,0 +1,88 @@
+"""The routers by name, in a form that crosses processes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+
+from serving.errors import InvalidEngineConfig
+from serving.router.choose import (
+    Route,
+    Router,
+    least_loaded,
+    power_of_k,
+    round_robin,
+    slos_serve,
+)
+from serving.router.snapshot import HORIZONS_S, ReplicaSnapshot, RoutedRequest, Speed
+from serving.slo import Slo, SloKind
+
+ROUTERS: Mapping[str, Callable[..., Route]] = MappingProxyType(
+    {
+        "round_robin": round_robin,
+        "least_loaded": least_loaded,
+        "power_of_k": power_of_k,
+        "slos_serve": slos_serve,
+    }
+)
+"""Routers by name."""
+
+DEFAULT_ROUTER = "power_of_k"
+
+
+Parameter = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSpec:
+    """A router's name and parameters, JSON-safe.
+
+    Raises:
+        InvalidEngineConfig: an unknown router, or a parameter or value that it does not take.
+    """
+
+    name: str = DEFAULT_ROUTER
+    params: Mapping[str, Parameter] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.name not in ROUTERS:
+            raise InvalidEngineConfig("router", self.name, f"know {', '.join(ROUTERS)}")
+        parameters = inspect.signature(ROUTERS[self.name]).parameters.values()
+        accepted = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+        for name in self.params:
+            if name not in accepted:
+                told = f"takes {', '.join(accepted) or 'no parameter'}"
+                raise InvalidEngineConfig("router", f"{self.name}({name}=...)", told)
+        try:
+            self.build()(_TRIAL_REQUEST, (_TRIAL_REPLICA,))
+        except TypeError as error:
+            raise InvalidEngineConfig("router", self.to_json(), str(error)) from None
+
+    def build(self) -> Router:
+        """The router itself."""
+        return partial(ROUTERS[self.name], **self.params)
+
+    def to_json(self) -> dict[str, object]:
+        """Its name and parameters."""
+        return {"name": self.name, "params": dict(self.params)}
+
+
+_TRIAL_REQUEST = RoutedRequest("trial", 0, 1, 1, Slo(kind=SloKind.DEADLINE, deadline_s=1.0))
+_TRIAL_REPLICA = ReplicaSnapshot(
+    replica="trial",
+    speed=Speed(0.001, 0.001, 0.001),
+    slots=1,
+    num_running=0,
+    num_waiting=0,
+    running_tokens=0,
+    waiting_tokens=0,
+    work_s=0.0,
+    due_work_s=(0.0,) * len(HORIZONS_S),
+    kv_blocks=1,
+    free_kv_blocks=1,
+    promised_kv_blocks=0,
+    block_tokens=16,
+)

@@ -1,0 +1,255 @@
+"""What is offered to an engine at a load: warm-up, counted programs, and what keeps it busy after.
+
+Programs go on arriving after the measured window, as otherwise its last programs would have an
+emptying machine to themselves, until the fate of every counted program is decided.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from blake3 import blake3
+
+from serving.sim.arrivals import ARRIVALS
+from serving.sim.errors import BadTrace, InvalidWorkload, TraceMissing
+from serving.sim.programs import Program
+from serving.sim.trace_files import read_trace
+from serving.sim.traces import load_trace
+from serving.sim.workloads import WORKLOADS, generate
+from serving.slo import SloKind
+
+GOLDEN = 0.6180339887498949
+"""Multiples of it, modulo 1, lie evenly: seeds begin at places of a trace far from each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where programs come from: a generator by its name, or a trace file.
+
+    Attributes:
+        name: of the generator, or the trace file's without its suffix.
+        trace: the file; None: a generator.
+        digest: of the file's content; "" for a generator.
+    """
+
+    name: str
+    trace: Path | None = None
+    digest: str = ""
+
+    @classmethod
+    def generator(cls, name: str) -> Source:
+        """One of WORKLOADS; raises InvalidWorkload for any other name."""
+        if name not in WORKLOADS:
+            raise InvalidWorkload("workload", name, f"unknown; known: {', '.join(WORKLOADS)}")
+        return cls(name=name)
+
+    @classmethod
+    def file(cls, path: Path) -> Source:
+        """A trace file; raises TraceMissing or BadTrace as read_trace does."""
+        read_trace(path)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError as cause:
+            raise TraceMissing(str(path), f"cannot read it: {cause.strerror}") from cause
+        except OSError as cause:
+            raise BadTrace(str(path), f"cannot read it: {cause.strerror}") from cause
+        return cls(name=path.stem, trace=path.absolute(), digest=blake3(content).hexdigest())
+
+    def key(self) -> dict[str, Any]:
+        """What its programs depend on: JSON-safe, and the same wherever the file lies."""
+        return {"name": self.name, "digest": self.digest}
+
+
+class Offer(NamedTuple):
+    """A run's programs.
+
+    Attributes:
+        programs: by arrival.
+        window_s: (from, to): those that arrive within it count.
+        decided_s: by then every counted program kept its promise or broke it.
+        repeats: how often the trace had to be begun anew to have as many; 0 for a generator.
+    """
+
+    programs: tuple[Program, ...]
+    window_s: tuple[float, float]
+    decided_s: float
+    repeats: int = 0
+
+
+class _Trace(NamedTuple):
+    """A trace's programs in the order in which a seed takes them, without an end.
+
+    Attributes:
+        times_s: of each program; None where the file has none.
+        first: where the seed begins.
+    """
+
+    programs: tuple[Program, ...]
+    times_s: tuple[float, ...] | None
+    first: int
+
+
+def offer(
+    source: Source,
+    *,
+    rate_per_s: float,
+    seed: int,
+    warmup_s: float,
+    window_s: float,
+    arrivals: str | None = None,
+    slo_scale: float = 1.0,
+) -> Offer:
+    """Programs that arrive at a mean rate over the warm-up and the window, and then go on.
+
+    A trace's requests come in its own rhythm, its clock changed so that the rate is met over
+    warm-up and window; a seed begins somewhere in the file, and after its end it begins anew.
+    Workflows hold no times, and come as a Poisson process in a random order.
+
+    Args:
+        warmup_s: before the window; at least 0.
+        window_s: its length.
+        arrivals: one of ARRIVALS; None: a trace's own where it has them, else Poisson. After the
+            window, "burst" goes on as Poisson arrivals.
+    Raises:
+        InvalidWorkload: a value is out of range, or the trace's times have no rhythm.
+        TraceMissing, BadTrace: as read_trace.
+    """
+    if arrivals is not None and arrivals not in ARRIVALS:
+        raise InvalidWorkload("arrivals", arrivals, f"unknown; known: {', '.join(ARRIVALS)}")
+    counted_until_s = warmup_s + window_s
+    if source.trace is None:
+        head_s = _process(arrivals or "poisson", seed, rate_per_s, counted_until_s)
+
+        def drawn(times_s: Sequence[float]) -> tuple[Program, ...]:
+            return generate(
+                source.name,
+                rate_per_s=rate_per_s,
+                window_s=float("inf"),
+                seed=seed,
+                arrivals=times_s,
+                slo_scale=slo_scale,
+            )
+
+        num_known = 0
+    else:
+        trace = _read(source.trace, seed, slo_scale)
+        num_known = len(trace.programs)
+
+        def drawn(times_s: Sequence[float]) -> tuple[Program, ...]:
+            return _taken(trace, source.name, times_s)
+
+        if arrivals is None and trace.times_s is not None:
+            return _in_own_rhythm(trace, source.name, rate_per_s, (warmup_s, counted_until_s))
+        head_s = _process(arrivals or "poisson", seed, rate_per_s, counted_until_s)
+    decided_s = _decided_s(drawn(head_s), (warmup_s, counted_until_s))
+    after = "poisson" if arrivals in (None, "burst") else arrivals
+    tail_s = _process(after, seed, rate_per_s, decided_s - counted_until_s, b"after the window")
+    programs = drawn([*head_s, *(counted_until_s + time_s for time_s in tail_s)])
+    repeats = len(programs) // num_known if num_known else 0
+    return Offer(programs, (warmup_s, counted_until_s), decided_s, repeats)
+
+
+def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, ...]:
+    """Programs that all wait from the start on, and are promised nothing: none may be dropped."""
+    if source.trace is None:
+        times_s = [0.0] * num_programs
+        programs = generate(source.name, rate_per_s=1.0, window_s=1.0, seed=seed, arrivals=times_s)
+    else:
+        programs = _taken(_read(source.trace, seed, 1.0), source.name, [0.0] * num_programs)
+    return tuple(
+        replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None) for program in programs
+    )
+
+
+def fate_s(program: Program) -> float:
+    """When it is decided at the latest, absolute, whether a program keeps its promise.
+
+    A latency program's last token is due TTFT and as many TBT after its arrival as it has tokens
+    before; best effort is promised nothing.
+    """
+    if program.deadline_s is not None:
+        return program.arrival_s + program.deadline_s
+    if program.kind is SloKind.LATENCY:
+        return program.arrival_s + program.ttft_s + program.tbt_s * program.output_tokens
+    return program.arrival_s
+
+
+def _decided_s(programs: Sequence[Program], window_s: tuple[float, float]) -> float:
+    from_s, to_s = window_s
+    counted = [fate_s(program) for program in programs if from_s <= program.arrival_s < to_s]
+    return max([to_s, *counted])
+
+
+def _process(
+    name: str, seed: int, rate_per_s: float, window_s: float, which: bytes = b"arrivals"
+) -> list[float]:
+    if window_s == 0:
+        return []
+    rng = np.random.default_rng([seed, zlib.crc32(which)])
+    times: list[float] = ARRIVALS[name](rng, rate_per_s=rate_per_s, window_s=window_s).tolist()
+    return times
+
+
+def _read(path: Path, seed: int, slo_scale: float) -> _Trace:
+    found = read_trace(path)
+    if found.requests:
+        programs = load_trace(path, seed=seed, slo_scale=slo_scale)
+        first = int(seed * GOLDEN % 1.0 * len(programs))
+        return _Trace(programs, tuple(each.arrival_s for each in programs), first)
+    count = len(found.workflows)
+    # At one a second, so many seconds hold enough arrivals for each workflow to come once.
+    window_s = count + 10.0 * count**0.5 + 10.0
+    programs = load_trace(path, rate_per_s=1.0, window_s=window_s, seed=seed, slo_scale=slo_scale)
+    return _Trace(programs[:count], None, 0)
+
+
+def _taken(trace: _Trace, name: str, times_s: Sequence[float]) -> tuple[Program, ...]:
+    """The trace's programs in order, from the seed's first one on, at these times."""
+    count = len(trace.programs)
+    return tuple(
+        replace(
+            trace.programs[(trace.first + place) % count],
+            id=f"{name}-{place:06d}",
+            arrival_s=time_s,
+        )
+        for place, time_s in enumerate(times_s)
+    )
+
+
+def _in_own_rhythm(
+    trace: _Trace, name: str, rate_per_s: float, window_s: tuple[float, float]
+) -> Offer:
+    assert trace.times_s is not None, "only requests have times"
+    times_s, count = trace.times_s, len(trace.times_s)
+    span_s = times_s[-1] - times_s[0]
+    if span_s <= 0:
+        told = "the trace's requests all come at once: shape them with other arrivals"
+        raise InvalidWorkload("arrivals", f"{count} times", told)
+    lap_s = span_s * count / (count - 1)
+
+    def own_s(place: int) -> float:
+        laps, index = divmod(trace.first + place, count)
+        return times_s[index] + laps * lap_s - times_s[trace.first]
+
+    to_s = window_s[1]
+    num_head = max(round(rate_per_s * to_s), 1)
+    head_s = own_s(num_head)
+    if head_s <= 0:
+        told = f"{num_head} requests of the trace come at once: shape them with other arrivals"
+        raise InvalidWorkload("arrivals", f"{count} times", told)
+    scale = to_s / head_s
+
+    def until(end_s: float, most: int) -> list[float]:
+        scaled = (own_s(place) * scale for place in range(most))
+        return list(takewhile(lambda time_s: time_s < end_s, scaled))
+
+    decided_s = _decided_s(_taken(trace, name, until(to_s, num_head)), window_s)
+    most = num_head + count * (2 + int((decided_s - to_s) / (lap_s * scale)))
+    programs = _taken(trace, name, until(decided_s, most))
+    return Offer(programs, window_s, decided_s, len(programs) // count)

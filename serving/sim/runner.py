@@ -1,0 +1,144 @@
+"""Tasks of a comparison spread over processes; what was computed before is not again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from serving.sim import worker
+from serving.sim.cache import ResultCache, code_version
+from serving.sim.cases import Task
+from serving.sim.pool import WorkerPool
+
+
+class Done(NamedTuple):
+    """A task that is done.
+
+    Attributes:
+        place: of the task among those given.
+        took_s: real seconds; 0 where it was kept from before.
+    """
+
+    place: int
+    task: Task
+    result: dict[str, Any]
+    was_kept: bool
+    took_s: float
+
+
+class Computed(NamedTuple):
+    """A result, and the real seconds that it took."""
+
+    result: dict[str, Any]
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """What a worker does with a task: compute its result, and keep it at once.
+
+    Results are kept by the process that made them, so that whoever interrupts the owner loses
+    only what was under way, and only where it runs the code that the owner believes it runs.
+    """
+
+    cache: ResultCache | None
+    work: Callable[[Any], dict[str, Any]] = worker.work
+
+    def __call__(self, task: Task) -> Computed:
+        """Compute a task's result."""
+        began_s = time.perf_counter()
+        result = self.work(task)
+        took_s = time.perf_counter() - began_s
+        if self.cache is not None and self.cache.version == _loaded_version():
+            self.cache.put(key_of(task), result)
+        return Computed(result, took_s)
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs tasks; a context manager, so that no worker outlives it.
+
+    Args:
+        jobs: most processes at once.
+        cache: None: nothing is kept, and nothing kept is used.
+        work, prepare, ends_at_once: as WorkerPool takes them.
+    """
+
+    jobs: int = 1
+    cache: ResultCache | None = None
+    work: Callable[[Any], dict[str, Any]] = worker.work
+    prepare: Callable[[], None] = worker.prepare
+    ends_at_once: bool = True
+    _pool: WorkerPool[Task, Computed] = field(init=False)
+
+    def __post_init__(self) -> None:
+        computing = Computing(self.cache, self.work)
+        self._pool = WorkerPool(
+            computing, prepare=self.prepare, jobs=self.jobs, ends_at_once=self.ends_at_once
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes; work that comes later begins with new ones."""
+        self._pool.close()
+
+    def run(
+        self, tasks: Sequence[Task], check: Callable[[dict[str, Any]], object]
+    ) -> Iterator[Done]:
+        """Do all tasks; yields those kept from before first, then the others as they end.
+
+        Args:
+            check: raises KeyError, TypeError or ValueError for what cannot be a result.
+        """
+        left = []
+        for place, task in enumerate(tasks):
+            kept = self._kept(task, check)
+            if kept is None:
+                left.append(place)
+            else:
+                yield Done(place, task, kept, True, 0.0)
+        # The longest first, so that no process is alone with one in the end.
+        left.sort(key=lambda place: -tasks[place].weight)
+        for index, computed in self._pool.map([tasks[place] for place in left]):
+            place = left[index]
+            yield Done(place, tasks[place], computed.result, False, computed.took_s)
+
+    def _kept(self, task: Task, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
+        if self.cache is None:
+            return None
+        kept = self.cache.get(key_of(task))
+        if kept is not None:
+            try:
+                check(kept)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                self.cache.distrust(key_of(task), f"{type(error).__name__}: {error}")
+                return None
+        return kept
+
+
+def key_of(task: Task) -> dict[str, Any]:
+    """What tells a task's result from all others of the same code."""
+    return {"sort": task.sort, **task.key()}
+
+
+_LOADED: list[str] = []
+
+
+def _loaded_version() -> str:
+    """The version of the code that this process runs, as far as the files still tell."""
+    if not _LOADED:
+        _LOADED.append(code_version())
+    return _LOADED[0]

@@ -1,0 +1,136 @@
+"""What all runs of a comparison have in common: the programs' source, the machine, the window."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from serving.sim.arrivals import ARRIVALS
+from serving.sim.errors import InvalidWorkload
+from serving.sim.live_scale import LiveSettings, Scale, scaled, scaled_foresight, scaled_offer
+from serving.sim.offer import Offer, Source, backlog, offer
+from serving.sim.predictions import ORACLE_FUTURES, ORACLE_LENGTHS, FutureErrors, LengthErrors
+from serving.sim.programs import Program
+from serving.sim.promises import Foresight
+from serving.sim.step_cost import MACHINES, Machine
+
+LONGEST_WINDOW_S = 86_400.0
+DEFAULT_WINDOW_S = 240.0
+DEFAULT_WARMUP_S = 60.0
+PREDICTIONS = ("learned", "oracle", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A workload brought down to another machine than the one that its promises are made for."""
+
+    settings: LiveSettings
+    scale: Scale
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What all cases of a comparison have in common.
+
+    Attributes:
+        warmup_s, window_s: programs that arrive within the window, after the warm-up, count.
+        arrivals, slo_scale: as `offer` takes them.
+        predictions: what schedulers are told of the future: "learned" (with a stated error),
+            "oracle" (the truth) or "none".
+        length_bias: what multiplies every learned length; 1 for the others.
+        slots: most requests in the model runner at once.
+        step_tokens: most tokens of one step.
+        scaling: None: the machine is of the workload's own size.
+    Raises:
+        InvalidWorkload: a value is unknown or out of range.
+    """
+
+    source: Source
+    machine: Machine = MACHINES["a100-llama3-8b"]
+    window_s: float = DEFAULT_WINDOW_S
+    warmup_s: float = DEFAULT_WARMUP_S
+    arrivals: str | None = None
+    slo_scale: float = 1.0
+    predictions: str = "learned"
+    length_bias: float = 1.0
+    slots: int = 256
+    step_tokens: int = 2048
+    scaling: Scaling | None = None
+
+    def __post_init__(self) -> None:
+        if not 1.0 <= self.window_s <= LONGEST_WINDOW_S:
+            told = f"must lie within 1 and {LONGEST_WINDOW_S:g}"
+            raise InvalidWorkload("window_s", self.window_s, told)
+        if not 0.0 <= self.warmup_s <= LONGEST_WINDOW_S:
+            told = f"must lie within 0 and {LONGEST_WINDOW_S:g}"
+            raise InvalidWorkload("warmup_s", self.warmup_s, told)
+        if self.arrivals is not None and self.arrivals not in ARRIVALS:
+            told = f"unknown; known: {', '.join(ARRIVALS)}"
+            raise InvalidWorkload("arrivals", self.arrivals, told)
+        if not (math.isfinite(self.slo_scale) and self.slo_scale > 0):
+            raise InvalidWorkload("slo_scale", self.slo_scale, "must be a finite number above 0")
+        if self.predictions not in PREDICTIONS:
+            told = f"unknown; known: {', '.join(PREDICTIONS)}"
+            raise InvalidWorkload("predictions", self.predictions, told)
+        if self.length_bias != 1.0 and self.predictions != "learned":
+            told = f"predictions of kind {self.predictions} have no bias"
+            raise InvalidWorkload("length_bias", self.length_bias, told)
+        LengthErrors(bias=self.length_bias)
+        if not 1 <= self.slots <= self.step_tokens:
+            told = f"must lie within 1 and step_tokens ({self.step_tokens})"
+            raise InvalidWorkload("slots", self.slots, told)
+
+    def foresight(self, seed: int) -> Foresight:
+        """What schedulers are told; the errors of two seeds are independent."""
+        told = Foresight()
+        if self.predictions == "oracle":
+            told = Foresight(lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
+        elif self.predictions == "learned":
+            lengths = LengthErrors(bias=self.length_bias, seed=seed)
+            told = Foresight(lengths=lengths, futures=FutureErrors(seed=seed))
+        return told if self.scaling is None else scaled_foresight(told, self.scaling.scale)
+
+    def offer(self, *, rate_per_s: float, seed: int) -> Offer:
+        """The programs of one run. All times and rates are this machine's, scaled or not."""
+        faster = 1.0 if self.scaling is None else self.scaling.scale.whole
+        offered = offer(
+            self.source,
+            rate_per_s=rate_per_s * faster,
+            seed=seed,
+            warmup_s=self.warmup_s / faster,
+            window_s=self.window_s / faster,
+            arrivals=self.arrivals,
+            slo_scale=self.slo_scale,
+        )
+        if self.scaling is None:
+            return offered
+        most = self.scaling.settings.most_call_tokens
+        return scaled_offer(offered, self.scaling.scale, most_call_tokens=most)
+
+    def backlog(self, *, num_programs: int, seed: int) -> tuple[Program, ...]:
+        """Programs that all wait from the start on, and are promised nothing."""
+        programs = backlog(self.source, num_programs=num_programs, seed=seed)
+        if self.scaling is None:
+            return programs
+        most = self.scaling.settings.most_call_tokens
+        return scaled(programs, self.scaling.scale, most_call_tokens=most)
+
+    def machine_key(self) -> dict[str, Any]:
+        """The source and the machine: all that a capacity depends on."""
+        return {
+            "source": self.source.key(),
+            "machine": asdict(self.machine),
+            "slots": self.slots,
+            "step_tokens": self.step_tokens,
+            "scaling": None if self.scaling is None else asdict(self.scaling),
+        }
+
+    def key(self) -> dict[str, Any]:
+        """All of it; JSON-safe."""
+        return self.machine_key() | {
+            "window_s": self.window_s,
+            "warmup_s": self.warmup_s,
+            "arrivals": self.arrivals,
+            "slo_scale": self.slo_scale,
+        }

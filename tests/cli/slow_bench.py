@@ -1,0 +1,40 @@
+"""A comparison whose runs never end, for tests that interrupt it: as `orchestrate bench`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from cli import bench_session
+from cli.main import main
+from serving.sim.capacity import CapacityCase
+from serving.sim.cases import Task
+from serving.sim.runner import Runner
+
+
+def prepare() -> None:
+    """Nothing: no scheduler is needed."""
+
+
+def work(task: Task) -> dict[str, Any]:
+    """Measure capacities at once, and runs for ever, once the process is noted."""
+    if isinstance(task, CapacityCase):
+        return {"programs_s": 2.0}
+    (Path(sys.argv[1]) / str(os.getpid())).touch()
+    time.sleep(600)
+    return {}
+
+
+class SlowRunner(Runner):
+    """A runner with this work."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"work": work, "prepare": prepare})
+
+
+if __name__ == "__main__":
+    bench_session.Runner = SlowRunner  # type: ignore[misc]
+    main(["bench", "coder", "--policy", "fcfs", "--jobs", "2", "--no-bound"])

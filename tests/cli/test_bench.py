@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cli import bench_session
+from cli.bench_progress import remaining_s
+from cli.bench_request import loads_of, policy_of
+from cli.errors import BadInput
+from serving.sim.compare import Progress
+from tests.cli.cli_samples import exit_code
+from tests.unit.serving.bench_examples import CAPACITY, HereRunner
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "bench",
+    "coder",
+    "--policy",
+    "fcfs",
+    "--policy",
+    "edf",
+    "--loads",
+    "2,0.7",
+    "--seeds",
+    "2",
+)
+
+
+@pytest.fixture(autouse=True)
+def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No scheduler: results are made up, and all else is real."""
+    monkeypatch.setattr(bench_session, "Runner", HereRunner)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_the_tables_say_simulated_and_what_load_one_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*SMALL) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("coder, simulated in virtual time: 240 s after 60 s of warm-up, 2 s")
+    assert f"1.0x is {CAPACITY:.2f} programs/s: what fcfs drains, simulated" in lines
+    assert [line for line in lines if line.startswith("load ")] == [
+        "load 0.7x, 2.10 programs/s",
+        "load 2x, 6.00 programs/s",
+    ]
+    assert max(map(len, lines[:-5])) <= 100
+
+
+def test_ratios_are_of_means_to_fcfs_and_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*SMALL) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    heavy = lines[lines.index("load 2x, 6.00 programs/s") + 1 :]
+    assert heavy[:6] == [
+        "policy tokens/s ± ×fcfs bound reqs/s ± ×fcfs bound lat ddl cmp",  # noqa: RUF001
+        "fcfs 800 1 1.00 8% 8.00 0.01 1.00 8% 50% – 25%",  # noqa: RUF001
+        "edf 600 1 0.75 6% 6.00 0.01 0.75 6% 50% – 25%",  # noqa: RUF001
+        "upper bound 10,000 0 12.49 100% 100.00 0.00 12.49 100%",
+        "policy TTFT s TBT ms E2EL s tokens/s preempt recomp sched ms",
+        "fcfs 0.50/2.00 500/2,000 0.50/2.00 1,601 3 400 0.25",
+    ]
+
+
+def test_the_document_has_its_published_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*SMALL, "--json", "--window-s", "30") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["workload"], document["window_s"]) == ("coder", 30.0)
+    assert document["simulated"] is True
+    assert document["capacity_programs_s"] == pytest.approx(CAPACITY)
+    places = [(row["policy"], row["load"], row["seed"]) for row in document["rows"]]
+    assert places == [
+        (policy, load, seed) for policy in ("fcfs", "edf") for load in (0.7, 2.0) for seed in (0, 1)
+    ]
+    row = document["rows"][0]
+    assert row["attainment"].keys() == {"latency", "deadline", "compound"}
+    for name in ("ttft_s", "tbt_s", "e2el_s"):
+        assert {"p50", "p95"} <= row[name].keys()
+    for name in ("token_goodput", "request_goodput", "throughput_tokens_s", "preemptions"):
+        assert isinstance(row[name], int | float)
+    assert {"recomputed_tokens", "schedule_ms_per_step"} <= row.keys()
+    assert document["upper_bound"][3] == {
+        "load": 2.0,
+        "seed": 1,
+        "token_goodput": 10_000.0,
+        "request_goodput": 100.0,
+    }
+
+
+def test_the_same_command_prints_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for extra in ([], [], ["--no-cache"]):
+        assert exit_code(*SMALL, "--json", *extra) == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1] == told[2]
+
+
+def test_without_the_cache_nothing_is_kept(tmp_path: Path) -> None:
+    assert exit_code(*SMALL, "--no-cache") == 0
+    assert not (tmp_path / "cache" / "bench").exists()
+    assert exit_code(*SMALL) == 0
+    assert len(list((tmp_path / "cache" / "bench").iterdir())) == 3 + 4 + 8
+
+
+def test_a_trace_is_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hour.jsonl"
+    line = '{{"timestamp": {}, "input_length": 10, "output_length": 3}}\n'
+    path.write_text("".join(line.format(1000 * second) for second in range(20)))
+    assert exit_code("bench", "--trace", str(path), "--policy", "fcfs", "--loads", "1") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("hour, simulated")
+    assert "begun anew 2 times" in told
+    assert exit_code("bench", "--trace", str(path), "--policy", "fcfs", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["workload"], document["trace"]) == ("hour", "hour.jsonl")
+
+
+def test_a_picture_is_drawn(tmp_path: Path) -> None:
+    assert exit_code(*SMALL, "--plot", str(tmp_path / "goodput.png")) == 0
+    assert (tmp_path / "goodput.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*SMALL, "--engine", "vllm") == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("coder, measured on vLLM here")
+    assert "simulated" not in first
+    assert exit_code(*SMALL, "--engine", "vllm", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["simulated"], document["engine"]) == (False, "vllm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["nonsense"], "known: mixed"),
+        (["--policy", "nonsense"], "know fcfs"),
+        (["--policy", "edf:odd=1"], "edf(odd=...)"),
+        (["--policy", "fcfs:batch"], "NAME:KEY=VALUE"),
+        (["--policy", "fcfs", "--policy", "fcfs"], "each policy once"),
+        (["--loads", "0.7;1"], "commas between"),
+        (["--loads", ""], "at least one"),
+        (["--loads", "-1"], "above 0"),
+        (["--loads", "nan"], "above 0"),
+        (["--seeds", "0"], "at least 1"),
+        (["--window-s", "0"], "window_s=0.0"),
+        (["--window-s", "1e9"], "window_s"),
+        (["--warmup-s", "-1"], "warmup_s"),
+        (["--slo-scale", "0"], "slo_scale"),
+        (["--length-bias", "0"], "bias"),
+        (["--predictions", "perfect"], "learned, oracle, none"),
+        (["--arrivals", "sometimes"], "known: poisson"),
+        (["--machine", "abacus"], "known: a100-llama3-8b"),
+        (["--engine", "steam"], "known: sim, vllm"),
+        (["--engine", "vllm", "--machine", "a100-llama3-8b"], "measures its own"),
+        (["--slots", "0"], "slots"),
+        (["--jobs", "0"], "jobs"),
+        (["--trace", "nowhere.csv"], "nowhere.csv: cannot read it"),
+        (["mixed", "--trace", "nowhere.csv"], "leave one out"),
+        (["--plot", "goodput.txt"], ".png, .svg, .pdf"),
+        (["--plot", "no/such/folder/goodput.png"], "give it a folder"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_computed(
+    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert exit_code("bench", *arguments) == 2
+    found = capsys.readouterr()
+    assert told in " ".join(found.err.split())
+    assert found.out == ""
+    assert not (tmp_path / "cache" / "bench").exists()
+
+
+def test_parameters_have_the_type_that_they_are_written_in() -> None:
+    spec = policy_of("calm_published:batch=96, cutoff=0.5")
+    assert spec.params == {"batch": 96, "cutoff": 0.5}
+    assert isinstance(spec.params["batch"], int)
+    with pytest.raises(BadInput):
+        policy_of("calm_published:batch=1,batch=2")
+
+
+def test_loads_are_ascending_however_they_are_written() -> None:
+    assert loads_of(" 2, .5,1.0,") == (0.5, 1.0, 2.0)
+
+
+def test_without_a_terminal_progress_is_a_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*SMALL, "--json") == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "0 of 15, finding what fcfs drains (simulated)"
+    assert lines[-1].startswith("15 of 15, ")
+    assert "(simulated)" in lines[-1]
+    assert len(lines) <= 4
+
+
+def test_what_is_left_takes_as_long_as_what_was_computed() -> None:
+    def left_s(done_weight: float, left_weight: float) -> float | None:
+        return remaining_s(Progress("runs", 1, 3, None, done_weight, left_weight), 10.0)
+
+    assert left_s(2.0, 6.0) == pytest.approx(30.0)
+    assert left_s(0.0, 6.0) is None  # all that is done was kept from before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_leaves_no_worker_and_keeps_what_is_done(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    workers = tmp_path / "workers"
+    workers.mkdir()
+    command = [sys.executable, str(Path(__file__).with_name("slow_bench.py")), str(workers)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        while len(list(workers.iterdir())) < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        os.killpg(process.pid, number)  # as a terminal does: the workers get it as well
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    assert "Traceback" not in err
+    assert out == ""
+    if number is signal.SIGINT:
+        assert "3 results are kept, and the same command goes on" in err
+    for worker in workers.iterdir():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(worker.name), 0)
+    assert len(list((tmp_path / "cache" / "bench").iterdir())) == 3

@@ -1,0 +1,289 @@
+"""What we touch of vLLM's inside, name by name: none of it is a public interface."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.engine.vllm_reach import SCHEDULER
+
+REQUEST = "vllm.v1.request.Request"
+STEP = "vllm.v1.core.sched.output.SchedulerOutput"
+BLOCKS = "vllm.v1.core.block_pool.BlockPool"
+ENGINE_OUTPUT = "vllm.v1.engine.EngineCoreOutput"
+ENGINE_OUTPUTS = "vllm.v1.engine.EngineCoreOutputs"
+LLM = "vllm.v1.engine.llm_engine.LLMEngine"
+TOKENIZER = "vllm.tokenizers.protocol.TokenizerLike"
+
+OVERRIDDEN = {
+    "__init__",
+    "_free_request",
+    "_preempt_request",
+    "add_request",
+    "has_requests",
+    "schedule",
+    "update_from_output",
+}
+"""vLLM's methods that our scheduler wraps: each calls vLLM's own."""
+
+REPLACED = {"waiting", "policy", "max_num_scheduled_tokens"}
+"""vLLM's attributes that our scheduler sets."""
+
+READ = {
+    "_is_blocked_waiting_status",
+    "block_size",
+    "current_step",
+    "finish_requests",
+    "kv_cache_manager",
+    "max_num_active_reqs",
+    "requests",
+    "requires_kv_delivery",
+    "running",
+    "scheduler_config",
+    "vllm_config",
+}
+"""What else it uses of vLLM's scheduler."""
+
+
+class Touch(NamedTuple):
+    """In a module, what stands behind an expression, and what is touched of it."""
+
+    module: str
+    expression: str
+    owner: str
+    names: set[str]
+
+
+TOUCHED = [
+    Touch("answers", "RequestOutputKind", "vllm.sampling_params.RequestOutputKind", {"DELTA"}),
+    Touch(
+        "answers",
+        "output",
+        "vllm.outputs.RequestOutput",
+        {"finished", "num_cached_tokens", "outputs", "prompt_token_ids"},
+    ),
+    Touch(
+        "answers",
+        "part",
+        "vllm.outputs.CompletionOutput",
+        {"finish_reason", "stop_reason", "text", "token_ids"},
+    ),
+    Touch("counting", "output", STEP, {"num_scheduled_tokens", "scheduled_cached_reqs"}),
+    Touch(
+        "counting",
+        "output.scheduled_cached_reqs",
+        "vllm.v1.core.sched.output.CachedRequestData",
+        {"resumed_req_ids"},
+    ),
+    Touch("counting", "request", REQUEST, {"num_computed_tokens", "request_id"}),
+    Touch("counting", "self", SCHEDULER, {"requests"}),
+    Touch("counting", "self.requests[request_id]", REQUEST, {"num_computed_tokens"}),
+    Touch("embedded", "LLMEngine", LLM, {"from_engine_args"}),
+    Touch(
+        "embedded",
+        "llm",
+        LLM,
+        {
+            "abort_request",
+            "add_request",
+            "engine_core",
+            "get_tokenizer",
+            "has_unfinished_requests",
+            "model_config",
+            "step",
+        },
+    ),
+    Touch(
+        "embedded",
+        "llm.engine_core",
+        "vllm.v1.engine.core_client.InprocClient",
+        {"engine_core", "shutdown"},
+    ),
+    Touch(
+        "embedded", "llm.engine_core.engine_core", "vllm.v1.engine.core.EngineCore", {"scheduler"}
+    ),
+    Touch("embedded", "llm.model_config", "vllm.config.ModelConfig", {"max_model_len"}),
+    Touch("embedded", "output", "vllm.outputs.RequestOutput", {"finished", "request_id"}),
+    Touch("embedded", "tokenizer", TOKENIZER, {"apply_chat_template", "encode"}),
+    Touch("plan_queue", "request", REQUEST, {"request_id"}),
+    Touch(
+        "plan_queue",
+        "self",
+        "vllm.v1.core.sched.request_queue.RequestQueue",
+        {"add_request", "remove_requests"},
+    ),
+    Touch("replaying", "cache", "vllm.config.CacheConfig", {"block_size", "num_gpu_blocks"}),
+    Touch(
+        "replaying",
+        "llm",
+        LLM,
+        {"get_tokenizer", "has_unfinished_requests", "model_config", "vllm_config"},
+    ),
+    Touch("replaying", "llm.get_tokenizer()", TOKENIZER, {"eos_token_id"}),
+    Touch(
+        "replaying",
+        "llm.model_config",
+        "vllm.config.ModelConfig",
+        {"get_vocab_size", "max_model_len"},
+    ),
+    Touch(
+        "replaying",
+        "llm.vllm_config",
+        "vllm.config.VllmConfig",
+        {"cache_config", "scheduler_config"},
+    ),
+    Touch(
+        "replaying", "params", "vllm.sampling_params.SamplingParams", {"logit_bias", "min_tokens"}
+    ),
+    Touch(
+        "replaying",
+        "scheduling",
+        "vllm.config.SchedulerConfig",
+        {"max_num_batched_tokens", "max_num_seqs"},
+    ),
+    Touch("scheduler", "FinishReason", "vllm.v1.engine.FinishReason", {"ABORT"}),
+    Touch(
+        "scheduler",
+        "RequestStatus",
+        "vllm.v1.request.RequestStatus",
+        {"FINISHED_ABORTED", "FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED"},
+    ),
+    Touch(
+        "scheduler",
+        "SchedulingPolicy",
+        "vllm.v1.core.sched.request_queue.SchedulingPolicy",
+        {"FCFS"},
+    ),
+    Touch("scheduler", "batch", ENGINE_OUTPUTS, {"outputs"}),
+    Touch("scheduler", "blocks", BLOCKS, {"get_num_free_blocks", "num_gpu_blocks"}),
+    Touch("scheduler", "output", STEP, {"num_scheduled_tokens", "total_num_scheduled_tokens"}),
+    Touch("scheduler", "output", ENGINE_OUTPUT, {"new_token_ids", "request_id"}),
+    Touch(
+        "scheduler",
+        "outputs.setdefault(client_index, EngineCoreOutputs())",
+        ENGINE_OUTPUTS,
+        {"outputs"},
+    ),
+    Touch("scheduler", "r", REQUEST, {"request_id"}),
+    Touch(
+        "scheduler",
+        "request",
+        REQUEST,
+        {
+            "client_index",
+            "next_decode_eligible_step",
+            "num_output_tokens",
+            "num_prompt_tokens",
+            "request_id",
+            "status",
+            "take_events",
+            "trace_headers",
+        },
+    ),
+    Touch(
+        "scheduler",
+        "self.kv_cache_manager",
+        "vllm.v1.core.kv_cache_manager.KVCacheManager",
+        {"block_pool"},
+    ),
+    Touch(
+        "scheduler",
+        "self.scheduler_config",
+        "vllm.config.SchedulerConfig",
+        {"long_prefill_token_threshold"},
+    ),
+    Touch("scheduler", "self.vllm_config", "vllm.config.VllmConfig", {"additional_config"}),
+    Touch(
+        "scheduler",
+        "self.waiting",
+        "vllm.v1.core.sched.request_queue.RequestQueue",
+        {"follow", "peek_request"},
+    ),
+    Touch("scheduler", "self.waiting.peek_request()", REQUEST, {"status"}),
+    Touch("server", "engine", "vllm.v1.engine.async_llm.AsyncLLM", {"generate", "shutdown"}),
+    Touch("server", "failure", "vllm.exceptions.GenerationError", {"status_code"}),
+    Touch(
+        "server",
+        "make_arg_parser(FlexibleArgumentParser())",
+        "vllm.utils.argparse_utils.FlexibleArgumentParser",
+        {"parse_args"},
+    ),
+    Touch("server", "output", "vllm.outputs.RequestOutput", {"outputs"}),
+    Touch("server", "part", "vllm.outputs.CompletionOutput", {"finish_reason", "stop_reason"}),
+    Touch(
+        "server",
+        "running",
+        "vllm.v1.engine.output_processor.OutputProcessor",
+        {"propagate_error"},
+    ),
+    Touch("server", "self._engine", "vllm.v1.engine.async_llm.AsyncLLM", {"output_processor"}),
+    Touch("translate", "last", REQUEST, {"request_id"}),
+    Touch("translate", "output", STEP, {"num_scheduled_tokens", "total_num_scheduled_tokens"}),
+    Touch("translate", "params", "vllm.sampling_params.SamplingParams", {"extra_args"}),
+    Touch(
+        "translate",
+        "request",
+        REQUEST,
+        {
+            "max_tokens",
+            "num_computed_tokens",
+            "num_output_tokens",
+            "num_prompt_tokens",
+            "priority",
+            "request_id",
+            "sampling_params",
+        },
+    ),
+    Touch("virtual", "FinishReason", "vllm.v1.engine.FinishReason", {"LENGTH", "STOP"}),
+    Touch("virtual", "RequestStatus", "vllm.v1.request.RequestStatus", {"FINISHED_ABORTED"}),
+    Touch(
+        "virtual",
+        "_engine_arguments(config)",
+        "vllm.engine.arg_utils.EngineArgs",
+        {"create_engine_config"},
+    ),
+    Touch("virtual", "batch", ENGINE_OUTPUTS, {"outputs"}),
+    Touch("virtual", "output", ENGINE_OUTPUT, {"finish_reason", "request_id", "stop_reason"}),
+    Touch(
+        "virtual", "request", REQUEST, {"num_computed_tokens", "num_output_tokens", "num_tokens"}
+    ),
+    Touch(
+        "virtual",
+        "self.scheduler.kv_cache_manager",
+        "vllm.v1.core.kv_cache_manager.KVCacheManager",
+        {"block_pool"},
+    ),
+    Touch("virtual", "self.scheduler.kv_cache_manager.block_pool", BLOCKS, {"get_num_free_blocks"}),
+    Touch("virtual", "self._step", STEP, {"num_scheduled_tokens"}),
+    Touch("virtual", "step", STEP, {"num_scheduled_tokens"}),
+    Touch("virtual", "vllm_config", "vllm.config.VllmConfig", {"cache_config"}),
+    Touch(
+        "virtual",
+        "vllm_config.cache_config",
+        "vllm.config.CacheConfig",
+        {"num_gpu_blocks", "prefix_caching_hash_algo"},
+    ),
+    Touch(
+        "virtual",
+        "self.scheduler",
+        SCHEDULER,
+        {
+            "add_request",
+            "finish_requests",
+            "has_requests",
+            "kv_cache_manager",
+            "requests",
+            "schedule",
+            "update_from_output",
+        },
+    ),
+]
+
+PYTHONS = {
+    ("embedded", "self._ready"),  # a future
+    ("scheduler", "logger"),
+    ("server", "listening"),  # a socket
+}
+"""What vLLM gives us that is Python's own, or is only told of vLLM's objects."""
+
+OURS_TOO = {"self", "self.scheduler", "self.waiting"}
+"""Objects of classes of ours that derive from vLLM's: most of what is touched of them is ours."""

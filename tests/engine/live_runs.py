@@ -1,0 +1,98 @@
+"""Replays on the real engine in a process of its own: it may run one engine only. Prints JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import warnings
+from typing import Any
+
+from serving.engine.embedded import scheduler_of
+from serving.policies.table import PolicySpec
+from serving.sim.live import measure_machine, replaying_engine, run_live
+from serving.sim.live_scale import LiveSettings
+from serving.sim.programs import Call, Program, Stage
+from serving.sim.promises import Foresight
+from serving.slo import SloKind
+
+SETTINGS = LiveSettings(slots=8, step_tokens=256, kv_tokens=2048, most_call_tokens=1024)
+MAX_TOKENS = 600
+FORETOLD = Foresight(max_tokens=MAX_TOKENS)
+
+
+def chain(number: int, *, prompt: int, output: int) -> Program:
+    """Two calls, and then one more."""
+    first = Stage((Call(prompt, output), Call(prompt // 2, 1)))
+    return Program(
+        id=f"chain-{number}",
+        application="test",
+        kind=SloKind.COMPOUND,
+        arrival_s=0.0,
+        stages=(first, Stage((Call(prompt, output + number),), tool_s=0.01)),
+        deadline_s=100.0,
+    )
+
+
+def outcomes(engine: Any, programs: list[Program], *, until_s: float) -> dict[str, Any]:
+    """What a replay under edf brought, and what the engine kept of it."""
+    seen: set[int] = set()
+    scheduler = asyncio.run(engine.call(scheduler_of))
+    add_request = scheduler.add_request
+
+    def watch(request: Any) -> None:
+        seen.add(request.max_tokens)
+        add_request(request)
+
+    scheduler.add_request = watch
+    found = run_live(
+        programs, engine, policy=PolicySpec("edf"), foresight=FORETOLD, until_s=until_s
+    )
+    scheduler.add_request = add_request
+    return {
+        "finished": [each.finished for each in found.programs],
+        "asked": [[each.call.output_tokens for each in one.all_calls()] for one in programs],
+        "delivered": [
+            [len(call.token_times_s) for call in each.each_call()] for each in found.programs
+        ],
+        "preemptions": found.counters.preemptions,
+        "recomputed_tokens": found.counters.recomputed_tokens,
+        "steps": found.counters.steps,
+        "schedule_ms": found.counters.schedule_ms_per_step,
+        "samples": len(asyncio.run(engine.samples())),
+        "max_tokens": sorted(seen),
+        "held_blocks": asyncio.run(engine.call(_held_blocks)),
+    }
+
+
+def _held_blocks(llm: Any) -> int:
+    pool = scheduler_of(llm).kv_cache_manager.block_pool
+    return int(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())  # one block is never given
+
+
+def main() -> None:
+    """Run them all."""
+    with replaying_engine(SETTINGS) as engine:
+        small = [chain(number, prompt=20, output=30) for number in range(4)]
+        large = [chain(number, prompt=200, output=400) for number in range(6)]
+        endless = [chain(number, prompt=100, output=500) for number in range(8)]
+        found = {
+            "small": outcomes(engine, small, until_s=120.0),
+            "large": outcomes(engine, large, until_s=240.0),
+            "cut short": outcomes(engine, endless, until_s=0.3),
+            "room": asyncio.run(engine.room())._asdict(),
+        }
+        machine = measure_machine(engine, SETTINGS, calibration_s=5.0)
+        found["machine"] = {
+            "kv_tokens": machine.kv_tokens,
+            "step_s": machine.step_cost.seconds(
+                new_tokens=8, num_decodes=8, decode_context_tokens=800, prefill_chunks=()
+            ),
+            "samples": len(asyncio.run(engine.samples())),
+        }
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    main()

@@ -1,0 +1,295 @@
+"""The simulator plans as production does: the same events, the same plans, step by step.
+
+Production is vLLM's engine with the demo model, the simulator the same scheduler class without a
+model. Both read a clock that counts steps, have the same room, and are told of the same arrivals
+and departures; after each step everything is compared that a plan decides.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
+from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.length_bias import LengthBias
+from serving.engine.tracker import StepTracker
+from serving.engine.translate import Ledger
+from serving.policies.table import POLICIES, PolicySpec
+from serving.requests import Requests
+from serving.sim.stepped import Composition
+from serving.slo import FutureWork, OnLate, Slo, SloKind
+from serving.view import Plan, StepView
+from tests.conftest import DEMO_CONFIG
+from tests.engine.vllm_driver import Chaos, Decide, Driver, decide_by
+
+if TYPE_CHECKING:
+    from serving.engine.virtual import VirtualEngine
+
+NUM_REQUESTS = 40
+SLOTS = 6  # fewer than arrive, so that many wait
+MOST_STEPS = 3000
+
+
+class Arrival(NamedTuple):
+    """A request; times in steps."""
+
+    name: str
+    at: int
+    prompt: list[int]
+    output_tokens: int
+    slo: Slo
+    leaves_at: int | None
+
+
+class Step(NamedTuple):
+    """What one step of either engine came to."""
+
+    plan: Plan | None  # that was made for it, if any was, by the requests' names
+    view: tuple[object, ...]  # what it was made of
+    composition: Composition  # the chunks of prompts in their order, the decodes summed up
+    running: tuple[str, ...]  # in the engine's order
+    paused: frozenset[str]
+    progress: dict[str, tuple[int, int, int]]  # tokens computed, tokens said, preemptions
+    free_blocks: int
+
+
+def workload(seed: int) -> list[Arrival]:
+    """More than the slots and the memory hold, with promises kept, missed, and given up."""
+    choose = random.Random(seed)
+    arrivals, at = [], 0
+    for number in range(NUM_REQUESTS):
+        at += choose.choice([0, 0, 1, 3])
+        output_tokens = choose.randint(1, 40)
+        prompt = [choose.randint(2, 4000) for _ in range(choose.choice([5, 60, 400, 1500]))]
+        if choose.random() < 0.3:
+            prompt = [9] * 256 + prompt  # which the prefix cache knows
+        leaves_at = at + choose.randint(1, 60) if choose.random() < 0.15 else None
+        slo = promise(choose, number, output_tokens)
+        arrivals.append(Arrival(f"{number:03}", at, prompt, output_tokens, slo, leaves_at))
+    return arrivals
+
+
+def promise(choose: random.Random, number: int, output_tokens: int) -> Slo:
+    guess = sorted(output_tokens * choose.lognormvariate(0.2, 0.4) for _ in LENGTH_LEVELS)
+    more: dict[str, Any] = {
+        "length": choose.choice([None, LengthSketch(tuple(guess))]),
+        "on_late": choose.choice(list(OnLate)),
+        "user": choose.choice("xyz"),
+        "weight": choose.choice([0.5, 1.0, 1.0, 4.0]),
+    }
+    deadline_s = float(choose.randint(10, 250))
+    kind = choose.choice(list(SloKind))
+    if kind is SloKind.LATENCY:
+        more |= {"ttft_s": choose.uniform(2, 40), "tbt_s": choose.uniform(0.5, 4), "waiting_s": 60}
+    elif kind is SloKind.DEADLINE:
+        more |= {"deadline_s": deadline_s}
+    elif kind is SloKind.COMPOUND:
+        more |= {"deadline_s": deadline_s / 2, "final_s": deadline_s, "stage": number % 2}
+        more |= {"program": f"run {number % 5}", "stage_calls": 3}
+        more |= {"future": FutureWork(2.0, 300.0, 60.0, 30.0, 5.0)}
+    return Slo(kind=kind, **more)
+
+
+class Recorder:
+    """Stands where a scheduler makes its plans, and writes down what comes of each step."""
+
+    def __init__(self, scheduler: Any, decide: Decide | PolicySpec, name: Callable[[str], str]):
+        decide_by(scheduler, decide)
+        self._make_plan = scheduler._make_plan
+        self._scheduler = scheduler
+        self._name = name
+        self._planned: tuple[Plan | None, tuple[object, ...]] = (None, ())
+        self.steps: list[Step] = []
+        began = scheduler.current_step
+        scheduler._make_plan = self
+        scheduler.max_num_active_reqs = SLOTS
+        scheduler.ledger = Ledger(lambda: float(scheduler.current_step - began))
+        scheduler.tracker = StepTracker()
+        scheduler.length_bias = LengthBias()
+
+    def __call__(self) -> tuple[StepView, Plan]:
+        view, plan = self._make_plan()
+        named = plan._replace(
+            order=tuple(map(self._name, plan.order)),
+            run=frozenset(map(self._name, plan.run)),
+            preempt=frozenset(map(self._name, plan.preempt)),
+            drop=tuple((self._name(request_id), reason) for request_id, reason in plan.drop),
+        )
+        self._planned = (named, tuple(self._rows(part) for part in view))
+        return view, plan
+
+    def _rows(self, part: object) -> object:
+        """A part of a view; requests by name, for what they are in is no order."""
+        if not isinstance(part, Requests):
+            return part
+        named = [each._replace(request_id=self._name(each.request_id)) for each in part]
+        return sorted(named, key=lambda each: each.request_id)
+
+    def note_step(self) -> None:
+        """A step just ended."""
+        scheduler = self._scheduler
+        plan, view = self._planned
+        self._planned = (None, ())
+        progress = {
+            self._name(each.request_id): (
+                each.num_computed_tokens,
+                each.num_output_tokens,
+                each.num_preemptions,
+            )
+            for each in scheduler.requests.values()
+        }
+        self.steps.append(
+            Step(
+                plan=plan,
+                view=view,
+                composition=scheduler.composition,
+                running=tuple(self._name(each.request_id) for each in scheduler.running),
+                paused=frozenset(map(self._name, scheduler._paused)),
+                progress=progress,
+                free_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            )
+        )
+
+
+class Production:
+    """vLLM's engine, on its own thread."""
+
+    def __init__(self, llm: Any) -> None:
+        self.scheduler: Any = scheduler_of(llm)
+        self._driver = Driver(llm, PolicySpec("fcfs"))
+        self.name = self._driver.name
+
+    def submit(self, each: Arrival) -> None:
+        self._driver.submit(each.name, each.prompt, max_tokens=each.output_tokens, slo=each.slo)
+
+    def leave(self, name: str) -> None:
+        self._driver.abort(name)
+
+    def step(self) -> None:
+        self._driver.step()
+
+
+class Simulated:
+    """The scheduler class without a model."""
+
+    def __init__(self, engine: VirtualEngine) -> None:
+        self.scheduler = engine.scheduler
+        self._engine = engine
+
+    def name(self, request_id: str) -> str:
+        return request_id
+
+    def submit(self, each: Arrival) -> None:
+        limit = each.output_tokens
+        self._engine.submit(
+            each.name, prompt=each.prompt, output_tokens=limit, slo=each.slo, max_tokens=limit
+        )
+
+    def leave(self, name: str) -> None:
+        self._engine.abort(name)
+
+    def step(self) -> None:
+        self._engine.plan_step()
+        self._engine.finish_step()
+
+
+def play(
+    player: Production | Simulated, decide: Decide | PolicySpec, arrivals: list[Arrival]
+) -> list[Step]:
+    """All arrivals and departures; an idle engine takes no steps, so that the next one comes."""
+    scheduler = player.scheduler
+    recorder = Recorder(scheduler, decide, player.name)
+    coming, leaving = list(arrivals), [each for each in arrivals if each.leaves_at is not None]
+    while coming or scheduler.has_requests():
+        now = scheduler.ledger.clock()
+        if coming and not scheduler.has_requests():
+            now = max(now, coming[0].at)
+        while coming and coming[0].at <= now:
+            player.submit(coming.pop(0))
+        known = {player.name(request_id) for request_id in scheduler.requests}
+        for each in [each for each in leaving if (each.leaves_at or 0) <= now]:
+            leaving.remove(each)
+            if each.name in known:
+                player.leave(each.name)
+        player.step()
+        recorder.note_step()
+        assert len(recorder.steps) < MOST_STEPS, "a live-lock"
+    return recorder.steps
+
+
+def simulator(scheduler: Any) -> Simulated:
+    """With the room that production's engine has."""
+    from serving.engine.virtual import VirtualConfig, VirtualEngine
+
+    engine = VirtualEngine(
+        VirtualConfig(
+            policy=PolicySpec("fcfs"),
+            slots=DEMO_CONFIG.slots,
+            step_tokens=DEMO_CONFIG.step_tokens,
+            kv_blocks=scheduler.kv_cache_manager.block_pool.num_gpu_blocks,
+            block_tokens=scheduler.block_size,
+            max_model_tokens=DEMO_CONFIG.max_model_tokens or 0,
+            prefix_caching=True,
+        ),
+        lambda: 0.0,
+    )
+    return Simulated(engine)
+
+
+async def both(
+    engine: EmbeddedEngine, decides: tuple[Decide | PolicySpec, Decide | PolicySpec], seed: int
+) -> tuple[list[Step], list[Step]]:
+    """What production and the simulator do with the same workload."""
+    arrivals = workload(seed)
+
+    def work(llm: Any) -> list[Step]:
+        player = Production(llm)
+        scheduler = player.scheduler
+        own = {name: getattr(scheduler, name) for name in ("ledger", "tracker", "length_bias")}
+        try:
+            return play(player, decides[0], arrivals)
+        finally:
+            llm.abort_request(list(llm.output_processor.request_states), internal=True)
+            vars(scheduler).update(own)
+            del scheduler._make_plan
+
+    real = await engine.call(work)
+    simulated = simulator(await engine.call(scheduler_of))
+    return real, play(simulated, decides[1], arrivals)
+
+
+def assert_same(real: list[Step], simulated: list[Step]) -> None:
+    for number, (one, other) in enumerate(zip(real, simulated, strict=False)):
+        for name in Step._fields:
+            assert getattr(one, name) == getattr(other, name), f"step {number}, {name}"
+    assert len(real) == len(simulated)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_production_and_simulator_plan_alike(engine: EmbeddedEngine, policy: str) -> None:
+    spec = PolicySpec(policy)
+    real, simulated = await both(engine, (spec, spec), seed=3)
+    assert_same(real, simulated)
+    assert sum(step.plan is not None for step in real) > NUM_REQUESTS
+    assert min(step.free_blocks for step in real) <= 4, "memory was short"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+async def test_and_honour_any_plan_alike(engine: EmbeddedEngine, seed: int) -> None:
+    """Pauses, preemptions, drops and budgets without sense."""
+    chaos = Chaos(seed, drop_chance=0.005), Chaos(seed, drop_chance=0.005)
+    real, simulated = await both(engine, chaos, seed)
+    assert_same(real, simulated)
+    assert any(step.paused for step in real)
+    assert sum(len(step.plan.preempt) for step in real if step.plan) > 5
+
+
+async def test_a_difference_in_what_is_planned_shows(engine: EmbeddedEngine) -> None:
+    """The comparison can fail: two policies on the two engines are told apart."""
+    real, simulated = await both(engine, (PolicySpec("edf"), PolicySpec("fcfs")), seed=3)
+    with pytest.raises(AssertionError, match="step "):
+        assert_same(real, simulated)

@@ -1,0 +1,46 @@
+"""What the policies earn on the production scheduler, in virtual time, beside the upper bound."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.policies.table import PolicySpec
+from serving.sim.bound import Bound, upper_bound
+from serving.sim.driver import VirtualTime, replay
+from serving.sim.metrics import summarise
+from serving.sim.predictions import FutureErrors, LengthErrors
+from serving.sim.programs import Program
+from serving.sim.promises import Foresight
+from serving.sim.step_cost import MACHINES
+from serving.sim.workloads import generate
+
+pytestmark = pytest.mark.usefixtures("imported_vllm")
+
+MACHINE = MACHINES["a100-llama3-8b"]
+WINDOW_S = (0.0, 15.0)
+
+
+@pytest.fixture(scope="module", params=[(1.5, 1), (6.0, 2)], ids=["calm", "busy"])
+def programs(request: pytest.FixtureRequest) -> tuple[Program, ...]:
+    rate_per_s, seed = request.param
+    return generate("mixed", rate_per_s=rate_per_s, window_s=WINDOW_S[1], seed=seed)
+
+
+@pytest.fixture(scope="module")
+def bound(programs: tuple[Program, ...]) -> Bound:
+    return upper_bound(programs, MACHINE, window_s=WINDOW_S)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "edf", "srpt", "calm_published"])
+def test_no_policy_exceeds_the_bound(
+    policy: str, programs: tuple[Program, ...], bound: Bound
+) -> None:
+    from serving.engine.virtual import VirtualConfig, VirtualEngine
+
+    clock = VirtualTime()
+    engine = VirtualEngine(VirtualConfig(policy=PolicySpec(policy)), clock)
+    told = Foresight(lengths=LengthErrors(), futures=FutureErrors())
+    run = replay(programs, engine, clock, MACHINE.step_cost, foresight=told, until_s=140.0)
+    report = summarise(run.programs, window_s=WINDOW_S)
+    assert 0 < report.token_goodput <= bound.token_goodput
+    assert 0 < report.request_goodput <= bound.request_goodput

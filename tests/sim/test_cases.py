@@ -1,0 +1,76 @@
+"""Pieces of a comparison on the production scheduler, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.policies.table import PolicySpec
+from serving.sim.capacity import CapacityCase
+from serving.sim.cases import Case
+from serving.sim.errors import InvalidWorkload
+from serving.sim.offer import Source
+from serving.sim.setting import Setting
+
+pytestmark = pytest.mark.usefixtures("imported_vllm")
+
+CODER = Setting(source=Source.generator("coder"), window_s=4.0, warmup_s=1.0)
+
+
+def ran(**changes: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "setting": CODER,
+        "policy": PolicySpec("fcfs"),
+        "load": 1.0,
+        "rate_per_s": 8.0,
+        "seed": 0,
+    }
+    return Case(**given | changes).run()
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "calm_published"])
+def test_the_same_case_gives_the_same_bytes_but_for_what_is_measured(policy: str) -> None:
+    one, two = (ran(policy=PolicySpec(policy)) for _ in range(2))
+    for document in (one, two):
+        assert document["report"].pop("schedule_ms_per_step") > 0
+    assert json.dumps(one) == json.dumps(two)
+    assert one["report"]["counts"]["arrived"] > 10
+
+
+def test_seeds_and_loads_make_a_difference() -> None:
+    goodputs = {
+        ran(**changes)["report"]["token_goodput"]
+        for changes in ({}, {"seed": 1}, {"rate_per_s": 30.0})
+    }
+    assert len(goodputs) == 3
+
+
+def test_a_backlog_of_twice_as_many_drains_as_fast() -> None:
+    few, many = (
+        CapacityCase(setting=CODER, seed=0, num_programs=number).run()["programs_s"]
+        for number in (40, 80)
+    )
+    assert many == pytest.approx(few, rel=0.35)
+    assert 5.0 < many < 50.0
+
+
+def test_a_call_that_the_machine_has_no_room_for_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    line = '{{"timestamp": {}, "input_length": 500000, "output_length": 3}}\n'
+    path.write_text("".join(line.format(second) for second in range(3)))
+    setting = Setting(source=Source.file(path), window_s=4.0, warmup_s=0.0)
+    with pytest.raises(InvalidWorkload, match="has room for 467,280 tokens"):
+        ran(setting=setting)
+
+
+def test_a_call_longer_than_the_usual_context_has_room(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    line = '{{"timestamp": {}, "input_length": 100000, "output_length": 3}}\n'
+    path.write_text("".join(line.format(100 * second) for second in range(3)))
+    setting = Setting(source=Source.file(path), window_s=10.0, warmup_s=0.0)
+    counts = ran(setting=setting, rate_per_s=0.2)["report"]["counts"]
+    assert counts["arrived"] == 2
+    assert counts["finished"] >= 1

@@ -1,0 +1,144 @@
+"""Who is admitted together: the blocks are a matter of speed, not of who is in them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.policies.admission import AHEAD_S, BLOCK, Demands, Expected, admit, demands_of
+from serving.policies.programs import calls_of, ends_s, present_programs
+from serving.policies.urgency import next_token_due_s
+from serving.requests import Flags, Floats
+from serving.view import StepModel, StepView
+from tests.strategies import law
+from tests.unit.serving.serving_examples import deadline, latency, request, step
+
+NOBODY = Expected(np.zeros(0), np.zeros((1, len(AHEAD_S))))
+MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
+
+
+def due(need_s: Floats, due_s: Floats) -> Demands:
+    """Programs that want all they need by one moment."""
+    none = np.zeros(len(need_s))
+    return Demands(need_s, due_s, none > 0, none, none, none, none)
+
+
+def one_by_one(
+    demands: Demands, density: Floats, expects: Expected, utilisation: float
+) -> list[int]:
+    """Each program for itself, the best first, until one block of them was refused as a whole."""
+    order = sorted(np.flatnonzero(density > 0).tolist(), key=lambda place: -density[place])
+    taken, admitted = np.zeros(len(AHEAD_S)), []
+    for begin in range(0, len(order), BLOCK):
+        before = len(admitted)
+        for place in order[begin : begin + BLOCK]:
+            [wanted] = demands.of(np.array([place]))
+            [priced] = expects.above(density[[place]])
+            fits = taken + wanted <= utilisation * AHEAD_S - priced
+            if (fits | (wanted == 0)).all():
+                taken = taken + wanted
+                admitted.append(place)
+        if len(admitted) == before:
+            break
+    return sorted(admitted)
+
+
+@law
+@given(
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 4 * BLOCK),
+    largest_s=st.sampled_from([1, 8, 64, 1024]),
+    num_expected=st.integers(0, 3),
+)
+def test_blocks_admit_whom_greed_admits_one_by_one(
+    seed: int, count: int, largest_s: int, num_expected: int
+) -> None:
+    """In eighths of seconds, whose sums are exact."""
+    random = np.random.default_rng(seed)
+    demands = due(random.integers(1, 8 * largest_s, count) / 8, random.uniform(-5.0, 1500.0, count))
+    density = random.integers(0, 20, count).astype(np.float64)
+    priced = np.sort(random.integers(1, 20, num_expected))[::-1].astype(np.float64)
+    by = np.cumsum(random.integers(0, 40, (num_expected + 1, len(AHEAD_S))), axis=0) / 8.0
+    expects = Expected(priced, by)
+    chosen = admit(demands, density, expects, utilisation=0.5)
+    assert np.flatnonzero(chosen.programs).tolist() == one_by_one(demands, density, expects, 0.5)
+
+
+def admitted(demands: Demands, *density: float, utilisation: float = 1.0) -> list[bool]:
+    chosen = admit(demands, np.array(density), NOBODY, utilisation=utilisation)
+    flags: list[bool] = chosen.programs.tolist()
+    return flags
+
+
+def test_who_does_not_fit_leaves_its_room_to_who_is_worth_less() -> None:
+    demands = due(np.array([6.0, 9.0, 3.0]), np.array([10.0, 10.0, 10.0]))
+    assert admitted(demands, 3.0, 2.0, 1.0) == [True, False, True]
+
+
+def test_what_is_due_later_does_not_need_the_room_that_is_gone_before() -> None:
+    demands = due(np.array([10.0, 1.0, 1.0]), np.array([10.0, 10.0, 100.0]))
+    assert admitted(demands, 3.0, 2.0, 1.0) == [True, False, True]
+
+
+def test_who_is_worth_nothing_is_not_admitted_into_an_empty_machine() -> None:
+    demands = due(np.array([1.0]), np.array([100.0]))
+    assert admitted(demands, 0.0) == [False]
+
+
+def test_better_work_that_is_still_to_arrive_has_its_room_kept() -> None:
+    demands = due(np.array([4.0, 4.0]), np.array([10.0, 10.0]))
+    by = np.zeros((2, len(AHEAD_S)))
+    by[1, AHEAD_S > 9.0] = 7.0
+    chosen = admit(demands, np.array([5.0, 1.0]), Expected(np.array([2.0]), by), utilisation=1.0)
+    assert chosen.programs.tolist() == [True, False]
+
+
+def test_the_spare_share_is_that_of_the_scarcest_moment() -> None:
+    demands = due(np.array([5.0]), np.array([10.0]))
+    assert admit(demands, np.array([1.0]), NOBODY, utilisation=0.9).spare == pytest.approx(
+        0.9 - 5.0 / AHEAD_S[AHEAD_S >= 10.0][0]
+    )
+
+
+def crowd(*, streams: Flags) -> StepView:
+    slos = [latency(3.0, 0.5) if stream else deadline(30.0) for stream in streams]
+    requests = (
+        request(f"{number:03}", slo=slo, arrival_s=float(number)) for number, slo in enumerate(slos)
+    )
+    return step(*requests, now_s=5.0, token_s=0.1, model=MODEL)
+
+
+def demands_in(view: StepView) -> Demands:
+    calls = calls_of(view.requests, 0.5)
+    programs = present_programs(view, calls)
+    need_s, ends = programs.need_s(view.model, 1.0), ends_s(view.requests, programs)
+    return demands_of(view, calls, programs, need_s, ends, next_token_due_s(view))
+
+
+def test_a_stream_wants_its_prompt_first_and_then_its_tokens_as_they_fall_due() -> None:
+    """Read by its first token, due in 3 s: 10 of the 20 tokens that are 0.25 s each."""
+    demands = demands_in(crowd(streams=np.array([False] * 5 + [True])))
+    [wanted] = demands.of(np.array([5]))
+    by_token = dict(zip(AHEAD_S.tolist(), (wanted / demands.need_s[5]).tolist(), strict=True))
+    shares = [share for ahead_s, share in by_token.items() if ahead_s < 3.0]
+    assert shares == [0.0] * len(shares)
+    at_s = min(ahead_s for ahead_s in by_token if ahead_s >= 3.0)
+    due_tokens = (at_s - 3.0) / 0.5 + 1.0
+    assert by_token[at_s] == pytest.approx((9 * 0.25 + due_tokens * 0.25) / (19 * 0.25))
+    assert by_token[AHEAD_S[-1]] == pytest.approx(1.0)
+    assert (np.diff(wanted) >= 0).all()
+
+
+def test_a_deadline_wants_all_by_then_and_nothing_before() -> None:
+    demands = demands_in(crowd(streams=np.array([False])))
+    [wanted] = demands.of(np.array([0]))
+    assert wanted.tolist() == np.where(AHEAD_S >= 25.0, demands.need_s[0], 0.0).tolist()
+
+
+def test_what_each_wants_does_not_depend_on_who_is_asked_along() -> None:
+    demands = demands_in(crowd(streams=np.arange(40) % 3 == 0))
+    places = np.random.default_rng(0).permutation(40)
+    alone = [demands.of(np.array([place]))[0].tolist() for place in places]
+    assert demands.of(places).tolist() == alone

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from serving.sim.cache import ResultCache, code_version, results_folder
+from tests.unit.serving.bench_examples import together
+
+KEY = {"sort": "run", "load": 0.7, "policy": {"name": "fcfs", "params": {}}}
+RESULT = {"token_goodput": 0.1 + 0.2, "curves": [1, 2.5, None]}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ResultCache:
+    return ResultCache(tmp_path / "deep" / "bench", "v1")
+
+
+def test_a_kept_result_is_the_same_to_the_last_bit(cache: ResultCache) -> None:
+    assert cache.get(KEY) is None
+    cache.put(KEY, RESULT)
+    assert cache.get(KEY) == RESULT
+    assert cache.get(dict(reversed(KEY.items()))) == RESULT
+    assert cache.get(KEY | {"load": 0.8}) is None
+
+
+def test_another_version_of_the_code_sees_nothing_of_it(cache: ResultCache) -> None:
+    cache.put(KEY, RESULT)
+    assert ResultCache(cache.folder, "v2").get(KEY) is None
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b"null", b'{"key": {}, "result": {}}', b"\xff\xfe", b"[" * 100_000]
+)
+def test_a_damaged_result_is_told_of_and_written_anew(
+    cache: ResultCache, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.put(KEY, RESULT)
+    [file] = cache.folder.iterdir()
+    file.write_bytes(damage)
+    with caplog.at_level(logging.WARNING, "orchestrate"):
+        assert cache.get(KEY) is None
+    assert "computed again" in caplog.text
+    cache.put(KEY, RESULT)
+    assert cache.get(KEY) == RESULT
+
+
+def test_many_writers_leave_one_whole_result_and_no_rests(cache: ResultCache) -> None:
+    large = {"values": list(range(20_000))}
+    seen = []
+
+    def write_and_read() -> None:
+        for _ in range(10):
+            cache.put(KEY, large)
+            seen.append(cache.get(KEY))
+
+    together(*[write_and_read] * 4)
+    assert seen == [large] * 40
+    assert len(list(cache.folder.iterdir())) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_only_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    cache = ResultCache(tmp_path / "file" / "bench", "v1")
+    with caplog.at_level(logging.WARNING, "orchestrate"):
+        cache.put(KEY, RESULT)
+        assert cache.get(KEY) is None
+    assert "cannot be kept" in caplog.text
+
+
+def test_results_lie_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ORCHESTRATE_CACHE", str(tmp_path))
+    assert results_folder() == tmp_path / "bench"
+
+
+def test_the_version_is_that_of_every_source_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from serving.sim import cache as module
+
+    monkeypatch.setattr(module, "_PACKAGE", tmp_path)
+    versions = [code_version()]
+    for path, text in (("a.py", "1"), ("a.py", "2"), ("b.py", "2"), ("sub/a.py", "2")):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+        versions.append(code_version())
+        assert code_version() == versions[-1]
+    (tmp_path / "b.py").rename(tmp_path / "c.py")
+    versions.append(code_version())
+    assert len(set(versions)) == len(versions)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.sim.chart import draw
+from tests.unit.serving.bench_examples import a_comparison
+
+MANY = ("fcfs", "priority", "edf", "sjf", "srpt", "calm_published")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "begins"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")]
+)
+def test_the_suffix_says_the_format(tmp_path: Path, suffix: str, begins: bytes) -> None:
+    path = tmp_path / f"goodput{suffix}"
+    draw(a_comparison(*MANY), path)
+    assert path.read_bytes().startswith(begins)
+
+
+def texts(tmp_path: Path, *policies: str, **changes: object) -> str:
+    """All words of the picture, as SVG keeps them where fonts are not turned into curves."""
+    import matplotlib as mpl
+
+    path = tmp_path / "words.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        draw(a_comparison(*policies, **changes), path)
+    return path.read_text()
+
+
+def test_the_picture_says_simulated_the_workload_the_window_and_every_policy(
+    tmp_path: Path,
+) -> None:
+    told = texts(tmp_path, *MANY)
+    for words in ("coder, simulated: window 20 s after 5 s, 2 seeds", "upper bound", "0.7x", *MANY):
+        assert words in told
+    for words in ("TTFT of latency programs at 2x", "token goodput", "request goodput"):
+        assert words in told
+
+
+def test_what_was_not_observed_is_said_instead_of_drawn(tmp_path: Path) -> None:
+    told = texts(tmp_path, "fcfs", with_bound=False)
+    assert told.count("none in this workload") == 1  # no deadline programs in the made-up results
+    assert told.count("nothing was observed") == 1  # nor any end
+    assert "upper bound" not in told
