@@ -78,7 +78,7 @@ def test_who_does_not_fit_leaves_its_room_to_who_is_worth_less() -> None:
 
 
 def test_what_is_due_later_does_not_need_the_room_that_is_gone_before() -> None:
-    demands = due(np.array([10.0, 1.0, 1.0]), np.array([10.0, 10.0, 100.0]))
+    demands = due(np.array([6.0, 6.0, 6.0]), np.array([10.0, 10.0, 100.0]))
     assert admitted(demands, 3.0, 2.0, 1.0) == [True, False, True]
 
 
@@ -118,7 +118,7 @@ def demands_in(view: StepView) -> Demands:
 
 
 def test_a_stream_wants_its_prompt_first_and_then_its_tokens_as_they_fall_due() -> None:
-    """Read by its first token, due in 3 s: 10 of the 20 tokens that are 0.25 s each."""
+    """The first is due in 3 s; 9 tokens are unread, 10 are to come, 0.25 s each."""
     demands = demands_in(crowd(streams=np.array([False] * 5 + [True])))
     [wanted] = demands.of(np.array([5]))
     by_token = dict(zip(AHEAD_S.tolist(), (wanted / demands.need_s[5]).tolist(), strict=True))

@@ -138,6 +138,15 @@ def test_who_is_ahead_gets_an_equal_share_of_a_step_and_the_others_all_they_ask(
     assert sorted(plan.order) == sorted(view.requests.request_id)
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_with_fairness_limits_who_is_ahead(name: str) -> None:
+    view = crowd(num_flooding=100, flooder_tokens=1e6)
+    policy = POLICIES[name]
+    assert sum(each.startswith("flood") for each in policy(view).run) > 2
+    fair_plan = policy(view, fairness=0.5)
+    assert 0 < sum(each.startswith("flood") for each in fair_plan.run) <= 2
+
+
 def test_nobody_is_limited_who_was_served_no_more_than_the_lead_allows() -> None:
     """The nine others were served 10 tokens each."""
     view = crowd(num_flooding=100, flooder_tokens=LEAD * 10.0)
