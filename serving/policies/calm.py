@@ -114,7 +114,8 @@ def calm(
     else:
         rank = np.where(urgency.standing > 0, 2, ~admitted)
         due = -density[programs.of]
-    order = np.lexsort((-calls.tokens, due, rank))
+    longest_first = np.where(np.isfinite(due), -calls.tokens, 0.0)
+    order = np.lexsort((longest_first, due, rank))
     run = _who_runs(view, calls, order, admitted, overdue, chosen.spare, batch or view.slots)
     plan = _paced(view, calls, order, run, step_s)
     least_steps = max(least_steps, len(requests) // CROWD)
