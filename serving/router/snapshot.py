@@ -161,10 +161,14 @@ class ReplicaSnapshot(NamedTuple):
         return lower_work_s + share * (self.due_work_s[place] - lower_work_s)
 
     def cached_tokens(self, request: RoutedRequest) -> int:
-        """Of the request's prompt, what is believed to be in the prefix cache."""
+        """Of the request's prompt, what is believed cached, which its last token never is.
+
+        An engine computes that one in any case, for the answer's first token comes of it.
+        """
         if not request.prefix:
             return 0
-        return min(request.prefix_tokens, self.prefix_tokens.get(request.prefix, 0))
+        known = self.prefix_tokens.get(request.prefix, 0)
+        return min(request.prefix_tokens, known, request.prompt_tokens - 1)
 
 
 def snapshot_of(

@@ -111,3 +111,12 @@ def test_running_and_waiting_requests_are_told_apart() -> None:
 def test_without_a_sketch_the_callers_limit_is_the_length() -> None:
     assert request(Slo(), max_tokens=300).output_tokens() == 300
     assert request(due_in(9.0, output_tokens=500), max_tokens=300).output_tokens() == 300
+
+
+@pytest.mark.parametrize(("prefix_tokens", "cached"), [(40, 40), (100, 99), (300, 99)])
+def test_a_prompt_is_never_wholly_cached(prefix_tokens: int, cached: int) -> None:
+    """Even where a prefix is said to be longer than the prompt: its last token is computed."""
+    asked = request(prefix="p", prefix_tokens=prefix_tokens)
+    assert asked.prompt_tokens == 100
+    assert busy("a", prefix_tokens={"p": 300}).cached_tokens(asked) == cached
+    assert busy("a", prefix_tokens={}).cached_tokens(asked) == 0
