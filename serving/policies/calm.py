@@ -41,7 +41,7 @@ TBT_SHARE = 0.9
 FEWEST_CHUNK_TOKENS = 64
 """However many decode, so much of a prompt is read in a step."""
 
-CROWD = 256
+CROWD = 128
 """A plan holds for at least a step for each so many requests: deciding takes longer the more there
 are, and so never more than about the same share of the time."""
 
@@ -117,16 +117,19 @@ def calm(
     longest_first = np.where(np.isfinite(due), -calls.tokens, 0.0)
     order = np.lexsort((longest_first, due, rank))
     run = _who_runs(view, calls, order, admitted, overdue, chosen.spare, batch or view.slots)
-    plan = _paced(view, calls, order, run, step_s)
+    plan = _paced(view, calls, order, run, urgency.standing > Standing.FEASIBLE, step_s)
     least_steps = max(least_steps, len(requests) // CROWD)
     plan = plan._replace(steps=max(frame_steps, least_steps), least_steps=least_steps)
     return limited(view, plan) if fairness else plan
 
 
-def _paced(view: StepView, calls: Calls, order: Ints, run: Flags, step_s: float) -> Plan:
+def _paced(
+    view: StepView, calls: Calls, order: Ints, run: Flags, late: Flags, step_s: float
+) -> Plan:
     """The plan whose steps keep the pace; decodes come first, as each is a single token."""
     decoding = run & (calls.unread == 0)
-    order = np.concatenate([order[each[order]] for each in (decoding, run & ~decoding, ~run)])
+    first = decoding & ~late
+    order = np.concatenate([order[each[order]] for each in (first, run & ~first, ~run)])
     budget = _step_tokens(view, decoding, step_s)
     return plan_of(view, order, run)._replace(
         step_tokens=budget, chunk_tokens=max(budget - int(decoding.sum()), 1)
