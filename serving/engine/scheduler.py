@@ -207,7 +207,8 @@ class SloSchedulerMixin(_VllmScheduler):
     def _honour(self, view: StepView, plan: Plan) -> None:
         for request_id, reason in plan.drop:
             self._end(request_id, dropped_stop_reason(reason))
-        self._rank = dict(zip(plan.order, range(len(plan.order)), strict=True))
+        ranked = plan.run.union(request.request_id for request in self.running)
+        self._rank = {name: place for place, name in enumerate(plan.order) if name in ranked}
         for request in [r for r in self.running if r.request_id in plan.preempt]:
             self._evict(request)
         for request in self.running:

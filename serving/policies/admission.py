@@ -120,8 +120,12 @@ def admit(demands: Demands, density: Floats, expects: Expected, *, utilisation: 
     admitted = np.zeros(len(density), dtype=bool)
     for begin in range(0, len(order), BLOCK):
         block = order[begin : begin + BLOCK]
-        room = capacity_s - expects.above(density[block])
-        fits, taken = _greedy(demands.of(block), room, taken)
+        wanted = demands.of(block)
+        together = taken + wanted.sum(axis=0)
+        if (together <= capacity_s - expects.above(density[block[-1:]])).all():
+            admitted[block], taken = True, together  # the last has the least room
+            continue
+        fits, taken = _greedy(wanted, capacity_s - expects.above(density[block]), taken)
         admitted[block[fits]] = True
         if not fits.any():
             break
@@ -136,9 +140,6 @@ def _greedy(wanted: Floats, room: Floats, taken: Floats) -> tuple[Flags, Floats]
         wanted, room: (k, moments) of each, best first.
         taken: (moments,) already.
     """
-    together = taken + np.cumsum(wanted, axis=0)
-    if (together <= room).all():
-        return np.ones(len(wanted), dtype=bool), together[-1]
     room = np.where(wanted > 0, room, np.inf)  # who wants nothing by then needs no room
     fits = np.zeros(len(wanted), dtype=bool)
     left = np.arange(len(wanted))

@@ -216,6 +216,7 @@ TOUCHED = [
         {"propagate_error"},
     ),
     Touch("server", "self._engine", "vllm.v1.engine.async_llm.AsyncLLM", {"output_processor"}),
+    Touch("translate", "each", REQUEST, {"num_computed_tokens", "num_output_tokens"}),
     Touch("translate", "last", REQUEST, {"request_id"}),
     Touch("translate", "output", STEP, {"num_scheduled_tokens", "total_num_scheduled_tokens"}),
     Touch("translate", "params", "vllm.sampling_params.SamplingParams", {"extra_args"}),
@@ -226,7 +227,6 @@ TOUCHED = [
         {
             "max_tokens",
             "num_computed_tokens",
-            "num_output_tokens",
             "num_prompt_tokens",
             "priority",
             "request_id",
