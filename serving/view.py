@@ -104,7 +104,7 @@ def plan_faults(view: StepView, plan: Plan) -> list[str]:
         faults.append("drop names unknown or repeated requests")
     if plan.run & set(dropped) or plan.run & plan.preempt:
         faults.append("a request cannot both run and be preempted or dropped")
-    if known.difference(dropped) and not plan.run:
+    if not plan.run and known.difference(dropped):
         faults.append("somebody must run while there is work")
     if plan.step_tokens is not None and not 0 < plan.step_tokens <= view.step_tokens:
         faults.append("step_tokens must be within the engine's own budget")

@@ -71,13 +71,11 @@ class PlanQueue(RequestQueue):
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
         """Take these requests out, wherever they are."""
-        gone = {request.request_id for request in requests}
-        for request_id in gone:
-            self._held.pop(request_id, None)
-        kept = [item for item in self._admitted if item[1] not in gone]
-        if len(kept) != len(self._admitted):
-            heapq.heapify(kept)
-            self._admitted = kept
+        ids = (request.request_id for request in requests)
+        gone = {request_id for request_id in ids if self._held.pop(request_id, None) is None}
+        if gone:
+            self._admitted = [item for item in self._admitted if item[1] not in gone]
+            heapq.heapify(self._admitted)
 
     def __bool__(self) -> bool:
         return bool(self._admitted)

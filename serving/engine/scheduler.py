@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
@@ -208,7 +209,8 @@ class SloSchedulerMixin(_VllmScheduler):
         for request_id, reason in plan.drop:
             self._end(request_id, dropped_stop_reason(reason))
         ranked = plan.run.union(request.request_id for request in self.running)
-        self._rank = {name: place for place, name in enumerate(plan.order) if name in ranked}
+        places = ((name, place) for place, name in enumerate(plan.order) if name in ranked)
+        self._rank = dict(islice(places, len(ranked)))
         for request in [r for r in self.running if r.request_id in plan.preempt]:
             self._evict(request)
         for request in self.running:

@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from serving.policies.pace import Pace
 from serving.policies.programs import Calls, Programs
 from serving.requests import LATENCY, Flags, Floats, Ints
 from serving.view import StepView
 
 AHEAD_S: Floats = np.round(np.geomspace(0.5, 1000.0, 40), 2)
 """The moments ahead at which demand is compared with capacity."""
+
+SHORTEST_S = 1e-3
+"""No demand is spread over less."""
 
 BLOCK = 128
 """So many programs are tried together; if none of them fits, none that is worth less is tried."""
@@ -33,40 +37,31 @@ class Admitted(NamedTuple):
 class Demands(NamedTuple):
     """What each program wants of the machine, and by when, (m,) each.
 
-    All of it by its deadline; a stream its prompt by its next token, then a token every TBT.
+    Tokens come one after the other: who leaves all its work to the end will be late. So a program
+    wants nothing while it could still pause, and from then on its share of every second until its
+    end. A stream wants its prompt by its next token, then a token every TBT.
 
     Attributes:
-        need_s: seconds of the machine.
-        due_s: how far ahead its deadline is; of a stream, its next token.
-        streams: which are streams; the others leave out what follows.
-        tokens, tbt_s: output to come, and the time between two of its tokens.
-        prompt_s, token_s: seconds of its prompt, and of each token.
+        due_s: how far ahead the first of it is due, at least 0.
+        first_s, rest_s: seconds of the machine that are due then, and evenly from then on.
+        lasts_s: how long from then on.
     """
 
-    need_s: Floats
     due_s: Floats
-    streams: Flags
-    tokens: Floats
-    tbt_s: Floats
-    prompt_s: Floats
-    token_s: Floats
+    first_s: Floats
+    rest_s: Floats
+    lasts_s: Floats
 
     def of(self, programs: Ints) -> Floats:
         """Seconds of the machine that each of these wants by each moment ahead: (k, moments)."""
-        is_due = self.due_s[programs, None] <= AHEAD_S
-        by = self.need_s[programs, None] * is_due
-        places = np.flatnonzero(self.streams[programs])
-        if len(places):
-            by[places] = self._of_streams(programs[places], is_due[places])
-        return by
-
-    def _of_streams(self, rows: Ints, is_due: Flags) -> Floats:
-        columns = [column[rows, None] for column in self]
-        need_s, due_s, _, tokens, tbt_s, prompt_s, token_s = columns
-        with np.errstate(invalid="ignore"):
-            due = np.where(is_due, (AHEAD_S - due_s) / tbt_s + 1.0, 0.0)
-        whole_s = prompt_s + tokens * token_s
-        by: Floats = (prompt_s * is_due + np.minimum(due, tokens) * token_s) / whole_s * need_s
+        due_s, first_s, rest_s, lasts_s = (column[programs][:, None] for column in self)
+        by: Floats = AHEAD_S - due_s
+        is_due = by >= 0.0
+        by /= lasts_s
+        np.minimum(by, 1.0, out=by)
+        by *= rest_s
+        by += first_s
+        by *= is_due
         return by
 
 
@@ -87,22 +82,32 @@ class Expected(NamedTuple):
         return self.by[np.searchsorted(-self.density, -density, side="left")]
 
 
-def expected(view: StepView, programs: Programs, need_s: Floats, worth: Floats) -> Expected:
+def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> Expected:
     """What to expect from the programs that arrived lately.
 
-    One that has L seconds from its arrival to its deadline wants nothing of what is due earlier
-    than L from now; a stream wants its tokens as they fall due, half of them by its middle.
+    Each wants all of it by the middle of the time in which it would want it, counted from its
+    arrival: so it wants nothing of what is due earlier than that from now.
+
+    Args:
+        worth: of each program, (m,).
     """
-    arrivals = view.arrivals
+    arrivals, need_s = view.arrivals, pace.of(programs.need_s(view.model))
     density = worth / need_s
-    order = np.argsort(-density, kind="stable")
-    order = order[density[order] > 0]
-    middle_s = arrivals.ttft_s + 0.5 * programs.tokens * arrivals.tbt_s
-    lasts_s = np.where(arrivals.kind == LATENCY, middle_s, arrivals.final_s - arrivals.arrival_s)
-    wanted = np.maximum(AHEAD_S - lasts_s[order, None], 0.0)
-    wanted *= need_s[order, None] / view.arrivals_s
-    by = np.zeros((len(order) + 1, len(AHEAD_S)))
-    np.cumsum(wanted, axis=0, out=by[1:])
+    order = np.flatnonzero(density > 0)
+    order = order[np.argsort(-density[order], kind="stable")]
+    allowed_s = arrivals.final_s - arrivals.arrival_s
+    middle_s = np.where(
+        arrivals.kind == LATENCY,
+        arrivals.ttft_s + 0.5 * programs.tokens * arrivals.tbt_s,
+        allowed_s - 0.5 * np.minimum(programs.alone_s(pace.each_s), allowed_s),
+    )
+    by = np.empty((len(order) + 1, len(AHEAD_S)))
+    by[0] = 0.0
+    wanted = by[1:]
+    np.subtract(AHEAD_S, middle_s[order][:, None], out=wanted)
+    np.maximum(wanted, 0.0, out=wanted)
+    wanted *= (need_s[order] / view.arrivals_s)[:, None]
+    np.cumsum(wanted, axis=0, out=wanted)
     return Expected(density[order], by)
 
 
@@ -113,8 +118,8 @@ def admit(demands: Demands, density: Floats, expects: Expected, *, utilisation: 
         density: worth a second of need of each program, (m,); who has none is not admitted.
         utilisation: the share of the machine's time that is given away.
     """
-    order = np.argsort(-density, kind="stable")
-    order = order[density[order] > 0]
+    order = np.flatnonzero(density > 0)
+    order = order[np.argsort(-density[order], kind="stable")]
     capacity_s = utilisation * AHEAD_S
     taken = np.zeros(len(AHEAD_S))
     admitted = np.zeros(len(density), dtype=bool)
@@ -145,41 +150,38 @@ def _greedy(wanted: Floats, room: Floats, taken: Floats) -> tuple[Flags, Floats]
     left = np.arange(len(wanted))
     while len(left):
         # What is taken only grows, so that who does not fit now never will.
-        left = left[(taken + wanted[left] <= room[left]).all(axis=1)]
-        together = taken + np.cumsum(wanted[left], axis=0)
-        fit = (together <= room[left]).all(axis=1)
+        able = np.flatnonzero((taken + wanted <= room).all(axis=1))
+        left, wanted, room = left[able], wanted.take(able, axis=0), room.take(able, axis=0)
+        together = np.cumsum(wanted, axis=0)
+        together += taken
+        fit = (together <= room).all(axis=1)
         count = len(left) if fit.all() else int(np.argmin(fit))
         if count:
             fits[left[:count]] = True
             taken = together[count - 1]
-        left = left[count + 1 :]
+        left, wanted, room = left[count + 1 :], wanted[count + 1 :], room[count + 1 :]
     return fits, taken
 
 
 def demands_of(
-    view: StepView,
-    calls: Calls,
-    programs: Programs,
-    need_s: Floats,
-    ends_s: Floats,
-    next_token_s: Floats,
+    view: StepView, calls: Calls, programs: Programs, need_s: Floats, due_s: Floats, pace: Pace
 ) -> Demands:
     """What the programs of the view want.
 
     Args:
-        need_s, ends_s: of each program, (m,).
-        next_token_s: when each request's next token is due, (n,).
+        need_s: seconds of the machine that each needs, (m,).
+        due_s: when each must run without a pause, and a stream have its next token, (m,).
     """
     requests, model, rows = view.requests, view.model, programs.first
-    streams = requests.kind[rows] == LATENCY
-    due_s = np.where(streams, np.maximum(next_token_s[rows] - view.now_s, 0.0), ends_s - view.now_s)
-    prompt_s: Floats = calls.unread[rows] * np.float64(model.token_s)
+    streams, tokens = requests.kind[rows] == LATENCY, calls.tokens[rows]
+    prompt_s = calls.unread[rows] * np.float64(model.token_s)
+    token_s = np.maximum(model.token_s + model.context_s * calls.context[rows], 1e-12)
+    # A stream's first token falls due with its prompt, the others after it.
+    at_once = (prompt_s + token_s) / (prompt_s + np.maximum(tokens, 1.0) * token_s)
+    first_s = need_s * np.where(streams, at_once, 0.0)
+    ahead_s = due_s - view.now_s
+    alone_s = programs.alone_s(pace.each_s) + np.minimum(ahead_s, 0.0)  # what is left of it
+    lasts_s = np.where(streams, (tokens - 1.0) * requests.tbt_s[rows], alone_s)
     return Demands(
-        need_s=need_s,
-        due_s=due_s,
-        streams=streams,
-        tokens=calls.tokens[rows],
-        tbt_s=requests.tbt_s[rows],
-        prompt_s=prompt_s,
-        token_s=np.maximum(model.token_s + model.context_s * calls.context[rows], 1e-12),
+        np.maximum(ahead_s, 0.0), first_s, need_s - first_s, np.maximum(lasts_s, SHORTEST_S)
     )

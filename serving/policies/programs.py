@@ -18,14 +18,14 @@ from serving.view import StepModel, StepView
 LEAST_S = 1e-6
 """No program needs less than this, whatever the model says of a machine not yet measured."""
 
-LATER_CONTEXT_TOKENS = 1000
-"""Context of a decode in a later stage, of which only totals are foretold."""
+MEDIAN = 0.5
+"""Needs are foretold by the length that an answer has as likely as not."""
 
 SHARE_IN_TIME = 0.9
 """A stream keeps its promise as a whole while this share of its tokens is in time."""
 
-_PREFILL, _DECODE, _TOOLS = map(
-    FutureWork._fields.index, ("prefill_tokens", "decode_tokens", "tool_s")
+_CALLS, _PREFILL, _DECODE, _TOOLS = map(
+    FutureWork._fields.index, ("calls", "prefill_tokens", "decode_tokens", "tool_s")
 )
 
 
@@ -60,26 +60,29 @@ class Programs(NamedTuple):
     tokens: Floats
     kept: Flags
 
-    def need_s(self, model: StepModel, sequences: float) -> Floats:
-        """Seconds of the machine until each one's end, so many decodes sharing a step."""
-        decode_s = model.base_s / sequences + model.token_s + model.sequence_s
-        seconds = self.prefill * model.token_s + self.decode * decode_s
-        return np.maximum(seconds + self.contexts * model.context_s, LEAST_S)
+    def need_s(self, model: StepModel) -> Floats:
+        """Seconds that each one adds to the steps of the machine until its end: (m,)."""
+        tokens_s = self.prefill * model.token_s + self.decode * (model.token_s + model.sequence_s)
+        return np.maximum(tokens_s + self.contexts * model.context_s, LEAST_S)
 
-    def alone_s(self, step_s: float) -> Floats:
-        """Seconds until each one's end if every step takes this long and nothing waits."""
+    def alone_s(self, step_s: float | Floats) -> Floats:
+        """Seconds until each one's end if every step takes this long and nothing waits: (m,).
+
+        Args:
+            step_s: one for all, or one each, (m,).
+        """
         return self.fixed_s + self.serial * step_s
 
     def worth(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
-        """Half for its tokens, in the unit of the mean program, half for being a kept promise."""
+        """Tokens, in the unit of the mean program, make this share; the rest is a promise kept."""
         value = token_share * self.tokens / mean_tokens + (1 - token_share) * self.kept
         promised = requests.kind[self.first] != BEST_EFFORT
         return np.where(promised, value * requests.weight[self.first], 0.0)
 
 
-def calls_of(requests: Requests, level: float) -> Calls:
-    """What each request still has before it, its length taken at this quantile."""
-    tokens = requests.remaining_tokens(level)
+def calls_of(requests: Requests) -> Calls:
+    """What each request still has before it, its length taken at the median."""
+    tokens = requests.remaining_tokens(MEDIAN)
     behind = requests.prompt_tokens + requests.output_tokens
     unread = np.maximum(behind - requests.computed_tokens - 1, 0)
     return Calls(unread, tokens, behind + tokens / 2)
@@ -88,15 +91,14 @@ def calls_of(requests: Requests, level: float) -> Calls:
 def present_programs(view: StepView, calls: Calls) -> Programs:
     """The programs whose calls are in the view, with their learned futures."""
     requests = view.requests
-    _, first, of = np.unique(requests.program, return_index=True, return_inverse=True)
+    first, of = _grouped(requests.program)
     count = len(first)
     future = np.fmax(requests.future.take(first, axis=0), 0.0)  # NaN gives way
     at_once = requests.stage_calls[first]
-    most_unread = _largest(of, count, calls.unread)
+    most_unread = largest_of(of, count, calls.unread)
     unread_prompts = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)
     to_come = np.bincount(of, unread_prompts + calls.tokens, count)
     whole = requests.program_tokens[first] + to_come + future[:, _PREFILL] + future[:, _DECODE]
-    later_contexts = future[:, _DECODE] * LATER_CONTEXT_TOKENS
     late = _late_tokens(view) > (1 - SHARE_IN_TIME) * (requests.output_tokens + calls.tokens)
     streams = requests.kind[first] == LATENCY
     return Programs(
@@ -104,8 +106,8 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
         first=first,
         prefill=np.bincount(of, calls.unread, count) + future[:, _PREFILL],
         decode=np.bincount(of, calls.tokens, count) + future[:, _DECODE],
-        contexts=np.bincount(of, calls.tokens * calls.context, count) + later_contexts,
-        serial=serial_tokens(requests, of, first, calls.tokens),
+        contexts=np.bincount(of, calls.tokens * calls.context, count) + _contexts(future),
+        serial=largest_of(of, count, calls.tokens) + future[:, _DECODE] / at_once,
         fixed_s=(most_unread + future[:, _PREFILL] / at_once) * view.model.token_s
         + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens[first], whole),
@@ -113,34 +115,21 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     )
 
 
-def serial_tokens(requests: Requests, of: Ints, first: Ints, tokens: Floats) -> Floats:
-    """Decodes of each program that come one after the other: (m,).
-
-    Args:
-        of, first: as in Programs.
-        tokens: of each call, to come.
-    """
-    later = np.fmax(requests.future[first, _DECODE], 0.0) / requests.stage_calls[first]
-    serial: Floats = _largest(of, len(first), tokens) + later
-    return serial
-
-
-def arrived_programs(view: StepView, level: float) -> Programs:
+def arrived_programs(view: StepView) -> Programs:
     """The programs that arrived lately, as they were then: each by its first call."""
     requests = view.arrivals
-    calls = calls_of(requests, level)
+    calls = calls_of(requests)
     future = np.fmax(requests.future, 0.0)
     at_once = requests.stage_calls
     rows = np.arange(len(requests))
     prefill = requests.prompt_tokens * at_once + future[:, _PREFILL]
     decode = calls.tokens * at_once + future[:, _DECODE]
-    later_contexts = future[:, _DECODE] * LATER_CONTEXT_TOKENS
     return Programs(
         of=rows,
         first=rows,
         prefill=prefill,
         decode=decode,
-        contexts=calls.tokens * calls.context * at_once + later_contexts,
+        contexts=calls.tokens * calls.context * at_once + _contexts(future),
         serial=calls.tokens + future[:, _DECODE] / at_once,
         fixed_s=prefill / at_once * view.model.token_s + future[:, _TOOLS],
         tokens=np.where(requests.kind == LATENCY, calls.tokens, prefill + decode),
@@ -161,11 +150,28 @@ def expired(programs: Programs, standing: Ints) -> Flags:
     return late
 
 
-def _largest(of: Ints, count: int, values: Floats | Ints) -> Floats:
+def largest_of(of: Ints, count: int, values: Floats | Ints) -> Floats:
     """The largest value among each program's calls, at least 0."""
     largest = np.zeros(count)
     np.maximum.at(largest, of, values.astype(np.float64))  # many times slower if it must convert
     return largest
+
+
+def _grouped(numbers: Ints) -> tuple[Ints, Ints]:
+    """Where each number is first, by number, and which of these each one is; numbers are small."""
+    first = np.full(numbers.max(initial=-1) + 1, -1)
+    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)  # the last written stays
+    present = np.flatnonzero(first >= 0)
+    which = np.empty_like(first)
+    which[present] = np.arange(len(present))
+    return first[present], which[numbers]
+
+
+def _contexts(future: Floats) -> Floats:
+    """Contexts of the decodes of later stages, added up: each call reads its prompt and itself."""
+    prefill, decode = future[:, _PREFILL], future[:, _DECODE]
+    contexts: Floats = decode * (prefill + decode / 2) / np.maximum(future[:, _CALLS], 1.0)
+    return contexts
 
 
 def _late_tokens(view: StepView) -> Floats:

@@ -100,7 +100,7 @@ def next_change_s(view: StepView) -> Floats:
     """The next moment at which time alone changes each request's standing; infinity if none."""
     changes = np.full(len(view.requests), math.inf)
     for moments in (expiry_s(view), view.requests.deadline_s, _patience_ends_s(view)):
-        np.minimum(changes, moments, out=changes, where=moments > view.now_s)
+        changes = np.minimum(changes, np.where(moments > view.now_s, moments, math.inf))
     return changes
 
 

@@ -8,21 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policies.admission import AHEAD_S, BLOCK, Demands, Expected, admit, demands_of
+from serving.policies.pace import Pace
 from serving.policies.programs import calls_of, ends_s, present_programs
 from serving.policies.urgency import next_token_due_s
-from serving.requests import Flags, Floats
+from serving.requests import LATENCY, Flags, Floats
 from serving.view import StepModel, StepView
 from tests.strategies import law
 from tests.unit.serving.serving_examples import deadline, latency, request, step
 
 NOBODY = Expected(np.zeros(0), np.zeros((1, len(AHEAD_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
+STEP = Pace(2.0, 2.0, 0.75)
 
 
 def due(need_s: Floats, due_s: Floats) -> Demands:
     """Programs that want all they need by one moment."""
-    none = np.zeros(len(need_s))
-    return Demands(need_s, due_s, none > 0, none, none, none, none)
+    return Demands(due_s, need_s, np.zeros(len(need_s)), np.ones(len(need_s)))
 
 
 def one_by_one(
@@ -111,17 +112,22 @@ def crowd(*, streams: Flags) -> StepView:
 
 
 def demands_in(view: StepView) -> Demands:
-    calls = calls_of(view.requests, 0.5)
+    """At steps of 2 s, which leave three quarters of the machine's time."""
+    calls = calls_of(view.requests)
     programs = present_programs(view, calls)
-    need_s, ends = programs.need_s(view.model, 1.0), ends_s(view.requests, programs)
-    return demands_of(view, calls, programs, need_s, ends, next_token_due_s(view))
+    streams = view.requests.kind[programs.first] == LATENCY
+    last_s = ends_s(view.requests, programs) - programs.alone_s(2.0)
+    due_s = np.where(streams, next_token_due_s(view)[programs.first], last_s)
+    need_s = STEP.of(programs.need_s(view.model))
+    return demands_of(view, calls, programs, need_s, due_s, STEP)
 
 
 def test_a_stream_wants_its_prompt_first_and_then_its_tokens_as_they_fall_due() -> None:
     """The first is due in 3 s; 9 tokens are unread, 10 are to come, 0.25 s each."""
     demands = demands_in(crowd(streams=np.array([False] * 5 + [True])))
     [wanted] = demands.of(np.array([5]))
-    by_token = dict(zip(AHEAD_S.tolist(), (wanted / demands.need_s[5]).tolist(), strict=True))
+    shares_by = wanted / (demands.first_s + demands.rest_s)[5]
+    by_token = dict(zip(AHEAD_S.tolist(), shares_by.tolist(), strict=True))
     shares = [share for ahead_s, share in by_token.items() if ahead_s < 3.0]
     assert shares == [0.0] * len(shares)
     at_s = min(ahead_s for ahead_s in by_token if ahead_s >= 3.0)
@@ -131,10 +137,13 @@ def test_a_stream_wants_its_prompt_first_and_then_its_tokens_as_they_fall_due() 
     assert (np.diff(wanted) >= 0).all()
 
 
-def test_a_deadline_wants_all_by_then_and_nothing_before() -> None:
+def test_a_deadline_wants_its_tokens_evenly_once_it_can_no_longer_pause() -> None:
+    """25 s are left, its 9 unread tokens and 10 steps take 22.25 s of them."""
     demands = demands_in(crowd(streams=np.array([False])))
     [wanted] = demands.of(np.array([0]))
-    assert wanted.tolist() == np.where(AHEAD_S >= 25.0, demands.need_s[0], 0.0).tolist()
+    need_s = 19 * 0.25 / 0.75
+    shares = np.clip((AHEAD_S - 2.75) / 22.25, 0.0, 1.0)
+    assert wanted == pytest.approx(need_s * shares)
 
 
 def test_what_each_wants_does_not_depend_on_who_is_asked_along() -> None:

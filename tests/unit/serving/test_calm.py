@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serving.policies.calm import CROWD, calm
+from serving.requests import Requests
+from serving.slo import Slo
 from serving.view import StepModel
 from tests.unit.serving.serving_examples import deadline, request, running, step
 
@@ -12,19 +14,48 @@ MODEL = StepModel(base_s=0.02, token_s=1e-4, sequence_s=0.0, context_s=0.0)
 
 
 def test_a_late_decode_gives_way_to_a_prompt_that_is_not_late() -> None:
-    """Although decodes come before prompts: each is a single token."""
+    """Although decodes come before prompts, as each is a single token; if at all."""
     late = running("late", slo=deadline(1.0), computed_tokens=12, output_tokens=3)
     in_time = running("in time", slo=deadline(100.0), computed_tokens=12, output_tokens=3)
     view = step(late, in_time, request("prompt"), now_s=50.0, model=MODEL, slots=3)
-    plan = calm(view)
+    plan = calm(view, leftover=1.0)
     assert plan.order == ("in time", "prompt", "late")
     assert plan.run == {"in time", "prompt", "late"}
+    assert calm(view, leftover=0.0).run == {"in time", "prompt"}
 
 
 @pytest.mark.parametrize(
-    ("num_requests", "least_steps", "steps"), [(1, 4, 10), (5 * CROWD, 5, 10), (20 * CROWD, 20, 20)]
+    ("num_requests", "least_steps", "steps"), [(1, 4, 10), (5 * CROWD, 9, 10), (20 * CROWD, 24, 24)]
 )
 def test_a_plan_for_a_crowd_holds_longer(num_requests: int, least_steps: int, steps: int) -> None:
     view = step(*(request(f"{number}") for number in range(num_requests)), model=MODEL)
     plan = calm(view, least_steps=4, frame_steps=10)
     assert (plan.least_steps, plan.steps) == (least_steps, steps)
+
+
+def test_best_effort_work_that_waits_longest_beyond_its_default_deadline_runs() -> None:
+    waiting = [request(f"{arrival_s}", arrival_s=arrival_s) for arrival_s in (3.0, 2.0)]
+    in_time = running("in time", slo=deadline(200.0), computed_tokens=12, output_tokens=3)
+    busy = step(*waiting, in_time, now_s=100.0, model=MODEL, slots=2, token_s=0.02)
+    assert calm(busy).run == {"in time", "2.0"}
+
+
+def test_steps_are_as_long_as_the_chains_that_arrived_can_bear() -> None:
+    """100 tokens within 10 s bear steps of less than 0.1 s; without a promise none is limited."""
+    pressed, free = (request("one", slo=slo, max_tokens=100) for slo in (deadline(10.0), Slo()))
+    budget = calm(step(pressed, model=MODEL, arrivals=Requests.of([pressed]))).step_tokens
+    assert budget is not None
+    assert MODEL.seconds(new_tokens=budget, num_decodes=0, decode_context_tokens=0) < 0.1 / 0.75
+    view = step(free, model=MODEL, arrivals=Requests.of([free]))
+    assert calm(view).step_tokens == view.step_tokens
+
+
+def test_a_frame_takes_no_more_decodes_than_the_pace_has_time_for() -> None:
+    """Of 29.5 ms a step, 9.5 are left for decodes of 1 ms; those who can wait least come first."""
+    model = StepModel(base_s=0.02, token_s=1e-3, sequence_s=0.0, context_s=0.0)
+    crowd = [
+        running(f"{number:02}", slo=deadline(900.0 - number), output_tokens=1, max_tokens=100)
+        for number in range(30)
+    ]
+    plan = calm(step(*crowd, now_s=1.0, model=model, slots=64), pace=0.0295)
+    assert plan.run == {f"{number:02}" for number in range(20, 30)}

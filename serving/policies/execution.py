@@ -1,0 +1,105 @@
+"""From an order and who is admitted to a plan: who is computed, and in how long steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from serving.policies.pace import Pace
+from serving.policies.programs import Calls
+from serving.policies.ranking import plan_of
+from serving.policies.urgency import BEST_EFFORT_DEADLINE_S
+from serving.requests import BEST_EFFORT, Flags, Floats, Ints
+from serving.view import Plan, StepView
+
+FEWEST_CHUNK_TOKENS = 64
+"""However many decode, so much of a prompt is read in a step."""
+
+
+def planned(
+    view: StepView,
+    calls: Calls,
+    order: Ints,
+    *,
+    admitted: Flags,
+    late: Flags,
+    spare: Floats,
+    step: Pace,
+    size: int,
+    frame_steps: int,
+) -> Plan:
+    """The plan that computes the admitted, and others in what they leave over.
+
+    Args:
+        order: places of the requests that are kept, best first; the view is by arrival.
+        admitted, late: (n,).
+        spare: the share of the machine's time that each may have who is not admitted, (n,).
+        size: how many may run at once.
+        frame_steps: how many steps the plan is for.
+    """
+    run = admitted.copy()
+    if admitted[order].any():
+        run |= _in_spare_time(view, calls, order[~admitted[order]], spare)
+    else:
+        run[order] = True  # nobody is in the way
+    if np.isfinite(step.step_s):
+        room_s = frame_steps * (step.step_s - view.model.base_s)
+        run &= _in_room(view, calls, order[run[order]], frame_steps, room_s)
+    overdue = _longest_overdue(view, order[~late[order]])
+    run[overdue] = False
+    chosen = np.zeros(len(run), dtype=bool)
+    chosen[order[run[order]][: size - len(overdue)]] = True
+    chosen[overdue] = True
+    decoding = chosen & (calls.unread == 0)
+    first = decoding & ~late  # each is a single token
+    order = np.concatenate([order[each[order]] for each in (first, chosen & ~first, ~chosen)])
+    budget = _step_tokens(view, decoding, step.step_s)
+    plan = plan_of(view, order, chosen)
+    chunk_tokens = max(budget - int(decoding.sum()), 1)
+    return plan._replace(step_tokens=budget, chunk_tokens=chunk_tokens, steps=frame_steps)
+
+
+def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) -> Flags:
+    """Whose next second of work fits into the spare time that those before it leave."""
+    before_s = _before_s(view, calls, others, 1.0 / view.token_s)
+    fits = np.zeros(len(spare), dtype=bool)
+    fits[others[before_s < spare[others]]] = True
+    return fits
+
+
+def _in_room(view: StepView, calls: Calls, chosen: Ints, frame_steps: int, room_s: float) -> Flags:
+    """For whose work the frame still has room when it comes to them."""
+    before_s = _before_s(view, calls, chosen, frame_steps)
+    fits = np.zeros(len(view.requests), dtype=bool)
+    fits[chosen[before_s <= max(room_s, 0.0)]] = True
+    return fits
+
+
+def _before_s(view: StepView, calls: Calls, places: Ints, steps: float) -> Floats:
+    """Seconds that those before each of these add to so many steps."""
+    model, tokens = view.model, np.minimum(calls.tokens[places], steps)
+    token_s = model.token_s + model.sequence_s + model.context_s * calls.context[places]
+    own_s = calls.unread[places] * model.token_s + token_s * tokens
+    before_s: Floats = np.cumsum(own_s) - own_s
+    return before_s
+
+
+def _longest_overdue(view: StepView, places: Ints) -> Ints:
+    """Who has waited longest beyond the default deadline: it runs in every plan, lest it starve."""
+    best_effort = np.sort(places[view.requests.kind[places] == BEST_EFFORT])[:1]
+    waited_s = view.now_s - view.requests.arrival_s[best_effort]
+    return best_effort[waited_s > BEST_EFFORT_DEADLINE_S]
+
+
+def _step_tokens(view: StepView, decoding: Flags, step_s: float) -> int:
+    """As many tokens as keep a step within the pace."""
+    requests, model = view.requests, view.model
+    if not np.isfinite(step_s) or not model.token_s:
+        return view.step_tokens
+    num_decodes = int(decoding.sum())
+    fixed_s = model.seconds(
+        new_tokens=0,
+        num_decodes=num_decodes,
+        decode_context_tokens=float(requests.computed_tokens[decoding].sum()),
+    )
+    fitting = min((step_s - fixed_s) / model.token_s, float(view.step_tokens))
+    return min(max(int(fitting), num_decodes + FEWEST_CHUNK_TOKENS), view.step_tokens)
