@@ -3,11 +3,12 @@
     python -m benchmarks.throughput [--policy calm] [--loads 2] [--seeds 3] [--window-s 240]
         [--jobs 2] [--json]
 
-In virtual time, with the production scheduler and the mixed workload: all tokens that were
-computed a second, promised in time or not, with promises as they are, with promises a hundred
-times looser, and without any tag. All must be at least 0.98 of those of fcfs. Milliseconds of
-scheduling a step are real: of one run each, alone in one process, computed anew. A machine is full
-only after a minute or so of twice its load: with a short warm-up all policies compute the same.
+In virtual time, with the production scheduler and the mixed workload: tokens computed a second,
+promised in time or not. With promises as they are, within the window: a machine is full only after
+a minute or so of twice its load, and with a short warm-up all policies compute the same. With
+promises a hundred times looser, and without any tag, from the first arrival until the last program
+has ended: all do the same work. All must be at least 0.98 of those of fcfs. Milliseconds of
+scheduling a step are real: of one run each, alone in one process, computed anew.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Row(NamedTuple):
 
     Attributes:
         promises: how tight they are.
-        throughput_tokens_s: simulated: prompt and output tokens within the window.
+        throughput_tokens_s: simulated: prompt and output tokens.
         to_fcfs: the ratio; None where fcfs computed nothing.
         is_ok: whether it is no less than FLOOR; None for fcfs itself.
     """

@@ -89,7 +89,9 @@ def calm(
     chosen = admit(demands, density, expects, utilisation=utilisation)
     admitted = chosen.programs[programs.of]
     key = _call_due_s(calls, programs, due_s, step) if urgent else -density[programs.of]
-    order = np.lexsort((key, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
+    # Where no step is limited nobody is pressed, and who has begun is not displaced.
+    displaced = np.isinf(step.step_s) & (view.requests.computed_tokens == 0)
+    order = np.lexsort((key, displaced, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
     least_steps += len(view.requests) // CROWD
     plan = planned(
         view,

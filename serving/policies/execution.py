@@ -36,11 +36,9 @@ def planned(
         size: how many may run at once.
         frame_steps: how many steps the plan is for.
     """
-    run = admitted.copy()
-    if admitted[order].any():
-        run |= _in_spare_time(view, calls, order[~admitted[order]], spare)
-    else:
-        run[order] = True  # nobody is in the way
+    run = np.ones(len(admitted), dtype=bool)
+    if admitted[order].any() and np.isfinite(step.step_s):  # else nobody is in the way
+        run = admitted | _in_spare_time(view, calls, order[~admitted[order]], spare)
     if np.isfinite(step.step_s):
         room_s = frame_steps * (step.step_s - view.model.base_s)
         run &= _in_room(view, calls, order[run[order]], frame_steps, room_s)
@@ -87,7 +85,8 @@ def _longest_overdue(view: StepView, places: Ints) -> Ints:
     """Who has waited longest beyond the default deadline: it runs in every plan, lest it starve."""
     best_effort = np.sort(places[view.requests.kind[places] == BEST_EFFORT])[:1]
     waited_s = view.now_s - view.requests.arrival_s[best_effort]
-    return best_effort[waited_s > BEST_EFFORT_DEADLINE_S]
+    overdue: Ints = best_effort[waited_s > BEST_EFFORT_DEADLINE_S]
+    return overdue
 
 
 def _step_tokens(view: StepView, decoding: Flags, step_s: float) -> int:
