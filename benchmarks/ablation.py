@@ -52,12 +52,14 @@ VARIANTS: Mapping[str, Params] = MappingProxyType(
         "lengths not corrected": {"correct": False},
         "no admitted set": {"utilisation": 1e6},
         "no headroom": {"utilisation": 1.0},
-        "need as if alone in a step": {"sequences": 1.0},
-        "pace of 0.1 s for all": {"pace": 0.1},
+        "a pace of 30 ms, whatever arrives": {"pace": 0.03},
+        "a pace of 80 ms, whatever arrives": {"pace": 0.08},
+        "no pace": {"pace": 1e6},
         "value in tokens only": {"token_share": 1.0},
         "value in requests only": {"token_share": 0.0},
         "a plan for 50 steps": {"frame_steps": 50},
         "96 at once": {"batch": 96},
+        "no time for late work": {"leftover": 0.0},
     }
 )
 """What is left out, and the parameters of calm that leave it out."""

@@ -37,7 +37,7 @@ from serving.slo import SloKind
 WARMUP_S, WINDOW_S, TAIL_S = 30.0, 120.0, 60.0
 END_S = WARMUP_S + WINDOW_S + TAIL_S
 
-CAPACITY_PER_S = 1.87
+CAPACITY_PER_S = 2.01
 """Programs of `mixed` that fcfs completes a second on the machine below: load 1."""
 
 NUM_USERS = 10

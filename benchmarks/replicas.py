@@ -34,7 +34,7 @@ from serving.sim.step_cost import MACHINES, StepCost
 from serving.sim.workloads import WORKLOADS, generate
 
 MACHINE = MACHINES["a100-llama3-8b"]
-FULL_RATE_PER_S = 2.3
+FULL_RATE_PER_S = 2.01
 """Programs of the mixed workload that one replica drains in a second, first come first served."""
 
 ROUTERS = (
