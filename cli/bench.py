@@ -62,7 +62,7 @@ def bench(
             predictions=predictions,
             length_bias=length_bias,
             slots=slots,
-            step_tokens=step_tokens or 2048,
+            step_tokens=2048 if step_tokens is None else step_tokens,
         ),
         policies=bench_request.policies_of(policy or []),
         loads=bench_request.loads_of(loads),

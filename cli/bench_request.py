@@ -108,6 +108,8 @@ def check_plot(path: Path | None) -> None:
         return
     if path.suffix.lower() not in PICTURES:
         raise BadInput(f"--plot {path}: its name must end with one of {', '.join(PICTURES)}")
+    if path.is_dir():
+        raise BadInput(f"--plot {path}: that is a folder; give it a file's name")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass

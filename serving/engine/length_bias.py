@@ -20,7 +20,10 @@ _MEDIAN = LENGTH_LEVELS.index(0.5)
 
 
 class LengthBias:
-    """The median of true length over foretold median, of answers that came to their own end."""
+    """The median of true length over foretold median.
+
+    Of answers that ended by themselves or at their limit.
+    """
 
     def __init__(self) -> None:
         self._logs = deque([0.0] * PRIOR_ANSWERS, maxlen=KEPT)

@@ -156,21 +156,28 @@ class SloSchedulerMixin(_VllmScheduler):
         self._plan_due = True
         self._paused.pop(request.request_id, None)
         self._rejected.pop(request.request_id, None)
-        if self._adapting is not None:
-            self._adapting.end(
-                request.request_id,
-                request.num_output_tokens,
-                self.ledger.clock(),
-                whole=request.status in (_STOPPED, _AT_ITS_LIMIT),
-            )
-        if request.status in (_STOPPED, _AT_ITS_LIMIT):
-            self.length_bias.ended(self.ledger.slo(request.request_id), request.num_output_tokens)
+        self._count_end(request)
         self.ledger.forget(request.request_id)
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)
+
+    def _count_end(self, request: Request) -> None:
+        """Tell those who learn from ends."""
+        now_s, request_id = self.ledger.clock(), request.request_id
+        output_tokens = request.num_output_tokens
+        is_whole = request.status in (_STOPPED, _AT_ITS_LIMIT)
+        slo = self.ledger.slo(request_id)
+        if self._adapting is not None:
+            self._adapting.end(request_id, output_tokens, now_s, whole=is_whole)
+        if is_whole:
+            self.length_bias.ended(slo, output_tokens)
+        due_s = self.ledger.last_due_s(request_id, output_tokens)
+        self.tracker.ended(slo.kind, is_whole and now_s <= due_s)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Whoever loses its KV cache, by our hand or vLLM's, is not paused but waits."""
         self._set_paused(request, False)
+        num_blocks = -(-request.num_computed_tokens // self.block_size)
+        self.tracker.lost(num_blocks, self.block_size)
         super()._preempt_request(request, *args, **kwargs)
 
     def _plan_has_ended(self) -> bool:

@@ -13,6 +13,7 @@ from serving.engine.accounts import FAIR_MEMORY_S, Accounts
 from serving.engine.arrivals import Arrivals
 from serving.errors import InvalidSlo
 from serving.requests import (
+    LATENCY,
     MOST,
     Requests,
     RequestState,
@@ -120,6 +121,14 @@ class Ledger:
         """The promise made to a request that is being followed."""
         promise: Slo = self._columns["slo"][self._place[request_id]]
         return promise
+
+    def last_due_s(self, request_id: str, output_tokens: int) -> float:
+        """When the last of so many tokens is due: by a stream's schedule, or the final deadline."""
+        columns, place = self._columns, self._place[request_id]
+        if columns["kind"][place] != LATENCY:
+            return float(columns["final_s"][place])
+        first_s = columns["arrival_s"][place] + columns["ttft_s"][place]
+        return float(first_s + max(output_tokens - 1, 0) * columns["tbt_s"][place])
 
     def requests(self, running: Iterable[Request], paused: Collection[str]) -> Requests:
         """All requests at this moment; `paused` names those of `running` that hold still."""

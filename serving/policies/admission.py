@@ -2,8 +2,8 @@
 
 A program is admitted if, at every moment ahead, what is due by then fits into what the machine can
 do: for itself, for those admitted before it, and for what is still to arrive and will be worth
-more. The last part is a price: at twice the load only the better half is begun, and what is begun
-is finished.
+more. The last part is a price: at twice the load only the better half is begun, and little of what
+is begun is displaced.
 """
 
 from __future__ import annotations

@@ -72,12 +72,16 @@ def calm(
     view = _prepared(view, view.length_ratio if correct else 1.0)
     urgency, calls = urgency_of(view), calls_of(view.requests)
     programs, arrived = present_programs(view, calls), arrived_programs(view)
-    unit = max(float(arrived.tokens.mean()), 1.0) if len(arrived.tokens) else 1.0
+    unit = _mean_tokens(arrived if len(view.arrivals) else programs)
     coming = arrived.worth(view.arrivals, unit, token_share)
-    step = best_pace(view, arrived, coming, utilisation=utilisation, margin=margin)
-    step = pace_of(view, pace) if pace else step
-    begins_s = margin * step.each_s
     worth = programs.worth(view.requests, unit, token_share)
+    if pace:
+        step = pace_of(view, pace)
+    elif len(view.arrivals):
+        step = best_pace(view, view.arrivals, arrived, coming)
+    else:
+        step = best_pace(view, view.requests, programs, worth)
+    begins_s = margin * step.each_s
     worth *= _can_be_in_time(view, programs, urgency, begins_s)
     if fairness:
         worth *= mixed(np.ones(len(worth)), fair(view)[programs.first], fairness)
@@ -90,7 +94,7 @@ def calm(
     admitted = chosen.programs[programs.of]
     key = _call_due_s(calls, programs, due_s, step) if urgent else -density[programs.of]
     # Where no step is limited nobody is pressed, and who has begun is not displaced.
-    displaced = np.isinf(step.step_s) & (view.requests.computed_tokens == 0)
+    displaced = (view.requests.computed_tokens == 0) & (not step.is_limited)
     order = np.lexsort((key, displaced, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
     least_steps += len(view.requests) // CROWD
     plan = planned(
@@ -113,6 +117,11 @@ def _prepared(view: StepView, length_ratio: float) -> StepView:
     requests = view.requests.take(sorted_places(view.requests))
     requests.length *= length_ratio  # of a copy that is ours
     return view._replace(requests=requests, arrivals=view.arrivals.with_lengths(length_ratio))
+
+
+def _mean_tokens(programs: Programs) -> float:
+    """What the worth of tokens is measured in."""
+    return max(float(programs.tokens.mean()), 1.0) if len(programs.tokens) else 1.0
 
 
 def _can_be_in_time(view: StepView, programs: Programs, urgency: Urgency, step_s: float) -> Flags:

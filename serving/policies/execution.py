@@ -11,6 +11,8 @@ from serving.policies.urgency import BEST_EFFORT_DEADLINE_S
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import Plan, StepView
 
+LEAST_STEP_S = 1e-6
+
 FEWEST_CHUNK_TOKENS = 64
 """However many decode, so much of a prompt is read in a step."""
 
@@ -37,11 +39,10 @@ def planned(
         frame_steps: how many steps the plan is for.
     """
     run = np.ones(len(admitted), dtype=bool)
-    if admitted[order].any() and np.isfinite(step.step_s):  # else nobody is in the way
+    if admitted[order].any():  # else nobody is in the way
         run = admitted | _in_spare_time(view, calls, order[~admitted[order]], spare)
-    if np.isfinite(step.step_s):
-        room_s = frame_steps * (step.step_s - view.model.base_s)
-        run &= _in_room(view, calls, order[run[order]], frame_steps, room_s)
+    room_s = frame_steps * (step.step_s - view.model.base_s)
+    run &= _in_room(view, calls, order[run[order]], frame_steps, room_s)
     overdue = _longest_overdue(view, order[~late[order]])
     run[overdue] = False
     chosen = np.zeros(len(run), dtype=bool)
@@ -49,8 +50,9 @@ def planned(
     chosen[overdue] = True
     decoding = chosen & (calls.unread == 0)
     first = decoding & ~late  # each is a single token
+    first[overdue] = True
     order = np.concatenate([order[each[order]] for each in (first, chosen & ~first, ~chosen)])
-    budget = _step_tokens(view, decoding, step.step_s)
+    budget = _step_tokens(view, decoding, step)
     plan = plan_of(view, order, chosen)
     chunk_tokens = max(budget - int(decoding.sum()), 1)
     return plan._replace(step_tokens=budget, chunk_tokens=chunk_tokens, steps=frame_steps)
@@ -58,7 +60,7 @@ def planned(
 
 def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) -> Flags:
     """Whose next second of work fits into the spare time that those before it leave."""
-    before_s = _before_s(view, calls, others, 1.0 / view.token_s)
+    before_s = _before_s(view, calls, others, 1.0 / max(view.token_s, LEAST_STEP_S))
     fits = np.zeros(len(spare), dtype=bool)
     fits[others[before_s < spare[others]]] = True
     return fits
@@ -89,10 +91,10 @@ def _longest_overdue(view: StepView, places: Ints) -> Ints:
     return overdue
 
 
-def _step_tokens(view: StepView, decoding: Flags, step_s: float) -> int:
+def _step_tokens(view: StepView, decoding: Flags, step: Pace) -> int:
     """As many tokens as keep a step within the pace."""
     requests, model = view.requests, view.model
-    if not np.isfinite(step_s) or not model.token_s:
+    if not step.is_limited or not model.token_s:
         return view.step_tokens
     num_decodes = int(decoding.sum())
     fixed_s = model.seconds(
@@ -100,5 +102,5 @@ def _step_tokens(view: StepView, decoding: Flags, step_s: float) -> int:
         num_decodes=num_decodes,
         decode_context_tokens=float(requests.computed_tokens[decoding].sum()),
     )
-    fitting = min((step_s - fixed_s) / model.token_s, float(view.step_tokens))
+    fitting = min((step.step_s - fixed_s) / model.token_s, float(view.step_tokens))
     return min(max(int(fitting), num_decodes + FEWEST_CHUNK_TOKENS), view.step_tokens)

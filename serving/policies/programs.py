@@ -47,7 +47,8 @@ class Programs(NamedTuple):
         serial: decodes of it that come one after the other.
         fixed_s: seconds on its critical path that are no decodes: prompts and tools.
         tokens: goodput that it earns if it ends in time.
-        kept: whether it can still count as a whole.
+        kept: whether it can still count as a whole; a stream that was behind and has caught up is
+            taken to, as nobody remembers its late tokens.
     """
 
     of: Ints
@@ -100,6 +101,7 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     to_come = np.bincount(of, unread_prompts + calls.tokens, count)
     whole = requests.program_tokens[first] + to_come + future[:, _PREFILL] + future[:, _DECODE]
     late = _late_tokens(view) > (1 - SHARE_IN_TIME) * (requests.output_tokens + calls.tokens)
+    late |= (requests.output_tokens == 0) & (view.now_s > requests.arrival_s + requests.ttft_s)
     streams = requests.kind[first] == LATENCY
     return Programs(
         of=of,

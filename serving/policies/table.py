@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from serving.errors import InvalidEngineConfig
@@ -41,6 +43,20 @@ DEFAULT_POLICY = "calm"
 
 Parameter = bool | int | float | str
 
+LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "batch": (0, 1_000_000),
+        "utilisation": (0, 1e9),
+        "token_share": (0, 1),
+        "pace": (0, 1e9),
+        "margin": (0, 1000),
+        "leftover": (0, 1),
+        "frame_steps": (1, 1_000_000),
+        "least_steps": (1, 1_000_000),
+    }
+)
+"""The least and the most of parameters that stand for the same in every policy."""
+
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
@@ -56,16 +72,18 @@ class PolicySpec:
     def __post_init__(self) -> None:
         if self.name not in POLICIES:
             raise InvalidEngineConfig("policy", self.name, f"know {', '.join(POLICIES)}")
-        accepted = [
-            name
+        accepted = {
+            name: parameter.default
             for name, parameter in inspect.signature(POLICIES[self.name]).parameters.items()
             if parameter.kind is parameter.KEYWORD_ONLY
-        ]
-        for name in self.params:
+        }
+        for name, value in self.params.items():
             if name not in accepted:
                 raise InvalidEngineConfig(
                     "policy", f"{self.name}({name}=...)", f"takes {', '.join(accepted)}"
                 )
+            if told := _value_fault(name, value, accepted[name]):
+                raise InvalidEngineConfig("policy", f"{self.name}({name}={value!r})", told)
         faults = trial_faults(self.build())
         if faults:
             raise InvalidEngineConfig("policy", self.to_json(), "; ".join(faults))
@@ -86,3 +104,19 @@ class PolicySpec:
             return cls(name=str(data["name"]), params=dict(data.get("params", {})))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidEngineConfig("policy", document, f"not a policy spec: {error}") from None
+
+
+def _value_fault(name: str, value: Parameter, default: Parameter) -> str:
+    """Why a parameter cannot have this value; empty where it can, as far as its name says."""
+    if isinstance(default, bool) or isinstance(value, bool):
+        fits, told = isinstance(value, bool) and isinstance(default, bool), "true or false"
+        told = told if isinstance(default, bool) else "a number"
+    elif isinstance(default, int):
+        fits, told = isinstance(value, int), "a whole number"
+    else:
+        fits = isinstance(value, (int, float)) and math.isfinite(value)
+        told = "a finite number"
+    if fits and name in LIMITS:
+        least, most = LIMITS[name]
+        fits, told = least <= float(value) <= most, f"a number from {least:g} to {most:g}"
+    return "" if fits else f"{name} must be {told}"

@@ -55,4 +55,19 @@ def _trial(num_requests: int) -> StepView:
     )
 
 
-_TRIALS = (_trial(1), _trial(3))
+def _mixed_trial() -> StepView:
+    """One request of each kind, which arrived lately."""
+    view = _trial(4)
+    slos = (
+        Slo(kind=SloKind.LATENCY, ttft_s=61.0, tbt_s=0.1),
+        Slo(kind=SloKind.DEADLINE, deadline_s=90.0),
+        Slo(kind=SloKind.COMPOUND, deadline_s=70.0, final_s=120.0, program="run"),
+        Slo(),
+    )
+    requests = Requests.of(
+        row._replace(slo=slo) for row, slo in zip(view.requests, slos, strict=True)
+    )
+    return view._replace(requests=requests, arrivals=requests, arrivals_s=60.0)
+
+
+_TRIALS = (_trial(1), _trial(3), _mixed_trial())

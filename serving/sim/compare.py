@@ -19,6 +19,7 @@ from serving.sim.setting import Scaling, Setting
 from serving.sim.step_cost import Machine
 
 MOST_LOAD = 100.0
+MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,9 @@ class Plan:
                 raise InvalidWorkload("load", load, f"must be above 0 and at most {MOST_LOAD:g}")
         if not self.loads or len(set(self.loads)) < len(self.loads):
             raise InvalidWorkload("loads", self.loads, "name each load once, and at least one")
-        if self.num_seeds < 1:
-            raise InvalidWorkload("seeds", self.num_seeds, "must be at least 1")
+        if not 1 <= self.num_seeds <= MOST_SEEDS:
+            told = f"must lie within 1 and {MOST_SEEDS}"
+            raise InvalidWorkload("seeds", self.num_seeds, told)
 
     @property
     def num_tasks(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from serving.sim.promises import Foresight
 from serving.sim.step_cost import MACHINES, Machine
 
 LONGEST_WINDOW_S = 86_400.0
+MOST_SLO_SCALE = 1000.0
 DEFAULT_WINDOW_S = 240.0
 DEFAULT_WARMUP_S = 60.0
 PREDICTIONS = ("learned", "oracle", "none")
@@ -68,8 +68,9 @@ class Setting:
         if self.arrivals is not None and self.arrivals not in ARRIVALS:
             told = f"unknown; known: {', '.join(ARRIVALS)}"
             raise InvalidWorkload("arrivals", self.arrivals, told)
-        if not (math.isfinite(self.slo_scale) and self.slo_scale > 0):
-            raise InvalidWorkload("slo_scale", self.slo_scale, "must be a finite number above 0")
+        if not 1 / MOST_SLO_SCALE <= self.slo_scale <= MOST_SLO_SCALE:
+            told = f"must lie within {1 / MOST_SLO_SCALE:g} and {MOST_SLO_SCALE:g}"
+            raise InvalidWorkload("slo_scale", self.slo_scale, told)
         if self.predictions not in PREDICTIONS:
             told = f"unknown; known: {', '.join(PREDICTIONS)}"
             raise InvalidWorkload("predictions", self.predictions, told)

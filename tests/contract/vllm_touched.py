@@ -171,6 +171,7 @@ TOUCHED = [
         {
             "client_index",
             "next_decode_eligible_step",
+            "num_computed_tokens",
             "num_output_tokens",
             "num_prompt_tokens",
             "request_id",

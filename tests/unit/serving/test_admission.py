@@ -18,7 +18,7 @@ from tests.unit.serving.serving_examples import deadline, latency, request, step
 
 NOBODY = Expected(np.zeros(0), np.zeros((1, len(AHEAD_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
-STEP = Pace(2.0, 2.0, 0.75)
+STEP = Pace(2.0, True, 2.0, 0.75)
 
 
 def due(need_s: Floats, due_s: Floats) -> Demands:

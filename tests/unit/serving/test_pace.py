@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from serving.policies.pace import Pace, best_pace, pace_of
+from serving.policies.calm import calm
+from serving.policies.pace import MARGIN, Pace, best_pace, pace_of
 from serving.policies.programs import arrived_programs
 from serving.requests import Requests
 from serving.slo import Slo
 from serving.view import StepModel
-from tests.unit.serving.serving_examples import deadline, latency, request, step
+from tests.unit.serving.serving_examples import deadline, latency, request, running, step
 
 MODEL = StepModel(base_s=0.01, token_s=1e-4, sequence_s=0.0, context_s=0.0)
 FULL_STEP_S = 0.01 + 2000 * 1e-4
@@ -29,18 +28,18 @@ def paced(*slos: Slo, copies: int = 1, max_tokens: int = 1000) -> Pace:
     view = step(model=MODEL, step_tokens=2000, arrivals=arrivals, arrivals_s=10.0)
     programs = arrived_programs(view)
     worth = programs.worth(arrivals, 1000.0, 0.5)
-    return best_pace(view, programs, worth, utilisation=1.0, margin=1.0)
+    return best_pace(view, arrivals, programs, worth)
 
 
 @pytest.mark.parametrize("slos", [(), (Slo(),), (deadline(1000.0),), (latency(10.0, 1.0),)])
 def test_no_step_is_limited_where_no_promise_asks_for_it(slos: tuple[Slo, ...]) -> None:
-    assert paced(*slos).step_s == math.inf
+    assert not paced(*slos).is_limited
 
 
 def test_a_chain_sets_the_pace_that_it_can_bear() -> None:
-    """1,000 tokens in 30 s bear 30 ms each: the longest pace that is tried below that is taken."""
+    """1,000 tokens in 30 s bear 30 ms each, and a third more by MARGIN."""
     found = paced(deadline(30.0))
-    assert 0.02 < found.step_s < 0.03
+    assert 0.03 < found.step_s <= 0.03 / MARGIN
     assert found.each_s == found.step_s
     assert found.share == pytest.approx(1.0 - 0.01 / found.step_s)
 
@@ -52,19 +51,27 @@ def test_a_stream_sets_the_pace_by_the_time_between_its_tokens() -> None:
 def test_who_wants_short_steps_is_given_up_where_many_fill_long_ones() -> None:
     """Alone the tight chain has its way; among a hundred that fill the machine it has not."""
     tight, loose = deadline(15.0), deadline(200.0)
-    assert paced(tight, loose).step_s < 0.015
+    assert paced(tight, loose).step_s < 0.015 / MARGIN
     crowd = paced(tight, *[loose] * 100)
     assert crowd.step_s > 0.05
 
 
 def test_a_pace_is_no_longer_than_a_full_step() -> None:
     view = step(model=MODEL, step_tokens=2000)
-    assert pace_of(view, 1e6) == Pace(math.inf, 0.01, pytest.approx(1.0 - 0.01 / FULL_STEP_S))
-    assert pace_of(view, 0.02) == Pace(0.02, 0.02, 0.5)
+    share = pytest.approx(1.0 - 0.01 / FULL_STEP_S)
+    assert pace_of(view, 1e6) == Pace(pytest.approx(FULL_STEP_S), False, 0.01, share)
+    assert pace_of(view, 0.02) == Pace(0.02, True, 0.02, 0.5)
+    assert pace_of(view, 0.001).step_s == pytest.approx(0.0101)
 
 
 def test_a_machine_that_is_not_measured_yet_has_no_limit() -> None:
     view = step(model=StepModel(0.0, 0.0, 0.0, 0.0), arrivals=Requests.of([request("one")]))
     programs = arrived_programs(view)
-    found = best_pace(view, programs, programs.tokens, utilisation=1.0, margin=1.0)
-    assert found.step_s == math.inf
+    assert not best_pace(view, view.arrivals, programs, programs.tokens).is_limited
+
+
+def test_where_nothing_arrived_lately_those_who_are_here_set_the_pace() -> None:
+    streams = [running(f"{n}", slo=latency(10.0, 0.05), max_tokens=900) for n in range(9)]
+    budget = calm(step(*streams, now_s=30.0, model=MODEL, step_tokens=2000, slots=9)).step_tokens
+    assert budget is not None
+    assert MODEL.seconds(new_tokens=budget, num_decodes=0, decode_context_tokens=0) <= 0.045
