@@ -1,0 +1,68 @@
+"""calm where four times too much arrives: it keeps what the machine can, and starves nobody."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.policies.table import PolicySpec
+from serving.sim.driver import VirtualTime, replay
+from serving.sim.goodput import ProgramOutcome
+from serving.sim.predictions import FutureErrors, LengthErrors
+from serving.sim.programs import Call, Program, Stage
+from serving.sim.promises import Foresight
+from serving.sim.step_cost import MACHINES
+from serving.slo import SloKind
+
+pytestmark = pytest.mark.usefixtures("imported_vllm")
+
+MACHINE = MACHINES["a100-llama3-8b"]
+RATE_PER_S, DEADLINE_S, UNTIL_S = 20.0, 10.0, 120.0
+
+
+def overloaded(policy: str) -> list[ProgramOutcome]:
+    """Long prompts with short answers, of which the machine can do about five a second."""
+    pressed = [
+        Program(
+            id=f"pressed-{index}",
+            application="pressed",
+            kind=SloKind.DEADLINE,
+            arrival_s=index / RATE_PER_S,
+            stages=(Stage((Call(3000 + index * 37 % 500, 40),)),),
+            deadline_s=DEADLINE_S,
+        )
+        for index in range(int(UNTIL_S * RATE_PER_S))
+    ]
+    patient = Program(
+        id="patient",
+        application="patient",
+        kind=SloKind.BEST_EFFORT,
+        arrival_s=5.01,
+        stages=(Stage((Call(2000, 50),)),),
+    )
+    from serving.engine.virtual import VirtualConfig, VirtualEngine  # vLLM warns while it loads
+
+    clock = VirtualTime()
+    engine = VirtualEngine(
+        VirtualConfig(policy=PolicySpec(policy), kv_blocks=MACHINE.kv_blocks), clock
+    )
+    run = replay(
+        sorted([*pressed, patient], key=lambda program: program.arrival_s),
+        engine,
+        clock,
+        MACHINE.step_cost,
+        foresight=Foresight(lengths=LengthErrors(), futures=FutureErrors()),
+        until_s=UNTIL_S,
+    )
+    return list(run.programs)
+
+
+def kept(outcomes: list[ProgramOutcome]) -> int:
+    return sum(each.e2el_s is not None and each.e2el_s <= DEADLINE_S for each in outcomes)
+
+
+def test_late_work_does_not_stand_in_the_way_and_best_effort_work_ends() -> None:
+    ours, by_deadline = overloaded("calm"), overloaded("edf")
+    assert kept(ours) > 0.6 * 5.0 * (UNTIL_S - DEADLINE_S)
+    assert kept(ours) > kept(by_deadline)
+    [patient] = [each for each in ours if each.program_id == "patient"]
+    assert patient.ended_s is not None
