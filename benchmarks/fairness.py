@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ if __name__ == "__main__":
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from benchmarks.comparing import exit_code
 from serving.policies.table import POLICIES, PolicySpec
 from serving.sim.driver import VirtualTime, replay
 from serving.sim.metrics import Report, summarise
@@ -175,13 +176,16 @@ def rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate and print."""
     parser = argparse.ArgumentParser(description="What a flood by one user costs the others.")
-    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["edf", "calm_published"])
+    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["edf", "calm"])
     parser.add_argument("--flood", nargs="+", choices=FLOODS, default=list(FLOODS))
     parser.add_argument("--fairness", nargs="+", type=float, default=[0.0, 0.5])
     parser.add_argument("--load", nargs="+", type=float, default=[0.7])
     parser.add_argument("--seed", nargs="+", type=int, default=[0])
     parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(arguments)
+    return exit_code(partial(_show, parser.parse_args(arguments)))
+
+
+def _show(chosen: argparse.Namespace) -> None:
     if not chosen.json:
         print("Simulated goodput of the others, 1 = nobody floods and fairness is off")
         print(f"{'policy':15} load seed fair {'flood':14} tokens requests  flooder, tokens/s")
@@ -195,7 +199,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f" {row['flooder_tokens_s']:18.0f}",
             flush=True,
         )
-    return 0
 
 
 if __name__ == "__main__":
