@@ -41,8 +41,9 @@ def planned(
     run = np.ones(len(admitted), dtype=bool)
     if admitted[order].any():  # else nobody is in the way
         run = admitted | _in_spare_time(view, calls, order[~admitted[order]], spare)
-    room_s = frame_steps * (step.step_s - view.model.base_s)
-    run &= _in_room(view, calls, order[run[order]], frame_steps, room_s)
+    if step.is_limited:
+        room_s = frame_steps * (step.step_s - view.model.base_s)
+        run &= _in_room(view, calls, order[run[order]], frame_steps, room_s)
     overdue = _longest_overdue(view, order[~late[order]])
     run[overdue] = False
     chosen = np.zeros(len(run), dtype=bool)

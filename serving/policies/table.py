@@ -46,6 +46,7 @@ Parameter = bool | int | float | str
 LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "batch": (0, 1_000_000),
+        "fairness": (0, 1),
         "utilisation": (0, 1e9),
         "token_share": (0, 1),
         "pace": (0, 1e9),
@@ -115,8 +116,8 @@ def _value_fault(name: str, value: Parameter, default: Parameter) -> str:
         fits, told = isinstance(value, int), "a whole number"
     else:
         fits = isinstance(value, (int, float)) and math.isfinite(value)
-        told = "a finite number"
-    if fits and name in LIMITS:
+        told = "a number"
+    if name in LIMITS:
         least, most = LIMITS[name]
-        fits, told = least <= float(value) <= most, f"a number from {least:g} to {most:g}"
+        fits, told = fits and least <= float(value) <= most, f"{told} from {least:g} to {most:g}"
     return "" if fits else f"{name} must be {told}"

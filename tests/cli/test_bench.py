@@ -146,7 +146,7 @@ def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixtu
         (["--loads", ""], "at least one"),
         (["--loads", "-1"], "above 0"),
         (["--loads", "nan"], "above 0"),
-        (["--seeds", "0"], "at least 1"),
+        (["--seeds", "0"], "within 1 and 1000"),
         (["--window-s", "0"], "window_s=0.0"),
         (["--window-s", "1e9"], "window_s"),
         (["--warmup-s", "-1"], "warmup_s"),
