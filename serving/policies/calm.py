@@ -12,7 +12,7 @@ import numpy as np
 from serving.policies.admission import admit, demands_of, expected
 from serving.policies.execution import planned
 from serving.policies.fairness import fair, limited, mixed
-from serving.policies.pace import Pace, best_pace, pace_of
+from serving.policies.pace import MARGIN, UTILISATION, Pace, best_pace, pace_of
 from serving.policies.programs import (
     Calls,
     Programs,
@@ -39,10 +39,10 @@ def calm(
     view: StepView,
     *,
     batch: int = 0,
-    utilisation: float = 0.85,
+    utilisation: float = UTILISATION,
     token_share: float = 0.3,
     pace: float = 0.0,
-    margin: float = 0.75,
+    margin: float = MARGIN,
     leftover: float = 0.5,
     frame_steps: int = 10,
     least_steps: int = 4,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.pace import Pace
+from serving.policies.pace import LEAST_S, Pace
 from serving.policies.programs import Calls
 from serving.policies.ranking import plan_of
 from serving.policies.urgency import BEST_EFFORT_DEADLINE_S
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import Plan, StepView
-
-LEAST_STEP_S = 1e-6
 
 FEWEST_CHUNK_TOKENS = 64
 """However many decode, so much of a prompt is read in a step."""
@@ -61,7 +59,7 @@ def planned(
 
 def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) -> Flags:
     """Whose next second of work fits into the spare time that those before it leave."""
-    before_s = _before_s(view, calls, others, 1.0 / max(view.token_s, LEAST_STEP_S))
+    before_s = _before_s(view, calls, others, 1.0 / max(view.token_s, LEAST_S))
     fits = np.zeros(len(spare), dtype=bool)
     fits[others[before_s < spare[others]]] = True
     return fits

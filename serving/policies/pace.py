@@ -23,7 +23,6 @@ NUM_PACES, SHORTEST = 16, 1.25
 
 LEAST_S, LEAST_SHARE, ROUNDING = 1e-6, 1e-3, 1e-9
 
-
 UTILISATION, MARGIN = 0.85, 0.75
 """At each pace so much of the machine's time is given away, and who has a deadline must be in time
 at steps this many times as long."""
