@@ -159,14 +159,16 @@ class ClosedLoop:
         return lost
 
 
-def _outcome(live: LiveProgram) -> ProgramOutcome:
-    program = live.program
+def outcome_of(
+    program: Program, calls: tuple[tuple[CallOutcome, ...], ...], ended_s: float | None
+) -> ProgramOutcome:
+    """What came of a program: its promise, and its calls by stage."""
     return ProgramOutcome(
         program_id=program.id,
         kind=program.kind,
         arrival_s=program.arrival_s,
-        calls=tuple(calls for stage in live.stages if (calls := _submitted(stage))),
-        ended_s=live.ended_s,
+        calls=calls,
+        ended_s=ended_s,
         ttft_s=program.ttft_s,
         tbt_s=program.tbt_s,
         deadline_s=program.deadline_s,
@@ -174,6 +176,11 @@ def _outcome(live: LiveProgram) -> ProgramOutcome:
         user=program.user,
         weight=program.weight,
     )
+
+
+def _outcome(live: LiveProgram) -> ProgramOutcome:
+    calls = tuple(calls for stage in live.stages if (calls := _submitted(stage)))
+    return outcome_of(live.program, calls, live.ended_s)
 
 
 def _submitted(stage: Iterable[LiveCall]) -> tuple[CallOutcome, ...]:

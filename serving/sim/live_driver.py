@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from serving.errors import RequestDropped
 from serving.generation import Chunk, GenerationRequest
 from serving.policies.table import PolicySpec
+from serving.sim.closed_loop import outcome_of
 from serving.sim.driver import Replay
 from serving.sim.goodput import CallOutcome, ProgramOutcome
 from serving.sim.metrics import EngineCounters
@@ -199,20 +200,8 @@ def _first(failed: ExceptionGroup[Exception]) -> Exception:
 
 
 def _outcome(live: _LiveProgram) -> ProgramOutcome:
-    program = live.program
-    return ProgramOutcome(
-        program_id=program.id,
-        kind=program.kind,
-        arrival_s=program.arrival_s,
-        calls=tuple(tuple(map(_call_outcome, stage)) for stage in live.stages),
-        ended_s=live.ended_s,
-        ttft_s=program.ttft_s,
-        tbt_s=program.tbt_s,
-        deadline_s=program.deadline_s,
-        application=program.application,
-        user=program.user,
-        weight=program.weight,
-    )
+    calls = tuple(tuple(map(_call_outcome, stage)) for stage in live.stages)
+    return outcome_of(live.program, calls, live.ended_s)
 
 
 def _call_outcome(live: _LiveCall) -> CallOutcome:
