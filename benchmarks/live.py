@@ -6,9 +6,10 @@ Starts vLLM with the demo model, fits a simulated machine to it, scales the work
 and runs every policy at every load and seed on both. Loads are multiples of what fcfs drains on
 the fitted machine. Let nothing else run meanwhile: the steps are measured. "waited" is the time
 for which this process's threads were ready and had no core, per second; well above 0.05, the
-figures are those of a disturbed machine. With --fit runs, the machine of the simulation is fitted
-to the steps of the compared runs of the same load and seed, all policies together, and not to the
-calibration before them: for machines whose speed drifts.
+figures are those of a disturbed machine. The simulated machine's steps are fitted to those of the
+compared runs of the same load and seed, all policies together, because a machine's speed drifts;
+with --fit calibration, to those of the calibration before them. Both without what planning took:
+the simulation counts its own, of each policy.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with replaying_engine(settings) as engine:
         _say("measuring the engine's steps")
         machine = measure_machine(engine, settings)
+        calibration = asyncio.run(engine.samples())
         scale = scale_of(machine, settings)
         setting = Setting(
             source=Source.generator(options.workload),
@@ -95,11 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case.seed,
             one.report,
             one.waited,
-            _simulated(case, fitted),
+            _simulated(case, _refitted(machine, samples)),
         )
         for case, one in zip(cases, measured, strict=True)
-        for fitted in (
-            machine if options.fit == "calibration" else _refitted(machine, case, cases, measured),
+        for samples in (
+            calibration if options.fit == "calibration" else _same(case, cases, measured),
         )
     ]
     print(table(runs))
@@ -180,24 +182,27 @@ def core_wait_s() -> float | None:
     return sum(int(task.split()[1]) for task in tasks) / 1e9 if tasks else None
 
 
-def _refitted(
-    machine: Machine, case: Case, cases: Sequence[Case], measured: Sequence[Measured]
-) -> Machine:
-    samples = [
+def _same(case: Case, cases: Sequence[Case], measured: Sequence[Measured]) -> list[StepSample]:
+    """The steps of all runs of a case's load and seed."""
+    return [
         sample
         for other, one in zip(cases, measured, strict=True)
         if (other.load, other.seed) == (case.load, case.seed)
         for sample in one.samples
     ]
-    told = f"{len(samples)} steps of the compared runs"
-    return replace(machine, step_cost=fit(samples, name=machine.step_cost.name, source=told))
+
+
+def _refitted(machine: Machine, samples: Sequence[StepSample]) -> Machine:
+    """The machine with the cost of these steps, planning left out."""
+    cost = fit(samples, name=machine.step_cost.name, with_planning=False)
+    return replace(machine, step_cost=cost)
 
 
 def _simulated(case: Case, machine: Machine) -> Report:
-    """On this machine; the programs stay those of the machine that they were scaled to."""
+    """On this machine, planning counted; the programs stay those of the machine that they were scaled to."""
     case = replace(case, setting=replace(case.setting, machine=machine))
     offered = case.setting.offer(rate_per_s=case.rate_per_s, seed=case.seed)
-    report = report_of(offered, case.replay(offered))
+    report = report_of(offered, case.replay(offered, counts_planning=True))
     _say(f"simulated {_line(case, report)}")
     return report
 
@@ -227,7 +232,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--warmup-s", type=float, default=15.0)
     parser.add_argument("--window-s", type=float, default=40.0)
-    parser.add_argument("--fit", choices=("calibration", "runs"), default="calibration")
+    parser.add_argument("--fit", choices=("runs", "calibration"), default="runs")
     parser.add_argument("--json", type=Path)
     return parser
 

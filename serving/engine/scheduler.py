@@ -111,6 +111,7 @@ class SloSchedulerMixin(_VllmScheduler):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One step of vLLM's own scheduler, over what the plan admits."""
+        began_s = self.ledger.clock()
         if self._adapting is not None and self._adapting.turn(self.ledger.clock()):
             self._decide = self._adapting.policy
             self._plan_due = True
@@ -127,7 +128,8 @@ class SloSchedulerMixin(_VllmScheduler):
         self._short_of_room = self._is_short_of_room(output)
         self.ledger.computed(output.num_scheduled_tokens)
         self.composition = composition_of(output, self.requests)
-        self.tracker.begin(self.ledger.clock(), self.composition)
+        now_s = self.ledger.clock()
+        self.tracker.begin(now_s, self.composition, planning_s=now_s - began_s)
         return output
 
     def update_from_output(

@@ -71,6 +71,14 @@ class Tracked(NamedTuple):
     promises: Mapping[SloKind, Promises]
 
 
+class _Step(NamedTuple):
+    """A measured one: what it was made of, its seconds, and those of planning the next."""
+
+    made: Composition
+    seconds: float
+    planning_s: float
+
+
 class StepTracker:
     """Fits the cost of a step online, and counts.
 
@@ -89,7 +97,7 @@ class StepTracker:
     def __init__(self) -> None:
         self._began_s: float | None = None
         self._composition = PRIOR_STEP
-        self._recent: deque[tuple[Composition, float]] = deque(maxlen=MOST_SAMPLES)
+        self._recent: deque[_Step] = deque(maxlen=MOST_SAMPLES)
         self._steps = 0
         self._solve_at = FIRST_SOLVE_STEPS
         self._solved_steps = 0
@@ -103,10 +111,14 @@ class StepTracker:
         self._stall_s = 0.0
         self._promises: dict[SloKind, Promises] = {}
 
-    def begin(self, now_s: float, composition: Composition) -> None:
-        """A step of this composition begins; the former one ended with it."""
+    def begin(self, now_s: float, composition: Composition, *, planning_s: float = 0.0) -> None:
+        """A step of this composition begins; the former one ended with it.
+
+        Args:
+            planning_s: seconds until now in which it was planned: the last ones of the former.
+        """
         if self._began_s is not None and now_s > self._began_s:
-            self._recent.append((self._composition, now_s - self._began_s))
+            self._recent.append(_Step(self._composition, now_s - self._began_s, planning_s))
             self._steps += 1
         self._began_s = now_s if composition[0] else None
         self._composition = composition
@@ -159,8 +171,9 @@ class StepTracker:
                 num_decodes=made.num_decodes,
                 prefill_chunks=made.prefill_chunks,
                 seconds=seconds,
+                planning_s=planning_s,
             )
-            for made, seconds in self._recent
+            for made, seconds, planning_s in self._recent
         )
 
     def snapshot(self) -> Tracked:
@@ -172,8 +185,8 @@ class StepTracker:
         """Add the steps since the last solution to the sums that the next one is made of."""
         num_new = min(self._steps - self._solved_steps, MOST_SAMPLES)
         fresh = [self._recent[place] for place in range(-num_new, 0)]
-        terms = np.array([(1, *made[:3]) for made, _ in fresh], dtype=np.float64)
-        seconds = np.array([seconds for _, seconds in fresh])
+        terms = np.array([(1, *step.made[:3]) for step in fresh], dtype=np.float64)
+        seconds = np.array([step.seconds for step in fresh])
         if not self._solved_steps:
             self._speed = float(np.median(seconds / (terms @ _PRIOR)))
             self._model = StepModel(*(self._speed * _PRIOR).tolist())

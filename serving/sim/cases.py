@@ -88,8 +88,12 @@ class Case:
         offered = self.setting.offer(rate_per_s=self.rate_per_s, seed=self.seed)
         return document_of(offered, self.replay(offered))
 
-    def replay(self, offered: Offer) -> Replay:
-        """All that came of what the setting offers, in virtual time; raises as `run` does."""
+    def replay(self, offered: Offer, *, counts_planning: bool = False) -> Replay:
+        """All that came of what the setting offers, in virtual time; raises as `run` does.
+
+        Args:
+            counts_planning: as serving.sim.driver.Stepper takes it.
+        """
         clock = VirtualTime()
         engine = virtual_engine(self.setting, self.policy, offered.programs, clock)
         from_s, to_s = offered.window_s
@@ -101,6 +105,7 @@ class Case:
             self.setting.machine.step_cost,
             foresight=self.setting.foresight(self.seed),
             until_s=offered.decided_s,
+            counts_planning=counts_planning,
         )
 
 

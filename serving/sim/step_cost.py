@@ -141,13 +141,19 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 
 class StepSample(NamedTuple):
-    """One measured step: what it was made of (as in StepCost.seconds), and its seconds."""
+    """One measured step: what it was made of (as in StepCost.seconds), and its seconds.
+
+    Attributes:
+        seconds: of the whole step, planning included.
+        planning_s: of them, those that the scheduler took.
+    """
 
     new_tokens: int
     decode_context_tokens: int
     num_decodes: int
     prefill_chunks: tuple[Chunk, ...]
     seconds: float
+    planning_s: float = 0.0
 
 
 FITTED = (
@@ -156,18 +162,29 @@ FITTED = (
     "decode_sequence_s",
     "decode_context_s",
     "chunk_base_s",
+    "chunk_pair_s",
 )
-"""The coefficients that `fit` finds: a step, a new token, a decode, its context, a chunk."""
+"""The coefficients that `fit` finds: a step, a new token, a decode, its context, a chunk, and the
+pairs of a chunk's tokens with those before them."""
 
 
-def fit(samples: Sequence[StepSample], *, name: str = "measured", source: str = "") -> StepCost:
-    """The linear step cost nearest to measured steps: least squares, no coefficient below 0.
+def fit(
+    samples: Sequence[StepSample],
+    *,
+    name: str = "measured",
+    source: str = "",
+    with_planning: bool = True,
+) -> StepCost:
+    """The step cost nearest to measured steps: least squares, no coefficient below 0.
 
     The best non-negative solution is the plain least-squares solution of the terms that are not
-    0 in it, so that trying all 31 choices of terms finds it exactly. Of equally good ones the
+    0 in it, so that trying all 63 choices of terms finds it exactly. Of equally good ones the
     choice with fewer terms, and of those the one named first in FITTED, is taken: what the steps
     cannot tell apart (decodes from new tokens, where nothing was prefilled) goes to the former.
 
+    Args:
+        with_planning: whether the cost holds what the scheduler took. Policies differ in it;
+            where another one's steps are predicted, its own planning is added instead.
     Raises:
         StepFitFailed: there are fewer steps than coefficients, a value is not finite or below 0,
             all steps computed as many tokens, or no non-negative cost above 0 fits them.
@@ -175,13 +192,21 @@ def fit(samples: Sequence[StepSample], *, name: str = "measured", source: str = 
     _check_samples(samples)
     terms = np.array(
         [
-            (1, step.new_tokens, step.num_decodes, step.decode_context_tokens, num_chunks)
+            (
+                1,
+                step.new_tokens,
+                step.num_decodes,
+                step.decode_context_tokens,
+                len(step.prefill_chunks),
+                sum(tokens * (before + tokens * 0.5) for tokens, before in step.prefill_chunks),
+            )
             for step in samples
-            for num_chunks in (len(step.prefill_chunks),)
         ],
         dtype=np.float64,
     )
     seconds = np.array([step.seconds for step in samples], dtype=np.float64)
+    if not with_planning:
+        seconds -= np.array([step.planning_s for step in samples])
     scale = np.abs(terms).max(axis=0)
     terms /= np.where(scale > 0, scale, 1.0)
     best = np.zeros(len(FITTED))
@@ -205,8 +230,8 @@ def fit(samples: Sequence[StepSample], *, name: str = "measured", source: str = 
     return StepCost(
         name=name,
         source=source or f"{len(samples)} measured steps",
-        uncertainty=f"mean error {off.mean():.1%} (at most {off.max():.1%}) on the fitted steps;"
-        " linear, so that long prompts' attention is spread over their tokens",
+        uncertainty=f"mean error {off.mean():.1%} (at most {off.max():.1%}) on the fitted steps"
+        + ("" if with_planning else ", without the time that planning them took"),
         **dict(zip(FITTED, map(float, coefficients), strict=True)),
     )
 
@@ -219,6 +244,9 @@ def _check_samples(samples: Sequence[StepSample]) -> None:
         counts = (step.new_tokens, step.decode_context_tokens, step.num_decodes)
         if not (math.isfinite(step.seconds) and step.seconds > 0):
             told = f"step {index} took {step.seconds} s; it must be a finite number above 0"
+            raise StepFitFailed(num_samples, told)
+        if not 0 <= step.planning_s < step.seconds:
+            told = f"step {index} was planned for {step.planning_s} s of its {step.seconds} s"
             raise StepFitFailed(num_samples, told)
         if not all(math.isfinite(count) and count >= 0 for count in counts):
             raise StepFitFailed(num_samples, f"step {index} has a count below 0 or not finite")

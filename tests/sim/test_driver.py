@@ -27,6 +27,7 @@ def ran(
     *,
     until_s: float = 1e6,
     foresight: Foresight = TOLD,
+    counts_planning: bool = False,
     **changes: int,
 ) -> Replay:
     from serving.engine.virtual import VirtualConfig, VirtualEngine
@@ -34,7 +35,15 @@ def ran(
     clock = VirtualTime()
     engine = VirtualEngine(VirtualConfig(policy=PolicySpec(policy), **changes), clock)
     free = engine.free_blocks
-    found = replay(programs, engine, clock, COST, foresight=foresight, until_s=until_s)
+    found = replay(
+        programs,
+        engine,
+        clock,
+        COST,
+        foresight=foresight,
+        until_s=until_s,
+        counts_planning=counts_planning,
+    )
     if not engine.has_work:
         assert engine.free_blocks == free
     return found
@@ -71,6 +80,16 @@ def test_a_stage_begins_when_the_former_really_ended_and_its_tools_ran() -> None
             for call in after:
                 assert call.submitted_s >= ended_s + tool_s
                 assert call.submitted_s <= ended_s + tool_s + 1.0
+
+
+def test_planning_that_counts_makes_every_step_longer() -> None:
+    alone = (research(0, 0.0),)
+    free, counted = ran(alone), ran(alone, counts_planning=True)
+    planning_ms = counted.counters.schedule_ms_per_step
+    assert planning_ms
+    assert counted.counters.steps == free.counters.steps
+    planned_s = planning_ms * counted.counters.steps / 1e3
+    assert counted.ended_s == pytest.approx(free.ended_s + planned_s, abs=1e-9)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

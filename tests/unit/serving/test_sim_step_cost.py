@@ -86,7 +86,7 @@ def measured(cost: StepCost, *, count: int, noise: float = 0.0) -> list[StepSamp
         decodes = int(rng.integers(0, 64))
         contexts = decodes * int(rng.integers(10, 4000))
         sizes = rng.integers(1, 512, size=int(rng.integers(0, 4))).tolist()
-        prefill_chunks = tuple((size, 0) for size in sizes)
+        prefill_chunks = tuple((size, int(rng.integers(0, 2000))) for size in sizes)
         new_tokens = decodes + sum(sizes)
         seconds = cost.seconds(
             new_tokens=new_tokens,
@@ -108,6 +108,7 @@ LINEAR = StepCost(
     decode_sequence_s=2e-4,
     decode_context_s=8e-8,
     chunk_base_s=5e-4,
+    chunk_pair_s=2e-8,
 )
 COEFFICIENTS = (
     "small_base_s",
@@ -115,6 +116,7 @@ COEFFICIENTS = (
     "decode_sequence_s",
     "decode_context_s",
     "chunk_base_s",
+    "chunk_pair_s",
 )
 
 
@@ -129,6 +131,18 @@ def test_a_fit_to_noisy_steps_is_near_and_says_how_far_off_it_is() -> None:
     for name in COEFFICIENTS:
         assert getattr(found, name) == pytest.approx(getattr(LINEAR, name), rel=0.25), name
     assert "mean error 1.5%" in found.uncertainty
+
+
+def test_a_fit_leaves_planning_out_when_asked() -> None:
+    planned = [
+        step._replace(seconds=step.seconds + 0.002 * (place % 3), planning_s=0.002 * (place % 3))
+        for place, step in enumerate(measured(LINEAR, count=40))
+    ]
+    found = fit(planned, with_planning=False)
+    for name in COEFFICIENTS:
+        assert getattr(found, name) == pytest.approx(getattr(LINEAR, name), rel=1e-6), name
+    assert "without the time that planning" in found.uncertainty
+    assert fit(planned).small_base_s > LINEAR.small_base_s + 0.001
 
 
 def test_a_fit_of_steps_without_prompts_puts_their_cost_on_new_tokens() -> None:
@@ -164,12 +178,14 @@ def test_a_fit_never_has_a_negative_cost_or_says_why_there_is_none(
 @pytest.mark.parametrize(
     ("samples", "reason"),
     [
-        ([], "at least 5"),
-        ([StepSample(8, 80, 8, (), 0.01)] * 4, "at least 5"),
+        ([], "at least 6"),
+        ([StepSample(8, 80, 8, (), 0.01)] * 4, "at least 6"),
         ([StepSample(8, 80, 8, (), 0.01)] * 9, "several sizes"),
         ([StepSample(n, n, n, (), 0.0) for n in range(9)], "above 0"),
         ([StepSample(n, n, n, (), float("nan")) for n in range(9)], "above 0"),
         ([StepSample(n, -1, n, (), 0.01) for n in range(9)], "count below 0"),
+        ([StepSample(n, n, n, (), 0.01, 0.01) for n in range(9)], "planned for 0.01 s of its"),
+        ([StepSample(n, n, n, (), 0.01, -1.0) for n in range(9)], "planned for -1.0 s of its"),
     ],
 )
 def test_steps_that_tell_nothing_are_refused(samples: list[StepSample], reason: str) -> None:
