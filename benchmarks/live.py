@@ -199,7 +199,7 @@ def _refitted(machine: Machine, samples: Sequence[StepSample]) -> Machine:
 
 
 def _simulated(case: Case, machine: Machine) -> Report:
-    """On this machine, planning counted; the programs stay those of the machine that they were scaled to."""
+    """On this machine, planning counted; the programs stay as they were scaled before."""
     case = replace(case, setting=replace(case.setting, machine=machine))
     offered = case.setting.offer(rate_per_s=case.rate_per_s, seed=case.seed)
     report = report_of(offered, case.replay(offered, counts_planning=True))
