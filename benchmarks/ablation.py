@@ -34,7 +34,8 @@ from benchmarks.comparing import (
     session,
     shown,
 )
-from serving.policies.table import POLICIES, Parameter, PolicySpec
+from serving.parameters import Parameter
+from serving.policies.table import POLICIES, PolicySpec
 from serving.sim.compare import Comparison, Goodputs, Plan, label_of
 from serving.sim.offer import Source
 from serving.sim.setting import Setting

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.errors import BadInput
-from serving.policies.table import DEFAULT_POLICY, Parameter, PolicySpec
+from serving.parameters import Parameter
+from serving.policies.table import DEFAULT_POLICY, PolicySpec
 from serving.sim.live_scale import LiveSettings
 from serving.sim.offer import Source
 from serving.sim.step_cost import MACHINES, Machine

@@ -6,7 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from serving.engine.arrivals import Arrivals
+from serving.engine.length_bias import LengthBias
 from serving.engine.scheduler import SloAsyncScheduler, SloScheduler, SloSchedulerMixin
+from serving.engine.tracker import StepTracker
+from serving.policies.table import PolicySpec
 from serving.sim.metrics import EngineCounters
 from serving.sim.step_cost import StepSample
 
@@ -15,24 +19,35 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
+MOST_SAMPLES = 200_000
+"""Steps that are kept: those of several minutes."""
+
+
 class CountingMixin(SloSchedulerMixin):
     """Counts steps, the time that planning them takes, and what is computed twice."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.count_anew()
+        self.tracker = StepTracker(most_samples=MOST_SAMPLES)
+        self._count_anew()
 
-    def count_anew(self) -> None:
-        """Forget what was counted so far."""
+    def begin_anew(self, policy: PolicySpec) -> None:
+        """Plan by this policy; forget what was counted, and what was learned of former work."""
+        self.use_policy(policy)
+        self.ledger.arrivals = Arrivals()
+        self.length_bias = LengthBias()
+        self.tracker = StepTracker(most_samples=MOST_SAMPLES)
+        self._count_anew()
+
+    def _count_anew(self) -> None:
         self._num_steps = 0
         self._schedule_s = 0.0
         self._preemptions = 0
         self._recomputed_tokens = 0
         self._lost_tokens: dict[str, int] = {}  # computed before a preemption, by request id
-        self._steps_before = self.tracker.snapshot().steps
 
     def counted(self) -> EngineCounters:
-        """What was counted since then."""
+        """What was counted since it began, or began anew."""
         per_step_ms = 1e3 * self._schedule_s / self._num_steps if self._num_steps else None
         return EngineCounters(
             preemptions=self._preemptions,
@@ -42,9 +57,8 @@ class CountingMixin(SloSchedulerMixin):
         )
 
     def samples(self) -> Sequence[StepSample]:
-        """The latest measured steps since then."""
-        num_steps = self.tracker.snapshot().steps - self._steps_before
-        return self.tracker.samples()[-num_steps:] if num_steps else ()
+        """The latest measured steps since then, at most MOST_SAMPLES."""
+        return self.tracker.samples()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """As in production; who begins again after a preemption is counted then."""

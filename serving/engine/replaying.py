@@ -68,13 +68,11 @@ class ReplayingEngine(EmbeddedEngine):
         return await self.call(_room)
 
     async def begin(self, policy: PolicySpec) -> None:
-        """Plan by this policy from now on, and count anew; the engine must be idle."""
+        """Plan by this policy from now on, as if it had just started; the engine must be idle."""
 
         def work(llm: LLMEngine) -> None:
             assert not llm.has_unfinished_requests(), "who replays begins with an idle engine"
-            scheduler = _counting(llm)
-            scheduler.use_policy(policy)
-            scheduler.count_anew()
+            _counting(llm).begin_anew(policy)
 
         await self.call(work)
 

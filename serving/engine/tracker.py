@@ -17,7 +17,7 @@ from serving.slo import SloKind
 from serving.view import StepModel
 
 MOST_SAMPLES = 4096
-"""The latest steps that are kept for a fit of their own."""
+"""Steps that are kept, if nothing else is asked for."""
 
 MEMORY_STEPS = 1000.0
 """A step this long ago counts 1/e of a new one."""
@@ -92,12 +92,15 @@ class StepTracker:
     proportion to its distance (Huber's weights, one round). A hiccup so has the pull of a modest
     deviation, however long it was, while a machine that changes its speed for good changes the
     median too and is followed.
+
+    Args:
+        most_samples: the latest steps that are kept for a fit of their own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, most_samples: int = MOST_SAMPLES) -> None:
         self._began_s: float | None = None
         self._composition = PRIOR_STEP
-        self._recent: deque[_Step] = deque(maxlen=MOST_SAMPLES)
+        self._recent: deque[_Step] = deque(maxlen=most_samples)
         self._steps = 0
         self._solve_at = FIRST_SOLVE_STEPS
         self._solved_steps = 0
@@ -163,7 +166,7 @@ class StepTracker:
         self._promises[kind] = Promises(met + in_time, missed + (not in_time))
 
     def samples(self) -> tuple[StepSample, ...]:
-        """The latest measured steps, oldest first, at most MOST_SAMPLES."""
+        """The latest measured steps, oldest first."""
         return tuple(
             StepSample(
                 new_tokens=made.new_tokens,
@@ -183,7 +186,7 @@ class StepTracker:
 
     def _fold(self) -> None:
         """Add the steps since the last solution to the sums that the next one is made of."""
-        num_new = min(self._steps - self._solved_steps, MOST_SAMPLES)
+        num_new = min(self._steps - self._solved_steps, len(self._recent))
         fresh = [self._recent[place] for place in range(-num_new, 0)]
         terms = np.array([(1, *step.made[:3]) for step in fresh], dtype=np.float64)
         seconds = np.array([step.seconds for step in fresh])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from serving.errors import InvalidEngineConfig
+from serving.parameters import Limits, Parameter, check_parameters
 from serving.policies.annealing import annealing
 from serving.policies.calm import calm
 from serving.policies.calm_published import calm_published
@@ -41,9 +40,7 @@ POLICIES: Mapping[str, Callable[..., Plan]] = {
 }
 DEFAULT_POLICY = "calm"
 
-Parameter = bool | int | float | str
-
-LIMITS: Mapping[str, tuple[float, float]] = MappingProxyType(
+LIMITS: Limits = MappingProxyType(
     {
         "batch": (0, 1_000_000),
         "fairness": (0, 1),
@@ -73,18 +70,7 @@ class PolicySpec:
     def __post_init__(self) -> None:
         if self.name not in POLICIES:
             raise InvalidEngineConfig("policy", self.name, f"know {', '.join(POLICIES)}")
-        accepted = {
-            name: parameter.default
-            for name, parameter in inspect.signature(POLICIES[self.name]).parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY
-        }
-        for name, value in self.params.items():
-            if name not in accepted:
-                raise InvalidEngineConfig(
-                    "policy", f"{self.name}({name}=...)", f"takes {', '.join(accepted)}"
-                )
-            if told := _value_fault(name, value, accepted[name]):
-                raise InvalidEngineConfig("policy", f"{self.name}({name}={value!r})", told)
+        check_parameters("policy", self.name, POLICIES[self.name], self.params, LIMITS)
         faults = trial_faults(self.build())
         if faults:
             raise InvalidEngineConfig("policy", self.to_json(), "; ".join(faults))
@@ -105,19 +91,3 @@ class PolicySpec:
             return cls(name=str(data["name"]), params=dict(data.get("params", {})))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidEngineConfig("policy", document, f"not a policy spec: {error}") from None
-
-
-def _value_fault(name: str, value: Parameter, default: Parameter) -> str:
-    """Why a parameter cannot have this value; empty where it can, as far as its name says."""
-    if isinstance(default, bool) or isinstance(value, bool):
-        fits, told = isinstance(value, bool) and isinstance(default, bool), "true or false"
-        told = told if isinstance(default, bool) else "a number"
-    elif isinstance(default, int):
-        fits, told = isinstance(value, int), "a whole number"
-    else:
-        fits = isinstance(value, (int, float)) and math.isfinite(value)
-        told = "a number"
-    if name in LIMITS:
-        least, most = LIMITS[name]
-        fits, told = fits and least <= float(value) <= most, f"{told} from {least:g} to {most:g}"
-    return "" if fits else f"{name} must be {told}"

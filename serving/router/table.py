@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
 from serving.errors import InvalidEngineConfig
+from serving.parameters import Parameter, check_parameters
 from serving.router.choose import (
     Route,
     Router,
@@ -33,9 +33,6 @@ ROUTERS: Mapping[str, Callable[..., Route]] = MappingProxyType(
 DEFAULT_ROUTER = "power_of_k"
 
 
-Parameter = bool | int | float | str
-
-
 @dataclass(frozen=True, slots=True)
 class RouterSpec:
     """A router's name and parameters, JSON-safe.
@@ -50,16 +47,8 @@ class RouterSpec:
     def __post_init__(self) -> None:
         if self.name not in ROUTERS:
             raise InvalidEngineConfig("router", self.name, f"know {', '.join(ROUTERS)}")
-        parameters = inspect.signature(ROUTERS[self.name]).parameters.values()
-        accepted = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
-        for name in self.params:
-            if name not in accepted:
-                told = f"takes {', '.join(accepted) or 'no parameter'}"
-                raise InvalidEngineConfig("router", f"{self.name}({name}=...)", told)
-        try:
-            self.build()(_TRIAL_REQUEST, (_TRIAL_REPLICA,))
-        except TypeError as error:
-            raise InvalidEngineConfig("router", self.to_json(), str(error)) from None
+        check_parameters("router", self.name, ROUTERS[self.name], self.params)
+        self.build()(_TRIAL_REQUEST, (_TRIAL_REPLICA,))  # each checks the range of its values
 
     def build(self) -> Router:
         """The router itself."""

@@ -64,7 +64,7 @@ class LiveEngine(Protocol):
         ...
 
     async def begin(self, policy: PolicySpec) -> None:
-        """Plan by this policy from now on, and count anew; the engine must be idle."""
+        """Plan by this policy from now on, as if it had just started; the engine must be idle."""
         ...
 
     async def counters(self) -> EngineCounters:

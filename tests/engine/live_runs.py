@@ -62,12 +62,20 @@ def outcomes(engine: Any, programs: list[Program], *, until_s: float) -> dict[st
         "samples": len(asyncio.run(engine.samples())),
         "max_tokens": sorted(seen),
         "held_blocks": asyncio.run(engine.call(_held_blocks)),
+        "arrivals": asyncio.run(engine.call(_arrivals)),
     }
 
 
 def _held_blocks(llm: Any) -> int:
     pool = scheduler_of(llm).kv_cache_manager.block_pool
     return int(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())  # one block is never given
+
+
+def _arrivals(llm: Any) -> int:
+    """Programs that the policy is told to have arrived lately."""
+    ledger = scheduler_of(llm).ledger
+    arrivals, _ = ledger.arrivals.since(ledger.clock())
+    return len(arrivals)
 
 
 def main() -> None:

@@ -48,6 +48,10 @@ def test_steps_are_counted_and_measured(found: dict[str, Any]) -> None:
     assert small["schedule_ms"] > 0
 
 
+def test_a_replay_is_told_of_its_own_arrivals_only(found: dict[str, Any]) -> None:
+    assert [found[load]["arrivals"] for load in ("small", "large", "cut short")] == [4, 6, 8]
+
+
 def test_what_memory_pressure_computes_twice_is_counted(found: dict[str, Any]) -> None:
     assert (found["small"]["preemptions"], found["small"]["recomputed_tokens"]) == (0, 0)
     assert found["large"]["preemptions"] > 0
