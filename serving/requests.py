@@ -47,6 +47,7 @@ class RequestView(NamedTuple):
         unscheduled_s: since when it has not been computed; its arrival, if it never was.
         program_tokens: computed so far for all calls of its program, ended ones too.
         user_tokens: served so far to its user, weighted as in `fairness`.
+        stage_missing: calls of its program's present stage that are still to arrive.
     """
 
     request_id: str
@@ -61,6 +62,7 @@ class RequestView(NamedTuple):
     unscheduled_s: float
     program_tokens: float = 0.0
     user_tokens: float = 0.0
+    stage_missing: int = 0
 
     @property
     def deadline_s(self) -> float:
@@ -115,6 +117,7 @@ COLUMNS: dict[str, tuple[type | str, int]] = {
     "unscheduled_s": (np.float64, 0),
     "program_tokens": (np.float64, 0),
     "user_tokens": (np.float64, 0),
+    "stage_missing": (np.int64, 0),
 }
 """Each column's type, and its width where a row has more than one number of it."""
 
@@ -171,6 +174,7 @@ class Requests(Sequence[RequestView]):
     unscheduled_s: Floats
     program_tokens: Floats
     user_tokens: Floats
+    stage_missing: Ints
 
     __slots__ = tuple(COLUMNS)
 
@@ -212,6 +216,7 @@ class Requests(Sequence[RequestView]):
             unscheduled_s=float(self.unscheduled_s[place]),
             program_tokens=float(self.program_tokens[place]),
             user_tokens=float(self.user_tokens[place]),
+            stage_missing=int(self.stage_missing[place]),
         )
 
     def __iter__(self) -> Iterator[RequestView]:
@@ -259,6 +264,7 @@ _LIVE = (
     "unscheduled_s",
     "program_tokens",
     "user_tokens",
+    "stage_missing",
 )
 _BY_NAME = ("ttft_s", "tbt_s", "weight", "stage_calls")
 

@@ -1,4 +1,4 @@
-"""Tokens computed for each program and each user, by number, for as long as they may come back."""
+"""What is known of each program and each user, by number, for as long as they may come back."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ FORGET_AFTER_S = 600.0
 FAIR_MEMORY_S = 60.0
 """What a user was served this long ago counts 1/e of what it is served now. Without this, whoever
 came to an engine that has served others for hours could flood it until it had caught up."""
+
+MOST_CALLS = 1024
+"""A stage that is said to have more calls is taken to have this many."""
+
+MOST_STAGES = 1 << 53
+"""Stages are told apart up to here."""
 
 _MOST_GROWTH = 200.0  # exp of it is far from overflow
 _PRUNE_ABOVE = 4096
@@ -99,3 +105,32 @@ class Accounts:
             del self._closed_s[number]
             del self._number[self._name.pop(number)]
             self._spare.append(number)
+
+
+class StageCalls:
+    """How many calls of each program's present stage are still to arrive, by the program's number.
+
+    A stage's calls are made at once and reach the engine one after another. Who saw the first of
+    them alone would take the program for a smaller one than it is.
+    """
+
+    def __init__(self) -> None:
+        self._stage = np.full(_ROOM, -1)
+        self._missing = np.zeros(_ROOM, dtype=np.int64)
+
+    def arrived(self, number: int, stage: int, stage_calls: int, *, is_new: bool) -> None:
+        """A call of a stage that is known to have so many of them arrived."""
+        if number >= len(self._stage):
+            more = number + 1
+            self._stage = np.concatenate([self._stage, np.full(more, -1)])
+            self._missing = np.concatenate([self._missing, np.zeros(more, dtype=np.int64)])
+        stage = min(stage, MOST_STAGES)
+        if is_new or stage != self._stage[number]:
+            self._stage[number] = stage
+            self._missing[number] = min(stage_calls, MOST_CALLS)
+        self._missing[number] = max(self._missing[number] - 1, 0)
+
+    def missing(self, numbers: Ints) -> Ints:
+        """Of each of these programs."""
+        still_to_come: Ints = self._missing[numbers]
+        return still_to_come

@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from serving.engine.arrivals import Arrivals
 from serving.engine.length_bias import LengthBias
 from serving.engine.scheduler import SloAsyncScheduler, SloScheduler, SloSchedulerMixin
 from serving.engine.tracker import StepTracker
+from serving.engine.translate import Ledger
 from serving.policies.table import PolicySpec
 from serving.sim.metrics import EngineCounters
 from serving.sim.step_cost import StepSample
@@ -34,7 +34,7 @@ class CountingMixin(SloSchedulerMixin):
     def begin_anew(self, policy: PolicySpec) -> None:
         """Plan by this policy; forget what was counted, and what was learned of former work."""
         self.use_policy(policy)
-        self.ledger.arrivals = Arrivals()
+        self.ledger = Ledger(self.ledger.clock)
         self.length_bias = LengthBias()
         self.tracker = StepTracker(most_samples=MOST_SAMPLES)
         self._count_anew()

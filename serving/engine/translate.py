@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.engine.accounts import FAIR_MEMORY_S, Accounts
+from serving.engine.accounts import FAIR_MEMORY_S, Accounts, StageCalls
 from serving.engine.arrivals import Arrivals
 from serving.errors import InvalidSlo
 from serving.requests import (
@@ -55,6 +55,7 @@ class Ledger:
         self._stale: set[str] = set()
         self._programs = Accounts()
         self._users = Accounts(lifted=True, memory_s=FAIR_MEMORY_S)
+        self._stages = StageCalls()
         self.arrivals = Arrivals()
 
     def admit(self, request: Request) -> InvalidSlo | None:
@@ -73,8 +74,10 @@ class Ledger:
         columns, request_id = self._columns, request.request_id
         write_promise(columns, place, request_id, now_s, slo)
         program = program_name(request_id, slo)
-        is_new = slo.stage == 0 and not self._programs.knows(program)
-        columns["program"][place] = self._programs.open(program, now_s)
+        is_known = self._programs.knows(program)
+        number = self._programs.open(program, now_s)
+        columns["program"][place] = number
+        self._stages.arrived(number, slo.stage, slo.stage_calls, is_new=not is_known)
         columns["user"][place] = self._users.open(slo.user, now_s)
         columns["prompt_tokens"][place] = request.num_prompt_tokens
         columns["max_tokens"][place] = min(request.max_tokens, MOST)
@@ -83,7 +86,7 @@ class Ledger:
         self._rows.append(request)
         self._place[request_id] = place
         self._read([place], RequestState.WAITING)
-        if is_new:
+        if slo.stage == 0 and not is_known:
             self.arrivals.note(columns, place)
         return error
 
@@ -142,6 +145,7 @@ class Ledger:
         now_s = self.clock()
         shown["program_tokens"] = self._programs.tokens(shown["program"], now_s)
         shown["user_tokens"] = self._users.tokens(shown["user"], now_s)
+        shown["stage_missing"] = self._stages.missing(shown["program"])
         return Requests(shown)
 
     def _read(self, places: list[int], state: RequestState) -> None:

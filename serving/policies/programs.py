@@ -98,7 +98,14 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     at_once = requests.stage_calls[first]
     most_unread = largest_of(of, count, calls.unread)
     unread_prompts = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)
-    to_come = np.bincount(of, unread_prompts + calls.tokens, count)
+    # Calls of the stage that are still to arrive are taken to be like those that have.
+    missing = requests.stage_missing[first] / np.bincount(of, minlength=count)
+    unread_of_missing = missing * np.bincount(of, requests.prompt_tokens - 1.0, count)
+    prefill = np.bincount(of, calls.unread, count) + unread_of_missing
+    decode = (1.0 + missing) * np.bincount(of, calls.tokens, count)
+    contexts = (1.0 + missing) * np.bincount(of, calls.tokens * calls.context, count)
+    tokens_of_missing = missing * np.bincount(of, requests.prompt_tokens + calls.tokens, count)
+    to_come = np.bincount(of, unread_prompts + calls.tokens, count) + tokens_of_missing
     whole = requests.program_tokens[first] + to_come + future[:, _PREFILL] + future[:, _DECODE]
     late = _late_tokens(view) > (1 - SHARE_IN_TIME) * (requests.output_tokens + calls.tokens)
     late |= (requests.output_tokens == 0) & (view.now_s > requests.arrival_s + requests.ttft_s)
@@ -106,9 +113,9 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     return Programs(
         of=of,
         first=first,
-        prefill=np.bincount(of, calls.unread, count) + future[:, _PREFILL],
-        decode=np.bincount(of, calls.tokens, count) + future[:, _DECODE],
-        contexts=np.bincount(of, calls.tokens * calls.context, count) + _contexts(future),
+        prefill=prefill + future[:, _PREFILL],
+        decode=decode + future[:, _DECODE],
+        contexts=contexts + _contexts(future),
         serial=largest_of(of, count, calls.tokens) + future[:, _DECODE] / at_once,
         fixed_s=(most_unread + future[:, _PREFILL] / at_once) * view.model.token_s
         + future[:, _TOOLS],

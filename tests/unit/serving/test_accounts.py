@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from serving.engine.accounts import FORGET_AFTER_S, Accounts
+from serving.engine.accounts import FORGET_AFTER_S, MOST_CALLS, Accounts, StageCalls
 from serving.policies.fairness import LEAD
 from tests.strategies import law
 
@@ -164,3 +164,19 @@ def test_a_name_that_comes_back_in_time_keeps_its_number_and_its_sum() -> None:
         number = accounts.open(f"name {place}", float(place))
         accounts.close(number, float(place))
     assert accounts.tokens(np.array([mine]), float(STREAM)) == 3.0
+
+
+def test_the_calls_of_a_stage_that_are_still_to_arrive_are_counted() -> None:
+    stages = StageCalls()
+    stages.arrived(2, 0, 3, is_new=True)
+    assert stages.missing(np.array([2, 0])).tolist() == [2, 0]
+    stages.arrived(2, 0, 3, is_new=False)
+    stages.arrived(2, 0, 3, is_new=False)
+    stages.arrived(2, 0, 3, is_new=False)  # one more than was said
+    assert stages.missing(np.array([2])).tolist() == [0]
+    stages.arrived(2, 1, 2, is_new=False)
+    assert stages.missing(np.array([2])).tolist() == [1]
+    stages.arrived(2, 1, 2, is_new=True)  # the number was given to another program
+    assert stages.missing(np.array([2])).tolist() == [1]
+    stages.arrived(500, 0, 10**30, is_new=True)
+    assert stages.missing(np.array([500, 2])).tolist() == [MOST_CALLS - 1, 1]

@@ -14,7 +14,7 @@ from serving.policies.urgency import next_token_due_s
 from serving.requests import LATENCY, Flags, Floats
 from serving.view import StepModel, StepView
 from tests.strategies import law
-from tests.unit.serving.serving_examples import deadline, latency, request, step
+from tests.unit.serving.serving_examples import compound, deadline, latency, request, step
 
 NOBODY = Expected(np.zeros(0), np.zeros((1, len(AHEAD_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
@@ -151,3 +151,13 @@ def test_what_each_wants_does_not_depend_on_who_is_asked_along() -> None:
     places = np.random.default_rng(0).permutation(40)
     alone = [demands.of(np.array([place]))[0].tolist() for place in places]
     assert demands.of(places).tolist() == alone
+
+
+def test_calls_of_a_stage_that_are_still_to_arrive_are_needed_too() -> None:
+    """One of three calls, with the others to come, asks for as much as all three."""
+    rows = [request(name, slo=compound(60.0, program="p"), max_tokens=100) for name in "abc"]
+    whole = step(*rows, model=MODEL)
+    first = step(rows[0]._replace(stage_missing=2), model=MODEL)
+    asked = [present_programs(view, calls_of(view.requests)) for view in (whole, first)]
+    for name in ("prefill", "decode", "contexts", "serial", "tokens"):
+        assert getattr(asked[0], name) == pytest.approx(getattr(asked[1], name)), name

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from serving.engine.accounts import FAIR_MEMORY_S
+from serving.engine.accounts import FAIR_MEMORY_S, MOST_CALLS
 from serving.engine.translate import OUTPUT_WEIGHT, Ledger, composition_of
 from serving.requests import COLUMNS, Requests, RequestState, RequestView
 from serving.slo import BEST_EFFORT, Slo, to_tags
@@ -65,13 +65,18 @@ class Naive:
         self.followed: dict[str, Followed] = {}
         self.program_tokens: Counter[str] = Counter()
         self.user_tokens: defaultdict[str, float] = defaultdict(float)
+        self.stages: dict[str, tuple[int, int]] = {}
 
     def admit(self, request: EngineRequest, slo: Slo, now_s: float) -> None:
         users = {each.slo.user for each in self.followed.values()}
         if users and slo.user not in users:
             least = min(self.user_tokens[user] for user in users)
             self.user_tokens[slo.user] = max(self.user_tokens[slo.user], least)
-        self.followed[request.request_id] = Followed(request, slo, now_s, now_s)
+        each = self.followed[request.request_id] = Followed(request, slo, now_s, now_s)
+        stage, missing = self.stages.get(self.program(each), (-1, 0))
+        if stage != slo.stage:
+            missing = min(slo.stage_calls, MOST_CALLS)
+        self.stages[self.program(each)] = (slo.stage, max(missing - 1, 0))
 
     def pass_time(self, seconds: float) -> None:
         for user in self.user_tokens:
@@ -105,6 +110,7 @@ class Naive:
                     unscheduled_s=each.unscheduled_s,
                     program_tokens=float(self.program_tokens[self.program(each)]),
                     user_tokens=float(self.user_tokens[each.slo.user]),
+                    stage_missing=self.stages[self.program(each)][1],
                 )
             )
         return rows
