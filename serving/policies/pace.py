@@ -61,7 +61,9 @@ def best_pace(view: StepView, requests: Requests, programs: Programs, worth: Flo
     """The pace at which these programs would have earned most.
 
     At each pace those that are in time alone are taken by worth per second of need, until the time
-    in which they arrived is used up; the last one in part. Of equal paces the longest.
+    in which they arrived is used up; the last one in part. Where all of them leave the machine time
+    to spare, its steps are shorter than they may be, and the pace limits none of them. Of equal
+    paces the longest.
 
     Args:
         requests: the arrivals; or those of the view, if none arrived lately.
@@ -88,13 +90,20 @@ def _values(
         TBT_SHARE * requests.tbt_s[rows],
         allowed_s / (MARGIN * np.maximum(programs.serial, 1.0)),
     )
-    in_time = bearable_s[order] >= paces[:, None]
+    lasts_s = np.minimum(paces, _unlimited_s(view, need_s[worth > 0]))
+    in_time = bearable_s[order] >= lasts_s[:, None]
     wanted_s = in_time * need_s[order]
     before_s = np.cumsum(wanted_s, axis=1) - wanted_s
     room_s = UTILISATION * view.arrivals_s * (1.0 - view.model.base_s / paces)
     served = np.clip((room_s[:, None] - before_s) / need_s[order], 0.0, 1.0)
     values: Floats = (in_time * served) @ worth[order]
     return values
+
+
+def _unlimited_s(view: StepView, need_s: Floats) -> float:
+    """How long steps are that wait for nothing: each holds what came during the one before."""
+    busy = float(need_s.sum()) / view.arrivals_s
+    return view.model.base_s / max(1.0 - busy, LEAST_SHARE)
 
 
 def _longest_s(view: StepView) -> float:

@@ -38,20 +38,28 @@ def test_no_step_is_limited_where_no_promise_asks_for_it(slos: tuple[Slo, ...]) 
 
 def test_a_chain_sets_the_pace_that_it_can_bear() -> None:
     """1,000 tokens in 30 s bear 30 ms each, and a third more by MARGIN."""
-    found = paced(deadline(30.0))
+    found = paced(deadline(30.0), copies=100)
     assert 0.03 < found.step_s <= 0.03 / MARGIN
     assert found.each_s == found.step_s
     assert found.share == pytest.approx(1.0 - 0.01 / found.step_s)
 
 
 def test_a_stream_sets_the_pace_by_the_time_between_its_tokens() -> None:
-    assert 0.03 < paced(latency(10.0, 0.05)).step_s <= 0.9 * 0.05
+    assert 0.03 < paced(latency(10.0, 0.05), copies=100).step_s <= 0.9 * 0.05
+
+
+@pytest.mark.parametrize("slo", [deadline(30.0), latency(10.0, 0.05)])
+def test_a_machine_with_time_to_spare_limits_no_step(slo: Slo) -> None:
+    """Its steps are short by themselves."""
+    assert not paced(slo, copies=20).is_limited
+    assert not paced(slo, copies=60).is_limited
+    assert paced(slo, copies=95).is_limited
 
 
 def test_who_wants_short_steps_is_given_up_where_many_fill_long_ones() -> None:
-    """Alone the tight chain has its way; among a hundred that fill the machine it has not."""
+    """Alone tight chains have their way; one among a hundred others has not."""
     tight, loose = deadline(15.0), deadline(200.0)
-    assert paced(tight, loose).step_s < 0.015 / MARGIN
+    assert paced(tight, copies=100).step_s < 0.015 / MARGIN
     crowd = paced(tight, *[loose] * 100)
     assert crowd.step_s > 0.05
 
