@@ -196,7 +196,7 @@ def quiet_requests(
     draw: st.DrawFn, request_id: str, now_s: float, promises: st.SearchStrategy[Slo]
 ) -> RequestView:
     """Not long here, and neither behind its promise nor far ahead of it."""
-    arrival_s = now_s - draw(st.floats(0, 5))
+    arrival_s = now_s - draw(st.floats(0, 4))  # a stream's patience ends after 5 s
     prompt_tokens, max_tokens = draw(st.integers(1, 500)), draw(st.integers(1, 200))
     reads = draw(st.booleans())
     return RequestView(
