@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.glyphs import ASCII, UNICODE
-from cli.liveness import ORPHANED
 from cli.timeline import call_name
 from orchestrator.deadlines import FALLBACK, LEARNED
 from orchestrator.durations import shown
+from orchestrator.liveness import ORPHANED
 from store.records import CallRecord, EdgeRecord, RunRecord, StageRecord, Status, StepRecord
 
 _ID_CELLS = 8  # of an id, where that many tell it from every other

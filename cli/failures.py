@@ -39,7 +39,17 @@ MEANINGS: Mapping[ExitCode, str] = {
 _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
     ExitCode.RUN_FAILED: {
         "builtins": ["Exception"],
-        "orchestrator.errors": ["OrchestrateError", "OutsideRun"],
+        "orchestrator.errors": [
+            "OrchestrateError",
+            "OutsideRun",
+            "FlowChanged",
+            "OutcomeUnknown",
+            "ResultNotSerialisable",
+            "ResultUnreadable",
+            "RunEnded",
+            "StepFailed",
+            "WouldBlock",
+        ],
         "patterns.errors": ["PatternError"],
         "serving.errors": [
             "ServingError",
@@ -54,7 +64,13 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
         "cli.errors": ["CommandError"],
     },
     ExitCode.BAD_INPUT: {
-        "orchestrator.errors": ["InvalidDuration", "InvalidRunId", "InvalidSettings"],
+        "orchestrator.errors": [
+            "InvalidDuration",
+            "InvalidRunId",
+            "InvalidSettings",
+            "ArgumentsDiffer",
+            "RunNotResumable",
+        ],
         "serving.errors": [
             "InvalidEngineConfig",
             "CorruptFeatures",
@@ -72,7 +88,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "TraceMissing",
             "StepFitFailed",
         ],
-        "store.errors": ["RunNotFound", "RunAmbiguous", "RunExists"],
+        "store.errors": ["RunNotFound", "RunAmbiguous", "RunExists", "RunChanged"],
         "agents.tools.errors": ["CorpusNotFound", "CorpusNotAFolder", "CorpusEmpty"],
         "cli.errors": ["BadInput", "CannotWrite"],
     },

@@ -9,14 +9,14 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from cli import bench, doctor, patterns, run, runs, serve
+from cli import answer, bench, doctor, patterns, resume, run, runs, serve
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
 from cli.output import complain, survive_any_encoding
 
 _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
 
-_ORDER = ("run", "ps", "show", "patterns", "bench", "doctor", "serve")
+_ORDER = ("run", "resume", "answer", "ps", "show", "patterns", "bench", "doctor", "serve")
 
 
 class _InOrder(TyperGroup):
@@ -44,6 +44,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(run.app, name="run")
+app.command(epilog=resume.EPILOG)(resume.resume)
+app.command(epilog=answer.EPILOG)(answer.answer)
 app.command(epilog="Example: orchestrate ps --status failed --limit 5")(runs.ps)
 app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.add_typer(patterns.app, name="patterns")

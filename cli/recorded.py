@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cli.describe import History
 from cli.errors import BadInput
-from cli.liveness import status_shown
+from orchestrator.liveness import status_shown
 from store.errors import RunNotFound
 from store.session import Store, open_store
 from store.urls import file_of, is_sqlite, normalised

@@ -118,8 +118,8 @@ def _draw(history: History, *, with_calls: bool) -> None:
 
 async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tuple[RunRecord, str]]:
     """The newest runs with their shown statuses; none where there is no store yet."""
-    from cli.liveness import status_shown
     from cli.recorded import existing_store
+    from orchestrator.liveness import status_shown
     from store.records import Status
 
     store = await existing_store(url)

@@ -3,42 +3,73 @@
 from orchestrator import flow, gather, llm, step
 """
 
+from orchestrator.asking import input_required
+from orchestrator.determinism import now, random, uuid
 from orchestrator.errors import (
+    ArgumentsDiffer,
     DeadlineExceeded,
+    FlowChanged,
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
     OrchestrateError,
+    OutcomeUnknown,
     OutsideRun,
+    ResultNotSerialisable,
+    ResultUnreadable,
+    RunEnded,
+    RunNotResumable,
+    StepFailed,
+    WouldBlock,
 )
+from orchestrator.expiry import best_so_far
 from orchestrator.flow import Flow, flow, step, tool
-from orchestrator.primitives import gather, has_deadline, llm, remaining, within
+from orchestrator.handle import RunHandle
+from orchestrator.once import Happened
+from orchestrator.primitives import gather, has_deadline, llm, map, remaining, within  # noqa: A004
 from orchestrator.runtime import RunResult, Runtime, StageReport
 from orchestrator.settings import Settings, read_settings
 from orchestrator.wiring import open_runtime
 from serving.generation import Message
 
 __all__ = [
+    "ArgumentsDiffer",
     "DeadlineExceeded",
     "Flow",
+    "FlowChanged",
+    "Happened",
     "InvalidDuration",
     "InvalidRunId",
     "InvalidSettings",
     "Message",
     "OrchestrateError",
+    "OutcomeUnknown",
     "OutsideRun",
+    "ResultNotSerialisable",
+    "ResultUnreadable",
+    "RunEnded",
+    "RunHandle",
+    "RunNotResumable",
     "RunResult",
     "Runtime",
     "Settings",
     "StageReport",
+    "StepFailed",
+    "WouldBlock",
+    "best_so_far",
     "flow",
     "gather",
     "has_deadline",
+    "input_required",
     "llm",
+    "map",
+    "now",
     "open_runtime",
+    "random",
     "read_settings",
     "remaining",
     "step",
     "tool",
+    "uuid",
     "within",
 ]

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from orchestrator.context import CallTrace, Position, none_if_infinite
 from orchestrator.deadlines import call_slo
 from orchestrator.events import CallFinished, CallStarted
+from orchestrator.failing import failure_of
 from orchestrator.foretold import call_features, note_use, stage_record
+from orchestrator.once import Begin, Known, StepSpec, entered
 from orchestrator.recorder import status_of
+from orchestrator.values import ValueCodec
 from patterns.nodes import Kind
 from serving.analyzer.calibration import BOUND_LEVEL
 from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
-from store.records import CallKind, CallRecord, StageRecord
+from store.records import CallKind, CallRecord, StageRecord, StepKind
+
+R = TypeVar("R")
+
+LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
 
 async def run_llm_call(
@@ -29,8 +37,18 @@ async def run_llm_call(
     seed: int | None,
     on_text: Callable[[str], None] | None,
 ) -> Completion:
-    """Submit one LLM call with its SLO; raises what the engine raises."""
+    """Submit one LLM call with its SLO, or return the answer that is recorded of it.
+
+    Raises what `entered` raises, and the engine.
+    """
     run = position.run
+    came = await entered(position, LLM_STEP)
+    if isinstance(came, Known):
+        recorded: Completion = came.value
+        run.answers.add(recorded.usage.output_tokens)
+        if on_text is not None and recorded.text:
+            on_text(recorded.text)
+        return recorded
     text = _text_of(prompt)
     begun = _begin(position, "llm", f"{run.engine.info.model}:{position.scope.name or run.flow}")
     request = GenerationRequest(
@@ -50,7 +68,7 @@ async def run_llm_call(
         "length_bound": None if sketch is None else sketch.upper(BOUND_LEVEL),
         "bound_source": None if length is None else length.source,
     }
-    async with _recorded(position, begun, text, learned) as outcome:
+    async with _recorded(came, begun, text, learned) as outcome:
         slo = call_slo(
             run_id=run.id,
             stage=begun.trace.stage,
@@ -74,15 +92,28 @@ async def run_llm_call(
             ttft_s=completion.ttft_s,
             finish_reason=completion.finish_reason,
             output_text=completion.text,
+            result=LLM_STEP.codec.dump(replace(completion, text=_encodable(completion.text))),
         )
         return completion
 
 
-@asynccontextmanager
-async def tool_call(position: Position, name: str) -> AsyncIterator[None]:
-    """Record a block as one tool call."""
-    async with _recorded(position, _begin(position, "tool", name)):
-        yield
+async def run_tool_call(
+    position: Position, spec: StepSpec, work: Callable[[Position], Awaitable[R]]
+) -> R:
+    """Do a tool's work as one call of the run, or return what is recorded of it.
+
+    Raises:
+        ResultNotSerialisable: its result cannot be recorded.
+        And as `entered`, and what the work raises.
+    """
+    came = await entered(position, spec)
+    if isinstance(came, Known):
+        recorded: R = came.value
+        return recorded
+    async with _recorded(came, _begin(position, "tool", spec.name)) as outcome:
+        value = await work(came.position)
+        outcome["result"] = spec.codec.dump(value)
+        return value
 
 
 class _Begun(NamedTuple):
@@ -128,7 +159,7 @@ async def _generate(
 
 @asynccontextmanager
 async def _recorded(
-    position: Position,
+    came: Begin,
     begun: _Begun,
     prompt_text: str = "",
     learned: Mapping[str, Any] = MappingProxyType({}),
@@ -138,14 +169,14 @@ async def _recorded(
     Args:
         learned: columns of the call's record that say what was foretold of it.
     """
-    run, trace = position.run, begun.trace
+    run, trace = came.position.run, begun.trace
     sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
     record = CallRecord(
         run_id=run.id,
         node=trace.node,
         kind=CallKind(trace.kind),
         identity=trace.identity,
-        step_path=position.scope.path,
+        step_path=came.step.path,
         stage=trace.stage,
         started_s=run.since_start_s(trace.began_s),
         sub_deadline_s=sub_deadline_s,
@@ -153,7 +184,13 @@ async def _recorded(
         **learned,
     )
     await run.recorder.call_started(
-        record, parents=begun.parents, stage=begun.stage, prompt_text=prompt_text
+        record,
+        step=came.step,
+        again=came.again,
+        parents=begun.parents,
+        stage=begun.stage,
+        resumed=bool(run.past),
+        prompt_text=prompt_text,
     )
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
@@ -169,16 +206,19 @@ async def _recorded(
                 sub_deadline_s,
             )
         )
+        if came.position.remaining_s() <= 0:
+            await _let_the_deadline_pass()
         yield outcome
     except BaseException as caught:
         error = caught
+        outcome["result"] = failure_of(caught)
         raise
     finally:
         ended_s = run.clock.now_s()
         if error is None:
             trace.ended_s = ended_s
             run.causality.end(trace.node)
-        await run.recorder.call_ended(trace.node, error=error, **outcome)
+        await run.recorder.call_ended(trace.node, came.step.path, error=error, **outcome)
         run.emit(
             CallFinished(
                 run.id,
@@ -189,6 +229,17 @@ async def _recorded(
                 trace.output_tokens,
             )
         )
+
+
+async def _let_the_deadline_pass() -> None:
+    """A deadline that passed while nothing waited ends the task at the loop's next turns."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+
+def _encodable(text: str) -> str:
+    """The text without lone surrogates, which no encoding takes."""
+    return text.encode(errors="replace").decode()
 
 
 def _text_of(prompt: str | tuple[Message, ...]) -> str:

@@ -54,7 +54,10 @@ class CausalLog:
 
     def begin(self) -> Begun:
         """A call begins here and now."""
-        parents = self._last_of(_frontier.get().nodes | self._foreign)
+        return self.append(self._last_of(_frontier.get().nodes | self._foreign))
+
+    def append(self, parents: frozenset[int]) -> Begun:
+        """A call that waited for these, each of which is in the log."""
         node = len(self.parents)
         self.parents.append(tuple(sorted(parents)))
         self.stages.append(next_stage(self.stages[parent] for parent in parents))

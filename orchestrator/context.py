@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,10 @@ from orchestrator.causality import CausalLog
 from orchestrator.deadlines import StageDeadline, StageDeadlines
 from orchestrator.errors import OutsideRun
 from orchestrator.identity import Scope
+from orchestrator.replay import Past
 from patterns.nodes import Kind, LlmNode, Node, ToolNode
 from patterns.stages import Stage, summarise
+from store.records import Status
 
 if TYPE_CHECKING:
     from orchestrator.clock import Clock
@@ -74,7 +77,9 @@ class LiveRun:
     Attributes:
         knowledge: what past runs taught, as it was when this one began.
         used: how much its estimates rested on past runs, by the keys of their patterns.
+        past: what was recorded of it before it was resumed.
         answers: what the LLM calls that ended came to.
+        loop: the event loop that it runs on; None: of one that was made without.
     """
 
     id: str
@@ -87,14 +92,25 @@ class LiveRun:
     deadline_at_s: float
     stage_deadlines: StageDeadlines
     knowledge: Knowledge
+    past: Past = field(default_factory=Past)
     causality: CausalLog = field(default_factory=CausalLog)
     calls: list[CallTrace] = field(default_factory=list)
     used: dict[int, float] = field(default_factory=dict)
+    best: list[Any] = field(default_factory=list)
     answers: Answers = field(default_factory=Answers)
+    loop: asyncio.AbstractEventLoop | None = None
 
     def since_start_s(self, at_s: float | None = None) -> float:
         """Seconds from the run's start to a moment on its clock; to now by default."""
         return (self.clock.now_s() if at_s is None else at_s) - self.started_s
+
+    def past_calls_ended(self, path: str) -> None:
+        """What follows here depends on the calls that a step of the past made."""
+        nodes = frozenset(
+            call.node for call in self.past.calls_of(path) if call.status is Status.COMPLETED
+        )
+        if nodes:
+            self.causality.join([nodes])
 
     def stage_so_far(self, stage: int) -> Stage | None:
         """The summary of a stage's completed calls; None if there are none."""
@@ -142,6 +158,11 @@ def at(position: Position) -> Iterator[Position]:
         yield position
     finally:
         _position.reset(token)
+
+
+def stay_at(position: Position) -> None:
+    """Move what else is done in this context, as in a task of its own, to another position."""
+    _position.set(position)
 
 
 def moved(position: Position, **changes: Any) -> Position:

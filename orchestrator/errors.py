@@ -57,3 +57,112 @@ class InvalidSettings(OrchestrateError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class FlowChanged(OrchestrateError):
+    """A resumed run's code begins other steps than it did before."""
+
+    def __init__(self, run_id: str, recorded: str, now: str) -> None:
+        super().__init__(run_id, recorded, now)
+
+    def __str__(self) -> str:
+        run_id, recorded, now = self.args
+        return (
+            f"run {run_id} cannot be resumed by this code: {recorded} is recorded where the flow"
+            f" now comes to {now}; resume it with the code that began it, or with --allow-changed"
+        )
+
+
+class OutcomeUnknown(OrchestrateError):
+    """An external effect may have happened or not: the process died before it was recorded."""
+
+    def __init__(self, run_id: str, path: str) -> None:
+        super().__init__(run_id, path)
+
+    def __str__(self) -> str:
+        run_id, path = self.args
+        return (
+            f"nobody knows whether {path} of run {run_id} took effect: it began, and its end is not"
+            f" recorded. Find out, and give its tool a reconcile= that tells; or declare it as"
+            f" effects='pure' or 'env' if doing it again does no harm"
+        )
+
+
+class ResultNotSerialisable(OrchestrateError, TypeError):
+    """A result or an argument that cannot be recorded such that it comes back as it was."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+
+    def __str__(self) -> str:
+        what, reason = self.args
+        return (
+            f"what {what} gives cannot be recorded: {reason}. Annotate it with a type that pydantic"
+            f" can write as JSON and read again: plain values, dataclasses, pydantic models"
+        )
+
+
+class ResultUnreadable(OrchestrateError):
+    """A recorded value that is none of the type that the code now says."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+
+    def __str__(self) -> str:
+        what, reason = self.args
+        return f"what is recorded of {what} does not fit its type any more: {reason}"
+
+
+class RunNotResumable(OrchestrateError):
+    """A run that cannot be resumed as it stands, or not by this process."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+
+    def __str__(self) -> str:
+        run_id, reason = self.args
+        return f"run {run_id} cannot be resumed: {reason}"
+
+
+class ArgumentsDiffer(OrchestrateError, ValueError):
+    """A run of this id exists, and was started with other arguments."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return f"run {self.args[0]} was started with other arguments: give the new run another id"
+
+
+class StepFailed(OrchestrateError):
+    """A recorded step had failed, with an error that cannot be made again."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+
+    def __str__(self) -> str:
+        path, reason = self.args
+        return f"{path} failed before the run was interrupted: {reason}"
+
+
+class RunEnded(OrchestrateError, RuntimeError):
+    """Something of a run that has ended, by its deadline or a cancellation, was still under way."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} was given up: its run has ended, by its deadline or a cancellation"
+
+
+class WouldBlock(OrchestrateError, RuntimeError):
+    """A call that waits was made on the event loop that has to do the work."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.args[0]} would wait for its own event loop for ever: await its async form"
+            f" (ainvoke, astream), or call it from a thread"
+        )

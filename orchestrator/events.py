@@ -26,6 +26,16 @@ class StepStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class InputRequired:
+    """A run waits for a human's answer."""
+
+    run_id: str
+    path: str
+    question: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class CallStarted:
     """An LLM or tool call began; sub_deadline_s counts from the run's start."""
 
@@ -59,5 +69,5 @@ class RunFinished:
     elapsed_s: float
 
 
-Event = RunStarted | StepStarted | CallStarted | CallFinished | RunFinished
+Event = RunStarted | StepStarted | InputRequired | CallStarted | CallFinished | RunFinished
 Listener = Callable[[Event], None]

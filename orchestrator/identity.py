@@ -16,20 +16,29 @@ class Scope:
     one name in one scope is `name#2`; in a branch of a gather it is `name[3]`, 3 its place.
     """
 
-    def __init__(self, path: str = "", name: str = "", branch: str = "") -> None:
+    def __init__(self, path: str = "", name: str = "", branch: str = "", place: int = 0) -> None:
         self.path = path
         self.name = name  # of the innermost step; "" in the flow itself
+        self.place = place  # among all that was begun from where this was; 0 the first
         self._branch = branch
         self._names: Counter[str] = Counter()
         self._gathers = 0
+        self.num_entered = 0  # steps that began from here, those of a gather's branches left out
+
+    @property
+    def key(self) -> str:
+        """What tells this scope from every other of its run, the branches of a gather too."""
+        return f"{self.path}/{self._branch}" if self.path else self._branch
 
     def enter(self, name: str) -> Scope:
         """The scope of a step that begins here."""
+        place = self.num_entered
+        self.num_entered += 1
         self._names[name] += 1
         ordinal = self._names[name]
         again = f"#{ordinal}" if ordinal > 1 else ""
         prefix = f"{self.path}/" if self.path else ""
-        return Scope(f"{prefix}{name.translate(_ESCAPED)}{self._branch}{again}", name)
+        return Scope(f"{prefix}{name.translate(_ESCAPED)}{self._branch}{again}", name, place=place)
 
     def branches(self, count: int) -> list[Scope]:
         """The scopes of a gather's branches, in the order in which they were given."""
@@ -38,3 +47,16 @@ class Scope:
         return [
             Scope(self.path, self.name, f"{self._branch}[{again}{index}]") for index in range(count)
         ]
+
+
+def parent_key(path: str) -> str:
+    """The key of the scope that a step's path began from."""
+    above, _, last = path.rpartition("/")
+    branch = last[last.index("[") :].partition("#")[0] if "[" in last else ""
+    return f"{above}/{branch}" if above else branch
+
+
+def paths_to(path: str) -> list[str]:
+    """A step's path, and those of all steps that it lies in, outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]

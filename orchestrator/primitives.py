@@ -1,11 +1,11 @@
-"""What flow code calls: llm, gather, within, remaining."""
+"""What flow code calls: llm, gather, map, within, remaining."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, overload
 
@@ -16,7 +16,9 @@ from orchestrator.causality import frontier, own_task
 from orchestrator.context import Position, at, current, moved
 from orchestrator.durations import seconds_of
 from orchestrator.errors import DeadlineExceeded
+from orchestrator.once import noted
 from orchestrator.schemas import Shape, answer_in, json_schema_of
+from orchestrator.values import ValueCodec
 from orchestrator.waiting import first_failure
 from serving.generation import Message
 
@@ -25,6 +27,8 @@ T = TypeVar("T")
 T1 = TypeVar("T1")
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
+
+SECONDS = ValueCodec("a time", float)
 
 Prompt = str | Sequence[Message]
 OnText = Callable[[str], None]
@@ -162,6 +166,27 @@ async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
     return tuple(task.result() for task in tasks)
 
 
+async def map(  # noqa: A001 - what it is everywhere else
+    work: Callable[[T1], Awaitable[T]], items: Iterable[T1], /, *, concurrency: int = 16
+) -> tuple[T, ...]:
+    """Do the same work for every item, so many at once, and return the results in their order.
+
+    If one fails the others are cancelled and its error is raised, once all have ended.
+
+    Args:
+        concurrency: at least 1; the engine decides for itself how many of the calls run at once.
+    """
+    if concurrency < 1:
+        raise ValueError(f"concurrency is {concurrency}; it must be at least 1")
+    places = asyncio.Semaphore(concurrency)
+
+    async def one(item: T1) -> T:
+        async with places:
+            return await work(item)
+
+    return await gather(*[one(item) for item in items])
+
+
 @asynccontextmanager
 async def within(duration: str | float) -> AsyncIterator[None]:
     """Shorten the deadline for a block, and cancel what is not done by then.
@@ -173,14 +198,20 @@ async def within(duration: str | float) -> AsyncIterator[None]:
         InvalidDuration: not a duration.
     """
     position = current("within()")
-    here = position.scope.path or position.run.flow
-    if position.remaining_s() <= 0:  # a share of what remains is then 0, and no wrong duration
+    run = position.run
+    here = position.scope.path or run.flow
+
+    # A share of what remains may be 0 by now, and is no wrong duration.
+    allowed_s = 0.0 if position.remaining_s() <= 0 else seconds_of(duration)
+    if allowed_s <= 0 and not run.past:
         raise DeadlineExceeded(here, 0.0)
-    allowed_s = seconds_of(duration)
-    deadline_at_s = min(position.deadline_at_s, position.run.clock.now_s() + allowed_s)
+    began_s = run.since_start_s()
+    # The same when the run is resumed, however late that is.
+    until_s = noted(position, "within", SECONDS, lambda: began_s + allowed_s)
+    deadline_at_s = min(position.deadline_at_s, run.started_s + until_s)
     with at(moved(position, deadline_at_s=deadline_at_s)):
         try:
-            async with asyncio.timeout(allowed_s) as limit:
+            async with asyncio.timeout(max(until_s - began_s, 0.0)) as limit:
                 yield
         except TimeoutError:
             if not limit.expired():
@@ -189,8 +220,14 @@ async def within(duration: str | float) -> AsyncIterator[None]:
 
 
 def remaining() -> float:
-    """Seconds until the deadline here: infinity where there is none, never below 0."""
-    return max(current("remaining()").remaining_s(), 0.0)
+    """Seconds until the deadline here: infinity where there is none, never below 0.
+
+    A resumed run is told what it was told before, so that it decides alike.
+    """
+    position = current("remaining()")
+    if math.isinf(position.deadline_at_s):
+        return math.inf
+    return noted(position, "remaining", SECONDS, lambda: max(position.remaining_s(), 0.0))
 
 
 def has_deadline() -> bool:

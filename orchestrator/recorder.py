@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -29,6 +29,9 @@ from store.unit_of_work import Transaction
 MESSAGE_LIMIT = 500
 """Longest recorded error message, in characters."""
 
+SMALL_BYTES = 512
+"""A result of more is a payload."""
+
 # What these say is made of names, ids and numbers. Any other error may quote what users wrote.
 _QUOTES_NOTHING = (
     DeadlineExceeded,
@@ -42,31 +45,40 @@ _QUOTES_NOTHING = (
 
 
 class RunRecorder:
-    """Records one run. Texts are kept only where the user asked for it (`record_text`).
+    """Records one run: its results if it is to be durable, its texts if the user asked for that.
 
     What began is recorded as begun before it does anything, and as ended whatever happens: a
     write is never given up halfway, and a start that was cancelled is recorded with its end.
     """
 
     def __init__(
-        self, store: Store, clock: Clock, *, run_id: str, started_s: float, record_text: bool
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        run_id: str,
+        started_s: float,
+        durable: bool,
+        record_text: bool,
     ) -> None:
         self._store = store
         self._clock = clock
         self._run_id = run_id
         self._started_s = started_s
+        self._durable = durable
         self._record_text = record_text
+        self._notes: list[StepRecord] = []
+        self._forgotten: list[str] = []
 
-    async def run_started(self, record: RunRecord, *, argument_text: str) -> None:
+    async def run_started(self, record: RunRecord, *, arguments: bytes | None) -> None:
         """Record a run before anything of it happens."""
 
-        async def write() -> None:
-            async with self._store.transaction() as tx:
-                payload = await self._kept(tx, argument_text)
-                await tx.runs.add(replace(record, input_payload=payload))
+        async def write(tx: Transaction) -> None:
+            name = await self._kept_json(tx, arguments)
+            await tx.runs.add(replace(record, input_payload=name))
 
         try:
-            await finished(write())
+            await self._write(write)
         except asyncio.CancelledError as cancelled:
             ended_at, elapsed_s = self._clock.wall(), self._since_start_s()
             await self.run_ended(ended_at=ended_at, elapsed_s=elapsed_s, error=cancelled)
@@ -78,87 +90,128 @@ class RunRecorder:
         ended_at: datetime,
         elapsed_s: float,
         error: BaseException | None,
-        result_text: str = "",
+        result: bytes | None = None,
         pattern: PatternRecord | None = None,
     ) -> None:
-        """Record how the run ended, and the pattern it left, together."""
+        """Record how the run ended, its result, and the pattern it left, together."""
 
-        async def write() -> None:
-            async with self._store.transaction() as tx:
-                payload = await self._kept(tx, result_text) if error is None else None
-                outcome = RunOutcome(
-                    status=status_of(error),
-                    finished_at=ended_at,
-                    elapsed_s=elapsed_s,
-                    error_type=_type_of(error),
-                    error_message=self._message_of(error),
-                    result_payload=payload,
-                )
-                await tx.runs.finish(self._run_id, outcome)
-                if pattern is not None:
-                    await tx.patterns.add(pattern)
+        async def write(tx: Transaction) -> None:
+            name = await self._kept_json(tx, result)
+            outcome = RunOutcome(
+                status=status_of(error),
+                finished_at=ended_at,
+                elapsed_s=elapsed_s,
+                error_type=_type_of(error),
+                error_message=self._message_of(error),
+                result_payload=name,
+            )
+            await tx.runs.finish(self._run_id, outcome)
+            if pattern is not None:
+                await tx.patterns.add(pattern)
 
-        await finished(write())
+        await self._write(write)
 
-    async def step_started(self, path: str, name: str) -> None:
-        """Record that a step begins."""
-        record = StepRecord(
-            run_id=self._run_id, path=path, name=name, started_s=self._since_start_s()
-        )
+    async def run_resumed(self, former: RunRecord, record: RunRecord) -> None:
+        """Record that this process goes on with a run, unless another one does.
 
-        async def write() -> None:
-            async with self._store.transaction() as tx:
-                await tx.journal.start(record)
+        Args:
+            former: as it was read.
+            record: who goes on with it now.
+        Raises:
+            RunChanged: it is not as it was read any more.
+        """
+
+        async def write(tx: Transaction) -> None:
+            await tx.runs.resume(former, record)
+            await tx.calls.interrupt(self._run_id)
+
+        await self._write(write)
+
+    async def step(self, path: str) -> StepRecord:
+        """A step of this run as it is recorded; somebody else may have recorded its end."""
+        async with self._store.reading() as tx:
+            return await tx.journal.get(self._run_id, path)
+
+    async def result_of(self, step: StepRecord) -> bytes | None:
+        """What is recorded as a step's result."""
+        if step.result_payload is None:
+            return step.result
+        async with self._store.reading() as tx:
+            return await tx.payloads.get(step.result_payload)
+
+    async def step_started(self, step: StepRecord, *, again: bool = False) -> None:
+        """Record that a step begins; `again` where it began before and its end is not known."""
+
+        async def write(tx: Transaction) -> None:
+            await _start(tx, step, again)
 
         try:
-            await finished(write())
+            await self._write(write)
         except asyncio.CancelledError as cancelled:
-            await self.step_ended(path, cancelled)
+            await self.step_ended(step.path, cancelled)
             raise
 
-    async def step_ended(self, path: str, error: BaseException | None) -> None:
-        """Record how a step ended."""
-        outcome = StepOutcome(
-            status=status_of(error),
-            finished_s=self._since_start_s(),
-            error_type=_type_of(error),
-            error_message=self._message_of(error),
-        )
+    async def step_ended(
+        self, path: str, error: BaseException | None, *, result: bytes | None = None
+    ) -> None:
+        """Record how a step ended, and what came of it."""
+        outcome = self._step_outcome(error)
 
-        async def write() -> None:
-            async with self._store.transaction() as tx:
-                await tx.journal.finish(self._run_id, path, outcome)
+        async def write(tx: Transaction) -> None:
+            await self._finish(tx, path, outcome, result)
 
-        await finished(write())
+        await self._write(write)
+
+    def forget(self, paths: Sequence[str]) -> None:
+        """Remove steps that a changed flow does not come by, with what is recorded next."""
+        self._forgotten += paths
+
+    def note(self, step: StepRecord) -> None:
+        """Record a step that took no time, together with what is recorded next.
+
+        Nothing that could depend on it happens before that.
+        """
+        if self._durable:
+            self._notes.append(step)
 
     async def call_started(
         self,
         record: CallRecord,
         *,
+        step: StepRecord,
+        again: bool,
         parents: tuple[int, ...],
         stage: StageRecord | None = None,
+        resumed: bool = False,
         prompt_text: str = "",
     ) -> None:
-        """Record that an LLM or tool call begins, what it waited for, and any stage it opens."""
+        """Record that an LLM or tool call begins, what it waited for, and any stage it opens.
 
-        async def write() -> None:
-            async with self._store.transaction() as tx:
-                payload = await self._kept(tx, prompt_text)
-                await tx.calls.start(replace(record, prompt_payload=payload), parents=parents)
-                if stage is not None:
-                    await tx.stages.start(stage)
+        Args:
+            step: the call as the journal has it, and whether it began before (`again`).
+            resumed: whether the stage may have begun before.
+        """
+
+        async def write(tx: Transaction) -> None:
+            await _start(tx, step, again)
+            payload = await self._kept(tx, prompt_text)
+            await tx.calls.start(replace(record, prompt_payload=payload), parents=parents)
+            if stage is not None:
+                await (tx.stages.start_again(stage) if resumed else tx.stages.start(stage))
 
         try:
-            await finished(write())
+            await self._write(write)
         except asyncio.CancelledError as cancelled:
-            await self.call_ended(record.node, error=cancelled)
+            await self.call_ended(record.node, step.path, error=cancelled)
             raise
 
     async def call_ended(
         self,
         node: int,
+        path: str,
         *,
         error: BaseException | None,
+        result: bytes | None = None,
         prompt_tokens: int | None = None,
         output_tokens: int | None = None,
         cached_tokens: int | None = None,
@@ -166,7 +219,8 @@ class RunRecorder:
         finish_reason: str | None = None,
         output_text: str = "",
     ) -> None:
-        """Record how a call ended."""
+        """Record how a call ended, and what came of it as a step of the journal."""
+        step = self._step_outcome(error)
         outcome = CallOutcome(
             status=status_of(error),
             finished_s=self._since_start_s(),
@@ -179,12 +233,62 @@ class RunRecorder:
             error_message=self._message_of(error),
         )
 
-        async def write() -> None:
-            async with self._store.transaction() as tx:
-                payload = await self._kept(tx, output_text)
-                await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
+        async def write(tx: Transaction) -> None:
+            await self._finish(tx, path, step, result)
+            payload = await self._kept(tx, output_text)
+            await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
-        await finished(write())
+        await self._write(write)
+
+    async def _write(self, work: Callable[[Transaction], Awaitable[None]]) -> None:
+        """Do work in a transaction, to its end even if the task is cancelled meanwhile."""
+
+        async def transact() -> None:
+            async with self._store.transaction() as tx:
+                notes, self._notes = self._notes, []
+                forgotten, self._forgotten = self._forgotten, []
+                try:
+                    if forgotten:
+                        await tx.journal.forget(self._run_id, forgotten)
+                    for note in notes:
+                        await _start(tx, note, again=False)
+                    await work(tx)
+                except BaseException:
+                    self._notes = notes + self._notes
+                    self._forgotten = forgotten + self._forgotten
+                    raise
+
+        if not self._store.answers_at_once:
+            await finished(transact())
+            return
+        try:
+            await transact()
+        except asyncio.CancelledError:  # while it waited for another process: nothing is written
+            await finished(transact())
+            raise
+
+    async def _finish(
+        self, tx: Transaction, path: str, outcome: StepOutcome, result: bytes | None
+    ) -> None:
+        if result is not None and len(result) > SMALL_BYTES:
+            outcome = replace(outcome, result_payload=await self._kept_json(tx, result))
+        elif self._durable:
+            outcome = replace(outcome, result=result)
+        await tx.journal.finish(self._run_id, path, outcome)
+
+    def _step_outcome(self, error: BaseException | None) -> StepOutcome:
+        return StepOutcome(
+            status=status_of(error),
+            finished_s=self._since_start_s(),
+            error_type=_type_of(error),
+            error_message=self._message_of(error),
+        )
+
+    async def _kept_json(self, tx: Transaction, data: bytes | None) -> str | None:
+        """The hash under which a result is kept; None where there is none, or none is kept."""
+        if not self._durable or data is None:
+            return None
+        return await tx.payloads.put(data, media_type="application/json")
 
     async def _kept(self, tx: Transaction, text: str) -> str | None:
         """The hash under which a text is kept; None where texts are not recorded."""
@@ -222,3 +326,7 @@ def text_of(value: object, show: Callable[[object], str] = str) -> str:
 
 def _type_of(error: BaseException | None) -> str | None:
     return None if error is None else type(error).__name__
+
+
+async def _start(tx: Transaction, step: StepRecord, again: bool) -> None:
+    await (tx.journal.start_again(step) if again else tx.journal.start(step))

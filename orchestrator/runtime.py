@@ -9,21 +9,28 @@ import os
 import secrets
 import socket
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from orchestrator.causality import own_task
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.context import CallTrace, LiveRun, Position, at, none_if_infinite
 from orchestrator.deadlines import StageDeadlines
-from orchestrator.errors import DeadlineExceeded
+from orchestrator.errors import ResultNotSerialisable
 from orchestrator.events import Event, Listener, RunFinished, RunStarted
+from orchestrator.expiry import by_deadline
+from orchestrator.handle import RunHandle
 from orchestrator.identity import Scope
 from orchestrator.knowledge import Knowledge, Learner
 from orchestrator.learning import pattern_record
-from orchestrator.recorder import RunRecorder, status_of, text_of
+from orchestrator.leases import Leases
+from orchestrator.recorder import RunRecorder, status_of
+from orchestrator.recovery import Arguments, Interrupted, entry_of, interrupted
+from orchestrator.values import result_codec
 from serving.generation import Engine
-from store.records import RunRecord
+from store.errors import RunNotFound
+from store.records import RunRecord, Status
 from store.session import Store
 
 if TYPE_CHECKING:
@@ -68,8 +75,9 @@ class Runtime:
 
     Args:
         learner: what past runs taught; by default from the store alone, and never fitted here.
-        record_text: keep prompts, answers, arguments and results in the store. By default it
-            holds no plain text.
+        durable: keep arguments and results in the store, so that an interrupted run can be
+            resumed.
+        record_text: keep prompts and answers as well, to be read again.
         on_event: told of everything that happens, for display. If it raises, that is logged, it
             is not called again, and the runs go on.
     """
@@ -81,6 +89,7 @@ class Runtime:
         *,
         learner: Learner | None = None,
         clock: Clock | None = None,
+        durable: bool = True,
         record_text: bool = False,
         on_event: Listener | None = None,
     ) -> None:
@@ -88,6 +97,9 @@ class Runtime:
         self.store = store
         self._learner = learner or Learner(store, models=None)
         self._clock = clock or SystemClock()
+        self._leases = Leases(store, self._clock)
+        self._handles: dict[str, RunHandle[Any]] = {}
+        self._durable = durable
         self._record_text = record_text
         self._on_event = on_event
         self._said_meaningless = False
@@ -95,32 +107,119 @@ class Runtime:
     async def run(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
         """Execute a flow as a run of its own.
 
+        A flow with the id of a run that is recorded goes on with that one: it is resumed, or its
+        result is returned if it has ended.
+
         Raises:
             DeadlineExceeded: the flow's deadline passed first; what was done is recorded.
             StoreError: the run could not be recorded.
+            ArgumentsDiffer, RunNotResumable: a run of this id is recorded, and this is not it.
             And whatever the flow's body raises.
         """
+        arguments = Arguments(args, kwargs)
+        known = None if flow.run_id is None else await interrupted(self.store, flow.run_id)
+        if known is not None:
+            known.require_same(flow, arguments.dump(flow.body))
+            return await self._go_on(flow, known, arguments)
+        await self._prepare()
+        live = self._live(flow, await self._learner.knowledge_of(flow.name))
+        record = self._record(live, flow)
+
+        async def begin() -> None:
+            await live.recorder.run_started(record, arguments=arguments.dump_if_possible(flow.body))
+
+        # A task of its own, so that nothing of the run's context is left in the caller's.
+        return await asyncio.create_task(self._execute(live, flow, arguments, begin))
+
+    def start(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+        """Begin a run and go on; its handle tells what comes of it. As `run` in all else."""
+        run_id = flow.run_id or secrets.token_hex(6)
+        work = self.run(replace(flow, run_id=run_id), *args, **kwargs)
+        handle = RunHandle(run_id, self._handled(run_id, work))
+        self._handles[run_id] = handle
+        return handle
+
+    async def _handled(self, run_id: str, work: Awaitable[RunResult[R]]) -> RunResult[R]:
+        try:
+            return await work
+        finally:
+            self._handles.pop(run_id, None)
+
+    async def resume(
+        self, run_id: str, flow: Flow[..., R] | None = None, *, allow_changed: bool = False
+    ) -> RunResult[R]:
+        """Go on with a run that was interrupted or failed, from the last recorded outcome.
+
+        Args:
+            flow: its flow; by default what its record says, imported.
+            allow_changed: go on where the flow's code comes to other steps than are recorded.
+        Raises:
+            RunNotFound: no such run.
+            RunNotResumable: another process is at work on it, its arguments were not recorded, or
+                its flow cannot be imported.
+            FlowChanged, OutcomeUnknown: as they say.
+            And what `run` raises.
+        """
+        known = await interrupted(self.store, run_id)
+        if known is None:
+            raise RunNotFound(run_id)
+        flow = known.flow() if flow is None else flow
+        return await self._go_on(flow, known, known.arguments(flow), allow_changed=allow_changed)
+
+    async def _go_on(
+        self,
+        flow: Flow[..., R],
+        known: Interrupted,
+        arguments: Arguments,
+        *,
+        allow_changed: bool = False,
+    ) -> RunResult[R]:
+        if known.record.status is Status.COMPLETED:
+            return RunResult(
+                value=known.result(flow),
+                run_id=known.record.id,
+                deadline_s=known.record.deadline_s,
+                elapsed_s=known.record.elapsed_s or 0.0,
+                stages=(),
+            )
+        known.require_orphaned()
+        await self._prepare()
+        flow = replace(flow, run_id=known.record.id, deadline_s=known.record.deadline_s)
+        live = self._live(flow, await self._learner.knowledge_of(flow.name))
+        known.restore(live, allow_changed=allow_changed)
+
+        async def begin() -> None:
+            await live.recorder.run_resumed(known.record, self._record(live, flow))
+
+        return await asyncio.create_task(self._execute(live, flow, arguments, begin))
+
+    async def _prepare(self) -> None:
         await self.engine.start()
         self._say_if_meaningless()
-        live = self._live(flow, await self._learner.knowledge_of(flow.name))
-        # A task of its own, so that nothing of the run's context is left in the caller's.
-        return await asyncio.create_task(self._execute(live, flow, args, kwargs))
 
     async def _execute(
-        self, live: LiveRun, flow: Flow[P, R], args: Any, kwargs: Any
+        self,
+        live: LiveRun,
+        flow: Flow[..., R],
+        arguments: Arguments,
+        begin: Callable[[], Awaitable[None]],
     ) -> RunResult[R]:
         own_task()
-        await live.recorder.run_started(
-            self._record(live, flow.deadline_s),
-            argument_text=_shown_arguments(args, kwargs) if self._record_text else "",
-        )
+        await begin()
+        async with self._leases.held(live.id):
+            return await self._to_its_end(live, flow, arguments)
+
+    async def _to_its_end(
+        self, live: LiveRun, flow: Flow[..., R], arguments: Arguments
+    ) -> RunResult[R]:
         error: BaseException | None = None
-        result_text = ""
+        result: bytes | None = None
         try:
             self._emit(RunStarted(live.id, live.flow, flow.deadline_s))
             with at(Position(live, Scope(), live.deadline_at_s)) as position:
-                value = await _by_deadline(position, flow, args, kwargs)
-            result_text = text_of(value) if self._record_text else ""
+                value = await _done(position, flow, arguments)
+                live.past.ended(position.scope)
+            result = _as_recorded(flow, value)
         except BaseException as caught:
             error = caught
             raise
@@ -131,7 +230,7 @@ class Runtime:
                 ended_at=ended_at,
                 elapsed_s=elapsed_s,
                 error=error,
-                result_text=result_text,
+                result=result,
                 pattern=pattern_record(live, ended_at) if error is None else None,
             )
             self._emit(RunFinished(live.id, str(status_of(error)), elapsed_s))
@@ -157,6 +256,7 @@ class Runtime:
                 self._clock,
                 run_id=run_id,
                 started_s=started_s,
+                durable=self._durable,
                 record_text=self._record_text,
             ),
             clock=self._clock,
@@ -169,15 +269,18 @@ class Runtime:
                 match=knowledge.library.matcher.begin() if knowledge.library else None,
             ),
             knowledge=knowledge,
+            loop=asyncio.get_running_loop(),
         )
 
-    def _record(self, live: LiveRun, deadline_s: float | None) -> RunRecord:
-        info = self.engine.info
+    def _record(self, live: LiveRun, flow: Flow[..., Any]) -> RunRecord:
+        info, now = self.engine.info, self._clock.wall()
         return RunRecord(
             id=live.id,
             flow=live.flow,
-            started_at=self._clock.wall(),
-            deadline_s=deadline_s,
+            started_at=now,
+            claimed_at=now,
+            deadline_s=flow.deadline_s,
+            entry=entry_of(flow.body) if self._durable else None,
             engine=info.name,
             model=info.model,
             policy=info.policy,
@@ -193,6 +296,8 @@ class Runtime:
 
     def _emit(self, event: Event) -> None:
         """Tell the listener. One that fails is told no more: no display may end a run."""
+        if (handle := self._handles.get(event.run_id)) is not None:
+            handle.tell(event)
         if self._on_event is None:
             return
         try:
@@ -224,20 +329,19 @@ def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:
     return tuple(reports)
 
 
-async def _by_deadline(position: Position, flow: Flow[Any, R], args: Any, kwargs: Any) -> R:
-    if flow.deadline_s is None:
-        return await flow.body(*args, **kwargs)
+def _as_recorded(flow: Flow[..., Any], value: Any) -> bytes | None:
+    """A run's result. One that cannot be recorded is the caller's all the same."""
     try:
-        async with asyncio.timeout(position.remaining_s()) as limit:
-            return await flow.body(*args, **kwargs)
-    except (TimeoutError, asyncio.CancelledError):
-        # An expired limit ends in CancelledError where the flow left asyncio's count of
-        # cancellations wrong, as Python 3.11's own TaskGroup does when it fails.
-        if not limit.expired():
-            raise
-        raise DeadlineExceeded(flow.name, flow.deadline_s) from None
+        return result_codec(flow.body, f"flow {flow.name}").dump(value)
+    except ResultNotSerialisable as error:
+        logger.warning("%s: its result is returned, and not recorded", error)
+        return None
 
 
-def _shown_arguments(args: Any, kwargs: Any) -> str:
-    named = [f"{name}={text_of(value, repr)}" for name, value in kwargs.items()]
-    return ", ".join([*(text_of(value, repr) for value in args), *named])
+async def _done(position: Position, flow: Flow[..., R], arguments: Arguments) -> R:
+    async def work() -> R:
+        return await flow.body(*arguments.args, **arguments.kwargs)
+
+    if flow.deadline_s is None:
+        return await work()
+    return await by_deadline(position, flow.name, flow.deadline_s, flow.expiry, work)

@@ -27,7 +27,9 @@ class Settings(BaseSettings):
         engine: "embedded" for vLLM in this process, or the URL of an OpenAI-compatible server.
         model: a Hugging Face id, a folder, or "demo" (tiny, random weights, meaningless text).
         policy, policy_params: the scheduling policy of the embedded engine.
-        record_text: keep prompts and answers in the store; by default it holds no plain text.
+        durable: keep arguments and results in the store, so that an interrupted run can be resumed;
+            without, and without record_text, it holds no text of anybody.
+        record_text: keep prompts and answers in the store as well, to be read again.
         fit_every: after so many runs of a flow what was learned of it is fitted anew, in a process
             of its own; 0: only by `orchestrate patterns fit`.
     """
@@ -46,6 +48,7 @@ class Settings(BaseSettings):
     dtype: str | None = None
     seed: int = 0
     api_key: str | None = Field(default=None, repr=False)
+    durable: bool = True
     record_text: bool = False
     fit_every: int = Field(default=25, ge=0)
     verbose: bool = False

@@ -1,12 +1,16 @@
-"""For tests of flows: an engine that answers by script, and a clock that moves when told."""
+"""For tests of flows: an engine that answers by script, a clock that moves when told, crashes."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from serving.errors import EngineClosed, PromptTooLong, ServingError
 from serving.generation import (
@@ -17,6 +21,8 @@ from serving.generation import (
     Usage,
     last_completion,
 )
+from store.session import Store
+from store.unit_of_work import Transaction
 
 Script = Callable[[GenerationRequest], str]
 
@@ -118,6 +124,29 @@ class ScriptedEngine:
             async with asyncio.timeout(self._token_s):
                 await self._closed.wait()
                 raise EngineClosed(self.info.model)
+
+
+def crash_at(store: Store, number: int, when: Literal["before", "after"]) -> None:
+    """Have this process die at one of a store's writes, as by kill -9.
+
+    Args:
+        number: of the write, 0 the next one; there are two moments at each, and a run that is
+            killed at all of them in turn was killed everywhere that matters.
+        when: before it begins, or after it is committed.
+    """
+    transaction, count = store.transaction, itertools.count()
+
+    @asynccontextmanager
+    async def deadly() -> AsyncIterator[Transaction]:
+        is_last = next(count) == number
+        if is_last and when == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        async with transaction() as tx:
+            yield tx
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(store, "transaction", deadly)  # noqa: B010 - of this one store
 
 
 class VirtualClock:

@@ -23,6 +23,7 @@ from store.session import open_store
 Opener = Callable[[], AbstractAsyncContextManager[Runtime]]
 
 _opened: ContextVar[Runtime | None] = ContextVar("orchestrate_runtime", default=None)
+_loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("orchestrate_loop", default=None)
 
 
 @dataclass(slots=True)
@@ -54,11 +55,17 @@ async def open_runtime(
         StoreError, ServingError: what could not be opened, and how to mend it.
     """
     async with unannounced_runtime(settings, engine=engine, on_event=on_event) as runtime:
-        token = _opened.set(runtime)
+        token, loop_token = _opened.set(runtime), _loop.set(asyncio.get_running_loop())
         try:
             yield runtime
         finally:
             _opened.reset(token)
+            _loop.reset(loop_token)
+
+
+def opened_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of the runtime that is open here; None where none is."""
+    return _loop.get()
 
 
 @asynccontextmanager
@@ -86,7 +93,12 @@ async def unannounced_runtime(
             fit_every=settings.fit_every,
         )
         yield Runtime(
-            used, store, learner=learner, record_text=settings.record_text, on_event=on_event
+            used,
+            store,
+            learner=learner,
+            durable=settings.durable,
+            record_text=settings.record_text,
+            on_event=on_event,
         )
 
 

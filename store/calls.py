@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from sqlalchemy import insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from store.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Call, Edge, Run
 from store.records import CallKind, CallOutcome, CallRecord, EdgeRecord, LengthSample, Status
-from store.statements import columns_of, insert_new, record_of, require
+from store.statements import columns_of, insert_referring, record_of, require
 
 _COLUMNS = select(*Call.__table__.columns)
 
@@ -18,7 +18,7 @@ _COLUMNS = select(*Call.__table__.columns)
 class Calls:
     """The calls of one transaction."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
     async def start(self, call: CallRecord, *, parents: Collection[int] = ()) -> None:
@@ -31,10 +31,16 @@ class Calls:
             PayloadMissing: its prompt is not stored.
         """
         assert call.node not in parents, "no call waits for itself"
-        payloads = (call.prompt_payload, call.output_payload)
-        await require(self._connection, run_id=call.run_id, payloads=payloads)
-        await self._require_calls(call.run_id, set(parents))
-        if await insert_new(self._connection, Call, columns_of(call)) is None:
+        if parents:
+            await self._require_calls(call.run_id, set(parents))
+        key = await insert_referring(
+            self._connection,
+            Call,
+            columns_of(call),
+            run_id=call.run_id,
+            payloads=(call.prompt_payload, call.output_payload),
+        )
+        if key is None:
             raise AlreadyRecorded(call.run_id, f"call {call.node}")
         edges = [
             {"run_id": call.run_id, "parent": parent, "child": call.node}
@@ -52,7 +58,8 @@ class Calls:
             PayloadMissing: its output is not stored.
         """
         assert outcome.status is not Status.RUNNING
-        await require(self._connection, run_id=None, payloads=(outcome.output_payload,))
+        if outcome.output_payload is not None:
+            await require(self._connection, run_id=None, payloads=(outcome.output_payload,))
         known = {name: value for name, value in columns_of(outcome).items() if value is not None}
         result = await self._connection.execute(
             update(Call)
@@ -62,6 +69,14 @@ class Calls:
         if not result.rowcount:
             await self._require_calls(run_id, {node})
             raise AlreadyRecorded(run_id, f"the end of call {node}")
+
+    async def interrupt(self, run_id: str) -> None:
+        """Record that the calls of a run that were at work went down with their process."""
+        await self._connection.execute(
+            update(Call)
+            .where(Call.run_id == run_id, Call.status == Status.RUNNING)
+            .values(status=Status.CANCELLED, error_type="Interrupted")
+        )
 
     async def of_run(self, run_id: str) -> Sequence[CallRecord]:
         """The calls of a run by node; none if there is no such run."""

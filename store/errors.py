@@ -126,6 +126,16 @@ class RunExists(StoreError):
         return f"run {self.args[0]!r} is recorded already; give the new run an id of its own"
 
 
+class RunChanged(StoreError):
+    """A run is not as it was read any more: another process goes on with it, or has ended it."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return f"run {self.args[0]!r} was taken by another process meanwhile; look at it again"
+
+
 class InvalidAttributes(StoreError):
     """A run's attributes are no JSON; the run was not recorded."""
 

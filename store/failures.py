@@ -93,9 +93,10 @@ def is_missing_table(error: DBAPIError | sqlite3.Error) -> bool:
     return getattr(cause, "sqlstate", None) == "42P01"
 
 
-def is_busy(error: sqlite3.Error) -> bool:
+def is_busy(error: DBAPIError | sqlite3.Error) -> bool:
     """Whether SQLite refused because another connection is at work."""
-    return _sqlite_code(error) == sqlite3.SQLITE_BUSY
+    cause = _cause(error)
+    return isinstance(cause, sqlite3.Error) and _sqlite_code(cause) == sqlite3.SQLITE_BUSY
 
 
 def _named(url: URL, error: Exception) -> StoreError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from store.connection import StoreConnection
 from store.models import Fit
 from store.records import FitRecord
 from store.statements import columns_of, plain_json, put_row, record_of
@@ -17,7 +17,7 @@ _COLUMNS = select(*Fit.__table__.columns)
 class Fits:
     """The fits of one transaction."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
     async def put(self, fit: FitRecord) -> None:

@@ -1,16 +1,16 @@
-"""The journal: which steps of a run began, and how they ended."""
+"""The journal: which steps of a run began, how they ended, and what came of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import delete, select, update
 
+from store.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Step
 from store.records import Status, StepOutcome, StepRecord
-from store.statements import columns_of, insert_new, record_of, require
+from store.statements import columns_of, insert_referring, record_of
 
 _COLUMNS = select(*Step.__table__.columns)
 
@@ -18,19 +18,44 @@ _COLUMNS = select(*Step.__table__.columns)
 class Journal:
     """The steps of one transaction."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
     async def start(self, step: StepRecord) -> None:
-        """Record that a step begins.
+        """Record that a step begins, or how one went that took no time.
 
         Raises:
             RunNotFound: its run is not recorded.
             AlreadyRecorded: a step of this path began before.
         """
-        await require(self._connection, run_id=step.run_id)
-        if await insert_new(self._connection, Step, columns_of(step)) is None:
+        key = await insert_referring(
+            self._connection,
+            Step,
+            columns_of(step),
+            run_id=step.run_id,
+            payloads=(step.result_payload,),
+        )
+        if key is None:
             raise AlreadyRecorded(step.run_id, f"step {step.path}")
+
+    async def start_again(self, step: StepRecord) -> None:
+        """Record that a step begins that began before: nothing of its former end is left.
+
+        Raises:
+            NotStarted: it never began.
+        """
+        this = (Step.run_id == step.run_id, Step.path == step.path)
+        result = await self._connection.execute(
+            update(Step).where(*this).values(columns_of(step) | {"attempts": Step.attempts + 1})
+        )
+        if not result.rowcount:
+            raise NotStarted(step.run_id, f"step {step.path}")
+
+    async def forget(self, run_id: str, paths: Collection[str]) -> None:
+        """Remove steps that a changed flow does not come by any more."""
+        await self._connection.execute(
+            delete(Step).where(Step.run_id == run_id, Step.path.in_(paths))
+        )
 
     async def finish(self, run_id: str, path: str, outcome: StepOutcome) -> None:
         """Record how a step ended; only its first end counts.
@@ -50,6 +75,16 @@ class Journal:
         if began is None:
             raise NotStarted(run_id, f"step {path}")
         raise AlreadyRecorded(run_id, f"the end of step {path}")
+
+    async def get(self, run_id: str, path: str) -> StepRecord:
+        """One step; NotStarted if no such step began."""
+        result = await self._connection.execute(
+            _COLUMNS.where(Step.run_id == run_id, Step.path == path)
+        )
+        row = result.mappings().one_or_none()
+        if row is None:
+            raise NotStarted(run_id, f"step {path}")
+        return record_of(StepRecord, row)
 
     async def of_run(self, run_id: str) -> Sequence[StepRecord]:
         """The steps of a run by their start; none if there is no such run."""

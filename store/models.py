@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from store.records import CallKind, Encoding, Status
+from store.records import CallKind, Effects, Encoding, Status, StepKind
 
 _HASH = "payloads.hash"
 
@@ -100,6 +100,8 @@ class Base(DeclarativeBase):
         Status: _word(Status),
         CallKind: _word(CallKind),
         Encoding: _word(Encoding),
+        StepKind: _word(StepKind),
+        Effects: _word(Effects),
     }
 
 
@@ -142,6 +144,10 @@ class Run(Base):
     attributes: Mapped[dict[str, Any]] = mapped_column(JSON)
     input_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
     result_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
+    attempts: Mapped[int]
+    entry: Mapped[str | None]
+    claimed_at: Mapped[datetime | None]
+    leased_until: Mapped[datetime | None]
 
 
 class Step(Base):
@@ -157,6 +163,12 @@ class Step(Base):
     finished_s: Mapped[float | None]
     error_type: Mapped[str | None]
     error_message: Mapped[str | None]
+    kind: Mapped[StepKind]
+    place: Mapped[int]
+    effects: Mapped[Effects]
+    attempts: Mapped[int]
+    result: Mapped[bytes | None] = mapped_column(LargeBinary)
+    result_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
 
 
 class Call(Base):

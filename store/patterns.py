@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, RowMapping, bindparam, delete, func, literal, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from store.connection import StoreConnection
 from store.errors import AlreadyRecorded
 from store.models import FreeText, Pattern
 from store.records import PatternRecord
@@ -36,7 +36,7 @@ _ADVISORY_CLASS = 0x70617474  # "patt": any number that other programs are unlik
 class Patterns:
     """The patterns of one transaction."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
     async def add(self, pattern: PatternRecord) -> int:

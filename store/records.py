@@ -29,11 +29,31 @@ class CallKind(StrEnum):
     TOOL = "tool"
 
 
+class StepKind(StrEnum):
+    """What a step of the journal is."""
+
+    STEP = "step"
+    TOOL = "tool"
+    LLM = "llm"
+    INPUT = "input"  # a human's answer
+    VALUE = "value"  # what the code asked for and another run would not get: the time, a number
+
+
+class Effects(StrEnum):
+    """What doing a step again would do."""
+
+    PURE = "pure"  # nothing
+    ENV = "env"  # the same to the run's own files and shell
+    EXTERNAL = "external"  # something to the world outside, once more
+
+
 class Encoding(StrEnum):
     """How a payload's bytes lie in the database."""
 
     IDENTITY = "identity"
     ZLIB = "zlib"
+    PIECES = "pieces"  # the hashes of its pieces; or, as it can have no fewer than two, the hash
+    # of the payload that holds those
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +78,10 @@ class RunRecord:
     attributes: Mapping[str, object] = field(default_factory=dict)  # small JSON facts for display
     input_payload: str | None = None
     result_payload: str | None = None
+    attempts: int = 1  # how often it was begun: once, and again each time it was resumed
+    entry: str | None = None  # where its flow's code is, "module:name"
+    claimed_at: datetime | None = None  # when its process began or resumed it
+    leased_until: datetime | None = None  # until then nobody else may resume it
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +98,25 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One step of a run, known by its path."""
+    """One step of a run, known by its path: whatever is not done again once its outcome is known.
+
+    A small result lies in the record itself, a large one is a payload.
+    """
 
     run_id: str
     path: str
     name: str
     started_s: float
+    kind: StepKind = StepKind.STEP
+    place: int = 0  # among those that began from the same place, 0 the first
+    effects: Effects = Effects.PURE
+    attempts: int = 1  # how often it was begun
     status: Status = Status.RUNNING
     finished_s: float | None = None
     error_type: str | None = None
     error_message: str | None = None
+    result: bytes | None = None
+    result_payload: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +127,8 @@ class StepOutcome:
     finished_s: float
     error_type: str | None = None
     error_message: str | None = None
+    result: bytes | None = None
+    result_payload: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

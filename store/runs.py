@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from sqlalchemy import func, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
 
-from store.errors import AlreadyRecorded, InvalidAttributes, RunAmbiguous, RunExists, RunNotFound
+from store.connection import StoreConnection
+from store.errors import (
+    AlreadyRecorded,
+    InvalidAttributes,
+    RunAmbiguous,
+    RunChanged,
+    RunExists,
+    RunNotFound,
+)
 from store.models import FreeText, Run
 from store.records import RunOutcome, RunRecord, Status
 from store.statements import columns_of, insert_new, record_of, require
@@ -21,7 +29,7 @@ _NAMED_CANDIDATES = 5  # enough for a person to choose from
 class Runs:
     """The runs of one transaction."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
     async def add(self, run: RunRecord) -> None:
@@ -57,6 +65,46 @@ class Runs:
         )
         if not result.rowcount:
             raise AlreadyRecorded(run_id, "the end")
+
+    async def resume(self, former: RunRecord, record: RunRecord) -> None:
+        """Record that a run that has not ended well is at work again, by another process.
+
+        Raises:
+            RunChanged: another one was faster; nothing has changed.
+        """
+        result = await self._connection.execute(
+            update(Run)
+            .where(
+                Run.id == former.id,
+                Run.status == former.status,
+                Run.attempts == former.attempts,
+            )
+            .values(
+                status=Status.RUNNING,
+                attempts=former.attempts + 1,
+                finished_at=None,
+                elapsed_s=None,
+                error_type=None,
+                error_message=None,
+                claimed_at=record.claimed_at,
+                process_id=record.process_id,
+                host=record.host,
+                engine=record.engine,
+                model=record.model,
+                policy=record.policy,
+                random_weights=record.random_weights,
+            )
+        )
+        if not result.rowcount:
+            raise RunChanged(former.id)
+
+    async def lease(self, run_ids: Collection[str], until: datetime) -> None:
+        """Record that runs are at work until then at least; those that have ended are ignored."""
+        await self._connection.execute(
+            update(Run)
+            .where(Run.id.in_(set(run_ids)), Run.status == Status.RUNNING)
+            .values(leased_until=until)
+        )
 
     async def get(self, run_id: str) -> RunRecord:
         """The run of this very id; RunNotFound if there is none."""

@@ -1,42 +1,44 @@
 """Open a store: connections set up, schema brought to this version.
 
-SQLite stores have a pool for writing with one connection, so that the tasks of a process queue
-in memory instead of polling the file's lock, and a pool for reading that cannot write. WAL lets
-both work at once. With synchronous=NORMAL a commit is in the operating system's hands before it
-is acknowledged: it survives the death of the process at any instruction, though the last ones
-may be lost, never torn, when the whole machine loses power. PostgreSQL keeps its own defaults.
+SQLite stores have one connection for writing, for which the tasks of a process queue in memory,
+and a pool for reading that cannot write. WAL lets both work at once. With synchronous=NORMAL a
+commit is in the operating system's hands before it is acknowledged: it survives the death of the
+process at any instruction, though the last ones may be lost, never torn, when the whole machine
+loses power. PostgreSQL keeps its own defaults.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import AbstractAsyncContextManager, closing, suppress
+from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from store.connection import InlineEngine, StoreEngine
 from store.errors import StoreClosed
 from store.failures import is_missing_table, named_opening_errors
 from store.unit_of_work import Transaction, unit_of_work
 from store.urls import connect_args, file_of, is_sqlite, normalised, shown, wait_s
 
-HEAD = "0002"  # the newest revision in migrations/versions
+HEAD = "0003"  # the newest revision in migrations/versions
 
 _SQLITE_READERS = 4
+_BUSY_S = 0.005  # how long the event loop may stand still for another process's lock
 _REVISIONS = "SELECT version_num FROM alembic_version"
 
 
 class Store:
     """An open store. Close it after its last transaction has ended."""
 
-    def __init__(self, url: URL, *, writer: AsyncEngine, reader: AsyncEngine) -> None:
+    def __init__(self, url: URL, *, writer: StoreEngine, reader: StoreEngine) -> None:
         self._url = url
         self._writer = writer
         self._reader = reader
@@ -46,6 +48,11 @@ class Store:
     def url(self) -> str:
         """Where the store is, without a password."""
         return shown(self._url)
+
+    @property
+    def answers_at_once(self) -> bool:
+        """Whether a transaction that writes can begin now, and runs without any pause."""
+        return isinstance(self._writer, InlineEngine) and not self._writer.is_taken
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
         """A transaction that may write: committed as a whole when its block ends.
@@ -119,12 +126,12 @@ async def open_store(url: str) -> Store:
     return store
 
 
-async def _revisions(url: URL, engine: AsyncEngine) -> list[str]:
+async def _revisions(url: URL, engine: StoreEngine) -> list[str]:
     """The schema revisions that a database says it has; none if it is new."""
     try:
         if is_sqlite(url):
             return await asyncio.to_thread(_revisions_in_file, url)
-        async with engine.connect() as connection:
+        async with engine.begin() as connection:
             return list((await connection.execute(text(_REVISIONS))).scalars())
     except (DBAPIError, sqlite3.Error) as error:
         if is_missing_table(error):
@@ -133,44 +140,41 @@ async def _revisions(url: URL, engine: AsyncEngine) -> list[str]:
 
 
 def _revisions_in_file(url: URL) -> list[str]:
-    """The same without the async driver, whose threads outlive a failure to open the file."""
+    """The same of a file, without leaving a connection in a pool."""
     with closing(sqlite3.connect(file_of(url), timeout=wait_s(url))) as connection:
         return [revision for (revision,) in connection.execute(_REVISIONS)]
 
 
-def _engine(url: URL, **options: Any) -> AsyncEngine:
-    return create_async_engine(
-        url,
-        connect_args=connect_args(url),
-        pool_timeout=wait_s(url),
-        hide_parameters=True,  # an error's text must not carry prompts into a log
-        **options,
-    )
-
-
-def _engines(url: URL) -> tuple[AsyncEngine, AsyncEngine]:
+def _engines(url: URL) -> tuple[StoreEngine, StoreEngine]:
     """An engine to write with, and one to read with."""
+    options: dict[str, Any] = {
+        "pool_timeout": wait_s(url),
+        "hide_parameters": True,  # an error's text must not carry prompts into a log
+    }
     if is_sqlite(url):
-        return _sqlite_engines(url)
+        # IMMEDIATE takes the write lock at once. A transaction that read first and then asked for
+        # it would fail without waiting, whenever another had written in between.
+        writer = _sqlite_engine(url, "BEGIN IMMEDIATE", places=1, busy_s=_BUSY_S, **options)
+        reader = _sqlite_engine(
+            url, "BEGIN DEFERRED", places=_SQLITE_READERS, busy_s=wait_s(url), **options
+        )
+        return writer, reader
     # A server may have restarted since a pooled connection was last used.
-    writer = _engine(url, pool_pre_ping=True)
+    server = create_async_engine(url, connect_args=connect_args(url), pool_pre_ping=True, **options)
     snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-    return writer, writer.execution_options(**snapshot)
+    return cast("StoreEngine", server), cast("StoreEngine", server.execution_options(**snapshot))
 
 
-def _sqlite_engines(url: URL) -> tuple[AsyncEngine, AsyncEngine]:
-    writer = _engine(url, pool_size=1, max_overflow=0)
-    reader = _engine(url, pool_size=_SQLITE_READERS, max_overflow=0)
-    # IMMEDIATE takes the write lock at once, and waits for it. A transaction that read first and
-    # then asked for it would fail without waiting, whenever another had written in between.
-    for engine, begin, query_only in (
-        (writer, "BEGIN IMMEDIATE", "OFF"),
-        (reader, "BEGIN DEFERRED", "ON"),
-    ):
-        event.listen(engine.sync_engine, "connect", partial(_set_up, query_only=query_only))
-        event.listen(engine.sync_engine, "begin", partial(_begin, statement=begin))
-        event.listen(engine.sync_engine, "invalidate", _release)
-    return writer, reader
+def _sqlite_engine(
+    url: URL, begin: str, *, places: int, busy_s: float, **options: Any
+) -> InlineEngine:
+    engine = create_engine(
+        url, connect_args={"timeout": busy_s}, pool_size=places, max_overflow=0, **options
+    )
+    query_only = "OFF" if places == 1 else "ON"
+    event.listen(engine, "connect", partial(_set_up, query_only=query_only))
+    event.listen(engine, "begin", partial(_begin, statement=begin))
+    return InlineEngine(engine, places=places, wait_s=wait_s(url))
 
 
 def _set_up(connection: DBAPIConnection, _record: object, *, query_only: str) -> None:
@@ -185,13 +189,3 @@ def _set_up(connection: DBAPIConnection, _record: object, *, query_only: str) ->
 
 def _begin(connection: Connection, *, statement: str) -> None:
     connection.exec_driver_sql(statement)
-
-
-def _release(connection: DBAPIConnection, _record: object, _error: object) -> None:
-    """Give up a connection's locks before it is closed, as it is when its task was cancelled.
-
-    SQLite keeps a closed connection's transaction open while any statement of it is unfinished,
-    and the traceback of the cancellation may keep such a statement alive for good.
-    """
-    with suppress(sqlite3.Error):  # then it holds no lock either
-        connection.rollback()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from sqlalchemy import RowMapping, select
-from sqlalchemy.ext.asyncio import AsyncConnection
 
+from store.connection import StoreConnection
 from store.errors import AlreadyRecorded
 from store.models import Stage
 from store.records import MatchRecord, StageRecord
-from store.statements import columns_of, insert_new, plain_json, require
+from store.statements import columns_of, insert_referring, plain_json, put_row
 
 _COLUMNS = select(*Stage.__table__.columns)
 
@@ -19,7 +20,7 @@ _COLUMNS = select(*Stage.__table__.columns)
 class Stages:
     """The stages of one transaction."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
     async def start(self, stage: StageRecord) -> None:
@@ -30,12 +31,15 @@ class Stages:
             AlreadyRecorded: this stage of the run began before.
             ValueError: a match's weight is not finite.
         """
-        await require(self._connection, run_id=stage.run_id)
-        values = columns_of(stage) | {
-            "matches": plain_json([asdict(match) for match in stage.matches])
-        }
-        if await insert_new(self._connection, Stage, values) is None:
+        key = await insert_referring(
+            self._connection, Stage, _values_of(stage), run_id=stage.run_id
+        )
+        if key is None:
             raise AlreadyRecorded(stage.run_id, f"stage {stage.stage}")
+
+    async def start_again(self, stage: StageRecord) -> None:
+        """The same for a stage of a resumed run, which may have begun before; raises ValueError."""
+        await put_row(self._connection, Stage, _values_of(stage))
 
     async def of_run(self, run_id: str) -> Sequence[StageRecord]:
         """The stages of a run in their order; none if there is no such run."""
@@ -43,6 +47,11 @@ class Stages:
             _COLUMNS.where(Stage.run_id == run_id).order_by(Stage.stage)
         )
         return [_stage_of(row) for row in result.mappings()]
+
+
+def _values_of(stage: StageRecord) -> dict[str, Any]:
+    matches = plain_json([asdict(match) for match in stage.matches])
+    return columns_of(stage) | {"matches": matches}
 
 
 def _stage_of(row: RowMapping) -> StageRecord:

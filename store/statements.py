@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Insert, Row, RowMapping, exists, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.dml import ReturningInsert
 
+from store.connection import StoreConnection
 from store.errors import PayloadMissing, RunNotFound
 from store.models import Base, Payload, Run
 
@@ -64,7 +65,7 @@ def _insert(dialect: str, table: type[Base]) -> ReturningInsert[Any]:
 
 
 async def insert_new(
-    connection: AsyncConnection, table: type[Base], values: Mapping[str, Any]
+    connection: StoreConnection, table: type[Base], values: Mapping[str, Any]
 ) -> Row[Any] | None:
     """Insert a row; returns its key, or None, and nothing has changed, if that is taken."""
     statement = _insert(connection.dialect.name, table)
@@ -72,15 +73,41 @@ async def insert_new(
     return key
 
 
+async def insert_referring(
+    connection: StoreConnection,
+    table: type[Base],
+    values: Mapping[str, Any],
+    *,
+    run_id: str,
+    payloads: tuple[str | None, ...] = (),
+) -> Row[Any] | None:
+    """The same for a row that refers to others, which are looked for where one is missing.
+
+    PostgreSQL gives up the whole transaction at a missing reference: there they are looked for
+    before, at the price of a query.
+
+    Raises:
+        RunNotFound, PayloadMissing: the store does not hold it.
+    """
+    if connection.dialect.name != "sqlite":
+        await require(connection, run_id=run_id, payloads=payloads)
+        return await insert_new(connection, table, values)
+    try:
+        return await insert_new(connection, table, values)
+    except IntegrityError:
+        await require(connection, run_id=run_id, payloads=payloads)
+        raise
+
+
 async def put_row(
-    connection: AsyncConnection, table: type[Base], values: Mapping[str, Any]
+    connection: StoreConnection, table: type[Base], values: Mapping[str, Any]
 ) -> None:
     """Insert a row, or put its values in the place of those that stand under its key."""
     await connection.execute(_upsert(connection.dialect.name, table), dict(values))
 
 
 async def require(
-    connection: AsyncConnection, *, run_id: str | None, payloads: tuple[str | None, ...] = ()
+    connection: StoreConnection, *, run_id: str | None, payloads: tuple[str | None, ...] = ()
 ) -> None:
     """Check what a row is about to refer to: a foreign key would not say which one is missing.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-
 from store.calls import Calls
+from store.connection import StoreConnection, StoreEngine
 from store.failures import named_database_errors
 from store.fits import Fits
 from store.journal import Journal
@@ -22,7 +21,7 @@ class Transaction:
 
     __slots__ = ("calls", "fits", "journal", "patterns", "payloads", "runs", "stages")
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self.runs = Runs(connection)
         self.journal = Journal(connection)
         self.calls = Calls(connection)
@@ -33,7 +32,7 @@ class Transaction:
 
 
 @asynccontextmanager
-async def unit_of_work(engine: AsyncEngine) -> AsyncIterator[Transaction]:
+async def unit_of_work(engine: StoreEngine) -> AsyncIterator[Transaction]:
     """Commit when the block ends, roll back when it raises or is cancelled.
 
     What the block itself raises passes unchanged; the database's errors get their names.

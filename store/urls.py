@@ -12,12 +12,12 @@ from store.errors import StoreUnreachable
 WAIT_S = 30.0  # how long to wait for other writers before StoreLocked, if the URL does not say
 CONNECT_S = 10  # how long a PostgreSQL server may take to answer
 
-_SQLITE = {"sqlite", "sqlite+aiosqlite", "sqlite+pysqlite"}
+_SQLITE = {"sqlite", "sqlite+pysqlite"}
 _POSTGRES = {"postgres", "postgresql", "postgresql+psycopg", "postgresql+psycopg_async"}
 
 
 def normalised(text: str) -> URL:
-    """The URL with its async driver, and a SQLite file's path made absolute.
+    """The URL with the driver that we use, and a SQLite file's path made absolute.
 
     Raises:
         StoreUnreachable: no URL, an unknown database or driver, or a database without a file.
@@ -36,7 +36,7 @@ def normalised(text: str) -> URL:
     if not name or name == ":memory:" or name.startswith("file:"):
         # Each connection would get a database of its own, and none would outlive the process.
         raise StoreUnreachable(shown(url), "it names no file")
-    return url.set(drivername="sqlite+aiosqlite", database=str(Path(name).absolute()))
+    return url.set(drivername="sqlite", database=str(Path(name).absolute()))
 
 
 def is_sqlite(url: URL) -> bool:

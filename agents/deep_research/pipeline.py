@@ -42,6 +42,14 @@ def expected_stages(rounds: int) -> int:
     return 2 + 3 * rounds
 
 
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What to look up next; `cut` says why the model was not asked, where it was not."""
+
+    asked: tuple[str, ...]
+    cut: str = ""
+
+
 @dataclass(slots=True)
 class Findings:
     """What has been found so far; kept when the time for finding more runs out."""
@@ -50,6 +58,12 @@ class Findings:
     seen: set[tuple[str, int]] = field(default_factory=set)
     rounds: int = 0
     cut: list[str] = field(default_factory=list)
+
+    def take(self, questions: Questions) -> Sequence[str]:
+        """The questions, with what was left out on the way to them noted."""
+        if questions.cut:
+            self.cut.append(questions.cut)
+        return questions.asked
 
     def sources(self) -> list[Note]:
         """The notes to write from, numbered from 1; the irrelevant only if there is no other."""
@@ -90,13 +104,13 @@ async def investigate(
     question: str, corpus: Corpus, findings: Findings, rounds: int, width: int
 ) -> None:
     """Fill the findings, round by round, until they are enough or the rounds are used up."""
-    questions = await plan(question, width, findings)
+    questions = findings.take(await plan(question, width))
     for number in range(1, rounds + 1):
         before_s = remaining()
         await search_and_read(questions, corpus, findings)
         questions = []
         if findings.notes:
-            questions = await reflect(question, width, findings)
+            questions = findings.take(await reflect(question, width, findings.sources()))
         findings.rounds = number
         took_s = before_s - remaining()
         if not questions or number == rounds:
@@ -110,20 +124,31 @@ async def investigate(
 
 
 async def search_and_read(questions: Sequence[str], corpus: Corpus, findings: Findings) -> None:
-    """Search for every question at once, then read every new passage at once."""
+    """Search for every question at once, then read every new passage at once.
+
+    What was read is among the findings as soon as it is, in case the time for the rest runs out.
+    """
     found = await gather(*(search(corpus, asked) for asked in questions))
+
+    async def note(asked: str, passage: Passage, number: int) -> None:
+        read_so_far = await read(asked, passage, number)
+        if isinstance(read_so_far, Note):
+            findings.notes.append(read_so_far)
+        else:
+            findings.cut.append(read_so_far)
+
     readings = []
     for asked, passages in zip(questions, found, strict=True):
         for passage in passages:
             place = (passage.file, passage.line)
             if place not in findings.seen:
                 findings.seen.add(place)
-                readings.append(read(asked, passage, len(findings.seen), findings))
+                readings.append(note(asked, passage, len(findings.seen)))
     await gather(*readings)
 
 
 @step
-async def plan(question: str, width: int, findings: Findings) -> list[str]:
+async def plan(question: str, width: int) -> Questions:
     """What to look up: the question itself, and the parts that the model sees in it."""
     try:
         answer = await llm(
@@ -133,20 +158,19 @@ async def plan(question: str, width: int, findings: Findings) -> list[str]:
             max_tokens=160 * width,
         )
     except CALL_FAILURES as error:
-        findings.cut.append(f"The question was not divided: {error}.")
-        return [question]
-    return list(dict.fromkeys([question, *answer.questions]))
+        return Questions((question,), f"The question was not divided: {error}.")
+    return Questions(tuple(dict.fromkeys([question, *answer.questions])))
 
 
-@tool
+@tool(effects="pure")
 def search(corpus: Corpus, question: str) -> list[Passage]:
     """The passages that answer a question best."""
     return corpus.search(question, SOURCES_PER_QUESTION, per_file=2)
 
 
 @step
-async def read(question: str, passage: Passage, number: int, findings: Findings) -> None:
-    """Note what a passage says to a question."""
+async def read(question: str, passage: Passage, number: int) -> Note | str:
+    """Note what a passage says to a question; a sentence that says why where it was not read."""
     try:
         reading = await llm(
             prompts.read_prompt(question, passage),
@@ -155,27 +179,24 @@ async def read(question: str, passage: Passage, number: int, findings: Findings)
             max_tokens=400,
         )
     except CALL_FAILURES as error:
-        findings.cut.append(f"{passage.file}:{passage.line} was not read: {error}.")
-        return
+        return f"{passage.file}:{passage.line} was not read: {error}."
     quote = quote_line(passage, question)
-    note = Note(number, question, passage, quote, reading.note, reading.relevant)
-    findings.notes.append(note)
+    return Note(number, question, passage, quote, reading.note, reading.relevant)
 
 
 @step
-async def reflect(question: str, width: int, findings: Findings) -> list[str]:
+async def reflect(question: str, width: int, sources: Sequence[Note]) -> Questions:
     """Further questions to look up; none if the notes are enough."""
     try:
         answer = await llm(
-            prompts.reflect_prompt(question, findings.sources(), width),
+            prompts.reflect_prompt(question, sources, width),
             system=prompts.SYSTEM,
             schema=prompts.reflection_of(width),
             max_tokens=160 * width + 40,
         )
     except CALL_FAILURES as error:
-        findings.cut.append(f"The notes were not reflected on: {error}.")
-        return []
-    return [] if answer.enough else list(dict.fromkeys(answer.questions))
+        return Questions((), f"The notes were not reflected on: {error}.")
+    return Questions(() if answer.enough else tuple(dict.fromkeys(answer.questions)))
 
 
 async def conclude(question: str, corpus: Corpus, findings: Findings) -> Report:
@@ -184,11 +205,12 @@ async def conclude(question: str, corpus: Corpus, findings: Findings) -> Report:
         findings.notes = await unread_sources(question, corpus)
     sources = findings.sources()
     if sources and any(note.text != note.quote.text for note in sources):
+        rounds, cut = findings.rounds, tuple(findings.cut)
         try:
             if not has_deadline():
-                return await write(question, sources, findings)
+                return await write(question, sources, rounds, cut)
             async with time_limit(WRITING_SHARE * remaining()):
-                return await write(question, sources, findings)
+                return await write(question, sources, rounds, cut)
         except DeadlineExceeded:
             findings.cut.append("The model had no time to write: these are the notes themselves.")
         except CALL_FAILURES as error:
@@ -206,7 +228,7 @@ async def unread_sources(question: str, corpus: Corpus) -> list[Note]:
 
 
 @step
-async def write(question: str, sources: Sequence[Note], findings: Findings) -> Report:
+async def write(question: str, sources: Sequence[Note], rounds: int, cut: Sequence[str]) -> Report:
     """Have the model write the report; its citations can only be numbers of real sources."""
     draft = await llm(
         prompts.write_prompt(question, sources),
@@ -214,4 +236,4 @@ async def write(question: str, sources: Sequence[Note], findings: Findings) -> R
         schema=prompts.draft_from(len(sources)),
         max_tokens=2000,
     )
-    return written_report(question, draft, sources, rounds=findings.rounds, cut=findings.cut)
+    return written_report(question, draft, sources, rounds=rounds, cut=cut)

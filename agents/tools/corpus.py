@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Self
+from typing import Any, Self
 
 from blake3 import blake3
+from pydantic_core import core_schema
 
 from agents.tools.corpus_index import CorpusIndex
 from agents.tools.errors import CorpusIndexUnavailable, CorpusNotAFolder, CorpusNotFound
@@ -68,6 +69,16 @@ class Corpus:
         index = CorpusIndex(path, resolved)
         report = _update(index, resolved, max_file_bytes=max_file_bytes, on_progress=on_progress)
         return cls(resolved, index, report, max_file_bytes=max_file_bytes)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """An argument of a run is recorded as its folder, and opened again by whoever resumes."""
+        return core_schema.no_info_plain_validator_function(
+            lambda given: given if isinstance(given, cls) else cls.open(given),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda corpus: str(corpus.folder), return_schema=core_schema.str_schema()
+            ),
+        )
 
     @property
     def report(self) -> IndexReport:

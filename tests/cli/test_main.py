@@ -14,6 +14,8 @@ from tests.cli.cli_samples import exit_code
 COMMANDS = [
     ["run"],
     ["run", "deep-research"],
+    ["resume"],
+    ["answer"],
     ["ps"],
     ["show"],
     ["patterns"],

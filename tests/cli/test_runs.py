@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.describe import ago, promise, short_ids
-from cli.liveness import ORPHANED, status_shown
+from orchestrator.liveness import ORPHANED, status_shown
 from store.records import RunRecord, Status, StepRecord
 from tests.cli.cli_samples import HOST, NOON, a_call, a_run, exit_code, fill_store, research_calls
 

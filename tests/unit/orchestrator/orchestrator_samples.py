@@ -17,7 +17,7 @@ from orchestrator.events import Listener
 from orchestrator.testing import ScriptedEngine
 from patterns import PatternGraph, decode
 from serving.generation import GenerationRequest
-from store.records import CallRecord, PatternRecord, RunRecord, Status, StepRecord
+from store.records import CallRecord, PatternRecord, RunRecord, Status, StepKind, StepRecord
 from store.schema import upgrade
 from store.session import Store
 from store.urls import normalised
@@ -57,6 +57,7 @@ async def scripted_runtime(
     folder: Path,
     engine: ScriptedEngine | None = None,
     *,
+    durable: bool = True,
     record_text: bool = False,
     on_event: Listener | None = None,
 ) -> AsyncIterator[Runtime]:
@@ -64,7 +65,9 @@ async def scripted_runtime(
     file = folder / "store.db"
     if not file.exists():
         file.write_bytes(_empty_store())
-    settings = Settings(store=store_url(folder), record_text=record_text, fit_every=0)
+    settings = Settings(
+        store=store_url(folder), durable=durable, record_text=record_text, fit_every=0
+    )
     used = engine or ScriptedEngine(answer_ok)
     async with open_runtime(settings, engine=used, on_event=on_event) as runtime:
         yield runtime
@@ -88,10 +91,16 @@ class Recorded:
     """Everything that a store holds of one run."""
 
     run: RunRecord
-    steps: dict[str, StepRecord]
+    journal: dict[str, StepRecord]
     calls: Sequence[CallRecord]
     edges: set[tuple[int, int]]
     pattern_records: Sequence[PatternRecord]
+
+    @property
+    def steps(self) -> dict[str, StepRecord]:
+        """The steps of the journal that are neither calls nor values."""
+        kinds = {path: step.kind for path, step in self.journal.items()}
+        return {path: self.journal[path] for path in kinds if kinds[path] is StepKind.STEP}
 
     @property
     def pattern(self) -> PatternGraph:
@@ -101,7 +110,7 @@ class Recorded:
 
     def still_running(self) -> list[str]:
         """What is recorded as begun and not as ended."""
-        parts = {f"step {path}": step.status for path, step in self.steps.items()}
+        parts = {f"step {path}": step.status for path, step in self.journal.items()}
         parts |= {f"call {call.node}": call.status for call in self.calls}
         parts["run"] = self.run.status
         return [name for name, status in parts.items() if status is Status.RUNNING]
@@ -114,7 +123,7 @@ async def recorded(store: Store, run_id: str) -> Recorded:
         patterns = await tx.patterns.of_application(run.flow)
         return Recorded(
             run=run,
-            steps={step.path: step for step in await tx.journal.of_run(run_id)},
+            journal={step.path: step for step in await tx.journal.of_run(run_id)},
             calls=await tx.calls.of_run(run_id),
             edges={(edge.parent, edge.child) for edge in await tx.calls.edges_of_run(run_id)},
             pattern_records=[pattern for pattern in patterns if pattern.run_id == run_id],

@@ -9,20 +9,38 @@ import pytest
 
 import orchestrator
 from orchestrator.errors import (
+    ArgumentsDiffer,
     DeadlineExceeded,
+    FlowChanged,
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
     OrchestrateError,
+    OutcomeUnknown,
     OutsideRun,
+    ResultNotSerialisable,
+    ResultUnreadable,
+    RunEnded,
+    RunNotResumable,
+    StepFailed,
+    WouldBlock,
 )
 
 ERRORS = [
+    ArgumentsDiffer("3f2a"),
     DeadlineExceeded("plan", 0.25),
+    FlowChanged("3f2a", "step plan", "step read"),
     InvalidDuration("5 parsecs", "is no duration"),
     InvalidRunId("../x"),
     InvalidSettings("ORCHESTRATE_SLOTS: must be a number"),
+    OutcomeUnknown("3f2a", "publish"),
     OutsideRun("llm()"),
+    ResultNotSerialisable("step plan", "a socket"),
+    ResultUnreadable("step plan", "no number"),
+    RunEnded("chain"),
+    RunNotResumable("3f2a", "it is at work"),
+    StepFailed("plan", "Boom: why"),
+    WouldBlock("chain.invoke"),
 ]
 
 

@@ -22,8 +22,13 @@ from orchestrator import (
     within,
 )
 from orchestrator.context import current_or_none
-from orchestrator.errors import DeadlineExceeded, InvalidDuration, InvalidRunId, OutsideRun
-from store.errors import RunExists
+from orchestrator.errors import (
+    ArgumentsDiffer,
+    DeadlineExceeded,
+    InvalidDuration,
+    InvalidRunId,
+    OutsideRun,
+)
 from store.records import CallKind, CallRecord, RunRecord, Status, StepRecord
 from tests.unit.orchestrator.orchestrator_samples import Boom, answer_ok, ask, recorded, the_run
 
@@ -64,7 +69,7 @@ async def test_an_id_that_was_used_is_refused_and_the_first_run_stays_as_it_was(
     mine = shouting.options(run_id="mine")
     await runtime.run(mine, "a")
     before = await recorded(runtime.store, "mine")
-    with pytest.raises(RunExists):
+    with pytest.raises(ArgumentsDiffer):
         await runtime.run(mine, "b")
     assert await recorded(runtime.store, "mine") == before
 
@@ -217,7 +222,7 @@ async def test_the_parts_of_a_run_stand_on_the_paths_that_led_to_them(runtime: R
     assert set(found.steps) == {"outer", "outer/fetch/inner"}
     assert [(call.identity, call.step_path) for call in found.calls] == [
         ("fetch", "outer/fetch"),
-        ("script:inner", "outer/fetch/inner"),
+        ("script:inner", "outer/fetch/inner/llm"),
     ]
 
 
@@ -227,7 +232,7 @@ async def test_a_call_outside_any_step_is_known_by_its_flow(runtime: Runtime) ->
 
     await runtime.run(flow(name="bare")(body))
     [call] = (await the_run(runtime.store)).calls
-    assert (call.identity, call.step_path) == ("script:bare", "")
+    assert (call.identity, call.step_path) == ("script:bare", "llm")
 
 
 @pytest.mark.parametrize("kind", [step, tool])

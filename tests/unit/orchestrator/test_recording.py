@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -158,9 +159,9 @@ def files_of(folder: Path) -> bytes:
     return b"".join(file.read_bytes() for file in files)
 
 
-async def test_no_file_of_the_store_holds_any_text_by_default(tmp_path: Path) -> None:
+async def test_no_file_of_a_store_that_is_not_durable_holds_any_text(tmp_path: Path) -> None:
     """Not prompts, answers, arguments, results, nor errors that quote them."""
-    async with scripted_runtime(tmp_path, ScriptedEngine(confess)) as runtime:
+    async with scripted_runtime(tmp_path, ScriptedEngine(confess), durable=False) as runtime:
         await use_a_secret_everywhere(runtime)
         found = files_of(tmp_path)
         async with runtime.store.reading() as tx:
@@ -192,8 +193,9 @@ async def test_texts_that_are_recorded_on_request_can_be_read_again(tmp_path: Pa
     async with await open_store(store_url(tmp_path)) as store:
         texts = await texts_of(store, result.run_id)
     answer = f"the word is {SECRET}"
-    assert texts["input"] == repr(SECRET)
-    assert texts["result"] == texts["output 0"] == answer
+    assert json.loads(texts["input"]) == {"question": SECRET}
+    assert json.loads(texts["result"]) == texts["output 0"] == answer
+
     assert texts["prompt 0"] == f"system: be brief\n\nuser: plan {SECRET}"
     prompts = [text for name, text in sorted(texts.items()) if name.startswith("prompt")]
     assert prompts[-1] == "user: and so"

@@ -9,6 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from orchestrator import Runtime, Settings, flow, gather, llm, open_runtime, step, tool
 from orchestrator.testing import ScriptedEngine
@@ -61,8 +62,8 @@ async def test_a_store_that_has_no_room_left_ends_the_run_by_name_and_keeps_the_
             await ask()
 
     async with scripted_runtime(tmp_path, engine, record_text=True) as runtime:
-        async with runtime.store._writer.connect() as connection:
-            await connection.exec_driver_sql("PRAGMA max_page_count=200")
+        async with runtime.store._writer.begin() as connection:
+            await connection.execute(text("PRAGMA max_page_count=200"))
         with pytest.raises(StoreFull):
             await runtime.run(flow(name="f")(body))
         found = await the_run(runtime.store)

@@ -20,6 +20,7 @@ EXAMPLES: list[StoreError] = [
     errors.RunNotFound("run-1"),
     errors.RunAmbiguous("run", ["run-1", "run-2"]),
     errors.RunExists("run-1"),
+    errors.RunChanged("run-1"),
     errors.InvalidAttributes("run-1", "NaN"),
     errors.AlreadyRecorded("run-1", "step plan"),
     errors.NotStarted("run-1", "call 3"),

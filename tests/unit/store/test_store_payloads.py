@@ -6,8 +6,11 @@ import random
 
 import pytest
 from blake3 import blake3
-from sqlalchemy import func, select, update
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import delete, select, update
 
+from store.chunks import LEAST_BYTES, MOST_BYTES, pieces
 from store.errors import PayloadMissing, StoreCorrupt
 from store.models import Payload
 from store.records import Encoding, PayloadRef
@@ -27,25 +30,81 @@ async def test_bytes_come_back_under_their_blake3_hash(store: Store, data: bytes
         assert await tx.payloads.describe(name) == PayloadRef(name, len(data), "text/plain")
 
 
-async def test_the_same_bytes_take_one_row(store: Store) -> None:
-    for _ in range(3):
+async def rows_of(store: Store) -> dict[str, tuple[Encoding, int]]:
+    """Encoding and stored bytes of every row, by hash."""
+    async with store._reader.begin() as connection:
+        rows = await connection.execute(select(Payload.hash, Payload.encoding, Payload.data))
+        return {row.hash: (row.encoding, len(row.data)) for row in rows}
+
+
+@pytest.mark.parametrize("data", [TEXT[:MOST_BYTES], TEXT, NOISE])
+async def test_the_same_bytes_take_their_rows_once(store: Store, data: bytes) -> None:
+    async with store.transaction() as tx:
+        await tx.payloads.put(data)
+    once = await rows_of(store)
+    for _ in range(2):
         async with store.transaction() as tx:
-            await tx.payloads.put(TEXT)
-            await tx.payloads.put(TEXT, media_type="text/other")
-    async with store._reader.connect() as connection:
-        assert await connection.scalar(select(func.count()).select_from(Payload)) == 1
+            await tx.payloads.put(data)
+            await tx.payloads.put(data, media_type="text/other")
+    assert await rows_of(store) == once
+    assert (len(once) == 1) == (len(data) <= MOST_BYTES)
 
 
 async def test_bytes_are_compressed_only_where_that_is_smaller(store: Store) -> None:
+    small = TEXT[:MOST_BYTES], NOISE[:MOST_BYTES]
     async with store.transaction() as tx:
-        text, noise = await tx.payloads.put(TEXT), await tx.payloads.put(NOISE)
-    async with store._reader.connect() as connection:
-        rows = await connection.execute(select(Payload.hash, Payload.encoding, Payload.data))
-        stored = {row.hash: (row.encoding, len(row.data)) for row in rows}
-    assert stored[noise] == (Encoding.IDENTITY, len(NOISE))
+        text, noise = [await tx.payloads.put(data) for data in small]
+    stored = await rows_of(store)
+    assert stored[noise] == (Encoding.IDENTITY, MOST_BYTES)
     encoding, size = stored[text]
     assert encoding is Encoding.ZLIB
-    assert size < len(TEXT) / 10
+    assert size < MOST_BYTES / 10
+
+
+@pytest.mark.parametrize("noise", [NOISE, random.Random(1).randbytes(3_000_000)])
+async def test_bytes_that_grow_or_change_share_their_pieces(store: Store, noise: bytes) -> None:
+    """However the pieces are named: those of a large payload are named by a payload in turn."""
+    middle = len(noise) // 2
+    versions = [
+        noise,
+        noise + b"appended",
+        b"put before" + noise,
+        noise[:middle] + b"put in between" + noise[middle:],
+    ]
+    async with store.transaction() as tx:
+        await tx.payloads.put(versions[0])
+    before = sum(size for _, size in (await rows_of(store)).values())
+    async with store.transaction() as tx:
+        names = [await tx.payloads.put(data) for data in versions]
+    after = sum(size for _, size in (await rows_of(store)).values())
+    assert after - before < 4 * 4 * MOST_BYTES + 0.1 * len(noise)
+    async with store.reading() as tx:
+        for name, data in zip(names, versions, strict=True):
+            assert await tx.payloads.get(name) == data
+
+
+@given(st.binary(max_size=20_000), st.integers(0, 20_000))
+def test_pieces_are_the_bytes_and_have_their_sizes(data: bytes, repeat: int) -> None:
+    whole = data + data[:100] * (repeat // 100)
+    cut = list(pieces(whole))
+    assert b"".join(cut) == whole
+    assert all(LEAST_BYTES <= len(piece) <= MOST_BYTES for piece in cut[:-1])
+
+
+async def test_a_payload_that_lost_a_piece_is_corrupt(store: Store) -> None:
+    async with store.transaction() as tx:
+        name = await tx.payloads.put(NOISE)
+    async with store._writer.begin() as connection:
+        await connection.execute(
+            delete(Payload).where(Payload.hash == blake3(_a_piece()).hexdigest())
+        )
+    with pytest.raises(StoreCorrupt, match=name):
+        async with store.reading() as tx:
+            await tx.payloads.get(name)
+
+
+def _a_piece() -> bytes:
+    return list(pieces(NOISE))[3]
 
 
 @pytest.mark.parametrize("damage", [b"", b"other bytes", NOISE[:50], TEXT])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from store.errors import StoreFull
 from store.session import Store, open_store
@@ -39,13 +40,13 @@ async def assert_whole(store: Store, acknowledged: list[str]) -> None:
 
 async def test_a_full_database_keeps_what_it_acknowledged(sqlite_url: str) -> None:
     async with await open_store(sqlite_url) as store:
-        async with store._writer.connect() as connection:
-            await connection.exec_driver_sql("PRAGMA max_page_count=200")
+        async with store._writer.begin() as connection:
+            await connection.execute(text("PRAGMA max_page_count=200"))
         acknowledged = await fill(store)
         assert acknowledged
         await assert_whole(store, acknowledged)
-        async with store._writer.connect() as connection:
-            await connection.exec_driver_sql("PRAGMA max_page_count=100000")
+        async with store._writer.begin() as connection:
+            await connection.execute(text("PRAGMA max_page_count=100000"))
         async with store.transaction() as tx:
             await tx.payloads.put(b"there is room again")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from store.records import RunRecord, Status
@@ -21,9 +21,17 @@ def status_shown(run: RunRecord, *, host: str | None = None) -> str:
     Args:
         host: this host's name; asked of the system by default.
     """
-    if run.status is not Status.RUNNING or run.host != (host or socket.gethostname()):
+    if run.status is not Status.RUNNING or not is_orphaned(run, host=host):
         return str(run.status)
-    return str(run.status) if _is_alive(run.process_id, run.started_at) else ORPHANED
+    return ORPHANED
+
+
+def is_orphaned(run: RunRecord, *, host: str | None = None) -> bool:
+    """Whether the process that was at work on a run is gone: on another host, whether the lease
+    that it renews has run out."""
+    if run.host != (host or socket.gethostname()):
+        return run.leased_until is not None and run.leased_until < datetime.now(UTC)
+    return not _is_alive(run.process_id, run.claimed_at or run.started_at)
 
 
 def _is_alive(process_id: int, run_started_at: datetime) -> bool:

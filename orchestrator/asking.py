@@ -1,0 +1,59 @@
+"""A question to a human, answered from outside: `orchestrate answer RUN`."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, TypeVar, overload
+
+from orchestrator.context import current
+from orchestrator.events import InputRequired
+from orchestrator.once import Known, StepSpec, entered
+from orchestrator.values import ValueCodec
+from store.records import Status, StepKind
+
+T = TypeVar("T")
+
+POLL_S = 0.5
+"""How often a waiting run looks for its answer."""
+
+
+@overload
+async def input_required(question: str) -> str: ...
+
+
+@overload
+async def input_required(question: str, *, schema: type[T]) -> T: ...
+
+
+async def input_required(question: str, *, schema: Any = str) -> Any:
+    """Wait for a human's answer, for as long as the deadline here allows.
+
+    The question is shown by `orchestrate show RUN` and answered by `orchestrate answer RUN`, by
+    another process than this one. A run that ends meanwhile is resumed with the answer.
+
+    Args:
+        schema: the answer's type, anything that pydantic reads from JSON.
+    Raises:
+        ResultUnreadable: the answer is none of that type.
+        DeadlineExceeded: nobody answered in time.
+        OutsideRun: not within a flow.
+    """
+    position = current("input_required()")
+    run = position.run
+    codec = ValueCodec("input_required()", schema)
+    came = await entered(position, StepSpec("input", StepKind.INPUT, codec))
+    if isinstance(came, Known):
+        return came.value
+    path = came.step.path
+    await run.recorder.step_started(replace(came.step, name=question), again=came.again)
+    run.emit(InputRequired(run.id, path, question, run.since_start_s()))
+    try:
+        while True:
+            step = await run.recorder.step(path)
+            if step.status is Status.COMPLETED:
+                return codec.load(await run.recorder.result_of(step) or b"null")
+            await asyncio.sleep(POLL_S)
+    except asyncio.CancelledError as cancelled:
+        await run.recorder.step_ended(path, cancelled)
+        raise

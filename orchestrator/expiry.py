@@ -1,0 +1,104 @@
+"""What a run comes to when its deadline passes: an error, a graceful end, the best so far."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from orchestrator.context import Position, at, current, moved
+from orchestrator.errors import DeadlineExceeded
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+OnDeadline = Literal["fail", "wrap_up", "best_so_far"]
+
+TAIL_SHARE = 0.1
+"""Of a deadline, what is kept for wrapping up where the flow does not say how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What a flow does at its deadline.
+
+    Attributes:
+        on_deadline: "fail" with DeadlineExceeded; "wrap_up" in a tail of the deadline that the
+            rest of the flow cannot use; return the "best_so_far".
+        wrap_up: makes the result from the best so far (None without one), in that tail.
+        tail_s: how long it may take; None: TAIL_SHARE of the deadline.
+    """
+
+    on_deadline: OnDeadline = "fail"
+    wrap_up: Callable[[Any], Awaitable[Any]] | None = None
+    tail_s: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_deadline not in ("fail", "wrap_up", "best_so_far"):
+            raise ValueError(f"on_deadline={self.on_deadline!r}: fail, wrap_up or best_so_far")
+        if (self.on_deadline == "wrap_up") != (self.wrap_up is not None):
+            raise ValueError("on_deadline='wrap_up' and wrap_up= go together")
+
+    def reserved_s(self, deadline_s: float) -> float:
+        """Seconds of a deadline that are kept for wrapping up."""
+        if self.on_deadline != "wrap_up":
+            return 0.0
+        return min(TAIL_SHARE * deadline_s if self.tail_s is None else self.tail_s, deadline_s)
+
+
+def best_so_far(value: T) -> T:
+    """Say what the run should come to if its deadline passed now; returns the value.
+
+    Used with on_deadline="best_so_far", and given to wrap_up; each call replaces the last.
+
+    Raises:
+        OutsideRun: not within a flow.
+    """
+    current("best_so_far()").run.best.append(value)
+    return value
+
+
+async def by_deadline(
+    position: Position,
+    what: str,
+    deadline_s: float,
+    expiry: Expiry,
+    work: Callable[[], Awaitable[R]],
+) -> R:
+    """Do work until its deadline, and then what its expiry says.
+
+    Raises:
+        DeadlineExceeded: the deadline passed, and nothing else was asked for or was there in time.
+    """
+    run = position.run
+    tail_s = expiry.reserved_s(deadline_s)
+    inner = moved(position, deadline_at_s=position.deadline_at_s - tail_s)
+    expired, value = await _until(inner, work)
+    if not expired:
+        result: R = value
+        return result
+    if expiry.on_deadline == "best_so_far" and run.best:
+        best: R = run.best[-1]
+        return best
+    if expiry.wrap_up is not None:
+        wrap_up, so_far = expiry.wrap_up, run.best[-1] if run.best else None
+        expired, value = await _until(position, lambda: wrap_up(so_far))
+        if not expired:
+            wrapped: R = value
+            return wrapped
+    raise DeadlineExceeded(what, deadline_s)
+
+
+async def _until(position: Position, work: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:
+    """Whether the deadline of a position passed before the work was done, and what that came to."""
+    try:
+        with at(position):
+            async with asyncio.timeout(position.remaining_s()) as limit:
+                return False, await work()
+    except (TimeoutError, asyncio.CancelledError):
+        # An expired limit ends in CancelledError where the flow left asyncio's count of
+        # cancellations wrong, as Python 3.11's own TaskGroup does when it fails.
+        if not limit.expired():
+            raise
+        return True, None

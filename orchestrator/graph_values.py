@@ -1,0 +1,39 @@
+"""States of graphs as bytes, for the record of a run in which a graph is a step."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
+from orchestrator.values import ValueCodec
+
+
+class StateCodec(ValueCodec):
+    """By LangGraph's own serialiser, which its checkpointers use; without pickle."""
+
+    def __init__(self) -> None:
+        super().__init__("a graph")
+        self._serialiser = JsonPlusSerializer()
+
+    def dump(self, value: Any) -> bytes:
+        """As JSON; raises ResultNotSerialisable."""
+        try:
+            kind, data = self._serialiser.dumps_typed(value)
+        except Exception as error:
+            raise ResultNotSerialisable("a graph", str(error)) from error
+        return json.dumps([kind, base64.b64encode(data).decode()]).encode()
+
+    def load(self, data: bytes) -> Any:
+        """What was dumped; raises ResultUnreadable."""
+        try:
+            kind, text = json.loads(data)
+            return self._serialiser.loads_typed((kind, base64.b64decode(text)))
+        except Exception as error:
+            raise ResultUnreadable("a graph", str(error)) from error
+
+
+STATE = StateCodec()

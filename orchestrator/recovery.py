@@ -1,0 +1,223 @@
+"""Runs that were interrupted: what they were called with, and what it takes to go on with them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.causality import CausalLog
+from orchestrator.context import CallTrace, LiveRun
+from orchestrator.deadlines import StageDeadline
+from orchestrator.errors import ArgumentsDiffer, ResultNotSerialisable, RunNotResumable
+from orchestrator.liveness import is_orphaned
+from orchestrator.replay import Past
+from orchestrator.values import ValueCodec, hints_of, result_codec
+from store.errors import RunNotFound
+from store.records import CallRecord, EdgeRecord, Effects, RunRecord, Status, StepRecord
+from store.session import Store
+
+if TYPE_CHECKING:
+    from orchestrator.flow import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What a flow is called with."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def dump(self, body: Callable[..., Any]) -> bytes:
+        """As they are recorded; raises ResultNotSerialisable."""
+        bound = inspect.signature(body).bind(*self.args, **self.kwargs)
+        hints = hints_of(body)
+        named = {}
+        for name, value in bound.arguments.items():
+            codec = ValueCodec(f"argument {name}", _hint(body, name, hints))
+            named[name] = json.loads(codec.dump(value))
+        return json.dumps(named, sort_keys=True).encode()
+
+    def dump_if_possible(self, body: Callable[..., Any]) -> bytes | None:
+        """The same; None where they cannot be recorded, and whoever resumes must give them."""
+        try:
+            return self.dump(body)
+        except (ResultNotSerialisable, TypeError, ValueError):
+            return None
+
+    @classmethod
+    def load(cls, body: Callable[..., Any], data: bytes) -> Arguments:
+        """The arguments that were dumped; raises ResultUnreadable."""
+        signature, hints = inspect.signature(body), hints_of(body)
+        bound = signature.bind_partial()
+        for name, value in json.loads(data).items():
+            codec = ValueCodec(f"argument {name}", _hint(body, name, hints))
+            bound.arguments[name] = codec.load(json.dumps(value).encode())
+        return cls(bound.args, bound.kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A recorded run, with all that was done in it."""
+
+    record: RunRecord
+    steps: Sequence[StepRecord]
+    calls: Sequence[CallRecord]
+    edges: Sequence[EdgeRecord]
+    input: bytes | None
+    output: bytes | None
+
+    def flow(self) -> Flow[..., Any]:
+        """Its flow, imported; raises RunNotResumable."""
+        from orchestrator.flow import Flow
+
+        entry = self.record.entry
+        if not entry:
+            raise RunNotResumable(self.record.id, "where its flow's code is was not recorded")
+        try:
+            found = _imported(entry)
+        except (ImportError, AttributeError, OSError, SyntaxError) as error:
+            reason = f"its flow {entry} cannot be imported: {error}"
+            raise RunNotResumable(self.record.id, reason) from error
+        if not isinstance(found, Flow):
+            raise RunNotResumable(self.record.id, f"{entry} is no flow any more")
+        return found
+
+    def arguments(self, flow: Flow[..., Any]) -> Arguments:
+        """What it was called with; raises RunNotResumable, ResultUnreadable."""
+        if self.input is None:
+            reason = "its arguments could not be recorded: give them to run() under its run_id"
+            raise RunNotResumable(self.record.id, reason)
+        return Arguments.load(flow.body, self.input)
+
+    def result(self, flow: Flow[..., Any]) -> Any:
+        """What it came to; raises ResultUnreadable."""
+        codec = result_codec(flow.body, f"flow {flow.name}")
+        return codec.load(b"null" if self.output is None else self.output)
+
+    def require_same(self, flow: Flow[..., Any], arguments: bytes) -> None:
+        """Raise ArgumentsDiffer or RunNotResumable for what is another run."""
+        if self.record.flow != flow.name:
+            reason = f"it is a run of {self.record.flow}, not of {flow.name}"
+            raise RunNotResumable(self.record.id, reason)
+        if self.input is not None and self.input != arguments:
+            raise ArgumentsDiffer(self.record.id)
+
+    def require_orphaned(self) -> None:
+        """Raise RunNotResumable while a process is at work on it."""
+        if self.record.status is Status.RUNNING and not is_orphaned(self.record):
+            who = f"process {self.record.process_id} on {self.record.host}"
+            raise RunNotResumable(self.record.id, f"{who} is at work on it")
+
+    def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
+        """Give a live run the past of this one: its clock, steps, calls and their causes."""
+        elapsed_s = (live.clock.wall() - self.record.started_at).total_seconds()
+        live.started_s = live.clock.now_s() - max(elapsed_s, 0.0)
+        if self.record.deadline_s is not None:
+            live.deadline_at_s = live.started_s + self.record.deadline_s
+        live.past = Past(live.id, self._kept_steps(), self.calls, allow_changed=allow_changed)
+        live.causality = CausalLog()
+        parents: dict[int, set[int]] = {call.node: set() for call in self.calls}
+        for edge in self.edges:
+            parents[edge.child].add(edge.parent)
+        for call in self.calls:
+            live.causality.append(frozenset(parents[call.node]))
+            live.calls.append(_trace(live, call))
+
+    def _kept_steps(self) -> list[StepRecord]:
+        """All but what made the run fail: that is tried again."""
+        run = self.record
+        if run.status is not Status.FAILED:
+            return list(self.steps)
+        why = (run.error_type, run.error_message)
+        return [
+            replace(step, status=Status.RUNNING, effects=Effects.PURE)
+            if step.status is Status.FAILED and (step.error_type, step.error_message) == why
+            else step
+            for step in self.steps
+        ]
+
+
+async def interrupted(store: Store, run_id: str) -> Interrupted | None:
+    """A recorded run with its past; None if there is none of this id."""
+    async with store.reading() as tx:
+        try:
+            record = await tx.runs.get(run_id)
+        except RunNotFound:
+            return None
+        payloads = [
+            None if name is None else await tx.payloads.get(name)
+            for name in (record.input_payload, record.result_payload)
+        ]
+        return Interrupted(
+            record,
+            await tx.journal.of_run(run_id),
+            await tx.calls.of_run(run_id),
+            await tx.calls.edges_of_run(run_id),
+            *payloads,
+        )
+
+
+def entry_of(body: Callable[..., Any]) -> str | None:
+    """Where a flow's code is found again: "module:name", or "file.py:name" for a script.
+
+    None for what has no name at its module's top.
+    """
+    name = getattr(body, "__qualname__", "")
+    if not name or "<" in name:
+        return None
+    if body.__module__ != "__main__":
+        return f"{body.__module__}:{name}"
+    file = inspect.getsourcefile(body)
+    return None if file is None else f"{Path(file).resolve()}:{name}"
+
+
+def _imported(entry: str) -> Any:
+    place, _, name = entry.rpartition(":")
+    if place.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(f"_flow_{Path(place).stem}", place)
+        assert spec is not None
+        assert spec.loader is not None
+        found: Any = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = found
+        spec.loader.exec_module(found)
+    else:
+        found = importlib.import_module(place)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _hint(body: Callable[..., Any], name: str, hints: Mapping[str, Any]) -> Any:
+    """A parameter's type, as its arguments are bound to it."""
+    hint = hints.get(name, Any)
+    kind = inspect.signature(body).parameters[name].kind
+    if kind is inspect.Parameter.VAR_POSITIONAL:
+        return types.GenericAlias(tuple, (hint, ...))
+    if kind is inspect.Parameter.VAR_KEYWORD:
+        return types.GenericAlias(dict, (str, hint))
+    return hint
+
+
+def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
+    at_s = live.started_s
+    end_s = call.finished_s if call.status is Status.COMPLETED else None
+    sub_deadline_s = float("inf") if call.sub_deadline_s is None else at_s + call.sub_deadline_s
+    return CallTrace(
+        node=call.node,
+        kind=call.kind.value,
+        identity=call.identity,
+        stage=call.stage,
+        began_s=at_s + call.started_s,
+        deadline=StageDeadline(sub_deadline_s, call.deadline_source or ""),
+        ended_s=None if end_s is None else at_s + end_s,
+        prompt_tokens=call.prompt_tokens or 0,
+        output_tokens=call.output_tokens or 0,
+    )

@@ -1,0 +1,129 @@
+"""`orchestrate resume` and `orchestrate answer`, on a flow of a script that died."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.resume import go_on, runs_to_resume
+from orchestrator import Settings
+from orchestrator.testing import ScriptedEngine
+from tests.cli.cli_samples import exit_code
+
+SCRIPT = """
+import asyncio, os, signal, sys
+from orchestrator import Settings, flow, input_required, open_runtime, step
+from orchestrator.testing import ScriptedEngine
+
+@step
+async def count(word: str) -> int:
+    with open("counted", "a") as file:
+        file.write(f"{word}\\n")
+    return len(word)
+
+@flow(name="counting")
+async def counting(word: str) -> dict[str, int]:
+    letters = await count(word)
+    if not os.path.exists("died"):
+        open("died", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {word: letters}
+
+@flow(name="asking")
+async def asking(what: str) -> str:
+    answer = await input_required(f"May I {what}?", schema=bool)
+    return "yes" if answer else "no"
+
+async def main(name: str) -> None:
+    engine = ScriptedEngine(lambda request: "")
+    async with open_runtime(Settings(store=sys.argv[2], fit_every=0), engine=engine) as runtime:
+        await runtime.run({"counting": counting, "asking": asking}[name].options(run_id="r1"), "go")
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script in a folder of its own, from which everything is run."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    return file
+
+
+def resume(url: str, run: str | None, *, as_json: bool = False) -> None:
+    settings = Settings(store=url, fit_every=0)
+    for record in asyncio.run(runs_to_resume(url, run)):
+        go_on(record, settings, as_json=as_json, engine=ScriptedEngine(lambda request: ""))
+
+
+@pytest.mark.parametrize("run", ["r1", "r", None])
+def test_a_run_of_a_script_that_was_killed_is_gone_on_with(
+    script: Path, store_url: str, run: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    died = subprocess.run([sys.executable, script, "counting", store_url], check=False)
+    assert died.returncode == -signal.SIGKILL
+    resume(store_url, run, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {"run": "r1", "result": {"go": 2}}
+    assert (script.parent / "counted").read_text() == "go\n"
+    resume(store_url, "r1")
+    assert json.loads(capsys.readouterr().out) == {"go": 2}
+
+
+def test_a_question_is_answered_from_another_process(
+    script: Path, store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, script, "asking", store_url]
+    with subprocess.Popen(command) as waiting:
+        while "May I go?" not in capsys.readouterr().err:
+            exit_code("answer", "r1", "--store", store_url)
+        assert exit_code("answer", "r1", "true", "--store", store_url) == 0
+        assert waiting.wait(timeout=60) == 0
+    capsys.readouterr()
+    resume(store_url, "r1")
+    assert capsys.readouterr().out == "yes\n"
+    assert exit_code("answer", "r1", "true", "--store", store_url) == 2
+    assert "asks for nothing" in capsys.readouterr().err
+
+
+def test_a_question_that_was_cut_off_is_answered_before_the_run_goes_on(
+    script: Path, store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen([sys.executable, script, "asking", store_url]) as waiting:
+        while "May I go?" not in capsys.readouterr().err:
+            exit_code("answer", "r1", "--store", store_url)
+        waiting.kill()
+    assert exit_code("answer", "r1", "false", "--store", store_url) == 0
+    capsys.readouterr()
+    resume(store_url, None)
+    assert capsys.readouterr().out == "no\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["resume"], 2, "a run's id, or --orphans"),
+        (["resume", "r1", "--orphans"], 2, "a run's id, or --orphans"),
+        (["resume", "r1"], 2, "no run 'r1'"),
+        (["resume", "--orphans"], 0, "no orphaned runs"),
+        (["answer", "r1", "x"], 2, "no run 'r1'"),
+    ],
+)
+def test_what_cannot_be_resumed_or_answered_says_so(
+    store_url: str,
+    arguments: list[str],
+    code: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_code(*arguments, "--store", store_url) == code
+    assert told in " ".join(capsys.readouterr().err.split())

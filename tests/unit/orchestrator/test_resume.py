@@ -1,0 +1,447 @@
+"""Runs that are gone on with: nothing recorded is done again, and nothing is done differently."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from orchestrator import (
+    ArgumentsDiffer,
+    DeadlineExceeded,
+    Flow,
+    FlowChanged,
+    Happened,
+    OutcomeUnknown,
+    ResultNotSerialisable,
+    RunNotResumable,
+    Runtime,
+    flow,
+    gather,
+    llm,
+    now,
+    random,
+    remaining,
+    step,
+    tool,
+    uuid,
+    within,
+)
+from orchestrator.testing import ScriptedEngine
+from serving.errors import RequestDropped
+from store.errors import RunNotFound
+from store.records import Status
+from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
+
+ID = "the-run"
+
+
+@dataclass(frozen=True)
+class Found:
+    where: str
+    at: datetime
+
+
+class Breaking:
+    """Raises the first time that it is come by."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error: BaseException | None = error or Boom("the first time")
+
+    def __call__(self) -> None:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+async def interrupted(runtime: Runtime, body: Flow[..., Any], *args: Any) -> None:
+    """Begin a run that breaks."""
+    with pytest.raises((Boom, asyncio.CancelledError)):
+        await runtime.run(body.options(run_id=ID), *args)
+
+
+async def test_what_is_recorded_is_not_done_again(runtime: Runtime) -> None:
+    done: Counter[str] = Counter()
+    breaking = Breaking()
+
+    @step
+    async def find(where: str) -> Found:
+        done[where] += 1
+        return Found(where, now())
+
+    @tool
+    def count(number: int) -> dict[str, int]:
+        done["count"] += 1
+        return {"number": number}
+
+    @flow
+    async def search() -> tuple[Found, Found, dict[str, int], str]:
+        first, second = await gather(find("a"), find("b"))
+        counted = await count(2)
+        breaking()
+        return first, second, counted, await llm("and so?")
+
+    await interrupted(runtime, search)
+    assert isinstance(runtime.engine, ScriptedEngine)
+    assert runtime.engine.requests == []
+    result = await runtime.resume(ID, search)
+    first, second, counted, said = result.value
+    assert (first.where, second.where, counted, said) == ("a", "b", {"number": 2}, "all is well")
+    assert isinstance(first.at, datetime)
+    assert done == {"a": 1, "b": 1, "count": 1}
+    again = await runtime.resume(ID, search)
+    assert again.value == result.value
+    assert len(runtime.engine.requests) == 1
+    found = await recorded(runtime.store, ID)
+    assert found.run.status is Status.COMPLETED
+    assert found.run.attempts == 2
+    assert found.still_running() == []
+
+
+async def test_the_graph_of_a_resumed_run_is_that_of_a_whole_one(tmp_path: Path) -> None:
+    breaking = Breaking()
+
+    @step
+    async def ask(what: str) -> str:
+        return await llm(what)
+
+    @flow
+    async def chat() -> str:
+        await ask("one")
+        await gather(ask("two"), ask("three"))
+        breaking()
+        await ask("four")
+        return await ask("five")
+
+    async with scripted_runtime(tmp_path) as runtime:
+        await interrupted(runtime, chat)
+        await runtime.resume(ID, chat)
+        whole = await runtime.run(chat)
+        parts = [await recorded(runtime.store, each) for each in (ID, whole.run_id)]
+    assert parts[0].edges == parts[1].edges == {(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)}
+    assert parts[0].pattern.edges == parts[1].pattern.edges
+
+
+@pytest.mark.parametrize("slower", [0, 1, 2])
+async def test_branches_replay_alike_whichever_was_faster(runtime: Runtime, slower: int) -> None:
+    done: Counter[int] = Counter()
+    slow = {slower}
+
+    @step
+    async def work(number: int) -> int:
+        if number in slow:
+            await asyncio.sleep(3600.0)
+        done[number] += 1
+        return number
+
+    @flow
+    async def all_of_them() -> tuple[int, ...]:
+        return await gather(*(work(number) for number in range(3)))
+
+    running = asyncio.create_task(runtime.run(all_of_them.options(run_id=ID)))
+    while done.total() < 2:  # noqa: ASYNC110 - it has no event to wait for
+        await asyncio.sleep(0.001)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    slow.clear()
+    assert (await runtime.resume(ID, all_of_them)).value == (0, 1, 2)
+    assert done == {0: 1, 1: 1, 2: 1}
+
+
+async def test_what_another_execution_would_not_get_stays_as_it_was(runtime: Runtime) -> None:
+    breaking = Breaking()
+    seen: list[tuple[datetime, float, UUID, float]] = []
+
+    @flow(deadline="1h")
+    async def ask() -> float:
+        seen.append((now(), random(), uuid(), remaining()))
+        await asyncio.sleep(0.01)
+        async with within(remaining() / 2):
+            breaking()
+            return await llm("anything?") and remaining()
+
+    await interrupted(runtime, ask)
+    await runtime.resume(ID, ask)
+    assert len(seen) == 2
+    assert seen[0] == seen[1]
+    moment, number, name, left_s = seen[0]
+    assert moment.tzinfo is not None
+    assert 0 <= number < 1
+    assert name.version == 4
+    assert 3500 < left_s <= 3600
+
+
+async def test_an_error_that_was_caught_is_raised_again(runtime: Runtime) -> None:
+    breaking = Breaking(asyncio.CancelledError())
+    done: Counter[str] = Counter()
+
+    @step
+    async def fragile() -> str:
+        done["fragile"] += 1
+        raise RequestDropped("3f2a-1", "it waited too long")
+
+    @step
+    async def instead(why: str) -> str:
+        done["instead"] += 1
+        return why
+
+    @flow
+    async def careful() -> str:
+        try:
+            return await fragile()
+        except RequestDropped as error:
+            why = await instead(str(error))
+        breaking()
+        return why
+
+    await interrupted(runtime, careful)
+    result = await runtime.resume(ID, careful)
+    assert "it waited too long" in result.value
+    assert done == {"fragile": 1, "instead": 1}
+
+
+async def test_what_made_a_run_fail_is_tried_again(runtime: Runtime) -> None:
+    breaking = Breaking()
+    done: Counter[str] = Counter()
+
+    @step
+    async def first() -> int:
+        done["first"] += 1
+        return 1
+
+    @step
+    async def second() -> int:
+        done["second"] += 1
+        breaking()
+        return 2
+
+    @flow
+    async def both() -> int:
+        return await first() + await second()
+
+    await interrupted(runtime, both)
+    assert (await runtime.resume(ID, both)).value == 3
+    assert done == {"first": 1, "second": 2}
+    steps = (await recorded(runtime.store, ID)).steps
+    assert steps["second"].attempts == 2
+    assert steps["second"].status is Status.COMPLETED
+
+
+@step
+async def a(number: int = 0) -> str:
+    return f"a{number}"
+
+
+@step
+async def b() -> str:
+    return "b"
+
+
+def versions() -> tuple[Flow[[], str], dict[str, Flow[[], str]]]:
+    """A flow that breaks after two steps, and others that began otherwise or end sooner."""
+    breaking = Breaking()
+
+    def made(body: Callable[[], Awaitable[str]]) -> Flow[[], str]:
+        return flow(name="versioned")(body)
+
+    @made
+    async def before() -> str:
+        said = await a() + await b()
+        breaking()
+        return said
+
+    @made
+    async def turned() -> str:
+        return await b() + await a()
+
+    @made
+    async def shorter() -> str:
+        return await a()
+
+    @made
+    async def longer() -> str:
+        return await a() + await b() + await a(2)
+
+    return before, {"turned": turned, "shorter": shorter, "longer": longer}
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [("turned", "step a is recorded where the flow now comes to step b"), ("shorter", "step b")],
+)
+async def test_a_changed_flow_is_found_out_and_told_where(
+    runtime: Runtime, change: str, where: str
+) -> None:
+    before, after = versions()
+    await interrupted(runtime, before)
+    with pytest.raises(FlowChanged, match=where):
+        await runtime.resume(ID, after[change])
+    assert (await runtime.resume(ID, before)).value == "a0b"
+
+
+@pytest.mark.parametrize(("change", "value"), [("turned", "ba0"), ("shorter", "a0")])
+async def test_a_changed_flow_goes_on_if_it_may(runtime: Runtime, change: str, value: str) -> None:
+    before, after = versions()
+    await interrupted(runtime, before)
+    resumed = await runtime.resume(ID, after[change], allow_changed=True)
+    assert resumed.value == value
+
+
+async def test_a_flow_may_do_more_than_it_did(runtime: Runtime) -> None:
+    before, after = versions()
+    await interrupted(runtime, before)
+    assert (await runtime.resume(ID, after["longer"])).value == "a0ba2"
+
+
+async def begin_and_die(runtime: Runtime, body: Flow[..., Any], path: str) -> None:
+    """Leave a run as its process would that died while a step was at work."""
+    await interrupted(runtime, body)
+    async with runtime.store._writer.begin() as connection:
+        await connection.execute(
+            _sql("UPDATE steps SET status = 'running', result = NULL WHERE path = :path"),
+            {"path": path},
+        )
+
+
+def _sql(text: str) -> Any:
+    from sqlalchemy import text as statement
+
+    return statement(text)
+
+
+@pytest.mark.parametrize("happened", [True, False, None])
+async def test_an_external_effect_of_unknown_outcome_is_never_repeated_blindly(
+    runtime: Runtime, happened: bool | None
+) -> None:
+    sent: list[str] = []
+    breaking = Breaking()
+
+    async def look(to: str) -> Happened | None:
+        return Happened(f"sent to {to}") if happened else None
+
+    @tool(effects="external", reconcile=None if happened is None else look)
+    async def send(to: str) -> str:
+        sent.append(to)
+        return f"sent to {to}"
+
+    @flow
+    async def mail() -> str:
+        said = await send("Ulm")
+        breaking()
+        return said
+
+    await begin_and_die(runtime, mail, "send")
+    if happened is None:
+        with pytest.raises(OutcomeUnknown, match="send"):
+            await runtime.resume(ID, mail)
+        assert sent == ["Ulm"]
+        return
+    assert (await runtime.resume(ID, mail)).value == "sent to Ulm"
+    assert sent == (["Ulm"] if happened else ["Ulm", "Ulm"])
+
+
+@pytest.mark.parametrize("effects", ["pure", "env"])
+async def test_an_effect_that_does_no_harm_is_done_again(runtime: Runtime, effects: Any) -> None:
+    done: list[str] = []
+    breaking = Breaking()
+
+    @tool(effects=effects)
+    async def look(where: str) -> str:
+        done.append(where)
+        return where
+
+    @flow
+    async def search() -> str:
+        said = await look("here")
+        breaking()
+        return said
+
+    await begin_and_die(runtime, search, "look")
+    assert (await runtime.resume(ID, search)).value == "here"
+    assert done == ["here", "here"]
+
+
+async def test_a_run_of_a_known_id_is_that_run(runtime: Runtime) -> None:
+    done: list[str] = []
+
+    @flow
+    async def once(what: str) -> str:
+        done.append(what)
+        return what.upper()
+
+    named = once.options(run_id=ID)
+    assert [(await runtime.run(named, "x")).value for _ in range(3)] == ["X"] * 3
+    assert done == ["x"]
+    with pytest.raises(ArgumentsDiffer):
+        await runtime.run(named, "y")
+    with pytest.raises(RunNotResumable, match="not of other"):
+        await runtime.run(flow(name="other")(once.body).options(run_id=ID), "x")
+    assert (await recorded(runtime.store, ID)).run.status is Status.COMPLETED
+
+
+async def test_a_run_at_work_is_not_taken(runtime: Runtime) -> None:
+    at_work = asyncio.Event()
+
+    @flow
+    async def long() -> None:
+        at_work.set()
+        await asyncio.sleep(3600.0)
+
+    running = asyncio.create_task(runtime.run(long.options(run_id=ID)))
+    await at_work.wait()
+    with pytest.raises(RunNotResumable, match="is at work"):
+        await runtime.resume(ID, long)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_the_deadline_counts_from_the_first_start(runtime: Runtime) -> None:
+    breaking = Breaking()
+
+    @flow(deadline=0.2)
+    async def slow() -> None:
+        breaking()
+        await asyncio.sleep(3600.0)
+
+    await interrupted(runtime, slow)
+    await asyncio.sleep(0.2)
+    with pytest.raises(DeadlineExceeded):
+        await runtime.resume(ID, slow)
+
+
+async def test_a_result_that_would_not_come_back_is_refused_by_name(runtime: Runtime) -> None:
+    @step
+    async def opened() -> object:
+        return object()
+
+    @flow
+    async def of_objects() -> None:
+        await opened()
+
+    with pytest.raises(ResultNotSerialisable, match="step opened"):
+        await runtime.run(of_objects.options(run_id=ID))
+    found = await recorded(runtime.store, ID)
+    assert found.run.status is Status.FAILED
+    assert found.still_running() == []
+
+
+async def test_what_is_not_there_has_a_name(runtime: Runtime) -> None:
+    with pytest.raises(RunNotFound):
+        await runtime.resume("nobody")
+
+    @flow
+    async def local() -> None:
+        raise Boom("now")
+
+    await interrupted(runtime, local)
+    with pytest.raises(RunNotResumable, match="was not recorded"):
+        await runtime.resume(ID)
