@@ -53,13 +53,11 @@ class Unpressed:
     @property
     def weight(self) -> float:
         """Proportional to how many programs there are."""
-        return self.rate_per_s * (self.setting.warmup_s + self.setting.window_s)
+        return self.setting.programs_at(self.rate_per_s)
 
     def key(self) -> dict[str, Any]:
         """All that its result depends on but for the package's code; JSON-safe."""
-        return self.setting.key() | {
-            "predictions": self.setting.predictions,
-            "length_bias": self.setting.length_bias,
+        return self.setting.told_key() | {
             "policy": self.policy.to_json(),
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,

@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from serving.engine.cache import cache_root
+from serving.errors import ModelNotLoaded
 
 RECIPE = 1
 """Raise it when anything below changes what is made."""
@@ -44,11 +45,22 @@ def is_whole(folder: Path) -> bool:
 
 
 def ensure_demo_model(root: Path | None = None) -> Path:
-    """The folder of the demo model, made when it is not there; safe with several processes."""
+    """The folder of the demo model, made when it is not there; safe with several processes.
+
+    Raises:
+        ModelNotLoaded: the cache folder cannot be written.
+    """
     models = (root or cache_root()) / "models"
     folder = models / f"demo-{RECIPE}"
     if is_whole(folder):
         return folder
+    try:
+        return _made(models, folder)
+    except OSError as error:
+        raise ModelNotLoaded("demo", str(error)) from error
+
+
+def _made(models: Path, folder: Path) -> Path:
     models.mkdir(parents=True, exist_ok=True)
     with FileLock(models / f"demo-{RECIPE}.lock"):
         if is_whole(folder):

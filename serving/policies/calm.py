@@ -77,10 +77,11 @@ def calm(
     worth = programs.worth(view.requests, unit, token_share)
     if pace:
         step = pace_of(view, pace)
-    elif len(view.arrivals):
-        step = best_pace(view, view.arrivals, arrived, coming)
     else:
-        step = best_pace(view, view.requests, programs, worth)
+        recent = (view.arrivals, arrived, coming)
+        step = best_pace(
+            view, *(recent if len(view.arrivals) else (view.requests, programs, worth))
+        )
     begins_s = margin * step.each_s
     worth *= _can_be_in_time(view, programs, urgency, begins_s)
     if fairness:

@@ -58,7 +58,7 @@ class ResultCache:
             if document["key"] != json.loads(self._text(key)):
                 raise ValueError("it is the result of something else")
             return dict(document["result"])
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             self.distrust(key, str(error) or type(error).__name__)

@@ -64,13 +64,11 @@ class Case:
     @property
     def weight(self) -> float:
         """Proportional to how many programs there are."""
-        return self.rate_per_s * (self.setting.warmup_s + self.setting.window_s)
+        return self.setting.programs_at(self.rate_per_s)
 
     def key(self) -> dict[str, Any]:
         """All that its outcome depends on but for the code; JSON-safe."""
-        return self.setting.key() | {
-            "predictions": self.setting.predictions,
-            "length_bias": self.setting.length_bias,
+        return self.setting.told_key() | {
             "policy": self.policy.to_json(),
             "load": self.load,
             "rate_per_s": self.rate_per_s,
@@ -122,7 +120,7 @@ class BoundCase:
     @property
     def weight(self) -> float:
         """Proportional to how many programs there are."""
-        return self.rate_per_s * (self.setting.warmup_s + self.setting.window_s)
+        return self.setting.programs_at(self.rate_per_s)
 
     def key(self) -> dict[str, Any]:
         """All that the bound depends on but for the code; JSON-safe."""

@@ -135,3 +135,11 @@ class Setting:
             "arrivals": self.arrivals,
             "slo_scale": self.slo_scale,
         }
+
+    def told_key(self) -> dict[str, Any]:
+        """The same, and what schedulers are told of the future."""
+        return self.key() | {"predictions": self.predictions, "length_bias": self.length_bias}
+
+    def programs_at(self, rate_per_s: float) -> float:
+        """How many programs arrive until the window's end, about."""
+        return rate_per_s * (self.warmup_s + self.window_s)

@@ -10,9 +10,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serving.sim.errors import StepFitFailed
 
+Floats = NDArray[np.float64]
 Chunk = tuple[int, int]
 """Of a prompt: tokens read in this step, tokens of the same request read before it."""
 
@@ -190,25 +192,40 @@ def fit(
             all steps computed as many tokens, or no non-negative cost above 0 fits them.
     """
     _check_samples(samples)
-    terms = np.array(
-        [
-            (
-                1,
-                step.new_tokens,
-                step.num_decodes,
-                step.decode_context_tokens,
-                len(step.prefill_chunks),
-                sum(tokens * (before + tokens * 0.5) for tokens, before in step.prefill_chunks),
-            )
-            for step in samples
-        ],
-        dtype=np.float64,
-    )
+    terms = np.array([_terms(step) for step in samples], dtype=np.float64)
     seconds = np.array([step.seconds for step in samples], dtype=np.float64)
     if not with_planning:
         seconds -= np.array([step.planning_s for step in samples])
     scale = np.abs(terms).max(axis=0)
-    terms /= np.where(scale > 0, scale, 1.0)
+    scale[scale == 0] = 1.0
+    terms /= scale
+    best = _least_squares(terms, seconds)
+    if not best.any():
+        raise StepFitFailed(len(samples), "no cost that is nowhere below 0 fits them")
+    off = np.abs(terms @ best - seconds) / seconds
+    return StepCost(
+        name=name,
+        source=source or f"{len(samples)} measured steps",
+        uncertainty=f"mean error {off.mean():.1%} (at most {off.max():.1%}) on the fitted steps"
+        + ("" if with_planning else ", without the time that planning them took"),
+        **dict(zip(FITTED, map(float, best / scale), strict=True)),
+    )
+
+
+def _terms(step: StepSample) -> tuple[float, ...]:
+    """What each coefficient of FITTED is multiplied with in this step."""
+    return (
+        1,
+        step.new_tokens,
+        step.num_decodes,
+        step.decode_context_tokens,
+        len(step.prefill_chunks),
+        sum(tokens * (before + tokens * 0.5) for tokens, before in step.prefill_chunks),
+    )
+
+
+def _least_squares(terms: Floats, seconds: Floats) -> Floats:
+    """The best coefficients of which none is below 0; all are 0 where there are none."""
     best = np.zeros(len(FITTED))
     least = math.inf
     tolerance = 1e-18 * float(seconds @ seconds)
@@ -223,17 +240,7 @@ def fit(
                 least = error
                 best = np.zeros(len(FITTED))
                 best[list(chosen)] = solution
-    if not best.any():
-        raise StepFitFailed(len(samples), "no cost that is nowhere below 0 fits them")
-    coefficients = best / np.where(scale > 0, scale, 1.0)
-    off = np.abs(terms @ best - seconds) / seconds
-    return StepCost(
-        name=name,
-        source=source or f"{len(samples)} measured steps",
-        uncertainty=f"mean error {off.mean():.1%} (at most {off.max():.1%}) on the fitted steps"
-        + ("" if with_planning else ", without the time that planning them took"),
-        **dict(zip(FITTED, map(float, coefficients), strict=True)),
-    )
+    return best
 
 
 def _check_samples(samples: Sequence[StepSample]) -> None:
