@@ -16,7 +16,8 @@ from cli.log import log_as_warnings
 from cli.output import say, warn
 from cli.progress import Activity, RunProgress, display_for
 from orchestrator.durations import shown
-from orchestrator.runtime import RunResult, Runtime
+from orchestrator.results import RunResult
+from orchestrator.runtime import Runtime
 from orchestrator.settings import EMBEDDED, Settings
 from orchestrator.wiring import engine_config, open_runtime
 from serving.engine.config import DEMO_MODEL

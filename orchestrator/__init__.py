@@ -27,7 +27,8 @@ from orchestrator.flow import Flow, flow, step, tool
 from orchestrator.handle import RunHandle
 from orchestrator.once import Happened
 from orchestrator.primitives import gather, has_deadline, llm, map, remaining, within  # noqa: A004
-from orchestrator.runtime import RunResult, Runtime, StageReport
+from orchestrator.results import RunResult, StageReport
+from orchestrator.runtime import Runtime
 from orchestrator.settings import Settings, read_settings
 from orchestrator.wiring import open_runtime
 from serving.generation import Message

@@ -15,7 +15,7 @@ from orchestrator.events import CallFinished, CallStarted
 from orchestrator.failing import failure_of
 from orchestrator.foretold import call_features, note_use, stage_record
 from orchestrator.once import Begin, Known, StepSpec, entered
-from orchestrator.recorder import status_of
+from orchestrator.outcomes import status_of
 from orchestrator.values import ValueCodec
 from patterns.nodes import Kind
 from serving.analyzer.calibration import BOUND_LEVEL

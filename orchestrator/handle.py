@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from orchestrator.events import Event
-from orchestrator.recorder import status_of
+from orchestrator.outcomes import status_of
 from orchestrator.waiting import until_ended
 from store.records import Status
 
 if TYPE_CHECKING:
-    from orchestrator.runtime import RunResult
+    from orchestrator.results import RunResult
 
 R = TypeVar("R")
 

@@ -8,10 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from orchestrator.clock import Clock
-from orchestrator.errors import DeadlineExceeded, OutsideRun
+from orchestrator.outcomes import message_of, status_of, type_of
 from orchestrator.waiting import finished
-from serving.errors import EngineBusy, EngineClosed, PromptTooLong, RequestDropped
-from store.errors import StoreError
 from store.records import (
     CallOutcome,
     CallRecord,
@@ -19,29 +17,14 @@ from store.records import (
     RunOutcome,
     RunRecord,
     StageRecord,
-    Status,
     StepOutcome,
     StepRecord,
 )
 from store.session import Store
 from store.unit_of_work import Transaction
 
-MESSAGE_LIMIT = 500
-"""Longest recorded error message, in characters."""
-
 SMALL_BYTES = 512
 """A result of more is a payload."""
-
-# What these say is made of names, ids and numbers. Any other error may quote what users wrote.
-_QUOTES_NOTHING = (
-    DeadlineExceeded,
-    OutsideRun,
-    PromptTooLong,
-    RequestDropped,
-    EngineBusy,
-    EngineClosed,
-    StoreError,
-)
 
 
 class RunRecorder:
@@ -101,7 +84,7 @@ class RunRecorder:
                 status=status_of(error),
                 finished_at=ended_at,
                 elapsed_s=elapsed_s,
-                error_type=_type_of(error),
+                error_type=type_of(error),
                 error_message=self._message_of(error),
                 result_payload=name,
             )
@@ -229,7 +212,7 @@ class RunRecorder:
             cached_tokens=cached_tokens,
             ttft_s=ttft_s,
             finish_reason=finish_reason,
-            error_type=_type_of(error),
+            error_type=type_of(error),
             error_message=self._message_of(error),
         )
 
@@ -280,7 +263,7 @@ class RunRecorder:
         return StepOutcome(
             status=status_of(error),
             finished_s=self._since_start_s(),
-            error_type=_type_of(error),
+            error_type=type_of(error),
             error_message=self._message_of(error),
         )
 
@@ -298,34 +281,10 @@ class RunRecorder:
         return await tx.payloads.put(text.encode(errors="replace"), media_type="text/plain")
 
     def _message_of(self, error: BaseException | None) -> str | None:
-        """What an error says, unless that may be a user's text, which is not to be kept."""
-        if error is None or not (self._record_text or isinstance(error, _QUOTES_NOTHING)):
-            return None
-        return text_of(error)[:MESSAGE_LIMIT]
+        return message_of(error, may_quote=self._record_text)
 
     def _since_start_s(self) -> float:
         return self._clock.now_s() - self._started_s
-
-
-def status_of(error: BaseException | None) -> Status:
-    """How something ended, by the error that ended it."""
-    if error is None:
-        return Status.COMPLETED
-    if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
-        return Status.CANCELLED
-    return Status.FAILED
-
-
-def text_of(value: object, show: Callable[[object], str] = str) -> str:
-    """A value as text; a class that cannot show its values must not end a run."""
-    try:
-        return show(value)
-    except Exception as error:
-        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
-
-
-def _type_of(error: BaseException | None) -> str | None:
-    return None if error is None else type(error).__name__
 
 
 async def _start(tx: Transaction, step: StepRecord, again: bool) -> None:

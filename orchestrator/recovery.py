@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,12 +117,12 @@ class Interrupted:
             who = f"process {self.record.process_id} on {self.record.host}"
             raise RunNotResumable(self.record.id, f"{who} is at work on it")
 
+    def age_s(self, now: datetime) -> float:
+        """Seconds since it began."""
+        return max((now - self.record.started_at).total_seconds(), 0.0)
+
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
-        """Give a live run the past of this one: its clock, steps, calls and their causes."""
-        elapsed_s = (live.clock.wall() - self.record.started_at).total_seconds()
-        live.started_s = live.clock.now_s() - max(elapsed_s, 0.0)
-        if self.record.deadline_s is not None:
-            live.deadline_at_s = live.started_s + self.record.deadline_s
+        """Give a live run the past of this one: its steps, calls and their causes."""
         live.past = Past(live.id, self._kept_steps(), self.calls, allow_changed=allow_changed)
         live.causality = CausalLog()
         parents: dict[int, set[int]] = {call.node: set() for call in self.calls}

@@ -8,26 +8,23 @@ import math
 import os
 import secrets
 import socket
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.causality import own_task
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.context import CallTrace, LiveRun, Position, at, none_if_infinite
+from orchestrator.context import LiveRun
 from orchestrator.deadlines import StageDeadlines
-from orchestrator.errors import ResultNotSerialisable
-from orchestrator.events import Event, Listener, RunFinished, RunStarted
-from orchestrator.expiry import by_deadline
+from orchestrator.events import Event, Listener
+from orchestrator.execution import to_its_end
 from orchestrator.handle import RunHandle
-from orchestrator.identity import Scope
 from orchestrator.knowledge import Knowledge, Learner
-from orchestrator.learning import pattern_record
 from orchestrator.leases import Leases
-from orchestrator.recorder import RunRecorder, status_of
+from orchestrator.recorder import RunRecorder
 from orchestrator.recovery import Arguments, Interrupted, entry_of, interrupted
-from orchestrator.values import result_codec
+from orchestrator.results import RunResult
 from serving.generation import Engine
 from store.errors import RunNotFound
 from store.records import RunRecord, Status
@@ -40,34 +37,6 @@ logger = logging.getLogger("orchestrate")
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, slots=True)
-class StageReport:
-    """One stage of a run. Times in seconds from the run's start; None: no deadline, not ended."""
-
-    stage: int
-    calls: tuple[str, ...]
-    started_s: float
-    ended_s: float | None
-    sub_deadline_s: float | None
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult(Generic[R]):
-    """What a run came to."""
-
-    value: R
-    run_id: str
-    deadline_s: float | None
-    elapsed_s: float
-    stages: tuple[StageReport, ...]
-
-    @property
-    def in_time(self) -> bool:
-        """Whether the run ended by its deadline."""
-        return self.deadline_s is None or self.elapsed_s <= self.deadline_s
 
 
 class Runtime:
@@ -125,11 +94,9 @@ class Runtime:
         live = self._live(flow, await self._learner.knowledge_of(flow.name))
         record = self._record(live, flow)
 
-        async def begin() -> None:
-            await live.recorder.run_started(record, arguments=arguments.dump_if_possible(flow.body))
-
-        # A task of its own, so that nothing of the run's context is left in the caller's.
-        return await asyncio.create_task(self._execute(live, flow, arguments, begin))
+        given = arguments.dump_if_possible(flow.body)
+        begin = partial(live.recorder.run_started, record, arguments=given)
+        return await self._executed(live, flow, arguments, begin)
 
     def start(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Begin a run and go on; its handle tells what comes of it. As `run` in all else."""
@@ -185,67 +152,41 @@ class Runtime:
         known.require_orphaned()
         await self._prepare()
         flow = replace(flow, run_id=known.record.id, deadline_s=known.record.deadline_s)
-        live = self._live(flow, await self._learner.knowledge_of(flow.name))
+        knowledge = await self._learner.knowledge_of(flow.name)
+        live = self._live(flow, knowledge, age_s=known.age_s(self._clock.wall()))
         known.restore(live, allow_changed=allow_changed)
-
-        async def begin() -> None:
-            await live.recorder.run_resumed(known.record, self._record(live, flow))
-
-        return await asyncio.create_task(self._execute(live, flow, arguments, begin))
+        begin = partial(live.recorder.run_resumed, known.record, self._record(live, flow))
+        return await self._executed(live, flow, arguments, begin)
 
     async def _prepare(self) -> None:
         await self.engine.start()
         self._say_if_meaningless()
 
-    async def _execute(
+    async def _executed(
         self,
         live: LiveRun,
         flow: Flow[..., R],
         arguments: Arguments,
         begin: Callable[[], Awaitable[None]],
     ) -> RunResult[R]:
-        own_task()
-        await begin()
-        async with self._leases.held(live.id):
-            return await self._to_its_end(live, flow, arguments)
+        """Record that a run begins, do it, and learn from it."""
 
-    async def _to_its_end(
-        self, live: LiveRun, flow: Flow[..., R], arguments: Arguments
-    ) -> RunResult[R]:
-        error: BaseException | None = None
-        result: bytes | None = None
-        try:
-            self._emit(RunStarted(live.id, live.flow, flow.deadline_s))
-            with at(Position(live, Scope(), live.deadline_at_s)) as position:
-                value = await _done(position, flow, arguments)
-                live.past.ended(position.scope)
-            result = _as_recorded(flow, value)
-        except BaseException as caught:
-            error = caught
-            raise
-        finally:
-            elapsed_s = live.since_start_s()
-            ended_at = self._clock.wall()
-            await live.recorder.run_ended(
-                ended_at=ended_at,
-                elapsed_s=elapsed_s,
-                error=error,
-                result=result,
-                pattern=pattern_record(live, ended_at) if error is None else None,
-            )
-            self._emit(RunFinished(live.id, str(status_of(error)), elapsed_s))
-            await self._learner.run_ended(live.flow, used=live.used, at=ended_at)
-        return RunResult(
-            value=value,
-            run_id=live.id,
-            deadline_s=flow.deadline_s,
-            elapsed_s=elapsed_s,
-            stages=stage_reports(live),
-        )
+        async def execute() -> RunResult[R]:
+            own_task()
+            await begin()
+            async with self._leases.held(live.id):
+                try:
+                    return await to_its_end(live, flow, arguments)
+                finally:
+                    await self._learner.run_ended(live.flow, used=live.used, at=self._clock.wall())
 
-    def _live(self, flow: Flow[P, R], knowledge: Knowledge) -> LiveRun:
+        # A task of its own, so that nothing of the run's context is left in the caller's.
+        return await asyncio.create_task(execute())
+
+    def _live(self, flow: Flow[P, R], knowledge: Knowledge, *, age_s: float = 0.0) -> LiveRun:
+        """A run that began `age_s` ago."""
         run_id = flow.run_id or secrets.token_hex(6)
-        started_s = self._clock.now_s()
+        started_s = self._clock.now_s() - age_s
         deadline_at_s = math.inf if flow.deadline_s is None else started_s + flow.deadline_s
         return LiveRun(
             id=run_id,
@@ -305,43 +246,3 @@ class Runtime:
         except Exception:
             self._on_event = None
             logger.exception("on_event failed, and is not called any more")
-
-
-def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:
-    """The stages of a run, first to last, each with the calls made in it."""
-    by_stage: dict[int, list[CallTrace]] = defaultdict(list)
-    for call in live.calls:
-        by_stage[call.stage].append(call)
-    reports = []
-    for stage, calls in sorted(by_stage.items()):
-        ends = [call.ended_s for call in calls if call.ended_s is not None]
-        sub_deadline_s = none_if_infinite(live.since_start_s(calls[0].deadline.at_s))
-        reports.append(
-            StageReport(
-                stage=stage,
-                calls=tuple(call.identity for call in calls),
-                started_s=live.since_start_s(calls[0].began_s),
-                ended_s=live.since_start_s(max(ends)) if ends else None,
-                sub_deadline_s=sub_deadline_s,
-                source="" if sub_deadline_s is None else calls[0].deadline.source,
-            )
-        )
-    return tuple(reports)
-
-
-def _as_recorded(flow: Flow[..., Any], value: Any) -> bytes | None:
-    """A run's result. One that cannot be recorded is the caller's all the same."""
-    try:
-        return result_codec(flow.body, f"flow {flow.name}").dump(value)
-    except ResultNotSerialisable as error:
-        logger.warning("%s: its result is returned, and not recorded", error)
-        return None
-
-
-async def _done(position: Position, flow: Flow[..., R], arguments: Arguments) -> R:
-    async def work() -> R:
-        return await flow.body(*arguments.args, **arguments.kwargs)
-
-    if flow.deadline_s is None:
-        return await work()
-    return await by_deadline(position, flow.name, flow.deadline_s, flow.expiry, work)

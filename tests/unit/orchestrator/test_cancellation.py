@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Runtime, flow, gather, llm, step, tool
-from orchestrator.recorder import status_of
+from orchestrator.outcomes import status_of
 from orchestrator.testing import ScriptedEngine
 from serving.errors import EngineClosed
 from store.records import Status

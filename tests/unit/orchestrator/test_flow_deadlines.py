@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator import Runtime, flow, gather, has_deadline, llm, remaining, step, within
 from orchestrator.errors import DeadlineExceeded, InvalidDuration
-from orchestrator.runtime import RunResult
+from orchestrator.results import RunResult
 from orchestrator.testing import ScriptedEngine, VirtualClock
 from store.records import Status
 from store.session import open_store

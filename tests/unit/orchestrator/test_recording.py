@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Runtime, flow, gather, llm, step, tool
-from orchestrator.recorder import MESSAGE_LIMIT, text_of
+from orchestrator.outcomes import MESSAGE_LIMIT, text_of
 from orchestrator.testing import ScriptedEngine
 from patterns import LlmNode, PatternGraph, ToolNode
 from serving.errors import RequestDropped, StructuredOutputInvalid
