@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import sqlite3
 import statistics
@@ -29,6 +30,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.conversation import TURNS, turns
+
+Flow = Callable[[Path, int], Awaitable[float]]
+"""Does a flow of so many steps, recorded in a file; returns the seconds that it took."""
 
 FRAMEWORKS = ("ours", "langgraph", "langgraph_sync", "langgraph_none", "dbos")
 WITH_CONVERSATION = ("ours", "langgraph")
@@ -83,15 +87,8 @@ def compared(steps: int, branches: int, repeats: int) -> dict[str, float]:
 
 def measured(framework: str, what: str, count: int) -> dict[str, float]:
     """One framework, one flow, in a folder of its own."""
-    if framework == "ours":
-        from benchmarks.overhead_ours import branches, chain, conversation
-    elif framework.startswith("langgraph"):
-        from benchmarks.overhead_langgraph import flows_with
-
-        chain, branches, conversation = flows_with(framework.partition("_")[2])
-    else:
-        from benchmarks.overhead_dbos import branches, chain, conversation
-    flow = {"chain": chain, "branches": branches, "conversation": conversation}[what]
+    name, _, variant = framework.partition("_")
+    flow: Flow = importlib.import_module(f"benchmarks.overhead_{name}").flows(variant)[what]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "store.db"
         seconds = asyncio.run(flow(file, count))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from dbos import DBOS
 
-from benchmarks.overhead import timed
+from benchmarks.overhead import Flow, timed
 
 
 @DBOS.step()
@@ -28,26 +29,21 @@ async def branches_of(count: int) -> None:
     await asyncio.gather(*(empty() for _ in range(count)))
 
 
-async def chain(file: Path, count: int) -> float:
-    """Seconds of a chain."""
-    return await _seconds(file, chain_of, count)
+def flows(variant: str) -> dict[str, Flow]:
+    """A chain and branches. A conversation is not compared: DBOS records what steps return, as the
+    flow's author has them return it."""
+    assert not variant
+    return {"chain": _measured(chain_of), "branches": _measured(branches_of)}
 
 
-async def branches(file: Path, count: int) -> float:
-    """Seconds of branches."""
-    return await _seconds(file, branches_of, count)
+def _measured(body: Callable[[int], Awaitable[None]]) -> Flow:
+    async def measured(file: Path, count: int) -> float:
+        DBOS(config={"name": "overhead", "system_database_url": f"sqlite:///{file}"})
+        DBOS.launch()
+        try:
+            await chain_of(3)
+            return await timed(lambda: body(count))
+        finally:
+            DBOS.destroy()
 
-
-async def conversation(file: Path, count: int) -> float:
-    """Not compared: DBOS records what steps return, as the flow's author has them return it."""
-    raise NotImplementedError
-
-
-async def _seconds(file: Path, body: object, count: int) -> float:
-    DBOS(config={"name": "overhead", "system_database_url": f"sqlite:///{file}"})
-    DBOS.launch()
-    try:
-        await chain_of(3)
-        return await timed(lambda: body(count))  # type: ignore[operator]
-    finally:
-        DBOS.destroy()
+    return measured

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -13,9 +12,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
 from benchmarks.conversation import turns
-from benchmarks.overhead import timed
-
-Flow = Callable[[Path, int], Awaitable[float]]
+from benchmarks.overhead import Flow, timed
 
 
 class Counting(TypedDict):
@@ -36,7 +33,7 @@ class Talking(TypedDict):
     messages: Annotated[list[str], operator.add]
 
 
-def flows_with(durability: str) -> tuple[Flow, Flow, Flow]:
+def flows(durability: str) -> dict[str, Flow]:
     """A chain, branches, a conversation: "" by default, "sync", or "none": no checkpointer."""
 
     async def chain(file: Path, count: int) -> float:
@@ -64,7 +61,7 @@ def flows_with(durability: str) -> tuple[Flow, Flow, Flow]:
         )
         return await _seconds(graph, {"messages": []}, file, durability, limit=count + 5)
 
-    return chain, branches, conversation
+    return {"chain": chain, "branches": branches, "conversation": conversation}
 
 
 async def _seconds(graph: Any, start: Any, file: Path, durability: str, *, limit: int) -> float:
@@ -72,9 +69,7 @@ async def _seconds(graph: Any, start: Any, file: Path, durability: str, *, limit
     async with AsyncSqliteSaver.from_conn_string(str(file)) if saving else nullcontext() as saver:
         compiled = graph.compile(checkpointer=saver)
         options = {"durability": durability} if durability == "sync" else {}
-        warm = {"configurable": {"thread_id": "warm"}, "recursion_limit": limit}
         config = {"configurable": {"thread_id": "measured"}, "recursion_limit": limit}
         if saving:
             await saver.setup()
-        del warm
         return await timed(lambda: compiled.ainvoke(start, config, **options))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from benchmarks.conversation import turns
+from benchmarks.overhead import Flow as Measured
 from benchmarks.overhead import timed
-from orchestrator import Settings, flow, gather, open_runtime, step
+from orchestrator import Flow, Settings, flow, gather, open_runtime, step
 from orchestrator.testing import ScriptedEngine
 
 
@@ -43,24 +45,22 @@ async def conversation_of(count: int) -> int:
     return len(conversation)
 
 
-async def chain(file: Path, count: int) -> float:
-    """Seconds of a chain."""
-    return await _seconds(file, chain_of, count)
+def flows(variant: str) -> dict[str, Measured]:
+    """A chain, branches, a conversation."""
+    assert not variant
+    return {
+        "chain": _measured(chain_of),
+        "branches": _measured(branches_of),
+        "conversation": _measured(conversation_of),
+    }
 
 
-async def branches(file: Path, count: int) -> float:
-    """Seconds of branches."""
-    return await _seconds(file, branches_of, count)
+def _measured(body: Flow[[int], Any]) -> Measured:
+    async def measured(file: Path, count: int) -> float:
+        settings = Settings(store=f"sqlite:///{file}", fit_every=0)
+        engine = ScriptedEngine(lambda request: "")
+        async with open_runtime(settings, engine=engine):
+            await chain_of(3)  # what is made once is made
+            return await timed(lambda: body(count))
 
-
-async def conversation(file: Path, count: int) -> float:
-    """Seconds of a conversation."""
-    return await _seconds(file, conversation_of, count)
-
-
-async def _seconds(file: Path, body: object, count: int) -> float:
-    settings = Settings(store=f"sqlite:///{file}", fit_every=0)
-    engine = ScriptedEngine(lambda request: "")
-    async with open_runtime(settings, engine=engine):
-        await chain_of(3)  # what is made once is made
-        return await timed(lambda: body(count))  # type: ignore[operator]
+    return measured

@@ -20,13 +20,16 @@ from store.records import CallRecord, EdgeRecord, RunRecord, StageRecord, Status
 
 _ID_CELLS = 8  # of an id, where that many tell it from every other
 _ROOM_FOR_ERRORS, _ROOM_FOR_MODELS = 120, 76
+
+_CLIENT_ALONE = "deadline kept by the client alone"
+"""Of a run on a server whose scheduler does not say that it knows deadlines."""
 _GIVE_WAY = {"flow": 24, "model": 28, "error": 200}  # columns, each with its most cells
 _NAME_CELLS = 8
 _IN_WORDS = {
     LEARNED: "learned from past runs",
     FALLBACK: "even shares, as no past run is known to begin like this one",
 }
-_STYLES = {
+STATUS_STYLES = {
     Status.COMPLETED: "green",
     Status.FAILED: "red",
     Status.CANCELLED: "yellow",
@@ -85,7 +88,7 @@ def run_table(
         for (run, status), short in zip(runs, ids, strict=True)
     ]
     names = ["run", "flow", "status", "ago", "took", "deadline", "", "model", "error"]
-    if width < _ROOM_FOR_ERRORS or not any(_error(run) for run, _ in runs):
+    if width < _ROOM_FOR_ERRORS or not any(error_of(run) for run, _ in runs):
         names.remove("error")
     if width < _ROOM_FOR_MODELS:
         names.remove("model")
@@ -116,13 +119,13 @@ def _cells(run: RunRecord, status: str, short: str, *, now: datetime, none: str)
     return [
         Text(short, style="bold"),
         Text(run.flow),
-        Text(status, style=_STYLES.get(status, "")),
+        Text(status, style=STATUS_STYLES.get(status, "")),
         Text(ago(run.started_at, now)),
         Text(none if taken_s is None else shown(taken_s)),
         Text(none if run.deadline_s is None else shown(run.deadline_s)),
         Text(kept, style="red" if kept == "missed" else "green"),
         _model(run),
-        Text(_error(run), style="red"),
+        Text(error_of(run), style="red"),
     ]
 
 
@@ -131,8 +134,8 @@ def below_table(runs: Sequence[tuple[RunRecord, str]], *, width: int) -> list[Te
     ids = short_ids([run.id for run, _ in runs])
     lines = []
     for (run, _), short in zip(runs, ids, strict=True):
-        if _error(run) and width < _ROOM_FOR_ERRORS:
-            line = Text.assemble((short, "bold"), "  ", (_error(run), "red"))
+        if error_of(run) and width < _ROOM_FOR_ERRORS:
+            line = Text.assemble((short, "bold"), "  ", (error_of(run), "red"))
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
     if width >= _ROOM_FOR_MODELS and any(run.random_weights for run, _ in runs):
@@ -151,12 +154,12 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
         dot,
         run.flow,
         dot,
-        (history.status, _STYLES.get(history.status, "")),
+        (history.status, STATUS_STYLES.get(history.status, "")),
     )
     began = run.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     engine = " ".join(part for part in (run.engine, "engine") if run.engine)
     where = [part for part in (engine, run.model and f"model {run.model}") if part]
-    where += [f"policy {run.policy}"] if run.policy else []
+    where.append(f"policy {run.policy}" if run.policy else _CLIENT_ALONE)
     tokens_in = sum(call.prompt_tokens or 0 for call in calls)
     tokens_out = sum(call.output_tokens or 0 for call in calls)
     stages = len({call.stage for call in calls})
@@ -190,13 +193,13 @@ def failures(history: History) -> list[Text]:
     if history.status == ORPHANED:
         told = f"its process ({run.process_id}) is gone, and did not say how the run ended"
         lines.append(Text.assemble(("orphaned: ", "bold yellow"), told))
-    if _error(run):
-        lines.append(Text.assemble((f"{run.status}: ", "bold red"), _error(run)))
+    if error_of(run):
+        lines.append(Text.assemble((f"{run.status}: ", "bold red"), error_of(run)))
     for call in history.calls:
         if call.status is Status.FAILED:
             took = "" if call.finished_s is None else f" after {_took(call)}"
             name = f"call #{call.node} {call_name(run, call)}{took}: "
-            lines.append(Text.assemble((name, "red"), _error(call)))
+            lines.append(Text.assemble((name, "red"), error_of(call)))
     cancelled = sum(call.status is Status.CANCELLED for call in history.calls)
     if cancelled:
         lines.append(Text(f"{counted(cancelled, 'call')} cancelled before the end", style="dim"))
@@ -219,7 +222,9 @@ def document_of(history: History, *, now: datetime) -> dict[str, object]:
 
 def run_document(run: RunRecord, status: str, *, now: datetime) -> dict[str, object]:
     """A run as one JSON-safe object but for its times; status as shown."""
-    return asdict(run) | {"status": status, "elapsed_s": elapsed_s(run, status, now)}
+    kept_by = "engine" if run.policy else "client"
+    shown = {"status": status, "elapsed_s": elapsed_s(run, status, now), "deadline_kept_by": kept_by}
+    return asdict(run) | shown
 
 
 def sources_in_words(sources: Sequence[str]) -> str:
@@ -273,8 +278,8 @@ def _model(run: RunRecord) -> Text:
     return Text.assemble(("*", "bold yellow"), run.model)
 
 
-def _error(record: RunRecord | CallRecord) -> str:
-    """What ended a run or call; "" where its status says as much."""
+def error_of(record: RunRecord | StepRecord | CallRecord) -> str:
+    """What ended a run, step or call; "" where its status says as much."""
     if not record.error_type or record.status is Status.CANCELLED:
         return ""
     message = " ".join((record.error_message or "").split())

@@ -93,6 +93,24 @@ class BenchInterrupted(Interrupted):
         return f"interrupted by {name}: {num_done} results are kept, and the same command goes on"
 
 
+class RemovalInterrupted(Interrupted):
+    """A signal ended a removal of old runs.
+
+    Args:
+        is_removed: whether some of it was done already.
+    """
+
+    def __init__(self, signal_number: int, is_removed: bool) -> None:
+        super().__init__(signal_number, None)
+        self.args = (signal_number, is_removed)
+
+    def __str__(self) -> str:
+        name = signal.Signals(self.signal_number).name
+        if self.args[1]:
+            return f"interrupted by {name}: part is done, and the same command goes on"
+        return f"interrupted by {name}: nothing was removed"
+
+
 class FitUnderWay(CommandError):
     """Another process is fitting these applications; nothing was done about them here."""
 

@@ -93,7 +93,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
         "cli.errors": ["BadInput", "CannotWrite"],
     },
     ExitCode.DEADLINE: {
-        "orchestrator.errors": ["DeadlineExceeded"],
+        "orchestrator.errors": ["DeadlineExceeded", "DeadlineInfeasible"],
         "serving.errors": ["RequestDropped"],
     },
     ExitCode.ENGINE: {
@@ -129,7 +129,12 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
     },
     ExitCode.INTERRUPTED: {
         "builtins": ["KeyboardInterrupt"],
-        "cli.errors": ["Interrupted", "FitInterrupted", "BenchInterrupted"],
+        "cli.errors": [
+            "Interrupted",
+            "FitInterrupted",
+            "BenchInterrupted",
+            "RemovalInterrupted",
+        ],
     },
 }
 

@@ -9,14 +9,27 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from cli import answer, bench, doctor, patterns, resume, run, runs, serve
+from cli import answer, bench, doctor, gc, logs, patterns, resume, run, runs, serve, watch
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
 from cli.output import complain, survive_any_encoding
 
 _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
 
-_ORDER = ("run", "resume", "answer", "ps", "show", "patterns", "bench", "doctor", "serve")
+_ORDER = (
+    "run",
+    "resume",
+    "answer",
+    "ps",
+    "show",
+    "logs",
+    "watch",
+    "patterns",
+    "bench",
+    "gc",
+    "doctor",
+    "serve",
+)
 
 
 class _InOrder(TyperGroup):
@@ -48,8 +61,11 @@ app.command(epilog=resume.EPILOG)(resume.resume)
 app.command(epilog=answer.EPILOG)(answer.answer)
 app.command(epilog="Example: orchestrate ps --status failed --limit 5")(runs.ps)
 app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
+app.command(epilog=logs.EPILOG)(logs.logs)
+app.command(epilog=watch.EPILOG)(watch.watch)
 app.add_typer(patterns.app, name="patterns")
 app.command(epilog=bench.EPILOG)(bench.bench)
+app.command(epilog=gc.EPILOG)(gc.gc)
 app.command(epilog="Example: orchestrate doctor --engine")(doctor.doctor)
 app.command(epilog="Example: orchestrate serve --model Qwen/Qwen3-0.6B --port 8000")(serve.serve)
 

@@ -15,7 +15,7 @@ def _policies() -> list[str]:
 
 
 _ENGINE = "The engine"
-_RECORDS = "Records and output"
+RECORDS = "Records and output"
 
 Model = Annotated[
     str | None,
@@ -51,7 +51,7 @@ Store = Annotated[
         "--store",
         metavar="URL",
         help="sqlite:///FILE or postgresql://... Default: a file in your data folder.",
-        rich_help_panel=_RECORDS,
+        rich_help_panel=RECORDS,
     ),
 ]
 RecordText = Annotated[
@@ -60,7 +60,7 @@ RecordText = Annotated[
         "--record-text/--no-record-text",
         help="Keep prompts and answers in the store.",
         show_default=False,
-        rich_help_panel=_RECORDS,
+        rich_help_panel=RECORDS,
     ),
 ]
 Out = Annotated[
@@ -69,12 +69,12 @@ Out = Annotated[
         "--out",
         metavar="DIR",
         help="Also save the report there, as report.md and report.json.",
-        rich_help_panel=_RECORDS,
+        rich_help_panel=RECORDS,
     ),
 ]
 Json = Annotated[
     bool,
-    typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=_RECORDS),
+    typer.Option("--json", help="Print one JSON object on stdout.", rich_help_panel=RECORDS),
 ]
 Verbose = Annotated[
     bool | None,
@@ -82,7 +82,7 @@ Verbose = Annotated[
         "--verbose",
         help="Show the engine's log and scheduler; tracebacks of errors.",
         show_default=False,
-        rich_help_panel=_RECORDS,
+        rich_help_panel=RECORDS,
     ),
 ]
 Deadline = Annotated[

@@ -63,9 +63,10 @@ def print_line(console: Console, line: Text) -> None:
     console.print(line, soft_wrap=not console.is_terminal)
 
 
-def print_json(document: Any) -> None:
+def print_json(document: Any, *, on_one_line: bool = False) -> None:
     """Print one JSON document on stdout; times as ISO 8601, bytes in hexadecimal."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, default=_json_value)
+    indent = None if on_one_line else 2
+    text = json.dumps(document, indent=indent, ensure_ascii=False, default=_json_value)
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

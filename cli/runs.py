@@ -94,26 +94,18 @@ def show(
 
 
 def _draw(history: History, *, with_calls: bool) -> None:
-    from cli.describe import elapsed_s, failures, header
-    from cli.timeline import timeline
+    from cli.picture import picture
 
     console = results()
-    ascii_only = is_plain_ascii(console)
-    now = _now()
-    picture = timeline(
-        history.run,
-        history.calls,
+    drawn = picture(
+        history,
+        now=_now(),
         width=width_of(console),
-        ascii_only=ascii_only,
+        ascii_only=is_plain_ascii(console),
         with_calls=with_calls,
-        now_s=elapsed_s(history.run, history.status, now),
     )
-    blocks = [header(history, now=now, ascii_only=ascii_only), picture, failures(history)]
-    for number, block in enumerate(block for block in blocks if block):
-        if number:
-            console.print()
-        for line in block:
-            print_line(console, line)
+    for line in drawn:
+        print_line(console, line)
 
 
 async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tuple[RunRecord, str]]:

@@ -8,6 +8,7 @@ from orchestrator.determinism import now, random, uuid
 from orchestrator.errors import (
     ArgumentsDiffer,
     DeadlineExceeded,
+    DeadlineInfeasible,
     FlowChanged,
     InvalidDuration,
     InvalidRunId,
@@ -23,19 +24,21 @@ from orchestrator.errors import (
     WouldBlock,
 )
 from orchestrator.expiry import best_so_far
-from orchestrator.flow import Flow, flow, step, tool
+from orchestrator.flow import Flow, flow
 from orchestrator.handle import RunHandle
 from orchestrator.once import Happened
 from orchestrator.primitives import gather, has_deadline, llm, map, remaining, within  # noqa: A004
 from orchestrator.results import RunResult, StageReport
 from orchestrator.runtime import Runtime
 from orchestrator.settings import Settings, read_settings
+from orchestrator.steps import step, tool
 from orchestrator.wiring import open_runtime
 from serving.generation import Message
 
 __all__ = [
     "ArgumentsDiffer",
     "DeadlineExceeded",
+    "DeadlineInfeasible",
     "Flow",
     "FlowChanged",
     "Happened",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
@@ -10,6 +11,7 @@ from orchestrator.context import current
 from orchestrator.events import InputRequired
 from orchestrator.once import Known, StepSpec, entered
 from orchestrator.values import ValueCodec
+from store.errors import AlreadyRecorded
 from store.records import Status, StepKind
 
 T = TypeVar("T")
@@ -55,5 +57,6 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
                 return codec.load(await run.recorder.result_of(step) or b"null")
             await asyncio.sleep(POLL_S)
     except asyncio.CancelledError as cancelled:
-        await run.recorder.step_ended(path, cancelled)
+        with suppress(AlreadyRecorded):  # the answer came since we looked: a resumed run has it
+            await run.recorder.step_ended(path, cancelled)
         raise

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
 from orchestrator.context import CallTrace, Position, none_if_infinite
 from orchestrator.deadlines import call_slo
 from orchestrator.events import CallFinished, CallStarted
 from orchestrator.failing import failure_of
-from orchestrator.foretold import call_features, note_use, stage_record
+from orchestrator.foretold import Foretold, foretell, note_use, stage_record
 from orchestrator.once import Begin, Known, StepSpec, entered
-from orchestrator.outcomes import status_of
+from orchestrator.outcomes import status_of, type_of
 from orchestrator.values import ValueCodec
 from patterns.nodes import Kind
-from serving.analyzer.calibration import BOUND_LEVEL
 from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
 from store.records import CallKind, CallRecord, StageRecord, StepKind
 
 R = TypeVar("R")
 
+OnText = Callable[[str], None]
+
 LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
 
 async def run_llm_call(
-    position: Position,
-    *,
-    prompt: str | tuple[Message, ...],
-    schema: Mapping[str, Any] | None,
-    max_tokens: int | None,
-    temperature: float,
-    seed: int | None,
-    on_text: Callable[[str], None] | None,
+    position: Position, asked: GenerationRequest, on_text: OnText | None = None
 ) -> Completion:
     """Submit one LLM call with its SLO, or return the answer that is recorded of it.
 
+    Args:
+        asked: what the caller knows of the request: its id and SLO are given here.
+        on_text: called with each piece of new text as it comes.
     Raises what `entered` raises, and the engine.
     """
     run = position.run
@@ -49,42 +45,29 @@ async def run_llm_call(
         if on_text is not None and recorded.text:
             on_text(recorded.text)
         return recorded
-    text = _text_of(prompt)
+    text = _text_of(asked.prompt)
     begun = _begin(position, "llm", f"{run.engine.info.model}:{position.scope.name or run.flow}")
-    request = GenerationRequest(
-        request_id=f"{run.id}-{begun.trace.node}",
-        prompt=prompt,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        schema=schema,
-    )
-    analyzer = run.knowledge.analyzer
-    features = call_features(run, begun.trace, request, text)
-    length = None if features is None else analyzer.estimate(features)
-    sketch = None if length is None else length.sketch
-    learned: dict[str, Any] = {
-        "features": None if features is None else features.encode(),
-        "length_bound": None if sketch is None else sketch.upper(BOUND_LEVEL),
-        "bound_source": None if length is None else length.source,
-    }
-    async with _recorded(came, begun, text, learned) as outcome:
-        slo = call_slo(
-            run_id=run.id,
-            stage=begun.trace.stage,
-            stage_calls=position.stage_calls,
-            stage_deadline=begun.trace.deadline,
-            deadline_at_s=position.deadline_at_s,
-            now_s=run.clock.now_s(),
-            length=sketch,
+    foretold = foretell(run, begun.trace, asked, text)
+    async with _recorded(came, begun, text, foretold) as outcome:
+        request = replace(
+            asked,
+            request_id=f"{run.id}-{begun.trace.node}",
+            slo=call_slo(
+                run_id=run.id,
+                stage=begun.trace.stage,
+                stage_calls=position.stage_calls,
+                stage_deadline=begun.trace.deadline,
+                deadline_at_s=position.deadline_at_s,
+                now_s=run.clock.now_s(),
+                length=foretold.sketch,
+            ),
         )
-        completion = await _generate(run.engine, replace(request, slo=slo), on_text)
+        completion = await _generate(run.engine, request, on_text)
         usage = completion.usage
         begun.trace.prompt_tokens = usage.prompt_tokens
         begun.trace.output_tokens = usage.output_tokens
         run.answers.add(usage.output_tokens)
-        if features is not None and length is not None:
-            analyzer.observe(features, length, usage.output_tokens)
+        foretold.observe(usage.output_tokens)
         outcome.update(
             prompt_tokens=usage.prompt_tokens,
             output_tokens=usage.output_tokens,
@@ -92,7 +75,7 @@ async def run_llm_call(
             ttft_s=completion.ttft_s,
             finish_reason=completion.finish_reason,
             output_text=completion.text,
-            result=LLM_STEP.codec.dump(replace(completion, text=_encodable(completion.text))),
+            result=LLM_STEP.codec.dump(completion),
         )
         return completion
 
@@ -142,7 +125,7 @@ def _begin(position: Position, kind: Kind, identity: str) -> _Begun:
 
 
 async def _generate(
-    engine: Engine, request: GenerationRequest, on_text: Callable[[str], None] | None
+    engine: Engine, request: GenerationRequest, on_text: OnText | None
 ) -> Completion:
     if on_text is None:
         return await engine.generate(request)
@@ -162,13 +145,9 @@ async def _recorded(
     came: Begin,
     begun: _Begun,
     prompt_text: str = "",
-    learned: Mapping[str, Any] = MappingProxyType({}),
+    foretold: Foretold | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Record a call's start, and its end with whatever the block put into the outcome.
-
-    Args:
-        learned: columns of the call's record that say what was foretold of it.
-    """
+    """Record a call's start, and its end with whatever the block put into the outcome."""
     run, trace = came.position.run, begun.trace
     sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
     record = CallRecord(
@@ -181,7 +160,7 @@ async def _recorded(
         started_s=run.since_start_s(trace.began_s),
         sub_deadline_s=sub_deadline_s,
         deadline_source=None if sub_deadline_s is None else trace.deadline.source,
-        **learned,
+        **({} if foretold is None else foretold.columns()),
     )
     await run.recorder.call_started(
         record,
@@ -192,6 +171,7 @@ async def _recorded(
         resumed=bool(run.past),
         prompt_text=prompt_text,
     )
+    info = run.engine.info if trace.kind == "llm" else None
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
     try:
@@ -204,6 +184,11 @@ async def _recorded(
                 trace.stage,
                 record.started_s,
                 sub_deadline_s,
+                sub_deadline_source=record.deadline_source,
+                path=record.step_path,
+                engine=None if info is None else info.name,
+                model=None if info is None else info.model,
+                predicted_output_tokens=record.length_bound,
             )
         )
         if came.position.remaining_s() <= 0:
@@ -227,6 +212,9 @@ async def _recorded(
                 str(status_of(error)),
                 run.since_start_s(ended_s),
                 trace.output_tokens,
+                prompt_tokens=trace.prompt_tokens,
+                finish_reason=outcome.get("finish_reason"),
+                error_type=type_of(error),
             )
         )
 
@@ -235,11 +223,6 @@ async def _let_the_deadline_pass() -> None:
     """A deadline that passed while nothing waited ends the task at the loop's next turns."""
     for _ in range(2):
         await asyncio.sleep(0)
-
-
-def _encodable(text: str) -> str:
-    """The text without lone surrogates, which no encoding takes."""
-    return text.encode(errors="replace").decode()
 
 
 def _text_of(prompt: str | tuple[Message, ...]) -> str:

@@ -21,7 +21,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from pydantic import BaseModel
 
-from orchestrator.chat_calls import Answered, ChatCall, Place, answered
+from orchestrator.chat_calls import Answered, Place, answered
 from orchestrator.chat_messages import GrowingReply, message_of, turns_of
 from orchestrator.chat_structured import parsed_as
 from orchestrator.chat_tools import ToolProtocol
@@ -30,6 +30,7 @@ from orchestrator.loops import borrowed, done_on, home, wait_on
 from orchestrator.schemas import Shape, closed_schema, json_schema_of
 from orchestrator.waiting import until_ended
 from serving.errors import InvalidRequest
+from serving.generation import GenerationRequest
 
 _WHAT = "ChatOrchestrate"
 
@@ -209,9 +210,10 @@ class ChatOrchestrate(BaseChatModel):
 
     def _call_of(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
-    ) -> tuple[ChatCall, ToolProtocol | None]:
+    ) -> tuple[GenerationRequest, ToolProtocol | None]:
         tools = ToolProtocol.of(kwargs.get("tools") or (), kwargs.get("tool_choice"))
-        call = ChatCall(
+        call = GenerationRequest(
+            request_id="",
             prompt=turns_of(messages, tools),
             schema=kwargs.get("json_schema") if tools is None else tools.schema(),
             max_tokens=kwargs.get("max_tokens", self.max_tokens),

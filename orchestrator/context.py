@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -80,6 +80,7 @@ class LiveRun:
         past: what was recorded of it before it was resumed.
         answers: what the LLM calls that ended came to.
         loop: the event loop that it runs on; None: of one that was made without.
+        was_cancelled: whether whoever waits for it was cancelled meanwhile.
     """
 
     id: str
@@ -99,6 +100,7 @@ class LiveRun:
     best: list[Any] = field(default_factory=list)
     answers: Answers = field(default_factory=Answers)
     loop: asyncio.AbstractEventLoop | None = None
+    was_cancelled: Callable[[], bool] = lambda: False
 
     def since_start_s(self, at_s: float | None = None) -> float:
         """Seconds from the run's start to a moment on its clock; to now by default."""

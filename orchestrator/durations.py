@@ -7,14 +7,14 @@ import re
 
 from orchestrator.errors import InvalidDuration
 
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h)?\s*", re.ASCII)
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|m|h|d)?\s*", re.ASCII)
 
 _NO_TIME = "leaves no time: a duration must be above 0 and finite"
 
 
 def seconds_of(duration: str | float) -> float:
-    """The seconds of "60s", "2m", "1.5h", "500ms", or of a plain number of seconds.
+    """The seconds of "60s", "2m", "1.5h", "30d", "500ms", or of a plain number of seconds.
 
     Raises:
         InvalidDuration: not a duration, not above 0, or not finite.

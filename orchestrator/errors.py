@@ -29,6 +29,20 @@ class DeadlineExceeded(OrchestrateError, TimeoutError):
         return f"{what} did not end within its {allowed_s:.3g} s"
 
 
+class DeadlineInfeasible(OrchestrateError):
+    """No past run of the flow was as quick as this one would have to be."""
+
+    def __init__(self, flow: str, deadline_s: float, bound_s: float, runs: int) -> None:
+        super().__init__(flow, deadline_s, bound_s, runs)
+
+    def __str__(self) -> str:
+        flow, deadline_s, bound_s, runs = self.args
+        return (
+            f"a deadline of {deadline_s:.3g} s cannot be met: the shortest of {runs} past runs of"
+            f" {flow} took {bound_s:.3g} s; allow more, or let the flow do less"
+        )
+
+
 class InvalidRunId(OrchestrateError, ValueError):
     """A run id that could not be typed, listed or used in a path."""
 

@@ -1,9 +1,9 @@
-"""What a run tells while it goes on: for progress displays, never for control."""
+"""What a run tells while it goes on: for displays and telemetry, never for control."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,18 @@ class StepStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class StepFinished:
+    """A step ended; error_type is the class of what it raised."""
+
+    run_id: str
+    path: str
+    status: str
+    at_s: float
+    _: KW_ONLY
+    error_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class InputRequired:
     """A run waits for a human's answer."""
 
@@ -37,7 +49,14 @@ class InputRequired:
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """An LLM or tool call began; sub_deadline_s counts from the run's start."""
+    """An LLM or tool call began; sub_deadline_s counts from the run's start.
+
+    Attributes:
+        sub_deadline_source: what it rests on, as recorded; None without one.
+        path: of the call itself, as a step.
+        engine, model: what answers; None for tools.
+        predicted_output_tokens: the bound on the answer's length; None where there is none.
+    """
 
     run_id: str
     node: int
@@ -46,11 +65,22 @@ class CallStarted:
     stage: int
     at_s: float
     sub_deadline_s: float | None
+    _: KW_ONLY
+    sub_deadline_source: str | None = None
+    path: str = ""
+    engine: str | None = None
+    model: str | None = None
+    predicted_output_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CallFinished:
-    """A call ended, well or not; tokens are 0 for tools."""
+    """A call ended, well or not; tokens are 0 for tools.
+
+    Attributes:
+        finish_reason: of an answer; None where there is none.
+        error_type: the class of what the call raised.
+    """
 
     run_id: str
     node: int
@@ -58,16 +88,30 @@ class CallFinished:
     status: str
     at_s: float
     output_tokens: int
+    _: KW_ONLY
+    prompt_tokens: int = 0
+    finish_reason: str | None = None
+    error_type: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """A run ended; status as recorded."""
+    """A run ended; status as recorded, error_type the class of what it raised."""
 
     run_id: str
     status: str
     elapsed_s: float
+    _: KW_ONLY
+    error_type: str | None = None
 
 
-Event = RunStarted | StepStarted | InputRequired | CallStarted | CallFinished | RunFinished
+Event = (
+    RunStarted
+    | StepStarted
+    | StepFinished
+    | InputRequired
+    | CallStarted
+    | CallFinished
+    | RunFinished
+)
 Listener = Callable[[Event], None]

@@ -11,7 +11,7 @@ from orchestrator.events import RunFinished, RunStarted
 from orchestrator.expiry import by_deadline
 from orchestrator.identity import Scope
 from orchestrator.learning import pattern_record
-from orchestrator.outcomes import status_of
+from orchestrator.outcomes import status_of, type_of
 from orchestrator.results import RunResult, stage_reports
 from orchestrator.values import result_codec
 
@@ -35,7 +35,6 @@ async def to_its_end(live: LiveRun, flow: Flow[..., R], arguments: Arguments) ->
         live.emit(RunStarted(live.id, live.flow, flow.deadline_s))
         with at(Position(live, Scope(), live.deadline_at_s)) as position:
             value = await _done(position, flow, arguments)
-            live.past.ended(position.scope)
         result = _as_recorded(flow, value)
     except BaseException as caught:
         error = caught
@@ -50,7 +49,7 @@ async def to_its_end(live: LiveRun, flow: Flow[..., R], arguments: Arguments) ->
             result=result,
             pattern=pattern_record(live, ended_at) if error is None else None,
         )
-        live.emit(RunFinished(live.id, str(status_of(error)), elapsed_s))
+        live.emit(RunFinished(live.id, str(status_of(error)), elapsed_s, error_type=type_of(error)))
     return RunResult(
         value=value,
         run_id=live.id,
@@ -71,7 +70,9 @@ def _as_recorded(flow: Flow[..., Any], value: Any) -> bytes | None:
 
 async def _done(position: Position, flow: Flow[..., R], arguments: Arguments) -> R:
     async def work() -> R:
-        return await flow.body(*arguments.args, **arguments.kwargs)
+        value = await flow.body(*arguments.args, **arguments.kwargs)
+        position.run.past.ended(position.scope)  # not where a deadline cut it off
+        return value
 
     if flow.deadline_s is None:
         return await work()

@@ -83,7 +83,9 @@ async def by_deadline(
         return best
     if expiry.wrap_up is not None:
         wrap_up, so_far = expiry.wrap_up, run.best[-1] if run.best else None
-        expired, value = await _until(position, lambda: wrap_up(so_far))
+        # Steps of its own places: a resumed run may be cut off earlier than it was before.
+        apart = moved(position, scope=position.scope.apart("wrap-up"))
+        expired, value = await _until(apart, lambda: wrap_up(so_far))
         if not expired:
             wrapped: R = value
             return wrapped
@@ -96,9 +98,11 @@ async def _until(position: Position, work: Callable[[], Awaitable[Any]]) -> tupl
         with at(position):
             async with asyncio.timeout(position.remaining_s()) as limit:
                 return False, await work()
-    except (TimeoutError, asyncio.CancelledError):
+    except (TimeoutError, asyncio.CancelledError) as error:
         # An expired limit ends in CancelledError where the flow left asyncio's count of
-        # cancellations wrong, as Python 3.11's own TaskGroup does when it fails.
-        if not limit.expired():
+        # cancellations wrong, as Python 3.11's own TaskGroup does when it fails; or where
+        # whoever waits for the run was cancelled as well, which no expiry may hide.
+        cancelled = isinstance(error, asyncio.CancelledError) and position.run.was_cancelled()
+        if cancelled or not limit.expired():
             raise
         return True, None

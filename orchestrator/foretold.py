@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from orchestrator.context import CallTrace, LiveRun, none_if_infinite
 from orchestrator.deadlines import StageDeadline
 from patterns.matching import BEST_K, Match
+from serving.analyzer.analyzer import LengthEstimate, RequestAnalyzer
+from serving.analyzer.calibration import BOUND_LEVEL
 from serving.analyzer.features import CallFeatures
+from serving.analyzer.sketch import LengthSketch
 from serving.analyzer.words import count_words, estimate_prompt_tokens
 from serving.generation import GenerationRequest
 from store.records import MatchRecord, StageRecord
@@ -44,13 +50,48 @@ def note_use(run: LiveRun, record: StageRecord) -> None:
         run.used[match.pattern_id] = max(match.weight, run.used.get(match.pattern_id, 0.0))
 
 
-def call_features(
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """What is known of an answer's length before it comes; None where nothing can be."""
+
+    analyzer: RequestAnalyzer
+    features: CallFeatures | None
+    length: LengthEstimate | None
+
+    @property
+    def sketch(self) -> LengthSketch | None:
+        """Its quantiles."""
+        return None if self.length is None else self.length.sketch
+
+    def columns(self) -> dict[str, Any]:
+        """What the call's record says of it."""
+        return {
+            "features": None if self.features is None else self.features.encode(),
+            "length_bound": None if self.sketch is None else self.sketch.upper(BOUND_LEVEL),
+            "bound_source": None if self.length is None else self.length.source,
+        }
+
+    def observe(self, output_tokens: int) -> None:
+        """Learn how long it was."""
+        if self.features is not None and self.length is not None:
+            self.analyzer.observe(self.features, self.length, output_tokens)
+
+
+def foretell(run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str) -> Foretold:
+    """What the run's analyzer says of the length of a call's answer.
+
+    Args:
+        text: of the prompt, of which only counts remain.
+    """
+    analyzer = run.knowledge.analyzer
+    features = _features(run, trace, request, text)
+    return Foretold(analyzer, features, None if features is None else analyzer.estimate(features))
+
+
+def _features(
     run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str
 ) -> CallFeatures | None:
-    """What the length of an answer can be foretold from; of the prompt only counts remain.
-
-    None for a request with impossible numbers, which the engine will refuse.
-    """
+    """None for a request with impossible numbers, which the engine will refuse."""
     try:
         return CallFeatures(
             identity=trace.identity,

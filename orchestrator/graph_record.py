@@ -16,12 +16,12 @@ from orchestrator.calls import run_llm_call, run_tool_call
 from orchestrator.causality import frontier
 from orchestrator.context import Position, at, moved
 from orchestrator.errors import RunEnded
-from orchestrator.events import StepStarted
 from orchestrator.foreign_model import ForeignModel, Told, model_name
 from orchestrator.graph_places import FanOuts, Place, Reserved, Span
 from orchestrator.graph_tasks import RecordTasks
 from orchestrator.once import StepSpec, done
 from orchestrator.values import ValueCodec
+from serving.generation import GenerationRequest
 from store.records import Effects, StepKind
 
 T = TypeVar("T")
@@ -174,17 +174,15 @@ class GraphRecorder:
         position = self._position_of(place)
         position = moved(position, run=replace(position.run, engine=foreign))
         max_tokens, temperature = parameters.get("max_tokens"), parameters.get("temperature")
+        asked = GenerationRequest(
+            request_id="",
+            prompt=prompt,
+            max_tokens=max_tokens if isinstance(max_tokens, int) else None,
+            temperature=temperature if isinstance(temperature, int | float) else 1.0,
+        )
 
         def call() -> Awaitable[Any]:
-            return run_llm_call(
-                position,
-                prompt=prompt,
-                schema=None,
-                max_tokens=max_tokens if isinstance(max_tokens, int) else None,
-                temperature=temperature if isinstance(temperature, int | float) else 1.0,
-                seed=None,
-                on_text=None,
-            )
+            return run_llm_call(position, asked)
 
         place.span = self._tasks.span(place.entry, call)
         self._tasks.write(place, place.span.task)
@@ -220,9 +218,7 @@ class GraphRecorder:
             outcome.cancel()
 
     async def _step(self, position: Position, name: str, outcome: asyncio.Future[Any]) -> None:
-        async def until_done(here: Position) -> None:
-            run = here.run
-            run.emit(StepStarted(run.id, here.scope.path, name, run.since_start_s()))
+        async def until_done(_: Position) -> None:
             await outcome
 
         await done(position, StepSpec(name, StepKind.STEP, _NOTHING), until_done)

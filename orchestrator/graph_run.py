@@ -141,13 +141,13 @@ class GraphRun:
         if position is not None:
             return await self._as_step(position, body, stream, value)
         flow = Flow(
-            body=_attached,
+            body=body,  # local, so that nobody looks for it again: LangGraph resumes its graphs
             name=self._name,
             deadline_s=self._limits.deadline_s,
             expiry=self._expiry(stream),
         )
         async with shared_runtime() as runtime:
-            await runtime.run(flow, body)
+            await runtime.run(flow)
         return value()
 
     async def _as_step(
@@ -256,13 +256,6 @@ class GraphRun:
 
         spec = StepSpec("wrap-up", StepKind.STEP, ValueCodec("wrap-up", type(None)))
         await done(current("attach()"), spec, work)
-
-
-async def _attached(body: Callable[[], Awaitable[None]]) -> None:
-    await body()
-
-
-_attached.__qualname__ = "<attached graph>"  # not to be found again: LangGraph resumes its graphs
 
 
 async def _called(wrap_up: WrapUp, state: Any) -> Any:

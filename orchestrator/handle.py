@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from orchestrator.events import Event
@@ -42,6 +42,10 @@ class RunHandle(Generic[R]):
         if self._task.cancelled():
             return Status.CANCELLED
         return status_of(self._task.exception())
+
+    def when_ended(self, then: Callable[[], None]) -> None:
+        """Have something called once it has ended, in whatever way."""
+        self._task.add_done_callback(lambda _: then())
 
     async def cancel(self) -> None:
         """End it, with all that runs in it; returns once that is recorded. Twice does no harm."""

@@ -48,6 +48,10 @@ class Scope:
             Scope(self.path, self.name, f"{self._branch}[{again}{index}]") for index in range(count)
         ]
 
+    def apart(self, mark: str) -> Scope:
+        """The scope of code whose steps have places of their own, whatever else began from here."""
+        return Scope(self.path, self.name, f"{self._branch}[{mark}]")
+
 
 def parent_key(path: str) -> str:
     """The key of the scope that a step's path began from."""

@@ -44,15 +44,30 @@ def _is_alive(process_id: int, run_started_at: datetime) -> bool:
         return False
     except PermissionError:
         pass  # it is there, and somebody else's
+    if _has_ended(process_id):
+        return False
     began_s = _began_s(process_id)
     return began_s is None or began_s <= run_started_at.timestamp() + _CLOCK_SLACK_S
+
+
+def _has_ended(process_id: int) -> bool:
+    """Whether only its parent keeps it, which has not asked how it ended: a zombie."""
+    try:
+        return _facts(process_id)[0] in ("Z", "X")
+    except (OSError, IndexError):
+        return False
+
+
+def _facts(process_id: int) -> list[str]:
+    """What the system tells of a process, from its state on; raises OSError."""
+    # The second field is the program's name in parentheses, and may hold anything.
+    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
 
 
 def _began_s(process_id: int) -> float | None:
     """When a process began, in seconds since the epoch; None where the system does not tell."""
     try:
-        # The second field is the program's name in parentheses, and may hold anything.
-        fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+        fields = _facts(process_id)
         boot = next(
             line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime")
         )

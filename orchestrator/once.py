@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.context import Position, moved
 from orchestrator.errors import OutcomeUnknown
+from orchestrator.events import StepFinished, StepStarted
 from orchestrator.failing import failure_of, raised_again
+from orchestrator.outcomes import status_of, type_of
+from orchestrator.reuse import Reuse, found_elsewhere
 from orchestrator.values import ValueCodec
 from store.records import Effects, Status, StepKind, StepRecord
 
@@ -32,6 +35,7 @@ class StepSpec:
     Attributes:
         codec: of its result.
         reconcile: as Reconcile, its arguments given already.
+        reuse: whose results do as well; None: nobody's.
     """
 
     name: str
@@ -39,6 +43,7 @@ class StepSpec:
     codec: ValueCodec
     effects: Effects = Effects.PURE
     reconcile: Callable[[], Awaitable[Any]] | None = None
+    reuse: Reuse | None = None
 
 
 class Begin(NamedTuple):
@@ -111,10 +116,18 @@ async def done(position: Position, spec: StepSpec, work: Callable[[Position], Aw
         value: R = came.value
         return value
     run, step = position.run, came.step
+    if spec.reuse is not None:
+        step = replace(step, reuse_key=spec.reuse.key)
+        found: tuple[R] | None = None
+        if not came.again:
+            found = await found_elsewhere(run, step, spec.codec, spec.reuse)
+        if found is not None:
+            return found[0]
     await run.recorder.step_started(step, again=came.again)
     error: BaseException | None = None
     result: bytes | None = None
     try:
+        run.emit(StepStarted(run.id, step.path, spec.name, run.since_start_s()))
         value = await work(came.position)
         run.past.ended(came.position.scope)
         result = spec.codec.dump(value)
@@ -124,6 +137,15 @@ async def done(position: Position, spec: StepSpec, work: Callable[[Position], Aw
         raise
     finally:
         await run.recorder.step_ended(step.path, error, result=result)
+        run.emit(
+            StepFinished(
+                run.id,
+                step.path,
+                str(status_of(error)),
+                run.since_start_s(),
+                error_type=type_of(error),
+            )
+        )
     return value
 
 

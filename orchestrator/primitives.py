@@ -20,7 +20,7 @@ from orchestrator.once import noted
 from orchestrator.schemas import Shape, answer_in, json_schema_of
 from orchestrator.values import ValueCodec
 from orchestrator.waiting import first_failure
-from serving.generation import Message
+from serving.generation import GenerationRequest, Message
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -106,12 +106,15 @@ async def llm(
     """
     completion = await run_llm_call(
         current("llm()"),
-        prompt=_turns(prompt, system, raw),
-        schema=json_schema_of(schema),
-        max_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        on_text=on_text,
+        GenerationRequest(
+            request_id="",
+            prompt=_turns(prompt, system, raw),
+            schema=json_schema_of(schema),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+        ),
+        on_text,
     )
     return completion.text if schema is None else answer_in(schema, completion)
 
@@ -181,10 +184,17 @@ async def map(  # noqa: A001 - what it is everywhere else
     places = asyncio.Semaphore(concurrency)
 
     async def one(item: T1) -> T:
-        async with places:
-            return await work(item)
+        await places.acquire()
+        try:
+            result = await work(item)
+        except asyncio.CancelledError:
+            places.release()
+            raise
+        places.release()  # not where it failed: that ends the others, and no more are to begin
+        return result
 
-    return await gather(*[one(item) for item in items])
+    given = tuple(items)  # first: items that fail to come must leave no coroutine behind
+    return await gather(*[one(item) for item in given])
 
 
 @asynccontextmanager

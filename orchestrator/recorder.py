@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from orchestrator.clock import Clock
 from orchestrator.outcomes import message_of, status_of, type_of
@@ -17,11 +19,15 @@ from store.records import (
     RunOutcome,
     RunRecord,
     StageRecord,
+    Status,
     StepOutcome,
     StepRecord,
 )
 from store.session import Store
 from store.unit_of_work import Transaction
+
+if TYPE_CHECKING:
+    from orchestrator.reuse import Reuse
 
 SMALL_BYTES = 512
 """A result of more is a payload."""
@@ -121,6 +127,30 @@ class RunRecorder:
             return step.result
         async with self._store.reading() as tx:
             return await tx.payloads.get(step.result_payload)
+
+    async def reusable(self, reuse: Reuse) -> StepRecord | None:
+        """The newest result that a step may use, as another run recorded it."""
+        since = datetime.min.replace(tzinfo=UTC)
+        if math.isfinite(reuse.most_age_s):
+            since = self._clock.wall() - timedelta(seconds=reuse.most_age_s)
+        async with self._store.reading() as tx:
+            return await tx.journal.reusable(reuse.key, since)
+
+    async def step_reused(self, step: StepRecord, found: StepRecord) -> None:
+        """Record that a step has the result of another run's, and was not done.
+
+        Raises:
+            PayloadMissing: that result was removed since it was found.
+        """
+        ended = replace(
+            step,
+            status=Status.COMPLETED,
+            finished_s=self._since_start_s(),
+            result=found.result,
+            result_payload=found.result_payload,
+            reuse_key=None,  # a result grows old from where it was made
+        )
+        await self._write(lambda tx: _start(tx, ended, again=False))
 
     async def step_started(self, step: StepRecord, *, again: bool = False) -> None:
         """Record that a step begins; `again` where it began before and its end is not known."""

@@ -171,6 +171,7 @@ def entry_of(body: Callable[..., Any]) -> str | None:
 
     None for what has no name at its module's top.
     """
+    body = inspect.unwrap(body)
     name = getattr(body, "__qualname__", "")
     if not name or "<" in name:
         return None

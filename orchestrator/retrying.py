@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from orchestrator.context import Position, at, current, moved
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
-from orchestrator.primitives import remaining, within
 from store.errors import StoreError
 
 R = TypeVar("R")
@@ -36,22 +36,40 @@ class Tries:
             raise ValueError(f"retries is {self.retries}; it must be at least 0")
 
     async def of(self, work: Callable[[], Awaitable[R]]) -> R:
-        """The result of the first try that gives one; raises what the last one raised."""
+        """The result of the first try that gives one; raises what the last one raised.
+
+        Each try's steps have places of their own: a resumed run may need fewer tries than before.
+        """
+        position = current("a step's tries")
         for number in range(self.retries):
             try:
-                return await self._once(work)
+                return await self._once(_within_try(position, number), work)
             except Exception as error:
                 pause_s = min(FIRST_PAUSE_S * 2**number, MOST_PAUSE_S)
-                if not _may_pass(error) or pause_s >= remaining():
+                if not _may_pass(error) or pause_s >= position.remaining_s():
                     raise
             await asyncio.sleep(pause_s)
-        return await self._once(work)
+        return await self._once(_within_try(position, self.retries), work)
 
-    async def _once(self, work: Callable[[], Awaitable[R]]) -> R:
+    async def _once(self, position: Position, work: Callable[[], Awaitable[R]]) -> R:
         if self.timeout_s is None:
-            return await work()
-        async with within(self.timeout_s):
-            return await work()
+            with at(position):
+                return await work()
+        # Not `within`, whose end is recorded: a try that is resumed has its whole time again.
+        ends_at_s = position.run.clock.now_s() + self.timeout_s
+        with at(moved(position, deadline_at_s=min(position.deadline_at_s, ends_at_s))):
+            try:
+                async with asyncio.timeout(self.timeout_s) as limit:
+                    return await work()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+                raise DeadlineExceeded(position.scope.path, self.timeout_s) from None
+
+
+def _within_try(position: Position, number: int) -> Position:
+    """Within a try, 0 the first."""
+    return moved(position, scope=position.scope.apart(f"try{number + 1}")) if number else position
 
 
 def _may_pass(error: Exception) -> bool:

@@ -8,8 +8,9 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -19,14 +20,15 @@ from orchestrator.context import LiveRun
 from orchestrator.deadlines import StageDeadlines
 from orchestrator.events import Event, Listener
 from orchestrator.execution import to_its_end
+from orchestrator.feasibility import check_feasible
 from orchestrator.handle import RunHandle
 from orchestrator.knowledge import Knowledge, Learner
-from orchestrator.leases import Leases
+from orchestrator.leases import LEASE_S, Leases
 from orchestrator.recorder import RunRecorder
 from orchestrator.recovery import Arguments, Interrupted, entry_of, interrupted
 from orchestrator.results import RunResult
 from serving.generation import Engine
-from store.errors import RunNotFound
+from store.errors import RunExists, RunNotFound
 from store.records import RunRecord, Status
 from store.session import Store
 
@@ -47,8 +49,8 @@ class Runtime:
         durable: keep arguments and results in the store, so that an interrupted run can be
             resumed.
         record_text: keep prompts and answers as well, to be read again.
-        on_event: told of everything that happens, for display. If it raises, that is logged, it
-            is not called again, and the runs go on.
+        on_event: each told of everything that happens, for display. If one raises, that is
+            logged, it is not called again, and the runs go on.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Runtime:
         clock: Clock | None = None,
         durable: bool = True,
         record_text: bool = False,
-        on_event: Listener | None = None,
+        on_event: Sequence[Listener] = (),
     ) -> None:
         self.engine = engine
         self.store = store
@@ -70,7 +72,7 @@ class Runtime:
         self._handles: dict[str, RunHandle[Any]] = {}
         self._durable = durable
         self._record_text = record_text
-        self._on_event = on_event
+        self._on_event = list(on_event)
         self._said_meaningless = False
 
     async def run(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
@@ -81,6 +83,7 @@ class Runtime:
 
         Raises:
             DeadlineExceeded: the flow's deadline passed first; what was done is recorded.
+            DeadlineInfeasible: no past run was so quick, and the flow is to fail then.
             StoreError: the run could not be recorded.
             ArgumentsDiffer, RunNotResumable: a run of this id is recorded, and this is not it.
             And whatever the flow's body raises.
@@ -91,26 +94,34 @@ class Runtime:
             known.require_same(flow, arguments.dump(flow.body))
             return await self._go_on(flow, known, arguments)
         await self._prepare()
-        live = self._live(flow, await self._learner.knowledge_of(flow.name))
+        knowledge = await self._learner.knowledge_of(flow.name)
+        check_feasible(flow.name, flow.deadline_s, knowledge.library, flow.infeasible)
+        live = self._live(flow, knowledge)
         record = self._record(live, flow)
 
         given = arguments.dump_if_possible(flow.body)
         begin = partial(live.recorder.run_started, record, arguments=given)
-        return await self._executed(live, flow, arguments, begin)
+        try:
+            return await self._executed(live, flow, arguments, begin)
+        except RunExists as error:
+            if error.args != (flow.run_id,):
+                raise
+        # Somebody else began it since we looked: whether it is this one shows as ever.
+        return await self.run(flow, *args, **kwargs)
 
     def start(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Begin a run and go on; its handle tells what comes of it. As `run` in all else."""
         run_id = flow.run_id or secrets.token_hex(6)
-        work = self.run(replace(flow, run_id=run_id), *args, **kwargs)
-        handle = RunHandle(run_id, self._handled(run_id, work))
-        self._handles[run_id] = handle
+        handle = RunHandle(run_id, self.run(replace(flow, run_id=run_id), *args, **kwargs))
+        former = self._handles.get(run_id)
+        if former is None or former.status is not Status.RUNNING:  # else the events are its own
+            self._handles[run_id] = handle
+            handle.when_ended(lambda: self._forget(handle))
         return handle
 
-    async def _handled(self, run_id: str, work: Awaitable[RunResult[R]]) -> RunResult[R]:
-        try:
-            return await work
-        finally:
-            self._handles.pop(run_id, None)
+    def _forget(self, handle: RunHandle[Any]) -> None:
+        if self._handles.get(handle.id) is handle:
+            del self._handles[handle.id]
 
     async def resume(
         self, run_id: str, flow: Flow[..., R] | None = None, *, allow_changed: bool = False
@@ -180,6 +191,10 @@ class Runtime:
                 finally:
                     await self._learner.run_ended(live.flow, used=live.used, at=self._clock.wall())
 
+        waiting = asyncio.current_task()
+        assert waiting is not None
+        before = waiting.cancelling()
+        live.was_cancelled = lambda: waiting.cancelling() > before
         # A task of its own, so that nothing of the run's context is left in the caller's.
         return await asyncio.create_task(execute())
 
@@ -220,6 +235,7 @@ class Runtime:
             flow=live.flow,
             started_at=now,
             claimed_at=now,
+            leased_until=now + timedelta(seconds=LEASE_S),
             deadline_s=flow.deadline_s,
             entry=entry_of(flow.body) if self._durable else None,
             engine=info.name,
@@ -236,13 +252,12 @@ class Runtime:
             logger.warning("the demo model's weights are random: what it writes is meaningless")
 
     def _emit(self, event: Event) -> None:
-        """Tell the listener. One that fails is told no more: no display may end a run."""
+        """Tell the listeners. One that fails is told no more: no display may end a run."""
         if (handle := self._handles.get(event.run_id)) is not None:
             handle.tell(event)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            self._on_event = None
-            logger.exception("on_event failed, and is not called any more")
+        for listener in tuple(self._on_event):
+            try:
+                listener(event)
+            except Exception:
+                self._on_event.remove(listener)
+                logger.exception("on_event failed, and is not called any more: %r", listener)

@@ -32,6 +32,8 @@ class Settings(BaseSettings):
         record_text: keep prompts and answers in the store as well, to be read again.
         fit_every: after so many runs of a flow what was learned of it is fitted anew, in a process
             of its own; 0: only by `orchestrate patterns fit`.
+        telemetry: tell of runs, steps and calls in OpenTelemetry spans, exported as the standard
+            OTEL_* variables say.
     """
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
@@ -51,6 +53,7 @@ class Settings(BaseSettings):
     durable: bool = True
     record_text: bool = False
     fit_every: int = Field(default=25, ge=0)
+    telemetry: bool = False
     verbose: bool = False
 
 

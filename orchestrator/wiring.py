@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from orchestrator.background import BackgroundFit
+from orchestrator.clock import Clock
+from orchestrator.errors import InvalidSettings
 from orchestrator.events import Listener
 from orchestrator.knowledge import Learner
 from orchestrator.models import models_folder
 from orchestrator.runtime import Runtime
-from orchestrator.settings import EMBEDDED, Settings, read_settings
+from orchestrator.settings import EMBEDDED, ENV_PREFIX, Settings, read_settings
 from serving.engine.config import DEMO_MODEL, EngineConfig
 from serving.generation import Engine
 from serving.policies.table import DEFAULT_POLICY, PolicySpec
@@ -45,16 +47,21 @@ async def open_runtime(
     *,
     engine: Engine | None = None,
     on_event: Listener | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
     """Open a store and an engine; flows awaited in the block run there.
 
     Args:
         settings: read from the environment by default.
         engine: used instead of the one that the settings name; closed at the end all the same.
+        clock: for tests; the system's by default.
     Raises:
         StoreError, ServingError: what could not be opened, and how to mend it.
+        InvalidSettings: telemetry is asked for, and the OTEL_* variables cannot be used.
     """
-    async with unannounced_runtime(settings, engine=engine, on_event=on_event) as runtime:
+    async with unannounced_runtime(
+        settings, engine=engine, on_event=on_event, clock=clock
+    ) as runtime:
         token, loop_token = _opened.set(runtime), _loop.set(asyncio.get_running_loop())
         try:
             yield runtime
@@ -74,12 +81,16 @@ async def unannounced_runtime(
     *,
     engine: Engine | None = None,
     on_event: Listener | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
     """The same, without making it the one in which flows run that are awaited in the block."""
     settings = settings or read_settings()
     used = engine or engine_of(settings)
     async with AsyncExitStack() as resources:
+        listeners = [] if on_event is None else [on_event]
         try:
+            if settings.telemetry:
+                listeners.append(await resources.enter_async_context(_telemetry()))
             store = await open_store(settings.store)
         except BaseException:
             await used.close()
@@ -98,7 +109,8 @@ async def unannounced_runtime(
             learner=learner,
             durable=settings.durable,
             record_text=settings.record_text,
-            on_event=on_event,
+            on_event=listeners,
+            clock=clock,
         )
 
 
@@ -143,6 +155,17 @@ def engine_config(settings: Settings) -> EngineConfig:
         seed=settings.seed,
         verbose=settings.verbose,
     )
+
+
+def _telemetry() -> AbstractAsyncContextManager[Listener]:
+    try:
+        from orchestrator.telemetry import open_telemetry
+    except ModuleNotFoundError as missing:
+        raise InvalidSettings(
+            f"{ENV_PREFIX}TELEMETRY: {missing.name} is not installed;"
+            " pip install 'orchestrate-llm[telemetry]'"
+        ) from missing
+    return open_telemetry()
 
 
 def engine_of(settings: Settings) -> Engine:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from sqlalchemy import delete, select, update
 
 from store.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
-from store.models import Step
+from store.models import Run, Step
 from store.records import Status, StepOutcome, StepRecord
 from store.statements import columns_of, insert_referring, record_of
 
@@ -85,6 +86,17 @@ class Journal:
         if row is None:
             raise NotStarted(run_id, f"step {path}")
         return record_of(StepRecord, row)
+
+    async def reusable(self, key: bytes, since: datetime) -> StepRecord | None:
+        """The result that was recorded last under a key, of a run that began since then."""
+        result = await self._connection.execute(
+            _COLUMNS.join(Run, Run.id == Step.run_id)
+            .where(Step.reuse_key == key, Step.status == Status.COMPLETED, Run.started_at >= since)
+            .order_by(Run.started_at.desc())
+            .limit(1)
+        )
+        row = result.mappings().one_or_none()
+        return None if row is None else record_of(StepRecord, row)
 
     async def of_run(self, run_id: str) -> Sequence[StepRecord]:
         """The steps of a run by their start; none if there is no such run."""

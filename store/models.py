@@ -169,6 +169,16 @@ class Step(Base):
     attempts: Mapped[int]
     result: Mapped[bytes | None] = mapped_column(LargeBinary)
     result_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
+    reuse_key: Mapped[bytes | None] = mapped_column(LargeBinary)
+
+    __table_args__ = (
+        Index(
+            "ix_steps_reuse_key",
+            reuse_key,
+            sqlite_where=reuse_key.is_not(None),
+            postgresql_where=reuse_key.is_not(None),
+        ),
+    )
 
 
 class Call(Base):

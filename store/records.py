@@ -117,6 +117,7 @@ class StepRecord:
     error_message: str | None = None
     result: bytes | None = None
     result_payload: str | None = None
+    reuse_key: bytes | None = None  # under which other runs may find its result
 
 
 @dataclass(frozen=True, slots=True)

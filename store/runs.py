@@ -87,6 +87,7 @@ class Runs:
                 error_type=None,
                 error_message=None,
                 claimed_at=record.claimed_at,
+                leased_until=record.leased_until,
                 process_id=record.process_id,
                 host=record.host,
                 engine=record.engine,

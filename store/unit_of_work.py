@@ -12,6 +12,7 @@ from store.fits import Fits
 from store.journal import Journal
 from store.patterns import Patterns
 from store.payloads import Payloads
+from store.retention import Retention
 from store.runs import Runs
 from store.stages import Stages
 
@@ -19,7 +20,7 @@ from store.stages import Stages
 class Transaction:
     """The repositories of one transaction; of no use after it ended."""
 
-    __slots__ = ("calls", "fits", "journal", "patterns", "payloads", "runs", "stages")
+    __slots__ = ("calls", "fits", "journal", "patterns", "payloads", "retention", "runs", "stages")
 
     def __init__(self, connection: StoreConnection) -> None:
         self.runs = Runs(connection)
@@ -29,6 +30,7 @@ class Transaction:
         self.patterns = Patterns(connection)
         self.fits = Fits(connection)
         self.stages = Stages(connection)
+        self.retention = Retention(connection)
 
 
 @asynccontextmanager

@@ -202,6 +202,17 @@ def test_show_as_json_holds_everything(one_run: str, capsys: pytest.CaptureFixtu
     assert document["edges"] == []
 
 
+@pytest.mark.parametrize(("policy", "by"), [("calm", "engine"), ("", "client")])
+def test_show_says_who_keeps_the_deadline(
+    store_url: str, policy: str, by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_store(store_url, [a_run(engine="remote", policy=policy)])
+    assert exit_code("show", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["run"]["deadline_kept_by"] == by
+    assert exit_code("show") == 0
+    assert ("deadline kept by the client alone" in capsys.readouterr().out) == (by == "client")
+
+
 def test_show_tells_failures_in_words(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     failed = {
         "status": Status.FAILED,

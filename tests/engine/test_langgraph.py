@@ -22,24 +22,12 @@ from orchestrator.chat_model import ChatOrchestrate
 from orchestrator.langgraph import attach
 from serving.engine.embedded import EmbeddedEngine, scheduler_of
 from store.records import CallKind, CallRecord, RunRecord, Status
+from tests.engine.borrowed import Borrowed
 
 pytestmark = pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
 
 THREAD: RunnableConfig = {"configurable": {"thread_id": "a"}}
 FOREVER = 100_000
-
-
-class Borrowed:
-    """The session's engine for a runtime, which would close it."""
-
-    def __init__(self, engine: EmbeddedEngine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def close(self) -> None:
-        """Left to the session."""
 
 
 @pytest.fixture
@@ -243,7 +231,7 @@ async def test_at_the_deadline_its_requests_leave_the_engine_and_wrap_up_answers
     assert at_wrap_up == [(0, 0)]
     assert after == (0, 0)
     assert run.status is Status.COMPLETED
-    assert [call.status for call in calls if call.step_path.startswith("wrap-up/")] == [
+    assert [call.status for call in calls if call.step_path.startswith("wrap-up[")] == [
         Status.COMPLETED
     ]
     assert len(calls) > 3

@@ -28,7 +28,7 @@ def test_an_example_runs_and_says_that_the_demo_model_means_nothing(
     assert "meaningless" in done.stderr
 
 
-def test_the_first_flow_of_the_readme_is_the_tested_example() -> None:
+@pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_the_readme_shows_the_example_as_it_is(example: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    example = (ROOT / "examples/first_flow.py").read_text(encoding="utf-8")
-    assert f"```python\n{example}```" in readme
+    assert f"```python\n{example.read_text(encoding='utf-8')}```" in readme

@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, settings
 
 from orchestrator import Runtime, Settings, llm, open_runtime, step
+from orchestrator.clock import Clock
 from orchestrator.events import Listener
 from orchestrator.testing import ScriptedEngine
 from patterns import PatternGraph, decode
@@ -60,6 +61,7 @@ async def scripted_runtime(
     durable: bool = True,
     record_text: bool = False,
     on_event: Listener | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
     """A runtime with a store in the folder; its engine answers "all is well" by default."""
     file = folder / "store.db"
@@ -69,7 +71,7 @@ async def scripted_runtime(
         store=store_url(folder), durable=durable, record_text=record_text, fit_every=0
     )
     used = engine or ScriptedEngine(answer_ok)
-    async with open_runtime(settings, engine=used, on_event=on_event) as runtime:
+    async with open_runtime(settings, engine=used, on_event=on_event, clock=clock) as runtime:
         yield runtime
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from orchestrator.durations import seconds_of, shown
 from orchestrator.errors import InvalidDuration
 
-UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 
 @given(
@@ -34,7 +34,16 @@ def test_a_positive_finite_number_is_that_many_seconds(seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("written", "seconds"),
-    [("60s", 60), ("2m", 120), ("1.5h", 5400), ("500ms", 0.5), ("7", 7), (".5s", 0.5), ("3.", 3)],
+    [
+        ("60s", 60),
+        ("2m", 120),
+        ("1.5h", 5400),
+        ("30d", 2_592_000),
+        ("500ms", 0.5),
+        ("7", 7),
+        (".5s", 0.5),
+        ("3.", 3),
+    ],
 )
 def test_a_duration_reads_as_people_write_it(written: str, seconds: float) -> None:
     assert seconds_of(written) == seconds

@@ -11,6 +11,7 @@ import orchestrator
 from orchestrator.errors import (
     ArgumentsDiffer,
     DeadlineExceeded,
+    DeadlineInfeasible,
     FlowChanged,
     InvalidDuration,
     InvalidRunId,
@@ -29,6 +30,7 @@ from orchestrator.errors import (
 ERRORS = [
     ArgumentsDiffer("3f2a"),
     DeadlineExceeded("plan", 0.25),
+    DeadlineInfeasible("plan", 2.0, 8.5, 12),
     FlowChanged("3f2a", "step plan", "step read"),
     InvalidDuration("5 parsecs", "is no duration"),
     InvalidRunId("../x"),

@@ -288,12 +288,29 @@ async def test_a_flow_that_catches_an_error_is_completed(runtime: Runtime) -> No
     }
 
 
-async def test_a_flow_that_is_no_coroutine_ends_in_an_error_that_is_recorded(
-    runtime: Runtime,
-) -> None:
-    with pytest.raises(TypeError):
-        await runtime.run(flow(lambda: 5))  # type: ignore[arg-type, return-value]
-    assert (await the_run(runtime.store)).run.error_type == "TypeError"
+async def test_plain_functions_run_in_threads_and_know_their_run(runtime: Runtime) -> None:
+    @step
+    def plain_step(factor: int) -> tuple[int, bool]:
+        return factor * threading.get_ident(), remaining() < 50
+
+    @flow(deadline="40s")
+    async def around() -> tuple[int, bool]:
+        return await plain_step(1)
+
+    @flow
+    def plain_flow() -> int:
+        return threading.get_ident()
+
+    ident, knows = (await runtime.run(around)).value
+    assert ident != threading.get_ident()
+    assert knows
+    assert (await runtime.run(plain_flow)).value != threading.get_ident()
+    async with runtime.store.reading() as tx:
+        assert {run.status for run in await tx.runs.newest()} == {Status.COMPLETED}
+
+
+async def test_a_function_that_returns_a_coroutine_is_waited_for(runtime: Runtime) -> None:
+    assert (await runtime.run(flow(lambda: ask("how?")))).value == "all is well"
 
 
 async def test_methods_can_be_steps_and_tools(runtime: Runtime) -> None:

@@ -345,7 +345,7 @@ async def test_wrap_up_makes_a_result_of_the_last_known_state(tmp_path: Path, ki
     assert engine.num_running == 0
     assert found.run.status is Status.COMPLETED
     assert found.still_running() == []
-    wrapped = [call for call in found.calls if call.step_path.startswith("wrap-up/")]
+    wrapped = [call for call in found.calls if call.step_path.startswith("wrap-up[")]
     assert [call.status for call in wrapped] == [Status.COMPLETED]
     if kind == "runnable":
         assert result["report"] == "on on on"

@@ -34,7 +34,7 @@ from orchestrator import (
     uuid,
     within,
 )
-from orchestrator.testing import ScriptedEngine
+from orchestrator.testing import ScriptedEngine, VirtualClock
 from serving.errors import RequestDropped
 from store.errors import RunNotFound
 from store.records import Status
@@ -416,6 +416,36 @@ async def test_the_deadline_counts_from_the_first_start(runtime: Runtime) -> Non
     await asyncio.sleep(0.2)
     with pytest.raises(DeadlineExceeded):
         await runtime.resume(ID, slow)
+
+
+async def test_all_times_of_a_resumed_run_count_from_its_first_start(tmp_path: Path) -> None:
+    clock, breaking = VirtualClock(), Breaking()
+
+    @step
+    async def early() -> None:
+        clock.advance(2.0)
+
+    @step
+    async def late() -> str:
+        clock.advance(3.0)
+        return await llm("how late is it?")
+
+    @flow(deadline=100.0, stages=1)
+    async def long() -> str:
+        await early()
+        breaking()
+        return await late()
+
+    async with scripted_runtime(tmp_path, clock=clock) as runtime:
+        await interrupted(runtime, long)
+        clock.advance(40.0)
+        result = await runtime.resume(ID, long)
+        seen = await recorded(runtime.store, ID)
+    times = {path: (step.started_s, step.finished_s) for path, step in seen.steps.items()}
+    assert times == {"early": (0.0, 2.0), "late": (42.0, 45.0)}
+    [call] = seen.calls
+    assert (call.started_s, call.finished_s, call.sub_deadline_s) == (45.0, 45.0, 100.0)
+    assert (result.elapsed_s, seen.run.elapsed_s) == (45.0, 45.0)
 
 
 async def test_a_result_that_would_not_come_back_is_refused_by_name(runtime: Runtime) -> None:

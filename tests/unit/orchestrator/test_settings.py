@@ -30,6 +30,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "durable": ("false", False),
     "record_text": ("true", True),
     "fit_every": ("5", 5),
+    "telemetry": ("true", True),
     "verbose": ("1", True),
 }
 
@@ -43,6 +44,7 @@ BAD = {
     "durable": ["perhaps"],
     "record_text": ["perhaps", ""],
     "fit_every": ["-1", "often"],
+    "telemetry": ["perhaps", ""],
     "verbose": ["2"],
 }
 

@@ -1,0 +1,82 @@
+"""Results of steps that other runs may use: found by the step's code, arguments and model."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+from orchestrator.errors import ResultUnreadable
+from orchestrator.recovery import Arguments
+from orchestrator.values import ValueCodec
+from store.errors import PayloadMissing
+from store.records import StepRecord
+
+if TYPE_CHECKING:
+    from orchestrator.context import LiveRun
+
+logger = logging.getLogger("orchestrate")
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Whose results a step may use instead of its own.
+
+    Attributes:
+        key: as `reuse_key` makes it.
+        most_age_s: only those of runs that began at most so many seconds ago; infinity: any.
+    """
+
+    key: bytes
+    most_age_s: float
+
+
+async def found_elsewhere(
+    run: LiveRun, step: StepRecord, codec: ValueCodec, reuse: Reuse
+) -> tuple[Any] | None:
+    """The result that another run recorded, which is now this step's too; None without one."""
+    found = await run.recorder.reusable(reuse)
+    if found is None:
+        return None
+    try:
+        value = codec.load(await run.recorder.result_of(found) or b"null")
+        await run.recorder.step_reused(step, found)
+    except (ResultUnreadable, PayloadMissing) as error:  # of other code, or removed just now
+        logger.warning("%s is done again: %s", step.path, error)
+        return None
+    return (value,)
+
+
+def reuse_key(
+    body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, model: str
+) -> bytes:
+    """Under which the result of a call is found again, 32 bytes: another code, another argument
+    or another model makes it another one. Code that the body calls is not looked at.
+
+    Raises:
+        ResultNotSerialisable: an argument cannot be recorded, and so not be compared.
+    """
+    digest = blake3()
+    for part in (
+        f"{body.__module__}:{body.__qualname__}".encode(),
+        _source_of(body),
+        model.encode(),
+        Arguments(args, kwargs).dump(body),
+    ):
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+@functools.cache
+def _source_of(body: Callable[..., Any]) -> bytes:
+    """The text of a function; of one that was typed in, its compiled code."""
+    try:
+        return inspect.getsource(body).encode()
+    except (OSError, TypeError):
+        code = getattr(body, "__code__", None)
+        return b"" if code is None else code.co_code + repr(code.co_consts).encode()

@@ -1,0 +1,151 @@
+"""Steps whose results other runs may use: the same code, arguments and model, for so long."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator import ResultNotSerialisable, flow, llm, step
+from orchestrator.testing import ScriptedEngine, VirtualClock
+from store.records import Status
+from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
+
+
+@dataclass(frozen=True)
+class Place:
+    name: str
+
+
+class Counted:
+    """A step that may be reused, and a flow that does it."""
+
+    def __init__(self, cache: bool | str) -> None:
+        self.done: Counter[str] = Counter()
+
+        @step(cache=cache)
+        async def look_up(place: Place, *, loud: bool = False) -> list[Place]:
+            self.done[place.name] += 1
+            if place.name == "nowhere":
+                raise Boom(place.name)
+            return [place, Place(await llm("where?"))]
+
+        @flow
+        async def find(name: str, loud: bool = False) -> list[Place]:
+            return await look_up(Place(name), loud=loud)
+
+        self.find = find
+
+
+async def test_another_run_has_the_result_without_doing_the_step(tmp_path: Path) -> None:
+    counted, engine = Counted(cache=True), ScriptedEngine(lambda request: "there")
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        first = await runtime.run(counted.find, "here")
+        second = await runtime.run(counted.find, "here")
+        found = await recorded(runtime.store, second.run_id)
+    assert first.value == second.value == [Place("here"), Place("there")]
+    assert counted.done == {"here": 1}
+    assert len(engine.requests) == 1
+    assert [step.status for step in found.journal.values()] == [Status.COMPLETED]
+    assert not found.calls
+
+
+async def test_a_large_result_is_found_as_well(tmp_path: Path) -> None:
+    counted = Counted(cache=True)
+    async with scripted_runtime(tmp_path, ScriptedEngine(lambda _: "far" * 20_000)) as runtime:
+        first = await runtime.run(counted.find, "here")
+        assert (await runtime.run(counted.find, "here")).value == first.value
+    assert counted.done == {"here": 1}
+
+
+async def test_other_arguments_are_another_result(tmp_path: Path) -> None:
+    counted = Counted(cache=True)
+    async with scripted_runtime(tmp_path) as runtime:
+        for name, loud in [("a", False), ("b", False), ("a", True), ("b", False)]:
+            await runtime.run(counted.find, name, loud)
+    assert counted.done == {"a": 2, "b": 1}
+
+
+async def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
+    counted = Counted(cache=True)
+    async with scripted_runtime(tmp_path) as runtime:
+        for _ in range(2):
+            with pytest.raises(Boom):
+                await runtime.run(counted.find, "nowhere")
+    assert counted.done == {"nowhere": 2}
+
+
+async def test_a_step_is_not_reused_unless_it_says_so(tmp_path: Path) -> None:
+    counted = Counted(cache=False)
+    async with scripted_runtime(tmp_path) as runtime:
+        for _ in range(2):
+            await runtime.run(counted.find, "here")
+    assert counted.done == {"here": 2}
+
+
+async def test_a_result_is_used_for_as_long_as_it_may_be(tmp_path: Path) -> None:
+    """From where it was made: a run that used it makes it no younger."""
+    counted, clock = Counted(cache="1h"), VirtualClock()
+    async with scripted_runtime(tmp_path, clock=clock) as runtime:
+        for _ in range(3):
+            await runtime.run(counted.find, "here")
+            clock.advance(1700.0)
+        assert counted.done == {"here": 1}
+        clock.advance(600.0)
+        await runtime.run(counted.find, "here")
+    assert counted.done == {"here": 2}
+
+
+async def test_other_code_is_another_result(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+
+        @step(cache=True, name="same")
+        async def former(number: int) -> int:
+            return number + 1
+
+        @step(cache=True, name="same")
+        async def latter(number: int) -> int:
+            return number + 2
+
+        @flow
+        async def of_former() -> int:
+            return await former(1)
+
+        @flow
+        async def of_latter() -> int:
+            return await latter(1)
+
+        assert (await runtime.run(of_former)).value == 2
+        assert (await runtime.run(of_latter)).value == 3
+
+
+async def test_a_result_that_cannot_be_read_any_more_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = Counted(cache=True)
+    async with scripted_runtime(tmp_path) as runtime:
+        await runtime.run(counted.find, "here")
+        with closing(sqlite3.connect(tmp_path / "store.db")) as other, other:
+            damage = "UPDATE steps SET result = '5' WHERE reuse_key IS NOT NULL"
+            assert other.execute(damage).rowcount == 1
+        assert (await runtime.run(counted.find, "here")).value[0] == Place("here")
+    assert counted.done == {"here": 2}
+    assert "is done again" in caplog.text
+
+
+async def test_arguments_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    @step(cache=True)
+    async def ask(what: object) -> int:
+        return 1
+
+    @flow
+    async def asking() -> int:
+        return await ask(object())
+
+    async with scripted_runtime(tmp_path) as runtime:
+        with pytest.raises(ResultNotSerialisable, match="argument what"):
+            await runtime.run(asking)

@@ -1,0 +1,478 @@
+"""What is removed, and above all what is not: whatever a run that stays still needs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import MetaData, func, select, text, update
+
+from store.errors import RunNotFound
+from store.models import Base, Edge, Payload, Run
+from store.records import CallOutcome, Encoding, RunOutcome, Status, StepOutcome
+from store.retention import PARTS, Removal
+from store.session import Store, open_store
+from store.unit_of_work import Transaction
+from store.usage import REFERENCES
+from tests.unit.store.store_places import DATABASES, connected, fresh_store_url
+from tests.unit.store.store_samples import (
+    NOON,
+    a_call,
+    a_fit,
+    a_pattern,
+    a_run,
+    a_stage,
+    a_step,
+)
+
+DAY = timedelta(days=1)
+NOW = NOON + 100 * DAY
+OLD, NEW = NOON, NOON + 90 * DAY
+BETWEEN = NOON + 50 * DAY
+
+NOTHING = Removal(0, 0, 0, 0, 0)
+
+NOISE = random.Random(0).randbytes(400_000)
+SMALL = b"a result"
+IN_PIECES = NOISE[:60_000]
+LISTED = NOISE  # in so many pieces that their list is a payload, in pieces as well
+TEXTS = [SMALL, b"another", NOISE[:3_000], IN_PIECES, IN_PIECES + b"more", LISTED, LISTED[:350_000]]
+
+
+async def remove(store: Store, *, dry_run: bool = False, before: datetime = BETWEEN) -> Removal:
+    async with store.transaction() as tx:
+        return await tx.retention.remove(ended_before=before, now=NOW, dry_run=dry_run)
+
+
+async def record(
+    tx: Transaction, run_id: str, used: Sequence[bytes | None], ended: datetime | None = OLD
+) -> list[str | None]:
+    """Record a run with every part that it can have, using these bytes in as many places.
+
+    Args:
+        used: for the run's input and result, the step's result, the call's prompt and output.
+        ended: None leaves it running.
+    """
+    names = [None if data is None else await tx.payloads.put(data) for data in used]
+    given, result, kept, prompt, output = names
+    await tx.runs.add(a_run(run_id, input_payload=given))
+    await tx.journal.start(a_step(run_id=run_id))
+    done = StepOutcome(Status.COMPLETED, 1.0, result_payload=kept)
+    await tx.journal.finish(run_id, "plan", done)
+    await tx.calls.start(a_call(0, run_id=run_id, prompt_payload=prompt))
+    await tx.calls.start(a_call(1, run_id=run_id), parents=[0])
+    answered = CallOutcome(Status.COMPLETED, 1.0, output_payload=output)
+    await tx.calls.finish(run_id, 1, answered)
+    await tx.stages.start(a_stage(run_id=run_id))
+    if ended is not None:
+        outcome = RunOutcome(Status.COMPLETED, ended, 1.0, result_payload=result)
+        await tx.runs.finish(run_id, outcome)
+    return names
+
+
+async def everything_of(store: Store, run_id: str) -> list[Any]:
+    """A run with all its parts, and the bytes of all its payloads."""
+    async with store.reading() as tx:
+        run = await tx.runs.get(run_id)
+        steps = await tx.journal.of_run(run_id)
+        calls = await tx.calls.of_run(run_id)
+        names = [run.input_payload, run.result_payload]
+        names += [step.result_payload for step in steps]
+        names += [name for call in calls for name in (call.prompt_payload, call.output_payload)]
+        found = [await tx.payloads.get(name) for name in names if name is not None]
+        edges = await tx.calls.edges_of_run(run_id)
+        stages = await tx.stages.of_run(run_id)
+    return [run, list(steps), list(calls), list(edges), list(stages), found]
+
+
+async def stored(store: Store) -> set[str]:
+    async with store._reader.begin() as connection:
+        return set((await connection.execute(select(Payload.hash))).scalars())
+
+
+async def rows_by_text(store: Store) -> dict[bytes, set[str]]:
+    """The rows that each of the texts takes alone."""
+    rows = {}
+    for data in TEXTS:
+        async with store.transaction() as tx:
+            await tx.payloads.put(data)
+        rows[data] = await stored(store)
+        await remove(store)
+    return rows
+
+
+def contents(url: str) -> dict[str, list[Any]]:
+    with connected(url) as connection:
+        tables = MetaData()
+        tables.reflect(connection)
+        return {
+            name: sorted(connection.execute(select(table)).all(), key=repr)
+            for name, table in tables.tables.items()
+        }
+
+
+five_of_the_texts = st.lists(
+    st.none() | st.sampled_from(TEXTS), min_size=len(REFERENCES), max_size=len(REFERENCES)
+)
+runs = st.lists(
+    st.tuples(five_of_the_texts, st.sampled_from([OLD, NEW, None])), min_size=1, max_size=4
+)
+
+
+async def check_law(
+    store: Store,
+    runs: Sequence[tuple[list[bytes | None], datetime | None]],
+    rows: dict[bytes, set[str]],
+) -> None:
+    async with store.transaction() as tx:
+        for number, (used, ended) in enumerate(runs):
+            await record(tx, f"run-{number}", used, ended)
+    stay = {f"run-{number}" for number, (_, ended) in enumerate(runs) if ended != OLD}
+    before = {run_id: await everything_of(store, run_id) for run_id in stay}
+    expected, all_rows = await remove(store, dry_run=True), await stored(store)
+    assert await remove(store) == expected
+    for run_id in stay:
+        assert await everything_of(store, run_id) == before[run_id]
+    async with store.reading() as tx:
+        assert {run.id for run in await tx.runs.newest()} == stay
+    left = await stored(store)
+    assert left == {name for run_id in stay for data in before[run_id][-1] for name in rows[data]}
+    assert expected.num_runs == expected.num_steps == len(runs) - len(stay)
+    assert expected.num_payloads == len(all_rows) - len(left)
+    assert await remove(store) == NOTHING
+
+
+@pytest.mark.parametrize("database", DATABASES)
+def test_what_stays_is_whole_and_what_nothing_uses_is_gone(database: str, tmp_path: Path) -> None:
+    with fresh_store_url(database, tmp_path) as url, asyncio.Runner() as runner:
+        store = runner.run(open_store(url))
+        rows = runner.run(rows_by_text(store))
+
+        @given(runs=runs)
+        @settings(max_examples=25, deadline=None)
+        def law(runs: list[tuple[list[bytes | None], datetime | None]]) -> None:
+            runner.run(make_all_old(store))
+            runner.run(check_law(store, runs, rows))
+
+        law()
+        runner.run(store.close())
+
+
+async def make_all_old(store: Store) -> None:
+    """Have every run end long ago, and remove it: nothing is left."""
+    async with store._writer.begin() as connection:
+        await connection.execute(update(Run).values(status=Status.FAILED, finished_at=OLD))
+    await remove(store)
+    assert await stored(store) == set()
+
+
+async def test_a_payload_stays_while_one_place_of_one_run_refers_to_it(store: Store) -> None:
+    for place in range(len(REFERENCES)):
+        used = [LISTED if other == place else None for other in range(len(REFERENCES))]
+        async with store.transaction() as tx:
+            await record(tx, f"old-{place}", [LISTED] * len(REFERENCES))
+            await record(tx, f"new-{place}", used, NEW)
+        assert (await remove(store)).num_payloads == 0
+        assert (await everything_of(store, f"new-{place}"))[-1] == [LISTED]
+        assert (await remove(store, before=NEW + DAY)).num_payloads > len(LISTED) / 8192
+        assert await stored(store) == set()
+
+
+async def test_a_dry_run_changes_no_byte_and_says_what_would_go(store_url: str) -> None:
+    async with await open_store(store_url) as store, store.transaction() as tx:
+        await record(tx, "old", [SMALL, None, IN_PIECES, LISTED, None])
+        await tx.patterns.add(a_pattern(run_id="old"))
+    before = contents(store_url)
+    async with await open_store(store_url) as store:
+        told = await remove(store, dry_run=True)
+    assert contents(store_url) == before
+    size = sum(len(row.data) for row in before["payloads"])
+    assert told == Removal(1, 1, 2, len(before["payloads"]), size)
+
+
+async def test_a_dry_run_does_not_touch_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "store.sqlite"
+    async with await open_store(f"sqlite:///{file}") as store, store.transaction() as tx:
+        await record(tx, "old", [SMALL, None, IN_PIECES, LISTED, None])
+    before = file.read_bytes()
+    async with await open_store(f"sqlite:///{file}") as store:
+        await remove(store, dry_run=True)
+    assert file.read_bytes() == before
+
+
+async def test_a_run_that_has_not_ended_stays_however_old_it_is(store: Store) -> None:
+    async with store.transaction() as tx:
+        await record(tx, "running", [IN_PIECES, None, SMALL, None, LISTED], None)
+    before = await everything_of(store, "running")
+    assert await remove(store, before=NOW + DAY) == NOTHING
+    assert await everything_of(store, "running") == before
+
+
+@pytest.mark.parametrize(("seconds_left", "stays"), [(60, True), (0, False), (-60, False)])
+async def test_an_ended_run_stays_while_somebody_has_leased_it(
+    store: Store, seconds_left: int, stays: bool
+) -> None:
+    until = NOW + timedelta(seconds=seconds_left)
+    async with store.transaction() as tx:
+        failed = replace(a_run(leased_until=until), status=Status.FAILED, finished_at=OLD)
+        await tx.runs.add(failed)
+    assert (await remove(store)).num_runs == (not stays)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status is not Status.RUNNING])
+async def test_a_run_goes_only_when_it_ended_before_the_moment(
+    store: Store, status: Status
+) -> None:
+    ends = {"before": BETWEEN - timedelta(microseconds=1), "at": BETWEEN, "after": NEW}
+    async with store.transaction() as tx:
+        for name, ended in ends.items():
+            await tx.runs.add(a_run(name, status=status, finished_at=ended))
+    assert (await remove(store)).num_runs == 1
+    async with store.reading() as tx:
+        assert {run.id for run in await tx.runs.newest()} == {"at", "after"}
+        with pytest.raises(RunNotFound):
+            await tx.runs.get("before")
+
+
+async def test_what_was_learned_outlives_its_run(store: Store) -> None:
+    async with store.transaction() as tx:
+        await record(tx, "old", [None] * len(REFERENCES))
+        await record(tx, "new", [None] * len(REFERENCES), NEW)
+        ids = [await tx.patterns.add(a_pattern(run_id=name)) for name in ("old", "new")]
+        await tx.fits.put(a_fit())
+    async with store.reading() as tx:
+        before, fits = await tx.patterns.get(ids), await tx.fits.all()
+    assert (await remove(store)).num_runs == 1
+    async with store.reading() as tx:
+        assert list(await tx.patterns.get(ids)) == [replace(before[0], run_id=None), before[1]]
+        assert await tx.fits.all() == fits
+
+
+async def damage(store: Store, name: str, **values: object) -> None:
+    async with store._writer.begin() as connection:
+        if "encoding" in values:
+            await connection.execute(
+                text("UPDATE payloads SET encoding = :encoding WHERE hash = :name"),
+                {"encoding": values["encoding"], "name": name},
+            )
+        else:
+            await connection.execute(update(Payload).where(Payload.hash == name).values(**values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"data": b""},
+        {"data": b"short"},
+        {"data": NOISE[:64]},
+        {"data": NOISE[:32]},
+        {"size": 1},
+        {"encoding": "unheard-of"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("data", [IN_PIECES, LISTED], ids=["list in the row", "list is a payload"])
+async def test_where_a_list_is_damaged_nothing_goes_that_may_stand_on_it(
+    store: Store, data: bytes, values: dict[str, object]
+) -> None:
+    async with store.transaction() as tx:
+        names = await record(tx, "new", [data, None, None, None, None], NEW)
+        await record(tx, "old", [NOISE[:50], None, None, None, None])
+    before = await stored(store)
+    assert names[0] is not None
+    await damage(store, names[0], **values)
+    told = await remove(store)
+    assert (told.num_runs, told.num_payloads, told.num_damaged) == (1, 0, 1)
+    assert told.num_spared >= 1
+    assert await stored(store) == before
+    assert (await remove(store, before=NOW)).num_damaged == 0
+    assert await stored(store) == set()
+
+
+async def list_of(store: Store, name: str) -> str:
+    """The payload that lists another one's pieces."""
+    async with store._reader.begin() as connection:
+        listed = await connection.scalar(select(Payload.data).where(Payload.hash == name))
+        return bytes(listed).hex()
+
+
+@pytest.mark.parametrize("values", [{"data": b"short"}, {"size": 1}, {"encoding": "unheard-of"}])
+async def test_a_damaged_list_is_damage_to_what_it_lists(
+    store: Store, values: dict[str, object]
+) -> None:
+    async with store.transaction() as tx:
+        names = await record(tx, "new", [LISTED, None, None, None, None], NEW)
+        await record(tx, "old", [SMALL, None, None, None, None])
+    assert names[0] is not None
+    await damage(store, await list_of(store, names[0]), **values)
+    before = await stored(store)
+    told = await remove(store)
+    assert (told.num_runs, told.num_payloads) == (1, 0)
+    assert told.num_damaged >= 1
+    assert await stored(store) == before
+
+
+async def test_a_lost_piece_or_list_is_damage_as_well(store: Store) -> None:
+    async with store.transaction() as tx:
+        names = await record(tx, "new", [LISTED, None, None, None, None], NEW)
+    assert names[0] is not None
+    lost = await list_of(store, names[0])
+    async with store._writer.begin() as connection:
+        await connection.execute(text("DELETE FROM payloads WHERE hash = :name"), {"name": lost})
+    before = await stored(store)
+    told = await remove(store)
+    assert (told.num_damaged, told.num_spared) == (1, len(before) - 1)
+    assert await stored(store) == before
+
+
+async def test_damage_to_what_nobody_uses_hinders_nothing(store: Store) -> None:
+    async with store.transaction() as tx:
+        names = await record(tx, "old", [LISTED, SMALL, None, None, None])
+    assert names[0] is not None
+    await damage(store, names[0], data=b"rubbish")
+    assert (await remove(store)).num_damaged == 0
+    assert await stored(store) == set()
+
+
+async def test_a_removal_that_is_rolled_back_has_removed_nothing(store_url: str) -> None:
+    async with await open_store(store_url) as store:
+        async with store.transaction() as tx:
+            await record(tx, "old", [SMALL, None, IN_PIECES, LISTED, None])
+        before = contents(store_url)
+
+        async def remove_and_fail() -> None:
+            async with store.transaction() as tx:
+                await tx.retention.remove(ended_before=BETWEEN, now=NOW)
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await remove_and_fail()
+        assert contents(store_url) == before
+        assert (await remove(store)).num_runs == 1
+
+
+async def test_what_takes_long_is_done_in_several_transactions(store: Store) -> None:
+    async with store.transaction() as tx:
+        await record(tx, "old", [LISTED, None, IN_PIECES, None, None])
+        await record(tx, "new", [LISTED[:350_000], None, None, None, None], NEW)
+    before = await everything_of(store, "new")
+    expected = await remove(store, dry_run=True)
+    total = NOTHING
+    for number in range(1_000):
+        async with store.transaction() as tx:
+            later = await tx.retention.remove(ended_before=BETWEEN, now=NOW, hold_s=0)
+        assert later.num_runs == (number == 0)
+        assert await everything_of(store, "new") == before
+        total = total.and_then(later)
+        if later.is_complete:
+            break
+    assert number > 1
+    assert total == expected
+
+
+async def test_the_tables_are_as_they_were_before(store_url: str) -> None:
+    """Its marks and indexes last as long as the transaction."""
+
+    def schema() -> list[Any]:
+        with connected(store_url) as connection:
+            if connection.dialect.name == "sqlite":
+                query = "SELECT name, sql FROM sqlite_master ORDER BY name"
+            else:
+                query = "SELECT indexname, indexdef FROM pg_indexes ORDER BY 1"
+            return list(connection.execute(text(query)).all())
+
+    async with await open_store(store_url) as store:
+        async with store.transaction() as tx:
+            await record(tx, "old", [SMALL, None, IN_PIECES, LISTED, None])
+        before = schema()
+        await remove(store)
+    assert schema() == before
+
+
+async def test_who_stores_and_refers_at_the_same_time_loses_nothing(store_url: str) -> None:
+    """Two processes are two stores: each new run uses what the removal of the former sets free."""
+    async with await open_store(store_url) as store, await open_store(store_url) as other:
+        done = asyncio.Event()
+
+        async def collect() -> None:
+            while not done.is_set():
+                await remove(store)
+                await asyncio.sleep(0.02)
+
+        async def work() -> None:
+            for number in range(20):
+                run_id = f"run-{number}"
+                async with other.transaction() as tx:
+                    await record(tx, run_id, [IN_PIECES, None, SMALL, None, None], NEW)
+                before = await everything_of(other, run_id)
+                await asyncio.sleep(0)
+                assert await everything_of(other, run_id) == before
+                async with other.transaction() as tx:
+                    connection = tx.retention._connection
+                    await connection.execute(update(Run).values(finished_at=OLD))
+            done.set()
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(collect())
+            tasks.create_task(work())
+
+
+async def test_who_has_begun_and_then_stores_neither_fails_nor_waits_for_good(
+    store_url: str,
+) -> None:
+    """It holds a table that the removal needs, and needs one that the removal holds."""
+    async with await open_store(store_url) as store, await open_store(store_url) as other:
+        async with store.transaction() as tx:
+            await record(tx, "old", [SMALL, None, IN_PIECES, None, None])
+        async with other.transaction() as tx:
+            await tx.runs.add(a_run("new"))
+            await tx.journal.start(a_step(run_id="new"))
+            removal = asyncio.create_task(remove(store))
+            await asyncio.sleep(0.2)
+            name = await tx.payloads.put(IN_PIECES)
+            done = StepOutcome(Status.COMPLETED, 1.0, result_payload=name)
+            await tx.journal.finish("new", "plan", done)
+        told = await removal
+        assert (told.num_runs, told.num_payloads) == (1, 1)
+        assert (await everything_of(other, "new"))[-1] == [IN_PIECES]
+
+
+async def test_removing_many_payloads_takes_time_in_proportion(store: Store) -> None:
+    """Without its indexes each one that goes would be looked for in every step."""
+    num_steps = 2_000
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run("old", status=Status.COMPLETED, finished_at=OLD))
+        await tx.runs.add(a_run("new", status=Status.COMPLETED, finished_at=NEW))
+        for run_id in ("old", "new"):
+            for number in range(num_steps):
+                name = await tx.payloads.put(f"{run_id} {number}".encode())
+                step = a_step(f"step[{number}]", run_id=run_id, result_payload=name)
+                await tx.journal.start(step)
+    told = await remove(store)
+    assert told.num_payloads == told.num_steps == num_steps
+    async with store._reader.begin() as connection:
+        assert await connection.scalar(select(func.count()).select_from(Payload)) == num_steps
+
+
+def test_no_table_and_no_reference_is_unknown_to_the_removal() -> None:
+    """Whoever adds a table decides here whether it goes with its run."""
+    others = {"runs", "payloads", "patterns", "fits"}
+    tables = Base.metadata.tables
+    assert set(tables) == others | {part.__tablename__ for part in PARTS}
+    referring = {
+        (table.name, key.parent.name)
+        for table in tables.values()
+        for key in table.foreign_keys
+        if key.column.table is Payload.__table__
+    }
+    assert referring == {(column.class_.__tablename__, column.key) for _, column in REFERENCES}
+    assert PARTS[0] is Edge  # before the calls to which it refers
+    assert set(Encoding) == {Encoding.IDENTITY, Encoding.ZLIB, Encoding.PIECES}
