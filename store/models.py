@@ -20,6 +20,7 @@ from sqlalchemy import (
     ForeignKey,
     ForeignKeyConstraint,
     Index,
+    Integer,
     LargeBinary,
     MetaData,
     Text,
@@ -110,7 +111,8 @@ class Payload(Base):
 
     __tablename__ = "payloads"
 
-    hash: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"), primary_key=True)
+    hash: Mapped[str] = mapped_column(unique=True)
     size: Mapped[int] = mapped_column(BigInteger)
     media_type: Mapped[str]
     encoding: Mapped[Encoding]

@@ -1,14 +1,17 @@
 """Payloads: bytes under the hash of their content, each kept once and checked when read.
 
 Large ones are kept in pieces, so that two that share most of their bytes share their rows too. The
-pieces are payloads themselves, and so is the list of them where that is large.
+pieces are payloads themselves. Whoever is kept in pieces names them by their numbers: those of
+pieces that were stored together follow one another, and take about a byte where a hash takes 32.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 import zlib
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 from blake3 import blake3
@@ -27,17 +30,14 @@ T = TypeVar("T")
 WHOLE_BYTES = MOST_BYTES
 """More than this is kept in pieces: at least two of them, and none too large to be kept whole."""
 
-MANIFEST_BYTES = 2 * LEAST_BYTES
-"""A longer list of pieces is a payload, in pieces as well: it grows as its text does."""
-
-PIECE = "application/x-piece"
-"""Media type of a piece, and of a list of pieces."""
+PIECE = "piece"
+"""Media type of a piece."""
 
 # Compressing more than this takes long enough for other tasks to notice.
 _INLINE_BYTES = 128 << 10
-_HASH_BYTES = 32
+_NUMBER = struct.Struct("<q")
 _AT_ONCE = 500  # pieces in one query
-_BYTES = select(Payload.hash, Payload.encoding, Payload.data, Payload.size)
+_BYTES = select(Payload.id, Payload.encoding, Payload.data, Payload.size)
 
 
 def payload_hash(data: bytes) -> str:
@@ -56,7 +56,11 @@ class Payloads:
 
         The media type is that of the first who stored them.
         """
-        return await self._put(data, media_type, whole_bytes=WHOLE_BYTES)
+        name = payload_hash(data)
+        if not await self._known([name]):
+            encoding, stored = await self._encoded(data)
+            await self._insert(name, len(data), media_type, encoding, stored)
+        return name
 
     async def get(self, name: str) -> bytes:
         """The bytes of this hash, as they were put.
@@ -76,7 +80,7 @@ class Payloads:
                 data = await _aside(row.size, lambda: _decode(row.encoding, row.data, row.size))
             if await _aside(len(data), lambda: payload_hash(data)) != name:
                 raise ValueError(f"its {len(data)} bytes have another hash")
-        except (zlib.error, ValueError, PayloadMissing) as error:
+        except (zlib.error, ValueError) as error:
             url = shown(self._connection.engine.url)
             raise StoreCorrupt(url, f"payload {name} is not what was put: {error}") from error
         return data
@@ -91,28 +95,21 @@ class Payloads:
             raise PayloadMissing(name)
         return record_of(PayloadRef, row)
 
-    async def _put(self, data: bytes, media_type: str, *, whole_bytes: int) -> str:
-        name = payload_hash(data)
-        if not await self._known([name]):
-            encoding, stored = await self._encoded(data, whole_bytes)
-            await self._insert(name, len(data), media_type, encoding, stored)
-        return name
-
-    async def _known(self, names: Sequence[str]) -> set[str]:
-        """Those of these hashes under which something is stored."""
-        known: set[str] = set()
+    async def _known(self, names: Sequence[str]) -> dict[str, int]:
+        """The numbers of those of these hashes under which something is stored."""
+        known: dict[str, int] = {}
         for start in range(0, len(names), _AT_ONCE):
             wanted = names[start : start + _AT_ONCE]
             result = await self._connection.execute(
-                select(Payload.hash).where(Payload.hash.in_(wanted))
+                select(Payload.hash, Payload.id).where(Payload.hash.in_(wanted))
             )
-            known.update(result.scalars())
+            known.update((row.hash, row.id) for row in result)
         return known
 
     async def _insert(
         self, name: str, size: int, media_type: str, encoding: Encoding, stored: bytes
-    ) -> None:
-        """Store a row, unless another process has done so since it was looked for."""
+    ) -> int:
+        """Store a row, unless another process has done so since it was looked for; its number."""
         values = {
             "hash": name,
             "size": size,
@@ -120,47 +117,58 @@ class Payloads:
             "encoding": encoding,
             "data": stored,
         }
-        await insert_new(self._connection, Payload, values)
+        key = await insert_new(self._connection, Payload, values)
+        return (await self._known([name]))[name] if key is None else int(key[0])
 
-    async def _encoded(self, data: bytes, whole_bytes: int) -> tuple[Encoding, bytes]:
+    async def _encoded(self, data: bytes) -> tuple[Encoding, bytes]:
         """The bytes as they are to be stored: in pieces, or compressed where that is smaller."""
-        if len(data) <= whole_bytes:
+        if len(data) <= WHOLE_BYTES:
             return _encode(data)
         cut = await _aside(
             len(data), lambda: [(payload_hash(piece), piece) for piece in pieces(data)]
         )
-        names = [name for name, _ in cut]
-        known = await self._known(names)
+        numbers = await self._known([name for name, _ in cut])
         for name, piece in dict(cut).items():
-            if name not in known:
-                await self._insert(name, len(piece), PIECE, *_encode(piece))
-        manifest = b"".join(map(bytes.fromhex, names))
-        if len(manifest) <= MANIFEST_BYTES:
-            return Encoding.PIECES, manifest
-        name = await self._put(manifest, PIECE, whole_bytes=MANIFEST_BYTES)
-        return Encoding.PIECES, bytes.fromhex(name)
+            if name not in numbers:
+                numbers[name] = await self._insert(name, len(piece), PIECE, *_encode(piece))
+        return Encoding.PIECES, listed([numbers[name] for name, _ in cut])
 
-    async def _joined(self, manifest: bytes, size: int) -> bytes:
-        """The bytes whose pieces a manifest names: all of them, or the one that names them."""
-        if len(manifest) == _HASH_BYTES:
-            manifest = await self.get(manifest.hex())
-        names = [
-            manifest[start : start + _HASH_BYTES].hex()
-            for start in range(0, len(manifest), _HASH_BYTES)
-        ]
-        found: dict[str, bytes] = {}
-        for start in range(0, len(names), _AT_ONCE):
-            wanted = set(names[start : start + _AT_ONCE])
-            result = await self._connection.execute(_BYTES.where(Payload.hash.in_(wanted)))
+    async def _joined(self, stored: bytes, size: int) -> bytes:
+        """The bytes whose pieces are listed."""
+        numbers = numbers_in(stored, size)
+        found: dict[int, bytes] = {}
+        for start in range(0, len(numbers), _AT_ONCE):
+            wanted = set(numbers[start : start + _AT_ONCE])
+            result = await self._connection.execute(_BYTES.where(Payload.id.in_(wanted)))
             for row in result:
-                found[row.hash] = _decode(row.encoding, row.data, row.size)
-        missing = next((name for name in names if name not in found), None)
+                found[row.id] = _decode(row.encoding, row.data, row.size)
+        missing = next((number for number in numbers if number not in found), None)
         if missing is not None:
-            raise PayloadMissing(missing)
-        data = b"".join(found[name] for name in names)
+            raise ValueError(f"piece {missing} of it is not stored")
+        data = b"".join(found[number] for number in numbers)
         if len(data) != size:
             raise ValueError(f"its pieces have {len(data)} bytes, {size} were put")
         return data
+
+
+def listed(numbers: Sequence[int]) -> bytes:
+    """Numbers of pieces as they are stored: each less the one before, compressed."""
+    steps = (new - old for old, new in zip((0, *numbers), numbers, strict=False))
+    return zlib.compress(b"".join(map(_NUMBER.pack, steps)))
+
+
+def numbers_in(stored: bytes, size: int) -> list[int]:
+    """The numbers that were listed for a payload of a size.
+
+    Raises:
+        zlib.error, ValueError: they are no such list.
+    """
+    # Damaged input may claim to be enormous: never inflate more than so many bytes can be cut to.
+    most = _NUMBER.size * (size // LEAST_BYTES + 1)
+    steps = zlib.decompressobj().decompress(stored, most + 1)
+    if len(steps) > most or len(steps) % _NUMBER.size:
+        raise ValueError("its list of pieces is damaged")
+    return list(accumulate(number for (number,) in _NUMBER.iter_unpack(steps)))
 
 
 async def _aside(size: int, work: Callable[[], T]) -> T:

@@ -52,8 +52,7 @@ class Encoding(StrEnum):
 
     IDENTITY = "identity"
     ZLIB = "zlib"
-    PIECES = "pieces"  # the hashes of its pieces; or, as it can have no fewer than two, the hash
-    # of the payload that holds those
+    PIECES = "pieces"  # the numbers of its pieces, compressed, each less the one before
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from sqlalchemy.schema import CreateTable, DropTable
 
 from store.connection import StoreConnection
 from store.models import Call, Edge, Pattern, Payload, Run, Stage, Step
-from store.payloads import PIECE, WHOLE_BYTES
+from store.payloads import WHOLE_BYTES
 from store.records import Status
 from store.urls import WAIT_S
 from store.usage import IS_UNUSED, REFERENCES, Usage
@@ -50,8 +50,8 @@ PARTS = (Edge, Call, Step, Stage)
 _GOING = Table("gc_runs", MetaData(), Column("id", Text, primary_key=True), prefixes=["TEMPORARY"])
 _GOING_IDS = select(_GOING.c.id)
 
-# What a damaged payload may consist of: no piece is larger, and a list has its own type.
-_MAY_BE_NAMED = or_(Payload.media_type == PIECE, Payload.size <= WHOLE_BYTES)
+# What a damaged payload may consist of: no piece is larger.
+_MAY_BE_NAMED = Payload.size <= WHOLE_BYTES
 
 HOLD_S = 5.0
 """For so long one transaction removes payloads: others wait for its end, and WAIT_S at most."""

@@ -13,6 +13,7 @@ from sqlalchemy import delete, select, update
 from store.chunks import LEAST_BYTES, MOST_BYTES, pieces
 from store.errors import PayloadMissing, StoreCorrupt
 from store.models import Payload
+from store.payloads import listed, numbers_in
 from store.records import Encoding, PayloadRef
 from store.session import Store
 
@@ -63,7 +64,6 @@ async def test_bytes_are_compressed_only_where_that_is_smaller(store: Store) -> 
 
 @pytest.mark.parametrize("noise", [NOISE, random.Random(1).randbytes(3_000_000)])
 async def test_bytes_that_grow_or_change_share_their_pieces(store: Store, noise: bytes) -> None:
-    """However the pieces are named: those of a large payload are named by a payload in turn."""
     middle = len(noise) // 2
     versions = [
         noise,
@@ -89,6 +89,21 @@ def test_pieces_are_the_bytes_and_have_their_sizes(data: bytes, repeat: int) -> 
     cut = list(pieces(whole))
     assert b"".join(cut) == whole
     assert all(LEAST_BYTES <= len(piece) <= MOST_BYTES for piece in cut[:-1])
+
+
+@given(st.lists(st.integers(1, 2**40), max_size=300))
+def test_numbers_of_pieces_come_back_as_they_were_listed(numbers: list[int]) -> None:
+    assert numbers_in(listed(numbers), LEAST_BYTES * len(numbers)) == numbers
+
+
+@given(st.lists(st.integers(1, 2**40), min_size=3, max_size=300))
+def test_a_list_of_more_pieces_than_there_can_be_is_damaged(numbers: list[int]) -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        numbers_in(listed(numbers), LEAST_BYTES * (len(numbers) - 1) - 1)
+
+
+def test_numbers_that_follow_one_another_take_little_room() -> None:
+    assert len(listed(range(5_000, 6_000))) < 100
 
 
 async def test_a_payload_that_lost_a_piece_is_corrupt(store: Store) -> None:

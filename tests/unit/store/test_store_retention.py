@@ -15,8 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import MetaData, func, select, text, update
 
+from store.chunks import pieces
 from store.errors import RunNotFound
 from store.models import Base, Edge, Payload, Run
+from store.payloads import payload_hash
 from store.records import CallOutcome, Encoding, RunOutcome, Status, StepOutcome
 from store.retention import PARTS, Removal
 from store.session import Store, open_store
@@ -43,8 +45,16 @@ NOTHING = Removal(0, 0, 0, 0, 0)
 NOISE = random.Random(0).randbytes(400_000)
 SMALL = b"a result"
 IN_PIECES = NOISE[:60_000]
-LISTED = NOISE  # in so many pieces that their list is a payload, in pieces as well
-TEXTS = [SMALL, b"another", NOISE[:3_000], IN_PIECES, IN_PIECES + b"more", LISTED, LISTED[:350_000]]
+MANY_PIECES = NOISE  # in many pieces
+TEXTS = [
+    SMALL,
+    b"another",
+    NOISE[:3_000],
+    IN_PIECES,
+    IN_PIECES + b"more",
+    MANY_PIECES,
+    MANY_PIECES[:350_000],
+]
 
 
 async def remove(store: Store, *, dry_run: bool = False, before: datetime = BETWEEN) -> Removal:
@@ -176,19 +186,19 @@ async def make_all_old(store: Store) -> None:
 
 async def test_a_payload_stays_while_one_place_of_one_run_refers_to_it(store: Store) -> None:
     for place in range(len(REFERENCES)):
-        used = [LISTED if other == place else None for other in range(len(REFERENCES))]
+        used = [MANY_PIECES if other == place else None for other in range(len(REFERENCES))]
         async with store.transaction() as tx:
-            await record(tx, f"old-{place}", [LISTED] * len(REFERENCES))
+            await record(tx, f"old-{place}", [MANY_PIECES] * len(REFERENCES))
             await record(tx, f"new-{place}", used, NEW)
         assert (await remove(store)).num_payloads == 0
-        assert (await everything_of(store, f"new-{place}"))[-1] == [LISTED]
-        assert (await remove(store, before=NEW + DAY)).num_payloads > len(LISTED) / 8192
+        assert (await everything_of(store, f"new-{place}"))[-1] == [MANY_PIECES]
+        assert (await remove(store, before=NEW + DAY)).num_payloads > len(MANY_PIECES) / 8192
         assert await stored(store) == set()
 
 
 async def test_a_dry_run_changes_no_byte_and_says_what_would_go(store_url: str) -> None:
     async with await open_store(store_url) as store, store.transaction() as tx:
-        await record(tx, "old", [SMALL, None, IN_PIECES, LISTED, None])
+        await record(tx, "old", [SMALL, None, IN_PIECES, MANY_PIECES, None])
         await tx.patterns.add(a_pattern(run_id="old"))
     before = contents(store_url)
     async with await open_store(store_url) as store:
@@ -201,7 +211,7 @@ async def test_a_dry_run_changes_no_byte_and_says_what_would_go(store_url: str) 
 async def test_a_dry_run_does_not_touch_the_file(tmp_path: Path) -> None:
     file = tmp_path / "store.sqlite"
     async with await open_store(f"sqlite:///{file}") as store, store.transaction() as tx:
-        await record(tx, "old", [SMALL, None, IN_PIECES, LISTED, None])
+        await record(tx, "old", [SMALL, None, IN_PIECES, MANY_PIECES, None])
     before = file.read_bytes()
     async with await open_store(f"sqlite:///{file}") as store:
         await remove(store, dry_run=True)
@@ -210,7 +220,7 @@ async def test_a_dry_run_does_not_touch_the_file(tmp_path: Path) -> None:
 
 async def test_a_run_that_has_not_ended_stays_however_old_it_is(store: Store) -> None:
     async with store.transaction() as tx:
-        await record(tx, "running", [IN_PIECES, None, SMALL, None, LISTED], None)
+        await record(tx, "running", [IN_PIECES, None, SMALL, None, MANY_PIECES], None)
     before = await everything_of(store, "running")
     assert await remove(store, before=NOW + DAY) == NOTHING
     assert await everything_of(store, "running") == before
@@ -279,7 +289,7 @@ async def damage(store: Store, name: str, **values: object) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("data", [IN_PIECES, LISTED], ids=["list in the row", "list is a payload"])
+@pytest.mark.parametrize("data", [IN_PIECES, MANY_PIECES], ids=["few pieces", "many"])
 async def test_where_a_list_is_damaged_nothing_goes_that_may_stand_on_it(
     store: Store, data: bytes, values: dict[str, object]
 ) -> None:
@@ -297,45 +307,21 @@ async def test_where_a_list_is_damaged_nothing_goes_that_may_stand_on_it(
     assert await stored(store) == set()
 
 
-async def list_of(store: Store, name: str) -> str:
-    """The payload that lists another one's pieces."""
-    async with store._reader.begin() as connection:
-        listed = await connection.scalar(select(Payload.data).where(Payload.hash == name))
-        return bytes(listed).hex()
-
-
-@pytest.mark.parametrize("values", [{"data": b"short"}, {"size": 1}, {"encoding": "unheard-of"}])
-async def test_a_damaged_list_is_damage_to_what_it_lists(
-    store: Store, values: dict[str, object]
-) -> None:
+async def test_a_lost_piece_is_damage_as_well(store: Store) -> None:
     async with store.transaction() as tx:
-        names = await record(tx, "new", [LISTED, None, None, None, None], NEW)
-        await record(tx, "old", [SMALL, None, None, None, None])
-    assert names[0] is not None
-    await damage(store, await list_of(store, names[0]), **values)
-    before = await stored(store)
-    told = await remove(store)
-    assert (told.num_runs, told.num_payloads) == (1, 0)
-    assert told.num_damaged >= 1
-    assert await stored(store) == before
-
-
-async def test_a_lost_piece_or_list_is_damage_as_well(store: Store) -> None:
-    async with store.transaction() as tx:
-        names = await record(tx, "new", [LISTED, None, None, None, None], NEW)
-    assert names[0] is not None
-    lost = await list_of(store, names[0])
+        await record(tx, "new", [IN_PIECES, None, None, None, None], NEW)
+    lost = payload_hash(list(pieces(IN_PIECES))[3])
     async with store._writer.begin() as connection:
         await connection.execute(text("DELETE FROM payloads WHERE hash = :name"), {"name": lost})
     before = await stored(store)
     told = await remove(store)
-    assert (told.num_damaged, told.num_spared) == (1, len(before) - 1)
+    assert (told.num_damaged, told.num_spared) == (1, 0)
     assert await stored(store) == before
 
 
 async def test_damage_to_what_nobody_uses_hinders_nothing(store: Store) -> None:
     async with store.transaction() as tx:
-        names = await record(tx, "old", [LISTED, SMALL, None, None, None])
+        names = await record(tx, "old", [MANY_PIECES, SMALL, None, None, None])
     assert names[0] is not None
     await damage(store, names[0], data=b"rubbish")
     assert (await remove(store)).num_damaged == 0
@@ -345,7 +331,7 @@ async def test_damage_to_what_nobody_uses_hinders_nothing(store: Store) -> None:
 async def test_a_removal_that_is_rolled_back_has_removed_nothing(store_url: str) -> None:
     async with await open_store(store_url) as store:
         async with store.transaction() as tx:
-            await record(tx, "old", [SMALL, None, IN_PIECES, LISTED, None])
+            await record(tx, "old", [SMALL, None, IN_PIECES, MANY_PIECES, None])
         before = contents(store_url)
 
         async def remove_and_fail() -> None:
@@ -361,8 +347,8 @@ async def test_a_removal_that_is_rolled_back_has_removed_nothing(store_url: str)
 
 async def test_what_takes_long_is_done_in_several_transactions(store: Store) -> None:
     async with store.transaction() as tx:
-        await record(tx, "old", [LISTED, None, IN_PIECES, None, None])
-        await record(tx, "new", [LISTED[:350_000], None, None, None, None], NEW)
+        await record(tx, "old", [MANY_PIECES, None, IN_PIECES, None, None])
+        await record(tx, "new", [MANY_PIECES[:350_000], None, None, None, None], NEW)
     before = await everything_of(store, "new")
     expected = await remove(store, dry_run=True)
     total = NOTHING
@@ -391,7 +377,7 @@ async def test_the_tables_are_as_they_were_before(store_url: str) -> None:
 
     async with await open_store(store_url) as store:
         async with store.transaction() as tx:
-            await record(tx, "old", [SMALL, None, IN_PIECES, LISTED, None])
+            await record(tx, "old", [SMALL, None, IN_PIECES, MANY_PIECES, None])
         before = schema()
         await remove(store)
     assert schema() == before

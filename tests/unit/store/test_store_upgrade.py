@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import zlib
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic import command
+from alembic.config import Config
+from blake3 import blake3
 from sqlalchemy import Connection, MetaData, insert, inspect, select, text
 
+from store.chunks import pieces
+from store.errors import StoreCorrupt
 from store.records import CallKind, CallOutcome, EdgeRecord, PatternRecord, Status
 from store.schema import alembic_config
 from store.session import HEAD, open_store
@@ -156,6 +162,61 @@ async def test_a_store_of_revision_0001_goes_on_where_it_was(store_url: str) -> 
         await tx.calls.start(a_call(2, kind=CallKind.TOOL), parents=[0, 1])
         await tx.calls.finish("run-1", 2, CallOutcome(Status.COMPLETED, 2.0))
         assert await tx.patterns.count_by_application() == {"coding": 1, "research": 2}
+
+
+async def test_payloads_in_pieces_are_read_after_their_lists_were_written_anew(
+    store_url: str,
+) -> None:
+    """Up, down and up again: lists of hashes, in a row or in a payload that is itself in pieces."""
+    noise = random.Random(0).randbytes(300_000)
+    texts = [noise[:20_000], noise]
+    with connected(store_url) as connection:
+        at_revision(connection, "0004")
+        names = [old_payload(connection, data, list_bytes=512) for data in texts]
+        lost = old_payload(connection, noise[:9_000] + b"lost", list_bytes=512)
+        its_last = list(pieces(noise[:9_000] + b"lost"))[-1]
+        connection.execute(
+            text("DELETE FROM payloads WHERE hash = :name"), {"name": blake3(its_last).hexdigest()}
+        )
+    for _ in range(2):
+        async with await open_store(store_url) as store, store.reading() as tx:
+            assert [await tx.payloads.get(name) for name in names] == texts
+            with pytest.raises(StoreCorrupt):
+                await tx.payloads.get(lost)
+        with connected(store_url) as connection:
+            at_revision(connection, "0004", command.downgrade)
+
+
+def at_revision(
+    connection: Connection, revision: str, change: Callable[[Config, str], None] = command.upgrade
+) -> None:
+    """Bring a database to a revision."""
+    config = alembic_config()
+    config.attributes["connection"] = connection
+    change(config, revision)
+
+
+def old_payload(connection: Connection, data: bytes, *, list_bytes: int) -> str:
+    """Store bytes as revision 0004 did; a list of pieces that is longer is a payload."""
+    listed = b"".join(
+        insert_old(connection, piece, "zlib", zlib.compress(piece)) for piece in pieces(data)
+    )
+    if len(listed) > list_bytes:
+        listed = bytes.fromhex(old_payload(connection, listed, list_bytes=list_bytes))
+    return insert_old(connection, data, "pieces", listed).hex()
+
+
+def insert_old(connection: Connection, data: bytes, encoding: str, stored: bytes) -> bytes:
+    digest = blake3(data).digest()
+    values = {"hash": digest.hex(), "size": len(data), "encoding": encoding, "data": stored}
+    connection.execute(
+        text(
+            "INSERT INTO payloads (hash, size, media_type, encoding, data)"
+            " VALUES (:hash, :size, 'text/plain', :encoding, :data) ON CONFLICT DO NOTHING"
+        ),
+        values,
+    )
+    return digest
 
 
 def test_no_reference_dangles_after_an_upgrade(tmp_path: Path) -> None:
