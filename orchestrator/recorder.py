@@ -27,6 +27,7 @@ from store.session import Store
 from store.unit_of_work import Transaction
 
 if TYPE_CHECKING:
+    from orchestrator.leases import Lease
     from orchestrator.reuse import Reuse
 
 SMALL_BYTES = 512
@@ -38,6 +39,10 @@ class RunRecorder:
 
     What began is recorded as begun before it does anything, and as ended whatever happens: a
     write is never given up halfway, and a start that was cancelled is recorded with its end.
+
+    Attributes:
+        lease: the right to write, from when the run's start is recorded. Without it nothing is:
+            who has it now records what becomes of the run.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class RunRecorder:
         self._record_text = record_text
         self._notes: list[StepRecord] = []
         self._forgotten: list[str] = []
+        self.lease: Lease | None = None
 
     async def run_started(self, record: RunRecord, *, arguments: bytes | None) -> None:
         """Record a run before anything of it happens."""
@@ -94,7 +100,8 @@ class RunRecorder:
                 error_message=self._message_of(error),
                 result_payload=name,
             )
-            await tx.runs.finish(self._run_id, outcome)
+            attempts = 1 if self.lease is None else self.lease.attempts
+            await tx.runs.finish(self._run_id, outcome, attempts=attempts)
             if pattern is not None:
                 await tx.patterns.add(pattern)
 
@@ -257,6 +264,8 @@ class RunRecorder:
         """Do work in a transaction, to its end even if the task is cancelled meanwhile."""
 
         async def transact() -> None:
+            if self.lease is not None:
+                await self.lease.require()
             async with self._store.transaction() as tx:
                 notes, self._notes = self._notes, []
                 forgotten, self._forgotten = self._forgotten, []

@@ -102,7 +102,7 @@ class Runtime:
         given = arguments.dump_if_possible(flow.body)
         begin = partial(live.recorder.run_started, record, arguments=given)
         try:
-            return await self._executed(live, flow, arguments, begin)
+            return await self._executed(live, flow, arguments, record, begin)
         except RunExists as error:
             if error.args != (flow.run_id,):
                 raise
@@ -166,8 +166,9 @@ class Runtime:
         knowledge = await self._learner.knowledge_of(flow.name)
         live = self._live(flow, knowledge, age_s=known.age_s(self._clock.wall()))
         known.restore(live, allow_changed=allow_changed)
-        begin = partial(live.recorder.run_resumed, known.record, self._record(live, flow))
-        return await self._executed(live, flow, arguments, begin)
+        record = replace(self._record(live, flow), attempts=known.record.attempts + 1)
+        begin = partial(live.recorder.run_resumed, known.record, record)
+        return await self._executed(live, flow, arguments, record, begin)
 
     async def _prepare(self) -> None:
         await self.engine.start()
@@ -178,6 +179,7 @@ class Runtime:
         live: LiveRun,
         flow: Flow[..., R],
         arguments: Arguments,
+        record: RunRecord,
         begin: Callable[[], Awaitable[None]],
     ) -> RunResult[R]:
         """Record that a run begins, do it, and learn from it."""
@@ -185,7 +187,7 @@ class Runtime:
         async def execute() -> RunResult[R]:
             own_task()
             await begin()
-            async with self._leases.held(live.id):
+            async with self._leases.held(record) as live.recorder.lease:
                 try:
                     return await to_its_end(live, flow, arguments)
                 finally:

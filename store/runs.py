@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import func, select, update
@@ -47,11 +47,14 @@ class Runs:
         if await insert_new(self._connection, Run, values) is None:
             raise RunExists(run.id)
 
-    async def finish(self, run_id: str, outcome: RunOutcome) -> None:
+    async def finish(self, run_id: str, outcome: RunOutcome, *, attempts: int = 1) -> None:
         """Record how a run ended; only its first end counts.
 
+        Args:
+            attempts: how often it was begun, as far as the caller knows.
         Raises:
             RunNotFound: no such run.
+            RunChanged: somebody has resumed it since.
             AlreadyRecorded: it has ended before.
             PayloadMissing: its result is not stored.
         """
@@ -60,11 +63,14 @@ class Runs:
         await require(self._connection, run_id=run_id, payloads=payloads)
         result = await self._connection.execute(
             update(Run)
-            .where(Run.id == run_id, Run.status == Status.RUNNING)
+            .where(Run.id == run_id, Run.status == Status.RUNNING, Run.attempts == attempts)
             .values(**columns_of(outcome))
         )
-        if not result.rowcount:
-            raise AlreadyRecorded(run_id, "the end")
+        if result.rowcount:
+            return
+        if (await self.get(run_id)).attempts != attempts:
+            raise RunChanged(run_id)
+        raise AlreadyRecorded(run_id, "the end")
 
     async def resume(self, former: RunRecord, record: RunRecord) -> None:
         """Record that a run that has not ended well is at work again, by another process.
@@ -81,7 +87,7 @@ class Runs:
             )
             .values(
                 status=Status.RUNNING,
-                attempts=former.attempts + 1,
+                attempts=record.attempts,
                 finished_at=None,
                 elapsed_s=None,
                 error_type=None,
@@ -99,13 +105,29 @@ class Runs:
         if not result.rowcount:
             raise RunChanged(former.id)
 
-    async def lease(self, run_ids: Collection[str], until: datetime) -> None:
-        """Record that runs are at work until then at least; those that have ended are ignored."""
-        await self._connection.execute(
-            update(Run)
-            .where(Run.id.in_(set(run_ids)), Run.status == Status.RUNNING)
-            .values(leased_until=until)
+    async def lease(self, attempts: Mapping[str, int], until: datetime) -> Collection[str]:
+        """Record that runs are at work until then at least; those that have ended are ignored.
+
+        Args:
+            attempts: of each run, how often it was begun, as far as the caller knows.
+        Returns:
+            those of which that is so: the others were resumed by somebody else, or removed.
+        """
+        result = await self._connection.execute(
+            select(Run.id, Run.attempts).where(Run.id.in_(list(attempts)))
         )
+        ours = [row.id for row in result if row.attempts == attempts[row.id]]
+        for run_id in ours:
+            await self._connection.execute(
+                update(Run)
+                .where(
+                    Run.id == run_id,
+                    Run.status == Status.RUNNING,
+                    Run.attempts == attempts[run_id],
+                )
+                .values(leased_until=until)
+            )
+        return ours
 
     async def get(self, run_id: str) -> RunRecord:
         """The run of this very id; RunNotFound if there is none."""

@@ -28,8 +28,8 @@ from orchestrator.asking import POLL_S
 from orchestrator.events import Event, InputRequired
 from store.records import Status, StepKind, StepOutcome, StepRecord
 from store.session import Store
+from tests.unit.orchestrator.jumping_time import in_jumping_time, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import Boom, law, recorded
-from tests.unit.orchestrator.test_expiry import in_jumping_time, timed_runtime
 
 ID = "the-run"
 

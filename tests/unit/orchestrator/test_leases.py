@@ -19,15 +19,18 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import update
 
-from orchestrator import RunNotResumable, Runtime, flow
+from orchestrator import Flow, RunNotResumable, Runtime, flow, gather, step
 from orchestrator.leases import LEASE_S, RENEWALS, Leases
 from orchestrator.liveness import ORPHANED, is_orphaned, status_shown
-from orchestrator.testing import ScriptedEngine
+from orchestrator.testing import ScriptedEngine, VirtualClock
 from store.errors import RunChanged, StoreLocked
+from store.models import Run
 from store.records import RunRecord, Status
 from store.session import Store
 from store.unit_of_work import Transaction
+from tests.unit.orchestrator.jumping_time import LoopClock, in_jumping_time, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     answer_ok,
@@ -36,7 +39,6 @@ from tests.unit.orchestrator.orchestrator_samples import (
     scripted_runtime,
     store_url,
 )
-from tests.unit.orchestrator.test_expiry import LoopClock, in_jumping_time, timed_runtime
 
 ID = "the-run"
 HERE = socket.gethostname()
@@ -166,7 +168,7 @@ def test_a_store_that_is_locked_at_a_renewal_is_asked_again_at_the_next(
             store, clock = OftenLocked(runtime.store, every=3), LoopClock()
             await add(runtime.store, a_run(leased_until=clock.wall()))
             leases = Leases(cast("Store", store), clock)
-            async with leases.held(ID):
+            async with leases.held(a_run()):
                 for _ in range(20):
                     await asyncio.sleep(LEASE_S / 2)
                     if store.num_asked >= 3:
@@ -297,8 +299,77 @@ async def test_a_run_that_another_host_has_leased_is_refused_until_its_lease_has
     with pytest.raises(RunNotResumable, match="on another is at work"):
         await runtime.resume(ID, work)
     async with runtime.store.transaction() as tx:
-        await tx.runs.lease([ID], now - timedelta(hours=1))
+        await tx.runs.lease({ID: 1}, now - timedelta(hours=1))
     assert (await runtime.resume(ID, work)).value == "done"
+
+
+async def expire(store: Store) -> None:
+    """Make the run look like another host's that has not been heard of for long."""
+    async with store._writer.begin() as connection:
+        gone = {"host": "another", "leased_until": datetime(2020, 1, 1, tzinfo=UTC)}
+        await connection.execute(update(Run).values(**gone))
+
+
+@pytest.mark.parametrize("in_branch", [False, True])
+async def test_whoever_lost_a_run_while_stopped_writes_nothing_of_it_any_more(
+    tmp_path: Path, in_branch: bool
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    done: list[str] = []
+
+    @step
+    async def wait(who: str) -> str:
+        if who == "former":
+            begun.set()
+            await go_on.wait()
+        return who
+
+    @step
+    async def after(who: str) -> str:
+        done.append(who)
+        return who
+
+    def doing(who: str) -> Flow[[], str]:
+        async def body() -> str:
+            await (gather(wait(who), wait("beside")) if in_branch else wait(who))
+            return await after(who)
+
+        return flow(name="work")(body)
+
+    clock = VirtualClock(datetime.now(UTC))
+    async with (
+        scripted_runtime(tmp_path, clock=clock) as former,
+        scripted_runtime(tmp_path, clock=VirtualClock(clock.wall())) as latter,
+    ):
+        running = asyncio.create_task(former.run(doing("former").options(run_id=ID)))
+        await begun.wait()
+        await expire(former.store)
+        assert (await latter.resume(ID, doing("latter"))).value == "latter"
+        whole = await recorded(latter.store, ID)
+        clock.advance(2 * LEASE_S)
+        go_on.set()
+        with pytest.raises(RunChanged):
+            await running
+        assert await recorded(latter.store, ID) == whole
+    assert done == ["latter"]
+
+
+async def test_a_run_that_was_taken_is_ended_here_at_the_next_renewal(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+        begun = asyncio.Event()
+
+        async def waiting() -> None:
+            begun.set()
+            await asyncio.sleep(NEVER_S)
+
+        running = asyncio.create_task(runtime.run(flow(waiting).options(run_id=ID)))
+        await begun.wait()
+        async with runtime.store._writer.begin() as connection:
+            await connection.execute(update(Run).values(attempts=2))
+        await runtime._leases.renew()
+        with pytest.raises(RunChanged):
+            await running
+        assert (await recorded(runtime.store, ID)).run.status is Status.RUNNING
 
 
 class Together(ScriptedEngine):
@@ -345,7 +416,7 @@ SCRIPT = """
 import asyncio, os, signal, sys, time
 from pathlib import Path
 from orchestrator import Settings, flow, open_runtime, step
-from orchestrator.testing import ScriptedEngine
+from orchestrator.testing import ScriptedEngine, VirtualClock
 
 role, url = sys.argv[1:]
 

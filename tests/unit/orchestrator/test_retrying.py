@@ -25,6 +25,7 @@ from orchestrator.retrying import FIRST_PAUSE_S, MOST_PAUSE_S, Tries
 from serving.errors import RequestDropped
 from store.errors import StoreFull
 from store.records import Status
+from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -32,7 +33,6 @@ from tests.unit.orchestrator.orchestrator_samples import (
     recorded,
     the_run,
 )
-from tests.unit.orchestrator.test_expiry import comes_to, in_jumping_time, never, timed_runtime
 
 ID = "the-run"
 

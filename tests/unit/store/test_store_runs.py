@@ -11,6 +11,7 @@ from store.errors import (
     InvalidAttributes,
     PayloadMissing,
     RunAmbiguous,
+    RunChanged,
     RunExists,
     RunNotFound,
 )
@@ -146,3 +147,22 @@ async def test_attributes_that_are_no_json_are_refused(store: Store) -> None:
         async with store.transaction() as tx:
             with pytest.raises(InvalidAttributes):
                 await tx.runs.add(a_run(attributes={"odd": value}))
+
+
+async def test_a_lease_is_renewed_for_whom_it_is(store: Store) -> None:
+    runs = [a_run("ours"), a_run("taken", attempts=2)]
+    async with store.transaction() as tx:
+        for run in runs:
+            await tx.runs.add(run)
+        assert list(await tx.runs.lease({"ours": 1, "taken": 1, "removed": 1}, NOON)) == ["ours"]
+        assert (await tx.runs.get("ours")).leased_until == NOON
+        assert await tx.runs.get("taken") == runs[1]
+
+
+async def test_who_does_not_know_of_a_later_attempt_ends_no_run(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run(attempts=2))
+        with pytest.raises(RunChanged):
+            await tx.runs.finish("run-1", COMPLETED)
+        assert await tx.runs.get("run-1") == a_run(attempts=2)
+        await tx.runs.finish("run-1", COMPLETED, attempts=2)
