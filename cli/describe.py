@@ -223,7 +223,11 @@ def document_of(history: History, *, now: datetime) -> dict[str, object]:
 def run_document(run: RunRecord, status: str, *, now: datetime) -> dict[str, object]:
     """A run as one JSON-safe object but for its times; status as shown."""
     kept_by = "engine" if run.policy else "client"
-    shown = {"status": status, "elapsed_s": elapsed_s(run, status, now), "deadline_kept_by": kept_by}
+    shown = {
+        "status": status,
+        "elapsed_s": elapsed_s(run, status, now),
+        "deadline_kept_by": kept_by,
+    }
     return asdict(run) | shown
 
 

@@ -97,7 +97,6 @@ class LiveRun:
     causality: CausalLog = field(default_factory=CausalLog)
     calls: list[CallTrace] = field(default_factory=list)
     used: dict[int, float] = field(default_factory=dict)
-    best: list[Any] = field(default_factory=list)
     answers: Answers = field(default_factory=Answers)
     loop: asyncio.AbstractEventLoop | None = None
     was_cancelled: Callable[[], bool] = lambda: False
@@ -124,12 +123,18 @@ class LiveRun:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the current code stands within a run."""
+    """Where the current code stands within a run.
+
+    Attributes:
+        stage_calls: calls that are known to be made side by side from here.
+        best: what the flow around it would come to if its deadline passed now: the last of them.
+    """
 
     run: LiveRun
     scope: Scope
     deadline_at_s: float
     stage_calls: int = 1
+    best: list[Any] = field(default_factory=list)
 
     def remaining_s(self) -> float:
         """Seconds until the deadline here; infinity without one, negative past it."""

@@ -9,9 +9,13 @@ from typing import Any, Literal, TypeVar
 
 from orchestrator.context import Position, at, current, moved
 from orchestrator.errors import DeadlineExceeded
+from orchestrator.once import noted
+from orchestrator.values import ValueCodec
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+_SECONDS = ValueCodec("a time", float)
 
 OnDeadline = Literal["fail", "wrap_up", "best_so_far"]
 
@@ -48,14 +52,15 @@ class Expiry:
 
 
 def best_so_far(value: T) -> T:
-    """Say what the run should come to if its deadline passed now; returns the value.
+    """Say what the flow should come to if its deadline passed now; returns the value.
 
     Used with on_deadline="best_so_far", and given to wrap_up; each call replaces the last.
 
     Raises:
         OutsideRun: not within a flow.
     """
-    current("best_so_far()").run.best.append(value)
+    best = current("best_so_far()").best
+    best[:] = [value]
     return value
 
 
@@ -71,18 +76,17 @@ async def by_deadline(
     Raises:
         DeadlineExceeded: the deadline passed, and nothing else was asked for or was there in time.
     """
-    run = position.run
     tail_s = expiry.reserved_s(deadline_s)
     inner = moved(position, deadline_at_s=position.deadline_at_s - tail_s)
     expired, value = await _until(inner, work)
     if not expired:
         result: R = value
         return result
-    if expiry.on_deadline == "best_so_far" and run.best:
-        best: R = run.best[-1]
+    if expiry.on_deadline == "best_so_far" and position.best:
+        best: R = position.best[-1]
         return best
     if expiry.wrap_up is not None:
-        wrap_up, so_far = expiry.wrap_up, run.best[-1] if run.best else None
+        wrap_up, so_far = expiry.wrap_up, position.best[-1] if position.best else None
         # Steps of its own places: a resumed run may be cut off earlier than it was before.
         apart = moved(position, scope=position.scope.apart("wrap-up"))
         expired, value = await _until(apart, lambda: wrap_up(so_far))
@@ -90,6 +94,29 @@ async def by_deadline(
             wrapped: R = value
             return wrapped
     raise DeadlineExceeded(what, deadline_s)
+
+
+async def by_own_deadline(
+    position: Position,
+    what: str,
+    deadline_s: float | None,
+    expiry: Expiry,
+    work: Callable[[], Awaitable[R]],
+) -> R:
+    """Do the work of a flow within another one: its deadline can only come earlier than that one's.
+
+    It counts from where it first began, however late it is gone on with.
+
+    Raises:
+        DeadlineExceeded: as `by_deadline`.
+    """
+    run, own = position.run, moved(position, best=[])
+    if deadline_s is None:
+        with at(own):
+            return await work()
+    ends_s = noted(position, "deadline", _SECONDS, lambda: run.since_start_s() + deadline_s)
+    limited = moved(own, deadline_at_s=min(position.deadline_at_s, run.started_s + ends_s))
+    return await by_deadline(limited, what, max(limited.remaining_s(), 0.0), expiry, work)
 
 
 async def _until(position: Position, work: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, get_args, overload
 
-from orchestrator.context import Position, at, current_or_none
+from orchestrator.context import Position, current_or_none
 from orchestrator.durations import seconds_of
 from orchestrator.errors import InvalidRunId
-from orchestrator.expiry import Expiry, OnDeadline
+from orchestrator.expiry import Expiry, OnDeadline, by_own_deadline
 from orchestrator.feasibility import Infeasible
 from orchestrator.functions import awaitable, name_of
 from orchestrator.once import StepSpec, done
-from orchestrator.primitives import within
 from orchestrator.values import result_codec
 from store.records import StepKind
+
+if TYPE_CHECKING:
+    from orchestrator.handle import RunHandle
+    from orchestrator.results import RunResult
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
@@ -29,8 +34,8 @@ class Flow(Generic[P, R]):
     """An async function that runs as a recorded run, with a deadline.
 
     Awaiting it inside another flow makes it a step of that flow's run, in which its deadline can
-    only shorten the run's; elsewhere it is a run of its own, in the runtime that is open, or in
-    one opened for it.
+    only come earlier than the run's; elsewhere it is a run of its own, in the runtime that is
+    open, or in one opened for it.
     """
 
     body: Callable[P, Awaitable[R]]
@@ -67,22 +72,45 @@ class Flow(Generic[P, R]):
         position = current_or_none()
         if position is not None:
             return await self._as_step(position, args, kwargs)
+        return (await self.run(*args, **kwargs)).value
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
+        """A run of its own, and all that came of it; as Runtime.run in the runtime that is open,
+        or in one opened for it."""
         from orchestrator.wiring import shared_runtime
 
         async with shared_runtime() as runtime:
-            result = await runtime.run(self, *args, **kwargs)
-        return result.value
+            return await runtime.run(self, *args, **kwargs)
+
+    async def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+        """Begin a run of its own and go on; its handle tells what comes of it. As `run` in all
+        else: a runtime that was opened for it is closed when it has ended."""
+        from orchestrator.wiring import shared_runtime
+
+        async with AsyncExitStack() as resources:
+            runtime = await resources.enter_async_context(shared_runtime())
+            handle = runtime.begin(self, args, kwargs, release=resources.pop_all().aclose)
+            await asyncio.sleep(0)  # cancelled before its first turn it would release nothing
+            return handle
+
+    async def resume(self, run_id: str, *, allow_changed: bool = False) -> RunResult[R]:
+        """Go on with a run of this flow, as Runtime.resume."""
+        from orchestrator.wiring import shared_runtime
+
+        async with shared_runtime() as runtime:
+            return await runtime.resume(run_id, self, allow_changed=allow_changed)
 
     async def _as_step(self, position: Position, args: Any, kwargs: Any) -> R:
         async def work(here: Position) -> R:
-            with at(here):
-                if self.deadline_s is None:
-                    return await self.body(*args, **kwargs)
-                async with within(self.deadline_s):
-                    return await self.body(*args, **kwargs)
+            async def body() -> R:
+                value = await self.body(*args, **kwargs)
+                here.run.past.ended(here.scope)  # not where a deadline cut it off
+                return value
+
+            return await by_own_deadline(here, self.name, self.deadline_s, self.expiry, body)
 
         spec = StepSpec(self.name, StepKind.STEP, result_codec(self.body, f"flow {self.name}"))
-        return await done(position, spec, work)
+        return await done(position, spec, work, is_whole=False)
 
 
 @overload

@@ -14,8 +14,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import set_config_context
 from langgraph.pregel import Pregel
 
-from orchestrator.context import Position, at, current, current_or_none, moved
-from orchestrator.expiry import Expiry, OnDeadline, by_deadline
+from orchestrator.context import Position, current, current_or_none
+from orchestrator.expiry import Expiry, OnDeadline, by_own_deadline
 from orchestrator.flow import Flow
 from orchestrator.graph_callbacks import GraphCallbacks, around_without_ours, with_callbacks
 from orchestrator.graph_record import GraphRecorder, recorded
@@ -158,18 +158,12 @@ class GraphRun:
         value: Callable[[], Any],
     ) -> Any:
         async def work(here: Position) -> Any:
-            own_s = self._limits.deadline_s
-            if own_s is None:
-                with at(here):
-                    await body()
-                return value()
-            ends_s = min(here.deadline_at_s, here.run.clock.now_s() + own_s)
-            within = moved(here, deadline_at_s=ends_s)
-            allowed_s = max(within.remaining_s(), 0.0)
-            await by_deadline(within, self._name, allowed_s, self._expiry(stream), body)
+            expiry = self._expiry(stream)
+            await by_own_deadline(here, self._name, self._limits.deadline_s, expiry, body)
             return value()
 
-        return await done(position, StepSpec(self._name, StepKind.STEP, STATE), work)
+        spec = StepSpec(self._name, StepKind.STEP, STATE)
+        return await done(position, spec, work, is_whole=False)
 
     async def _execute(
         self, recorder: GraphRecorder, stream: GraphStream, deliver: Deliver

@@ -104,9 +104,17 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
     return begin
 
 
-async def done(position: Position, spec: StepSpec, work: Callable[[Position], Awaitable[R]]) -> R:
+async def done(
+    position: Position,
+    spec: StepSpec,
+    work: Callable[[Position], Awaitable[R]],
+    *,
+    is_whole: bool = True,
+) -> R:
     """Do a step that makes no call of its own, or return what is recorded of it.
 
+    Args:
+        is_whole: whether work that returns has come by all its steps; else it looks by itself.
     Raises:
         ResultNotSerialisable: its result cannot be recorded.
         And as `entered`, and what the work raises.
@@ -129,7 +137,8 @@ async def done(position: Position, spec: StepSpec, work: Callable[[Position], Aw
     try:
         run.emit(StepStarted(run.id, step.path, spec.name, run.since_start_s()))
         value = await work(came.position)
-        run.past.ended(came.position.scope)
+        if is_whole:
+            run.past.ended(came.position.scope)
         result = spec.codec.dump(value)
     except BaseException as caught:
         error = caught

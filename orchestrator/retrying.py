@@ -9,9 +9,21 @@ from typing import TypeVar
 
 from orchestrator.context import Position, at, current, moved
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
+from serving.errors import EngineClosed, EngineDied, InvalidRequest, InvalidSlo, PromptTooLong
 from store.errors import StoreError
 
 R = TypeVar("R")
+
+_LASTING = (
+    OrchestrateError,
+    StoreError,
+    InvalidRequest,
+    InvalidSlo,
+    PromptTooLong,
+    EngineClosed,
+    EngineDied,
+)
+"""What another try would come to as well."""
 
 FIRST_PAUSE_S = 0.1
 MOST_PAUSE_S = 10.0
@@ -76,4 +88,4 @@ def _may_pass(error: Exception) -> bool:
     """Whether another try may go better."""
     if isinstance(error, DeadlineExceeded):
         return True  # its own timeout; the run's ends it from outside
-    return not isinstance(error, OrchestrateError | StoreError)
+    return not isinstance(error, _LASTING)

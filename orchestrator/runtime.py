@@ -8,7 +8,7 @@ import math
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -111,8 +111,27 @@ class Runtime:
 
     def start(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Begin a run and go on; its handle tells what comes of it. As `run` in all else."""
+        return self.begin(flow, args, kwargs)
+
+    def begin(
+        self,
+        flow: Flow[..., R],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        release: Callable[[], Awaitable[None]] | None = None,
+    ) -> RunHandle[R]:
+        """The same, and something that is done once it has ended."""
         run_id = flow.run_id or secrets.token_hex(6)
-        handle = RunHandle(run_id, self.run(replace(flow, run_id=run_id), *args, **kwargs))
+
+        async def work() -> RunResult[R]:
+            try:
+                return await self.run(replace(flow, run_id=run_id), *args, **kwargs)
+            finally:
+                if release is not None:
+                    await release()
+
+        handle = RunHandle(run_id, work())
         former = self._handles.get(run_id)
         if former is None or former.status is not Status.RUNNING:  # else the events are its own
             self._handles[run_id] = handle

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator import (
     DeadlineExceeded,
+    Flow,
     OutsideRun,
     best_so_far,
     flow,
@@ -491,3 +492,59 @@ def test_a_way_to_wrap_up_is_enough_to_say_so() -> None:
 def test_outside_a_flow_there_is_no_best_so_far() -> None:
     with pytest.raises(OutsideRun, match=r"best_so_far\(\)"):
         best_so_far(1)
+
+
+def nested(**limits: Any) -> Flow[[], str]:
+    """A flow that is never done, and says at once what it would come to."""
+
+    @flow(name="nested", **limits)
+    async def inner() -> str:
+        best_so_far("inner")
+        await never()
+        return "the end"
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "at_s"),
+    [
+        ({"deadline": 5, "on_deadline": "best_so_far"}, "inner", 5.0),
+        ({"deadline": 5, "wrap_up": kept, "tail": 2}, "kept inner", 3.0),
+        ({"deadline": 5}, "DeadlineExceeded", 5.0),
+    ],
+)
+def test_a_flow_within_a_flow_ends_as_it_says_itself(
+    limits: dict[str, Any], value: str, at_s: float
+) -> None:
+    @flow(deadline=20)
+    async def outer() -> tuple[str, float]:
+        try:
+            came = await nested(**limits)()
+        except DeadlineExceeded as error:
+            came = type(error).__name__
+        return came, asyncio.get_running_loop().time()
+
+    assert comes_to(outer).value == (value, at_s)
+
+
+def test_what_a_flow_within_would_come_to_is_not_what_the_one_around_would() -> None:
+    @flow(deadline=10, on_deadline="best_so_far")
+    async def outer() -> str:
+        best_so_far("outer")
+        await nested(deadline=5, on_deadline="best_so_far")()
+        await never()
+        return "the end"
+
+    result = comes_to(outer)
+    assert (result.value, result.elapsed_s) == ("outer", 10.0)
+
+
+def test_a_flow_within_has_no_more_time_than_the_one_around() -> None:
+    @flow(deadline=4, on_deadline="best_so_far")
+    async def outer() -> str:
+        best_so_far("outer")
+        return await nested(deadline=60)()
+
+    result = comes_to(outer)
+    assert (result.value, result.elapsed_s) == ("outer", 4.0)

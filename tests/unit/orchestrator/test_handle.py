@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,9 +14,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import ArgumentsDiffer, Flow, RunHandle, RunNotResumable, Runtime, flow, gather
+from orchestrator import (
+    ArgumentsDiffer,
+    Flow,
+    RunHandle,
+    RunNotResumable,
+    Runtime,
+    Settings,
+    flow,
+    gather,
+)
 from orchestrator.events import CallFinished, CallStarted, Event, RunFinished, RunStarted
 from orchestrator.testing import ScriptedEngine
+from orchestrator.wiring import shared_runtime, unannounced_runtime
 from store.records import Status
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
@@ -23,6 +36,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     law,
     recorded,
     scripted_runtime,
+    store_url,
     under_way,
 )
 
@@ -328,3 +342,42 @@ async def test_a_second_start_of_another_flow_is_refused_by_name(runtime: Runtim
 
     with pytest.raises(RunNotResumable, match="not of other"):
         await runtime.start(flow(other).options(run_id=ID), "word")
+
+
+async def test_a_flow_starts_and_resumes_itself_in_the_runtime_that_is_open(
+    runtime: Runtime,
+) -> None:
+    @flow(name="counting")
+    async def count(number: int) -> int:
+        return number + 1
+
+    handle = await count.options(run_id=ID).start(1)
+    assert (await handle).value == 2
+    assert (await count.resume(ID)).value == 2
+    assert (await count.run(5)).value == 6
+    async with runtime.store.reading() as tx:
+        assert len(await tx.runs.newest()) == 2
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_runtime_that_was_opened_for_a_handle_is_closed_with_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    open_runtimes: list[Runtime] = []
+
+    @asynccontextmanager
+    async def opener() -> AsyncIterator[Runtime]:
+        settings = Settings(store=store_url(tmp_path), fit_every=0)
+        async with unannounced_runtime(settings, engine=ScriptedEngine(answer_ok)) as opened:
+            open_runtimes.append(opened)
+            yield opened
+            open_runtimes.remove(opened)
+
+    monkeypatch.setattr("orchestrator.wiring.shared_runtime", partial(shared_runtime, opener))
+    handle = await flow(ask).start()
+    assert len(open_runtimes) == 1
+    if cancelled:
+        await handle.cancel()
+    else:
+        assert (await handle).value == "all is well"
+    assert open_runtimes == []

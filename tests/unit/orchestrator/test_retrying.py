@@ -22,7 +22,7 @@ from orchestrator import (
     within,
 )
 from orchestrator.retrying import FIRST_PAUSE_S, MOST_PAUSE_S, Tries
-from serving.errors import RequestDropped
+from serving.errors import EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreFull
 from store.records import Status
 from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
@@ -109,6 +109,8 @@ def test_a_step_that_may_not_be_tried_again_is_not() -> None:
         FlowChanged("r", "step a", "step b"),
         OutcomeUnknown("r", "send"),
         StoreFull("sqlite:///x", "no room"),
+        PromptTooLong("r-1", 9000, 2048),
+        EngineClosed("demo"),
         asyncio.CancelledError(),
         SystemExit(3),
     ],

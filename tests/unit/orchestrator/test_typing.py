@@ -52,6 +52,9 @@ reveal_type(an_async_tool)
 async def main() -> None:
     reveal_type(await a_step("x", times=2))
     reveal_type(await a_flow("x"))
+    reveal_type((await a_flow.run("x")).value)
+    reveal_type(await a_flow.start("x"))
+    reveal_type((await a_flow.resume("an-id")).value)
     reveal_type(await a_tool(1))
     reveal_type(await an_async_tool(1))
     reveal_type(await gather(a_step("x"), a_flow("y")))
@@ -81,6 +84,9 @@ REVEALED = [
     "(number: float) -> Coroutine[None, None, dict[str, int]]",
     "(number: float) -> Coroutine[None, None, complex]",
     "list[str]",
+    "Point",
+    "Point",
+    "RunHandle[Point]",
     "Point",
     "dict[str, int]",
     "complex",
