@@ -57,7 +57,7 @@ def bench(
             machine=bench_request.machine_of(machine, live=live is not None),
             window_s=window_s,
             warmup_s=warmup_s,
-            arrivals=bench_request.arrivals_of(arrivals),
+            arrivals=arrivals,
             slo_scale=slo_scale,
             predictions=predictions,
             length_bias=length_bias,

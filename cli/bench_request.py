@@ -17,7 +17,6 @@ DEFAULT_WORKLOAD = "mixed"
 DEFAULT_MACHINE = "a100-llama3-8b"
 ENGINES = ("sim", "vllm")
 PICTURES = (".png", ".svg", ".pdf")
-_ARRIVALS = {"gamma": "bursty"}  # by the distribution of its gaps, or by what it looks like
 
 
 def source_of(workload: str | None, trace: Path | None) -> Source:
@@ -76,11 +75,6 @@ def loads_of(written: str) -> tuple[float, ...]:
     except ValueError:
         told = "write numbers with commas between, such as 0.7,1.5"
         raise BadInput(f"--loads {written!r}: {told}") from None
-
-
-def arrivals_of(written: str | None) -> str | None:
-    """The name by which the simulator knows an arrival process; unknown ones pass."""
-    return None if written is None else _ARRIVALS.get(written, written)
 
 
 def machine_of(name: str | None, *, live: bool) -> Machine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import takewhile
 
 import numpy as np
 
@@ -79,8 +80,11 @@ class Accounts:
         return self._tokens[numbers] / growth
 
     def _growth(self, now_s: float) -> float:
-        """What a token of now counts in the sums, which are scaled down before they overflow."""
-        growth = (now_s - self._origin_s) / self._memory_s
+        """What a token of now counts in the sums, which are scaled down before they overflow.
+
+        A clock that was set back counts as one that stands still.
+        """
+        growth = max(now_s - self._origin_s, 0.0) / self._memory_s
         if growth > _MOST_GROWTH:
             self._tokens *= math.exp(-growth)
             self._origin_s, growth = now_s, 0.0
@@ -98,10 +102,10 @@ class Accounts:
         return number
 
     def _prune(self, now_s: float) -> None:
-        """Names close in time order, so that the first that is young ends the search."""
-        for number, closed_s in list(self._closed_s.items()):
-            if now_s - closed_s < FORGET_AFTER_S:
-                break
+        """Names close in time order, so that the first that is young ends the search: it looks at
+        few, however many there are, as it happens with every new name."""
+        closed_s = self._closed_s
+        for number in list(takewhile(lambda n: now_s - closed_s[n] >= FORGET_AFTER_S, closed_s)):
             del self._closed_s[number]
             del self._number[self._name.pop(number)]
             self._spare.append(number)

@@ -107,7 +107,7 @@ def tags_error(body: bytes) -> InvalidSlo | None:
 
     A body that is no JSON object is left for vLLM to refuse in its own words.
     """
-    if TAG_PREFIX.encode() not in body:
+    if TAG_PREFIX.encode() not in body and b"\\" not in body:  # which could spell it otherwise
         return None
     try:
         document = json.loads(body)

@@ -63,42 +63,6 @@ def exchange_batch(
     return wanted if gain > MIN_GAIN * now_worth and gain * frame_s > loss else stay
 
 
-def exchange_each(
-    view: StepView,
-    running: Ints,
-    wanted: Ints,
-    worth: Floats,
-    *,
-    frame_s: float,
-    prefix_caching: bool = False,
-) -> Ints:
-    """Each place by itself: the best newcomer takes it from the running request that costs least.
-
-    Newcomers take empty places first. Then the best of them meets the running request that asks
-    the least for giving way, the second best the next, for as long as the newcomer is worth more
-    than MIN_GAIN more, and by more than the stall of recomputing the other costs in a frame.
-    No other pairing makes more exchanges. Arguments as in exchange_batch.
-
-    Returns:
-        as many places as are wanted, those that were wanted and run first.
-    """
-    size = len(wanted)
-    kept = running[np.isin(running, wanted)]
-    newcomers = wanted[~np.isin(wanted, running)]
-    newcomers = newcomers[np.argsort(-worth[newcomers], kind="stable")]
-    others = running[~np.isin(running, wanted)]
-    loss = stall_s(view, others, prefix_caching=prefix_caching) * _tokens_per_s(view, size)
-    price = np.maximum((1.0 + MIN_GAIN) * worth[others], worth[others] + loss / frame_s)
-    cheapest = np.argsort(price[::-1], kind="stable")
-    others, price = others[::-1][cheapest], price[::-1][cheapest]  # among equals, the last ranked
-    num_free = max(size - len(running), 0)
-    others, price = others[max(len(running) - size, 0) :], price[max(len(running) - size, 0) :]
-    challengers = newcomers[num_free : num_free + len(others)]
-    pays = worth[challengers] > price[: len(challengers)]
-    num_pays = int(np.argmin(np.append(pays, False)))
-    return np.concatenate([kept, newcomers[: num_free + num_pays], others[num_pays:]])[:size]
-
-
 def _tokens_per_s(view: StepView, size: int) -> float:
     """What a batch of this size generates: what is lost in a second of stall."""
     return size / view.token_s

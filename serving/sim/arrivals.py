@@ -15,8 +15,8 @@ from serving.sim.errors import InvalidWorkload
 Times = NDArray[np.float64]
 """Shape (n,): ascending seconds within [0, window_s)."""
 
-BURSTY_VARIATION = 2.0
-"""Coefficient of variation of the gaps of "bursty"; a Poisson process has 1."""
+GAMMA_VARIATION = 2.0
+"""Coefficient of variation of the gaps of "gamma"; a Poisson process has 1."""
 
 BURST_FACTOR = 5.0
 """How much higher the rate of "burst" is in its burst.
@@ -123,12 +123,12 @@ def rescaled(
     return _within(times, window_s)
 
 
-def _bursty(rng: np.random.Generator, *, rate_per_s: float, window_s: float) -> Times:
-    return gamma(rng, rate_per_s=rate_per_s, window_s=window_s, variation=BURSTY_VARIATION)
+def _gamma(rng: np.random.Generator, *, rate_per_s: float, window_s: float) -> Times:
+    return gamma(rng, rate_per_s=rate_per_s, window_s=window_s, variation=GAMMA_VARIATION)
 
 
 ARRIVALS: Mapping[str, Arrivals] = MappingProxyType(
-    {"poisson": poisson, "bursty": _bursty, "burst": burst}
+    {"poisson": poisson, "gamma": _gamma, "burst": burst}
 )
 """Arrival processes by name."""
 

@@ -161,6 +161,7 @@ def compare(
         WorkerDied: a process ended by itself.
         InvalidWorkload, TraceMissing, BadTrace: the setting does not give programs.
     """
+    plan.setting.offer(rate_per_s=1.0, seed=0)  # what gives no programs is told at once
     watched = _Watched(plan.num_tasks, on_progress)
     if plan.live is not None:
         assert live_runner is not None, "somebody has to measure"

@@ -229,8 +229,8 @@ def _in_own_rhythm(
     times_s, count = trace.times_s, len(trace.times_s)
     span_s = times_s[-1] - times_s[0]
     if span_s <= 0:
-        told = "the trace's requests all come at once: shape them with other arrivals"
-        raise InvalidWorkload("arrivals", f"{count} times", told)
+        told = "the trace has no two times: name a process for them, such as poisson"
+        raise InvalidWorkload("arrivals", None, told)
     lap_s = span_s * count / (count - 1)
 
     def own_s(place: int) -> float:
@@ -241,8 +241,8 @@ def _in_own_rhythm(
     num_head = max(round(rate_per_s * to_s), 1)
     head_s = own_s(num_head)
     if head_s <= 0:
-        told = f"{num_head} requests of the trace come at once: shape them with other arrivals"
-        raise InvalidWorkload("arrivals", f"{count} times", told)
+        told = f"{num_head} requests of the trace come at once: name a process, such as poisson"
+        raise InvalidWorkload("arrivals", None, told)
     scale = to_s / head_s
 
     def until(end_s: float, most: int) -> list[float]:

@@ -78,6 +78,8 @@ def read_trace(path: Path) -> Trace:
         return Trace(requests=_mooncake(path, text))
     if set(_AZURE) <= {column.strip() for column in first_line.split(",")}:
         return Trace(requests=_azure(path, text))
+    if head in ("{", "["):
+        _parse(path, "it", text)
     told = "it is none of the known formats: Azure CSV, Mooncake JSON lines, workflows in JSON"
     raise BadTrace(str(path), told)
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from typing import NoReturn
 
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from serving.engine.accounts import FORGET_AFTER_S, MOST_CALLS, Accounts, StageCalls
+from serving.engine.accounts import (
+    _PRUNE_ABOVE,
+    FORGET_AFTER_S,
+    MOST_CALLS,
+    Accounts,
+    StageCalls,
+)
 from serving.policies.fairness import LEAD
 from tests.strategies import law
 
@@ -180,3 +188,35 @@ def test_the_calls_of_a_stage_that_are_still_to_arrive_are_counted() -> None:
     assert stages.missing(np.array([2])).tolist() == [1]
     stages.arrived(500, 0, 10**30, is_new=True)
     assert stages.missing(np.array([500, 2])).tolist() == [MOST_CALLS - 1, 1]
+
+
+class Looked(dict[int, float]):
+    """Counts how many of its keys were looked at."""
+
+    num_looked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for key in super().__iter__():
+            self.num_looked += 1
+            yield key
+
+    def items(self) -> NoReturn:  # type: ignore[override]
+        raise AssertionError("a copy of them all")
+
+
+def test_a_new_name_looks_at_few_of_the_names_that_ended_lately() -> None:
+    """However many there are: it happens at every arrival."""
+    accounts = Accounts()
+    accounts._closed_s = looked = Looked()
+    for number in range(3 * _PRUNE_ABOVE):
+        accounts.close(accounts.open(f"alone {number}", float(number) / 1000), float(number) / 1000)
+    assert looked.num_looked <= 3 * _PRUNE_ABOVE
+    accounts.open("late", FORGET_AFTER_S + 5.0)
+    assert len(accounts._number) < 3 * _PRUNE_ABOVE
+
+
+def test_a_clock_that_is_set_back_stands_still() -> None:
+    accounts = Accounts(memory_s=10.0)
+    number = accounts.open("a", 1e6)
+    accounts.add(np.array([number]), np.array([5.0]), 1e6)
+    assert accounts.tokens(np.array([number]), 0.0).tolist() == [5.0]

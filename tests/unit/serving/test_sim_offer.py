@@ -27,7 +27,7 @@ def azure(path: Path, seconds: list[float]) -> Source:
     return Source.file(path)
 
 
-@pytest.mark.parametrize("arrivals", [None, "poisson", "bursty", "burst"])
+@pytest.mark.parametrize("arrivals", [None, "poisson", "gamma", "burst"])
 def test_programs_go_on_arriving_until_every_counted_fate_is_decided(arrivals: str | None) -> None:
     found = offered(arrivals=arrivals)
     from_s, to_s = found.window_s
@@ -93,7 +93,7 @@ def test_seeds_begin_at_different_places_of_a_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [[5.0], [5.0, 5.0, 5.0]])
 def test_a_trace_without_rhythm_needs_other_arrivals(tmp_path: Path, seconds: list[float]) -> None:
     source = azure(tmp_path / "t.csv", seconds)
-    with pytest.raises(InvalidWorkload, match="shape them with other arrivals"):
+    with pytest.raises(InvalidWorkload, match="name a process"):
         offered(source)
     assert offered(source, arrivals="poisson").programs
 
