@@ -78,8 +78,8 @@ def read_trace(path: Path) -> Trace:
         return Trace(requests=_mooncake(path, text))
     if set(_AZURE) <= {column.strip() for column in first_line.split(",")}:
         return Trace(requests=_azure(path, text))
-    if head in ("{", "["):
-        _parse(path, "it", text)
+    if head == "{" and not _is_json(first_line):
+        _parse(path, "it", text)  # which says where it is damaged
     told = "it is none of the known formats: Azure CSV, Mooncake JSON lines, workflows in JSON"
     raise BadTrace(str(path), told)
 
@@ -179,6 +179,14 @@ def _samples(path: Path, at: str, call: object) -> list[Call]:
         raise BadTrace(str(path), f"{at}.n must be a whole number from 1 to 1,000")
     shared = prompt if num_samples > 1 else 0
     return [Call(prompt, output, shared_prefix_tokens=shared)] * num_samples
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _parse(path: Path, at: str, text: str) -> dict[str, Any]:

@@ -152,6 +152,8 @@ AZURE_HEAD = AZURE.split("\n", 1)[0] + "\n"
         ("a,b,c\n1,2,3\n", "none of the known formats"),
         ("[1, 2]", "none of the known formats"),
         ("{}", "none of the known formats"),
+        ('{"a": 1}\n{"a": 2}\n', "none of the known formats"),
+        ('{"a":\n', "not JSON"),
         (AZURE_HEAD, "no requests"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,374\n", "line 2.*columns"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,374,1,2\n", "line 2.*columns"),
