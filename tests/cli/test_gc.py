@@ -110,7 +110,7 @@ def test_it_tells_in_words_what_went_and_what_the_file_takes(
     assert exit_code("gc", "--dry-run") == 0
     would = capsys.readouterr().out.splitlines()
     assert would[0].startswith("would remove 1 run, 0 steps, 0 calls, ")
-    assert would[0].endswith(" payloads of 3.1 MB")
+    assert would[0].endswith(" payloads of 3.0 MB")
     assert would[1].startswith("the file takes ")
     assert exit_code("gc") == 0
     told = capsys.readouterr()
