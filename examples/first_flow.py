@@ -21,4 +21,5 @@ async def article(topic: str) -> str:
     return "\n\n".join(await gather(*(paragraph(point) for point in outline.points)))
 
 
-print(asyncio.run(article("why deadlines matter")))
+if __name__ == "__main__":
+    print(asyncio.run(article("why deadlines matter")))

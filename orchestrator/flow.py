@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, ge
 
 from orchestrator.context import Position, current_or_none
 from orchestrator.durations import seconds_of
-from orchestrator.errors import InvalidRunId
+from orchestrator.errors import InvalidDuration, InvalidRunId
 from orchestrator.expiry import Expiry, OnDeadline, by_own_deadline
 from orchestrator.feasibility import Infeasible
 from orchestrator.functions import awaitable, name_of
@@ -45,6 +45,13 @@ class Flow(Generic[P, R]):
     run_id: str | None = None
     expiry: Expiry = field(default_factory=Expiry)
     infeasible: Infeasible = "warn"
+
+    def __post_init__(self) -> None:
+        tail_s = 0.0 if self.deadline_s is None else self.expiry.reserved_s(self.deadline_s)
+        if tail_s and tail_s == self.deadline_s:
+            raise InvalidDuration(
+                self.expiry.tail_s, f"leaves nothing of {tail_s:g} s for the flow"
+            )
 
     def options(
         self,
@@ -165,7 +172,7 @@ def flow(
         raise ValueError(f"infeasible={infeasible!r}: {' or '.join(get_args(Infeasible))}")
     expiry = Expiry(
         on_deadline or ("fail" if wrap_up is None else "wrap_up"),
-        wrap_up,
+        wrap_up and awaitable(wrap_up),
         None if tail is None else seconds_of(tail),
     )
 

@@ -37,13 +37,19 @@ class Arguments:
     kwargs: Mapping[str, Any]
 
     def dump(self, body: Callable[..., Any]) -> bytes:
-        """As they are recorded; raises ResultNotSerialisable."""
+        """As they are recorded, defaults included; raises ResultNotSerialisable."""
         bound = inspect.signature(body).bind(*self.args, **self.kwargs)
+        given = set(bound.arguments)
+        bound.apply_defaults()
         hints = hints_of(body)
         named = {}
         for name, value in bound.arguments.items():
             codec = ValueCodec(f"argument {name}", _hint(body, name, hints))
-            named[name] = json.loads(codec.dump(value))
+            try:
+                named[name] = json.loads(codec.dump(value))
+            except ResultNotSerialisable:
+                if name in given:
+                    raise  # a default is what it was where it is not recorded
         return json.dumps(named, sort_keys=True).encode()
 
     def dump_if_possible(self, body: Callable[..., Any]) -> bytes | None:
@@ -84,12 +90,17 @@ class Interrupted:
             raise RunNotResumable(self.record.id, "where its flow's code is was not recorded")
         try:
             found = _imported(entry)
-        except (ImportError, AttributeError, OSError, SyntaxError) as error:
-            reason = f"its flow {entry} cannot be imported: {error}"
+        except (Exception, SystemExit) as error:  # whatever the module does as it is imported
+            reason = (
+                f"its flow {entry} cannot be imported ({type(error).__name__}: {error}); a script"
+                ' begins its runs under `if __name__ == "__main__":`'
+            )
             raise RunNotResumable(self.record.id, reason) from error
-        if not isinstance(found, Flow):
-            raise RunNotResumable(self.record.id, f"{entry} is no flow any more")
-        return found
+        around = vars(sys.modules.get(getattr(found, "__module__", ""), object))
+        for known in (found, *around.values()):  # a flow may have another name than its function
+            if isinstance(known, Flow) and (known is found or inspect.unwrap(known.body) is found):
+                return known
+        raise RunNotResumable(self.record.id, f"{entry} is no flow")
 
     def arguments(self, flow: Flow[..., Any]) -> Arguments:
         """What it was called with; raises RunNotResumable, ResultUnreadable."""
@@ -99,16 +110,17 @@ class Interrupted:
         return Arguments.load(flow.body, self.input)
 
     def result(self, flow: Flow[..., Any]) -> Any:
-        """What it came to; raises ResultUnreadable."""
-        codec = result_codec(flow.body, f"flow {flow.name}")
-        return codec.load(b"null" if self.output is None else self.output)
+        """What it came to; raises ResultUnreadable, RunNotResumable."""
+        if self.output is None:
+            raise RunNotResumable(self.record.id, "it has ended, and its result was not recorded")
+        return result_codec(flow.body, f"flow {flow.name}").load(self.output)
 
-    def require_same(self, flow: Flow[..., Any], arguments: bytes) -> None:
+    def require_same(self, flow: Flow[..., Any], arguments: Arguments) -> None:
         """Raise ArgumentsDiffer or RunNotResumable for what is another run."""
         if self.record.flow != flow.name:
             reason = f"it is a run of {self.record.flow}, not of {flow.name}"
             raise RunNotResumable(self.record.id, reason)
-        if self.input is not None and self.input != arguments:
+        if self.input is not None and self.input != arguments.dump_if_possible(flow.body):
             raise ArgumentsDiffer(self.record.id)
 
     def require_orphaned(self) -> None:
@@ -177,6 +189,9 @@ def entry_of(body: Callable[..., Any]) -> str | None:
         return None
     if body.__module__ != "__main__":
         return f"{body.__module__}:{name}"
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:  # python -m
+        return f"{spec.name}:{name}"
     file = inspect.getsourcefile(body)
     return None if file is None else f"{Path(file).resolve()}:{name}"
 
@@ -184,6 +199,7 @@ def entry_of(body: Callable[..., Any]) -> str | None:
 def _imported(entry: str) -> Any:
     place, _, name = entry.rpartition(":")
     if place.endswith(".py"):
+        _look_in(Path(place).parent)
         spec = importlib.util.spec_from_file_location(f"_flow_{Path(place).stem}", place)
         assert spec is not None
         assert spec.loader is not None
@@ -191,10 +207,17 @@ def _imported(entry: str) -> Any:
         sys.modules[spec.name] = found
         spec.loader.exec_module(found)
     else:
+        _look_in(Path.cwd())
         found = importlib.import_module(place)
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def _look_in(folder: Path) -> None:
+    """Have imports find what lies beside a script, as they did when Python ran it."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 def _hint(body: Callable[..., Any], name: str, hints: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
@@ -52,6 +53,15 @@ async def found_elsewhere(
     return (value,)
 
 
+def require_reusable(body: Callable[..., Any]) -> None:
+    """Raise ValueError for what may do something else under the same code and arguments."""
+    if not inspect.isfunction(body):
+        raise ValueError(f"cache= is for functions; {body!r} holds more than its arguments")
+    if body.__closure__:
+        names = ", ".join(body.__code__.co_freevars)
+        raise ValueError(f"cache= is for functions that depend on their arguments alone: {names}")
+
+
 def reuse_key(
     body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, model: str
 ) -> bytes:
@@ -64,7 +74,7 @@ def reuse_key(
     digest = blake3()
     for part in (
         f"{body.__module__}:{body.__qualname__}".encode(),
-        _source_of(body),
+        _code_of(body.__code__),
         model.encode(),
         Arguments(args, kwargs).dump(body),
     ):
@@ -73,10 +83,19 @@ def reuse_key(
 
 
 @functools.cache
-def _source_of(body: Callable[..., Any]) -> bytes:
-    """The text of a function; of one that was typed in, its compiled code."""
-    try:
-        return inspect.getsource(body).encode()
-    except (OSError, TypeError):
-        code = getattr(body, "__code__", None)
-        return b"" if code is None else code.co_code + repr(code.co_consts).encode()
+def _code_of(code: CodeType) -> bytes:
+    """What a function does, as it is compiled; where it stands in its file is none of it."""
+    digest = blake3(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames)).encode())
+    for constant in code.co_consts:
+        is_code = isinstance(constant, CodeType)
+        part = _code_of(constant) if is_code else _shown(constant)
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+def _shown(constant: object) -> bytes:
+    """A constant as text that is the same in every process: sets have an order of their own."""
+    if isinstance(constant, frozenset):
+        return repr(sorted(map(repr, constant))).encode()
+    return repr(constant).encode()

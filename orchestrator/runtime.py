@@ -91,7 +91,7 @@ class Runtime:
         arguments = Arguments(args, kwargs)
         known = None if flow.run_id is None else await interrupted(self.store, flow.run_id)
         if known is not None:
-            known.require_same(flow, arguments.dump(flow.body))
+            known.require_same(flow, arguments)
             return await self._go_on(flow, known, arguments)
         await self._prepare()
         knowledge = await self._learner.knowledge_of(flow.name)

@@ -14,7 +14,7 @@ from orchestrator.durations import seconds_of
 from orchestrator.functions import awaitable, name_of
 from orchestrator.once import StepSpec, done
 from orchestrator.retrying import Tries
-from orchestrator.reuse import Reuse, reuse_key
+from orchestrator.reuse import Reuse, require_reusable, reuse_key
 from orchestrator.values import result_codec
 from store.records import Effects, StepKind
 
@@ -66,12 +66,15 @@ def step(
         name: what it is recorded under; the function's own name by default.
     Raises:
         InvalidDuration: the timeout, or the cache's, is no positive time.
-        ValueError: retries is below 0.
+        ValueError: retries is below 0, or a step that is to be cached depends on more than its
+            arguments.
     """
     tries = Tries(retries, None if timeout is None else seconds_of(timeout))
     most_age_s = _most_age_s(cache)
 
     def decorate(plain: Callable[P, Any]) -> Callable[P, Coroutine[None, None, Any]]:
+        if most_age_s is not None:
+            require_reusable(plain)
         body = awaitable(plain)
         known_as = name or name_of(body)
         spec = StepSpec(known_as, StepKind.STEP, result_codec(body, f"step {known_as}"))
@@ -137,7 +140,7 @@ def tool(
         name = name_of(body)
         codec = result_codec(body, f"tool {name}")
         spec = StepSpec(name, StepKind.TOOL, codec, Effects(effects))
-        doing = awaitable(body)
+        doing, asking = awaitable(body), reconcile and awaitable(reconcile)
 
         @functools.wraps(body)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -149,8 +152,8 @@ def tool(
             if position is None:
                 return await doing(*args, **kwargs)
             own = spec
-            if reconcile is not None:
-                own = replace(spec, reconcile=functools.partial(reconcile, *args, **kwargs))
+            if asking is not None:
+                own = replace(spec, reconcile=functools.partial(asking, *args, **kwargs))
             return await run_tool_call(position, own, within)
 
         return wrapper

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from orchestrator import (
     DeadlineExceeded,
     Flow,
+    InvalidDuration,
     OutsideRun,
     best_so_far,
     flow,
@@ -138,14 +139,15 @@ def test_an_error_before_the_deadline_is_raised_whatever_there_is_so_far(
 @few
 @given(
     deadline_s=st.floats(0.1, 1000),
-    tail_s=st.none() | st.floats(0.01, 2000),
+    tail_share=st.none() | st.floats(0.01, 0.99),
     used=st.floats(0, 0.99),
 )
 def test_wrapping_up_has_the_tail_to_itself(
-    deadline_s: float, tail_s: float | None, used: float
+    deadline_s: float, tail_share: float | None, used: float
 ) -> None:
     """The rest of the flow is told of the time before it and cut off there; a tenth by default."""
-    expected_s = min(TAIL_SHARE * deadline_s if tail_s is None else tail_s, deadline_s)
+    tail_s = None if tail_share is None else tail_share * deadline_s
+    expected_s = TAIL_SHARE * deadline_s if tail_s is None else tail_s
     told: dict[str, float] = {}
     elapsed = Elapsed()
 
@@ -548,3 +550,20 @@ def test_a_flow_within_has_no_more_time_than_the_one_around() -> None:
 
     result = comes_to(outer)
     assert (result.value, result.elapsed_s) == ("outer", 4.0)
+
+
+def test_a_plain_function_wraps_up_as_well() -> None:
+    @flow(deadline=10, tail=2, wrap_up=lambda best: f"plainly {best}")
+    async def body() -> str:
+        best_so_far("so far")
+        await never()
+        return "the end"
+
+    result = comes_to(body)
+    assert (result.value, result.elapsed_s) == ("plainly so far", 8.0)
+
+
+@pytest.mark.parametrize("tail", [10, 11])
+def test_a_tail_that_leaves_no_time_is_refused(tail: float) -> None:
+    with pytest.raises(InvalidDuration, match="leaves nothing"):
+        flow(deadline=10, tail=tail, wrap_up=kept)(never)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -37,7 +37,7 @@ from orchestrator import (
 from orchestrator.testing import ScriptedEngine, VirtualClock
 from serving.errors import RequestDropped
 from store.errors import RunNotFound
-from store.records import Status
+from store.records import RunRecord, Status
 from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
 
 ID = "the-run"
@@ -475,3 +475,70 @@ async def test_what_is_not_there_has_a_name(runtime: Runtime) -> None:
     await interrupted(runtime, local)
     with pytest.raises(RunNotResumable, match="was not recorded"):
         await runtime.resume(ID)
+
+
+async def test_arguments_that_could_not_be_recorded_can_be_given_again(runtime: Runtime) -> None:
+    breaking = Breaking()
+
+    @flow
+    async def use(what: object) -> str:
+        breaking()
+        return type(what).__name__
+
+    await interrupted(runtime, use, object())
+    with pytest.raises(RunNotResumable, match="give them to run"):
+        await runtime.resume(ID, use)
+    assert (await runtime.run(use.options(run_id=ID), object())).value == "object"
+
+
+async def test_a_default_and_the_argument_that_it_stands_for_are_the_same_run(
+    runtime: Runtime,
+) -> None:
+    @flow
+    async def add(a: int, b: int = 1, unknown: object = object()) -> int:
+        return a + b
+
+    named = add.options(run_id=ID)
+    assert (await runtime.run(named, 1)).value == (await runtime.run(named, 1, b=1)).value == 2
+    with pytest.raises(ArgumentsDiffer):
+        await runtime.run(named, 1, 2)
+
+
+async def test_a_result_that_was_not_recorded_is_not_made_up(runtime: Runtime) -> None:
+    @flow
+    async def odd() -> object:
+        return object()
+
+    await runtime.run(odd.options(run_id=ID))
+    with pytest.raises(RunNotResumable, match="result was not recorded"):
+        await runtime.run(odd.options(run_id=ID))
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("", None),
+        ("import helper", None),
+        ("raise RuntimeError('no')", r"RuntimeError: no\); a script begins .*__main__"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("oops", "NameError"),
+    ],
+)
+async def test_a_flow_of_a_script_is_found_or_it_is_told_why_not(
+    runtime: Runtime, tmp_path: Path, code: str, reason: str | None
+) -> None:
+    script = tmp_path / f"script_{abs(hash(code))}.py"
+    script.write_text(
+        "from orchestrator import flow\nasync def body() -> str:\n    return 'found'\n"
+        f"article = flow(name='article')(body)\n{code}\n"
+    )
+    (tmp_path / "helper.py").write_text("")
+    async with runtime.store.transaction() as tx:
+        name = await tx.payloads.put(b"{}", media_type="application/json")
+        began = RunRecord(ID, "article", datetime.now(UTC), entry=f"{script}:body", process_id=1)
+        await tx.runs.add(replace(began, status=Status.FAILED, input_payload=name))
+    if reason is None:
+        assert (await runtime.resume(ID)).value == "found"
+    else:
+        with pytest.raises(RunNotResumable, match=reason):
+            await runtime.resume(ID)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,24 +24,34 @@ class Place:
     name: str
 
 
+DONE: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    DONE.clear()
+
+
+async def looked_up(place: Place, *, loud: bool = False) -> list[Place]:
+    """What the steps of these tests do."""
+    DONE[place.name] += 1
+    if place.name == "nowhere":
+        raise Boom(place.name)
+    return [place, Place(await llm("where?"))]
+
+
 class Counted:
     """A step that may be reused, and a flow that does it."""
 
     def __init__(self, cache: bool | str) -> None:
-        self.done: Counter[str] = Counter()
-
-        @step(cache=cache)
-        async def look_up(place: Place, *, loud: bool = False) -> list[Place]:
-            self.done[place.name] += 1
-            if place.name == "nowhere":
-                raise Boom(place.name)
-            return [place, Place(await llm("where?"))]
+        look_up = step(looked_up) if cache is False else step(cache=cache)(looked_up)
 
         @flow
         async def find(name: str, loud: bool = False) -> list[Place]:
             return await look_up(Place(name), loud=loud)
 
         self.find = find
+        self.done = DONE
 
 
 async def test_another_run_has_the_result_without_doing_the_step(tmp_path: Path) -> None:
@@ -149,3 +162,59 @@ async def test_arguments_that_cannot_be_compared_are_refused(tmp_path: Path) -> 
     async with scripted_runtime(tmp_path) as runtime:
         with pytest.raises(ResultNotSerialisable, match="argument what"):
             await runtime.run(asking)
+
+
+async def test_a_default_is_the_same_as_the_argument_that_it_stands_for(tmp_path: Path) -> None:
+    look_up = step(cache=True)(looked_up)
+
+    @flow
+    async def twice() -> None:
+        await look_up(Place("here"))
+        await look_up(Place("here"), loud=False)
+
+    async with scripted_runtime(tmp_path) as runtime:
+        await runtime.run(twice)
+        await runtime.run(twice)
+    assert DONE == {"here": 1}
+
+
+async def test_two_lambdas_of_one_line_are_two(tmp_path: Path) -> None:
+    plus, minus = step(cache=True)(lambda n: n + 1), step(cache=True)(lambda n: n - 1)
+
+    @flow
+    async def both() -> list[int]:
+        return [await plus(5), await minus(5)]
+
+    async with scripted_runtime(tmp_path) as runtime:
+        for _ in range(2):
+            assert (await runtime.run(both)).value == [6, 4]
+
+
+class Scaled:
+    """Something with a state of its own."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    async def times(self, number: int) -> int:
+        return self.factor * number
+
+    async def __call__(self, number: int) -> int:
+        return self.factor * number
+
+
+def closure(factor: int) -> Callable[[int], Awaitable[int]]:
+    async def times(number: int) -> int:
+        return factor * number
+
+    return times
+
+
+@pytest.mark.parametrize(
+    "body",
+    [closure(2), Scaled(2).times, Scaled(2), partial(closure(2), 3)],
+    ids=["closure", "method", "callable", "partial"],
+)
+def test_what_depends_on_more_than_its_arguments_is_not_reused(body: Any) -> None:
+    with pytest.raises(ValueError, match="cache= is for functions"):
+        step(cache=True)(body)
