@@ -31,7 +31,7 @@ async def input_required(question: str, *, schema: type[T]) -> T: ...
 async def input_required(question: str, *, schema: Any = str) -> Any:
     """Wait for a human's answer, for as long as the deadline here allows.
 
-    The question is shown by `orchestrate show RUN` and answered by `orchestrate answer RUN`, by
+    The question is shown by `orchestrate answer RUN` and answered by adding TEXT to that, by
     another process than this one. A run that ends meanwhile is resumed with the answer.
 
     Args:

@@ -8,7 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, cast
 
-from orchestrator.context import CallTrace, Position, none_if_infinite
+from orchestrator.context import CallTrace, LiveRun, Position, none_if_infinite
 from orchestrator.deadlines import call_slo
 from orchestrator.events import CallFinished, CallStarted
 from orchestrator.failing import failure_of
@@ -149,19 +149,7 @@ async def _recorded(
 ) -> AsyncIterator[dict[str, Any]]:
     """Record a call's start, and its end with whatever the block put into the outcome."""
     run, trace = came.position.run, begun.trace
-    sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
-    record = CallRecord(
-        run_id=run.id,
-        node=trace.node,
-        kind=CallKind(trace.kind),
-        identity=trace.identity,
-        step_path=came.step.path,
-        stage=trace.stage,
-        started_s=run.since_start_s(trace.began_s),
-        sub_deadline_s=sub_deadline_s,
-        deadline_source=None if sub_deadline_s is None else trace.deadline.source,
-        **({} if foretold is None else foretold.columns()),
-    )
+    record = _record_of(came, begun, foretold)
     await run.recorder.call_started(
         record,
         step=came.step,
@@ -171,26 +159,10 @@ async def _recorded(
         resumed=bool(run.past),
         prompt_text=prompt_text,
     )
-    info = run.engine.info if trace.kind == "llm" else None
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
     try:
-        run.emit(
-            CallStarted(
-                run.id,
-                trace.node,
-                trace.kind,
-                trace.identity,
-                trace.stage,
-                record.started_s,
-                sub_deadline_s,
-                sub_deadline_source=record.deadline_source,
-                path=record.step_path,
-                engine=None if info is None else info.name,
-                model=None if info is None else info.model,
-                predicted_output_tokens=record.length_bound,
-            )
-        )
+        run.emit(_started(run, record))
         if came.position.remaining_s() <= 0:
             await _let_the_deadline_pass()
         yield outcome
@@ -217,6 +189,42 @@ async def _recorded(
                 error_type=type_of(error),
             )
         )
+
+
+def _record_of(came: Begin, begun: _Begun, foretold: Foretold | None) -> CallRecord:
+    run, trace = came.position.run, begun.trace
+    sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
+    return CallRecord(
+        run_id=run.id,
+        node=trace.node,
+        kind=CallKind(trace.kind),
+        identity=trace.identity,
+        step_path=came.step.path,
+        stage=trace.stage,
+        started_s=run.since_start_s(trace.began_s),
+        sub_deadline_s=sub_deadline_s,
+        deadline_source=None if sub_deadline_s is None else trace.deadline.source,
+        **({} if foretold is None else foretold.columns()),
+    )
+
+
+def _started(run: LiveRun, record: CallRecord) -> CallStarted:
+    """What listeners are told as a call begins."""
+    info = run.engine.info if record.kind is CallKind.LLM else None
+    return CallStarted(
+        run.id,
+        record.node,
+        record.kind.value,
+        record.identity,
+        record.stage,
+        record.started_s,
+        record.sub_deadline_s,
+        sub_deadline_source=record.deadline_source,
+        path=record.step_path,
+        engine=None if info is None else info.name,
+        model=None if info is None else info.model,
+        predicted_output_tokens=record.length_bound,
+    )
 
 
 async def _let_the_deadline_pass() -> None:
