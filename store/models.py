@@ -25,6 +25,7 @@ from sqlalchemy import (
     MetaData,
     Text,
     TypeDecorator,
+    false,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -143,6 +144,7 @@ class Run(Base):
     random_weights: Mapped[bool]
     process_id: Mapped[int] = mapped_column(BigInteger)
     host: Mapped[str]
+    process: Mapped[str | None]
     attributes: Mapped[dict[str, Any]] = mapped_column(JSON)
     input_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
     result_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
@@ -172,6 +174,8 @@ class Step(Base):
     result: Mapped[bytes | None] = mapped_column(LargeBinary)
     result_payload: Mapped[str | None] = mapped_column(ForeignKey(_HASH))
     reuse_key: Mapped[bytes | None] = mapped_column(LargeBinary)
+    arguments: Mapped[bytes | None] = mapped_column(LargeBinary)
+    ended_run: Mapped[bool] = mapped_column(server_default=false())
 
     __table_args__ = (
         Index(

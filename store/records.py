@@ -74,6 +74,7 @@ class RunRecord:
     random_weights: bool = False  # the model's answers are noise: a demonstration, no result
     process_id: int = 0
     host: str = ""
+    process: str | None = None  # which of all processes that have this id, as it says itself
     attributes: Mapping[str, object] = field(default_factory=dict)  # small JSON facts for display
     input_payload: str | None = None
     result_payload: str | None = None
@@ -117,6 +118,8 @@ class StepRecord:
     result: bytes | None = None
     result_payload: str | None = None
     reuse_key: bytes | None = None  # under which other runs may find its result
+    arguments: bytes | None = None  # a digest of what it was called with
+    ended_run: bool = False  # its error is what the run ended with: both are tried again
 
 
 @dataclass(frozen=True, slots=True)
