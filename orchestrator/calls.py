@@ -10,15 +10,17 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from orchestrator.context import CallTrace, LiveRun, Position, none_if_infinite
 from orchestrator.deadlines import call_slo
+from orchestrator.digests import digest_of
 from orchestrator.events import CallFinished, CallStarted
-from orchestrator.failing import failure_of
+from orchestrator.failing import failure_of, remember
 from orchestrator.foretold import Foretold, foretell, note_use, stage_record
 from orchestrator.once import Begin, Known, StepSpec, entered
 from orchestrator.outcomes import status_of, type_of
 from orchestrator.values import ValueCodec
+from orchestrator.waiting import let_the_deadline_pass
 from patterns.nodes import Kind
 from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
-from store.records import CallKind, CallRecord, StageRecord, StepKind
+from store.records import CallKind, CallRecord, Effects, StageRecord, StepKind
 
 R = TypeVar("R")
 
@@ -38,7 +40,8 @@ async def run_llm_call(
     Raises what `entered` raises, and the engine.
     """
     run = position.run
-    came = await entered(position, LLM_STEP)
+    spec = replace(LLM_STEP, arguments=digest_of(asked.prompt, asked.schema))
+    came = await entered(position, spec)
     if isinstance(came, Known):
         recorded: Completion = came.value
         run.answers.add(recorded.usage.output_tokens)
@@ -164,11 +167,14 @@ async def _recorded(
     try:
         run.emit(_started(run, record))
         if came.position.remaining_s() <= 0:
-            await _let_the_deadline_pass()
+            await let_the_deadline_pass()
         yield outcome
     except BaseException as caught:
         error = caught
         outcome["result"] = failure_of(caught)
+        remember(caught, run.id, came.step.path)
+        if came.step.effects is Effects.EXTERNAL and isinstance(caught, asyncio.CancelledError):
+            run.unknown[came.step.name, came.step.arguments] = came.step.path
         raise
     finally:
         ended_s = run.clock.now_s()
@@ -225,12 +231,6 @@ def _started(run: LiveRun, record: CallRecord) -> CallStarted:
         model=None if info is None else info.model,
         predicted_output_tokens=record.length_bound,
     )
-
-
-async def _let_the_deadline_pass() -> None:
-    """A deadline that passed while nothing waited ends the task at the loop's next turns."""
-    for _ in range(2):
-        await asyncio.sleep(0)
 
 
 def _text_of(prompt: str | tuple[Message, ...]) -> str:

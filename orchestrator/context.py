@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from orchestrator.knowledge import Knowledge
     from orchestrator.recorder import RunRecorder
     from serving.generation import Engine
+
+
+Owner = asyncio.Task[Any] | threading.Thread
 
 
 @dataclass(slots=True)
@@ -79,6 +83,8 @@ class LiveRun:
         used: how much its estimates rested on past runs, by the keys of their patterns.
         past: what was recorded of it before it was resumed.
         answers: what the LLM calls that ended came to.
+        unknown: external effects of which nobody knows whether they happened: their paths, by
+            the tool's name and a digest of its arguments.
         loop: the event loop that it runs on; None: of one that was made without.
         was_cancelled: whether whoever waits for it was cancelled meanwhile.
     """
@@ -98,6 +104,7 @@ class LiveRun:
     calls: list[CallTrace] = field(default_factory=list)
     used: dict[int, float] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
+    unknown: dict[tuple[str, bytes | None], str] = field(default_factory=dict)
     loop: asyncio.AbstractEventLoop | None = None
     was_cancelled: Callable[[], bool] = lambda: False
 
@@ -126,6 +133,7 @@ class Position:
     """Where the current code stands within a run.
 
     Attributes:
+        owner: the task, or a thread, whose steps begin here one after another; None: whoever's.
         stage_calls: calls that are known to be made side by side from here.
         best: what the flow around it would come to if its deadline passed now: the last of them.
     """
@@ -133,6 +141,7 @@ class Position:
     run: LiveRun
     scope: Scope
     deadline_at_s: float
+    owner: Owner | None = None
     stage_calls: int = 1
     best: list[Any] = field(default_factory=list)
 
@@ -170,6 +179,14 @@ def at(position: Position) -> Iterator[Position]:
 def stay_at(position: Position) -> None:
     """Move what else is done in this context, as in a task of its own, to another position."""
     _position.set(position)
+
+
+def worker() -> Owner:
+    """The task that runs now, or the thread."""
+    try:
+        return asyncio.current_task() or threading.current_thread()
+    except RuntimeError:  # no event loop runs here
+        return threading.current_thread()
 
 
 def moved(position: Position, **changes: Any) -> Position:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from orchestrator.context import LiveRun, Position, at
+from orchestrator.context import LiveRun, Position, at, worker
 from orchestrator.errors import ResultNotSerialisable
 from orchestrator.events import RunFinished, RunStarted
 from orchestrator.expiry import by_deadline
@@ -33,7 +33,7 @@ async def to_its_end(live: LiveRun, flow: Flow[..., R], arguments: Arguments) ->
     result: bytes | None = None
     try:
         live.emit(RunStarted(live.id, live.flow, flow.deadline_s))
-        with at(Position(live, Scope(), live.deadline_at_s)) as position:
+        with at(Position(live, Scope(), live.deadline_at_s, owner=worker())) as position:
             value = await _done(position, flow, arguments)
         result = _as_recorded(flow, value)
     except BaseException as caught:

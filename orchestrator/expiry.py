@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from orchestrator.context import Position, at, current, moved
 from orchestrator.errors import DeadlineExceeded
+from orchestrator.identity import WRAP_UP
 from orchestrator.once import noted
 from orchestrator.values import ValueCodec
 
@@ -88,7 +89,7 @@ async def by_deadline(
     if expiry.wrap_up is not None:
         wrap_up, so_far = expiry.wrap_up, position.best[-1] if position.best else None
         # Steps of its own places: a resumed run may be cut off earlier than it was before.
-        apart = moved(position, scope=position.scope.apart("wrap-up"))
+        apart = moved(position, scope=position.scope.apart(WRAP_UP))
         expired, value = await _until(apart, lambda: wrap_up(so_far))
         if not expired:
             wrapped: R = value

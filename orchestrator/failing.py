@@ -4,33 +4,90 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from orchestrator.errors import StepFailed
 from store.records import StepRecord
 
 _PLAIN = (str, int, float, bool, type(None))
 
+_STEPS = "_orchestrate_steps"
+"""An error's own list of the steps that it has ended: (run, path), the innermost first."""
+
 
 def failure_of(error: BaseException) -> bytes:
-    """What is recorded of an error besides its name: its class, and the arguments it was made of.
+    """What is recorded of an error besides its name: its class, what it was made of, and what it
+    holds.
 
     Arguments that JSON does not give back as they are are left out, all of them.
     """
     kind = type(error)
-    arguments = list(error.args) if all(type(each) in _PLAIN for each in error.args) else None
-    return json.dumps([kind.__module__, kind.__qualname__, arguments]).encode()
+    # An error of the system keeps the file's name beside its arguments.
+    made_of = error.__reduce__()[1] if isinstance(error, OSError) else error.args
+    arguments = list(made_of) if all(type(each) in _PLAIN for each in made_of) else None
+    held = {
+        name: value
+        for name, value in vars(error).items()
+        if type(value) in _PLAIN and name != _STEPS
+    }
+    return json.dumps([kind.__module__, kind.__qualname__, arguments, held]).encode()
 
 
 def raised_again(path: str, step: StepRecord, recorded: bytes | None) -> BaseException:
     """The error that ended a step before: of the same class where that can be made again."""
-    told = f"{step.error_type}: {step.error_message or 'its message is not recorded'}"
+    told = step.error_message or "its message is not recorded"
     try:
-        module, name, arguments = json.loads(recorded or b"null")
-        kind: object = sys.modules[module]
+        module, name, arguments, held = json.loads(recorded or b"null")
+        kind = _class_of(module, name)
+        given = (told,) if arguments is None else tuple(arguments)
+        # Not by its constructor, which may want other things than the error then says.
+        error: Exception = kind.__new__(kind, *given)
+        vars(error).update(held)
+        str(error)
+    except Exception:  # whatever another class than we know makes of this
+        return StepFailed(path, f"{step.error_type}: {told}")
+    return error
+
+
+def _class_of(module: str, name: str) -> type[Exception]:
+    """An error's class; raises LookupError. What ran as a script is imported when it is resumed."""
+    scripts = [each for each in sys.modules if each == "__main__" or each.startswith("_flow_")]
+    for place in [module, *scripts] if module in scripts or module == "__main__" else [module]:
+        found: Any = sys.modules.get(place)
         for part in name.split("."):
-            kind = getattr(kind, part)
-        if not (isinstance(kind, type) and issubclass(kind, Exception)) or arguments is None:
-            return StepFailed(path, told)
-        return kind(*arguments)
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return StepFailed(path, told)
+            found = getattr(found, part, None)
+        if isinstance(found, type) and issubclass(found, Exception):
+            return found
+    raise LookupError(name)
+
+
+def remember(error: BaseException, run_id: str, path: str) -> None:
+    """Keep with an error that it has ended a step."""
+    vars(error).setdefault(_STEPS, []).append((run_id, path))
+
+
+def steps_ended_by(error: BaseException, run_id: str) -> list[str]:
+    """The paths of the steps of a run whose errors made this one."""
+    return list(dict.fromkeys(path for each in _origins(error, run_id) for path in each))
+
+
+def _origins(error: BaseException, run_id: str) -> Iterator[list[str]]:
+    """The steps that ended with an error, and with each of those that it was made of."""
+    own = _paths(error, run_id)
+    yield own
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _origins(each, run_id)
+    if error.__cause__ is not None:
+        yield from _origins(error.__cause__, run_id)
+    elif error.__context__ is not None and not error.__suppress_context__:
+        # Raised while another was handled: made of that one, unless it is a later step's own.
+        handled = list(_origins(error.__context__, run_id))
+        within = f"{own[0]}/" if own else ""
+        if all(path.startswith(within) for paths in handled for path in paths):
+            yield from handled
+
+
+def _paths(error: BaseException, run_id: str) -> list[str]:
+    return [path for run, path in vars(error).get(_STEPS, ()) if run == run_id]

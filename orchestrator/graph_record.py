@@ -241,7 +241,12 @@ class GraphRecorder:
         return place
 
     def _position_of(self, place: Place, scope: Any = None) -> Position:
-        return moved(self._position, scope=scope or place.scope, stage_calls=place.side_by_side())
+        return moved(
+            self._position,
+            scope=scope or place.scope,
+            owner=None,  # LangGraph begins tasks as it likes, and goes on with its graphs itself
+            stage_calls=place.side_by_side(),
+        )
 
     def _outcome(self, place: Place) -> asyncio.Future[Any]:
         if place.outcome is None:

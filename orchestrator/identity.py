@@ -8,12 +8,20 @@ from collections import Counter
 _ESCAPED = str.maketrans({mark: f"%{ord(mark):02x}" for mark in "%/#[]"})
 
 
+TASK = "~"
+"""Begins the name of a task's scope, where a gather's branch has its number."""
+
+WRAP_UP = "wrap-up"
+"""Names the scope of what is done when a deadline has passed: with what was there by then."""
+
+
 class Scope:
     """The steps begun from one place, each with a name of its own.
 
     A step's identity is the path of names that led to it, never the order of arrival, so that
     parallel branches have the same identities whichever of them is faster. The second step of
-    one name in one scope is `name#2`; in a branch of a gather it is `name[3]`, 3 its place.
+    one name in one scope is `name#2`; in a branch of a gather it is `name[3]`, 3 its place; in a
+    task that the runtime did not begin `name[~5c0f]`, by what that task does first.
     """
 
     def __init__(self, path: str = "", name: str = "", branch: str = "", place: int = 0) -> None:
@@ -21,7 +29,7 @@ class Scope:
         self.name = name  # of the innermost step; "" in the flow itself
         self.place = place  # among all that was begun from where this was; 0 the first
         self._branch = branch
-        self._names: Counter[str] = Counter()
+        self._names: Counter[object] = Counter()
         self._gathers = 0
         self.num_entered = 0  # steps that began from here, those of a gather's branches left out
 
@@ -47,6 +55,16 @@ class Scope:
         return [
             Scope(self.path, self.name, f"{self._branch}[{again}{index}]") for index in range(count)
         ]
+
+    def of_task(self, first: str) -> Scope:
+        """The scope of a task that the runtime did not begin: known by what it does first.
+
+        Which of several that do the same comes first makes no difference.
+        """
+        self._names["task", first] += 1
+        ordinal = self._names["task", first]
+        again = f":{ordinal}" if ordinal > 1 else ""
+        return Scope(self.path, self.name, f"{self._branch}[{TASK}{first}{again}]")
 
     def apart(self, mark: str) -> Scope:
         """The scope of code whose steps have places of their own, whatever else began from here."""

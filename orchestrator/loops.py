@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-from orchestrator.context import current_or_none
+from orchestrator.context import current_or_none, moved, stay_at
 from orchestrator.errors import RunEnded, WouldBlock
 from orchestrator.waiting import until_ended
 from orchestrator.wiring import opened_loop
@@ -62,6 +62,8 @@ def wait_on(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         tasks.append(task)
+        if (position := current_or_none()) is not None:  # what a thread begins is one sequence
+            stay_at(moved(position, owner=task))
         return await work()
 
     running = run()

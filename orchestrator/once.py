@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.context import Position, moved
+from orchestrator.context import Position, moved, stay_at, worker
+from orchestrator.digests import digest_of
 from orchestrator.errors import OutcomeUnknown
 from orchestrator.events import StepFinished, StepStarted
-from orchestrator.failing import failure_of, raised_again
+from orchestrator.failing import failure_of, raised_again, remember
 from orchestrator.outcomes import status_of, type_of
 from orchestrator.reuse import Reuse, found_elsewhere
 from orchestrator.values import ValueCodec
+from orchestrator.waiting import let_the_deadline_pass
 from store.records import Effects, Status, StepKind, StepRecord
 
 R = TypeVar("R")
+
+_COUNT = ValueCodec("a number of branches", int)
 
 Reconcile = Callable[..., Awaitable[Any]]
 """Finds out about an external effect that may have happened: called with the tool's arguments,
@@ -36,6 +41,7 @@ class StepSpec:
         codec: of its result.
         reconcile: as Reconcile, its arguments given already.
         reuse: whose results do as well; None: nobody's.
+        arguments: a digest of what it is called with; None: it is not known by that.
     """
 
     name: str
@@ -44,6 +50,7 @@ class StepSpec:
     effects: Effects = Effects.PURE
     reconcile: Callable[[], Awaitable[Any]] | None = None
     reuse: Reuse | None = None
+    arguments: bytes | None = None
 
 
 class Begin(NamedTuple):
@@ -70,24 +77,24 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
     """Come to a step: it is to be done, or its outcome is known.
 
     Raises:
-        FlowChanged: another step is recorded here.
+        FlowChanged: another step is recorded here, or this one with other arguments.
         OutcomeUnknown: it is an external effect that began before, and cannot be reconciled.
         And what it raised before, if that is recorded.
     """
     run = position.run
+    is_new_task, position = _in_own_scope(position, spec.name, spec.arguments)
     scope = position.scope.enter(spec.name)
-    past = run.past.of(scope, spec.kind)
-    if run.past.forgotten:
-        run.recorder.forget(run.past.forgotten)
-        run.past.forgotten = []
+    past = run.past.of(scope, spec.kind, spec.arguments)
     if past is not None and past.status in (Status.COMPLETED, Status.FAILED):
         recorded = await run.recorder.result_of(past)
         run.past_calls_ended(scope.path)
         if past.status is Status.FAILED:
-            raise raised_again(scope.path, past, recorded)
+            error = raised_again(scope.path, past, recorded)
+            remember(error, run.id, scope.path)
+            raise error
         return Known(spec.codec.load(b"null" if recorded is None else recorded))
     begin = Begin(
-        moved(position, scope=scope),
+        moved(position, scope=scope, owner=worker()),
         StepRecord(
             run_id=run.id,
             path=scope.path,
@@ -96,12 +103,36 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
             kind=spec.kind,
             place=scope.place,
             effects=spec.effects,
+            arguments=spec.arguments,
         ),
         again=past is not None,
     )
-    if past is not None and past.effects is Effects.EXTERNAL:
-        return await _reconciled(begin, spec)
-    return begin
+    if begin.again and position.remaining_s() <= 0:
+        await let_the_deadline_pass()  # it was cut off by that before, and is not begun after it
+    if spec.effects is not Effects.EXTERNAL:
+        return begin
+    if past is None and is_new_task:
+        run.past.require_no_other(scope, spec.name)
+    unknown = scope.path if past is not None else run.unknown.get((spec.name, spec.arguments))
+    return begin if unknown is None else await _reconciled(begin, spec, unknown)
+
+
+def _in_own_scope(position: Position, name: str, arguments: bytes | None) -> tuple[bool, Position]:
+    """Where a step begins: in a task that the runtime did not begin, in a scope of that task's own.
+
+    Such tasks begin their steps in any order, so that this one is known by what it does first.
+
+    Returns:
+        Whether this is the first that it does, and the position.
+    """
+    task = worker()
+    is_new = isinstance(position.owner, asyncio.Task) and task is not position.owner
+    if not is_new or not isinstance(task, asyncio.Task):
+        return False, position
+    first = digest_of(name, (arguments or b"").hex()) or b""
+    position = moved(position, scope=position.scope.of_task(first.hex()[:8]), owner=task)
+    stay_at(position)
+    return True, position
 
 
 async def done(
@@ -143,6 +174,7 @@ async def done(
     except BaseException as caught:
         error = caught
         result = failure_of(caught)
+        remember(caught, run.id, step.path)
         raise
     finally:
         await run.recorder.step_ended(step.path, error, result=result)
@@ -161,6 +193,7 @@ async def done(
 def noted(position: Position, name: str, codec: ValueCodec, make: Callable[[], R]) -> R:
     """A value that another execution would not get, the same in every execution of a run."""
     run = position.run
+    _, position = _in_own_scope(position, name, None)
     scope = position.scope.enter(name)
     past = run.past.of(scope, StepKind.VALUE)
     if past is not None and past.result is not None:
@@ -184,18 +217,35 @@ def noted(position: Position, name: str, codec: ValueCodec, make: Callable[[], R
     return value
 
 
-async def _reconciled(begin: Begin, spec: StepSpec) -> Begin | Known:
-    """What became of an external effect whose end is not recorded."""
+def gathering(position: Position, count: int) -> Position:
+    """Come to a gather of so many branches; returns from where they begin.
+
+    Raises:
+        FlowChanged: something else is recorded here, as a gather of another number.
+    """
+    name = f"gather-{count}"
+    _, position = _in_own_scope(position, name, None)
+    noted(position, name, _COUNT, lambda: count)
+    return position
+
+
+async def _reconciled(begin: Begin, spec: StepSpec, unknown: str) -> Begin | Known:
+    """What became of an external effect of which nobody knows whether it happened.
+
+    Args:
+        unknown: the path of the step that it was begun as.
+    """
     run, path = begin.position.run, begin.step.path
     if spec.reconcile is None:
-        raise OutcomeUnknown(run.id, path)
+        raise OutcomeUnknown(run.id, unknown)
     found = await spec.reconcile()
-    if found is None:
-        return begin
-    if not isinstance(found, Happened):
+    if found is not None and not isinstance(found, Happened):
         raise TypeError(
             f"reconcile= of {spec.name} returns Happened(result) or None, not {found!r}"
         )
-    await run.recorder.step_started(begin.step, again=True)
+    run.unknown.pop((spec.name, spec.arguments), None)
+    if found is None:
+        return begin
+    await run.recorder.step_started(begin.step, again=begin.again)
     await run.recorder.step_ended(path, None, result=spec.codec.dump(found.result))
     return Known(found.result)

@@ -13,10 +13,10 @@ from pydantic import BaseModel
 
 from orchestrator.calls import run_llm_call
 from orchestrator.causality import frontier, own_task
-from orchestrator.context import Position, at, current, moved
+from orchestrator.context import Position, at, current, moved, worker
 from orchestrator.durations import seconds_of
 from orchestrator.errors import DeadlineExceeded
-from orchestrator.once import noted
+from orchestrator.once import gathering, noted
 from orchestrator.schemas import Shape, answer_in, json_schema_of
 from orchestrator.values import ValueCodec
 from orchestrator.waiting import first_failure
@@ -140,7 +140,7 @@ async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
     follows depends on the calls of every branch.
     """
     try:
-        position = current("gather()")
+        position = gathering(current("gather()"), len(branches))
         scopes = position.scope.branches(len(branches))
         before = frontier()
         ends: list[frozenset[int]] = []
@@ -148,8 +148,10 @@ async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
         async def run(branch: Awaitable[Any], here: Position) -> Any:
             own_task(before)
             try:
-                with at(here):
-                    return await branch
+                with at(moved(here, owner=worker())):
+                    value = await branch
+                here.run.past.ended(here.scope)
+                return value
             finally:
                 ends.append(frontier())
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from orchestrator.clock import Clock
+from orchestrator.failing import steps_ended_by
 from orchestrator.outcomes import message_of, status_of, type_of
 from orchestrator.waiting import finished
 from store.records import (
@@ -88,7 +89,7 @@ class RunRecorder:
         result: bytes | None = None,
         pattern: PatternRecord | None = None,
     ) -> None:
-        """Record how the run ended, its result, and the pattern it left, together."""
+        """Record how the run ended and by which steps, its result, and the pattern it left."""
 
         async def write(tx: Transaction) -> None:
             name = await self._kept_json(tx, result)
@@ -102,6 +103,8 @@ class RunRecorder:
             )
             attempts = 1 if self.lease is None else self.lease.attempts
             await tx.runs.finish(self._run_id, outcome, attempts=attempts)
+            if error is not None:
+                await tx.journal.ended_run(self._run_id, steps_ended_by(error, self._run_id))
             if pattern is not None:
                 await tx.patterns.add(pattern)
 

@@ -22,7 +22,7 @@ from orchestrator.liveness import is_orphaned
 from orchestrator.replay import Past
 from orchestrator.values import ValueCodec, hints_of, result_codec
 from store.errors import RunNotFound
-from store.records import CallRecord, EdgeRecord, Effects, RunRecord, Status, StepRecord
+from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
 from store.session import Store
 
 if TYPE_CHECKING:
@@ -135,7 +135,8 @@ class Interrupted:
 
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
         """Give a live run the past of this one: its steps, calls and their causes."""
-        live.past = Past(live.id, self._kept_steps(), self.calls, allow_changed=allow_changed)
+        forget = live.recorder.forget if allow_changed else None
+        live.past = Past(live.id, self._kept_steps(), self.calls, forget=forget)
         live.causality = CausalLog()
         parents: dict[int, set[int]] = {call.node: set() for call in self.calls}
         for edge in self.edges:
@@ -145,16 +146,9 @@ class Interrupted:
             live.calls.append(_trace(live, call))
 
     def _kept_steps(self) -> list[StepRecord]:
-        """All but what made the run fail: that is tried again."""
-        run = self.record
-        if run.status is not Status.FAILED:
-            return list(self.steps)
-        why = (run.error_type, run.error_message)
+        """All but what made the run fail: that is as if its end were not known."""
         return [
-            replace(step, status=Status.RUNNING, effects=Effects.PURE)
-            if step.status is Status.FAILED and (step.error_type, step.error_message) == why
-            else step
-            for step in self.steps
+            replace(step, status=Status.RUNNING) if step.ended_run else step for step in self.steps
         ]
 
 

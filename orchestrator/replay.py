@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from orchestrator.errors import FlowChanged
-from orchestrator.identity import Scope, parent_key, paths_to
-from store.records import CallRecord, StepKind, StepRecord
+from orchestrator.identity import TASK, WRAP_UP, Scope, parent_key, paths_to
+from store.records import CallRecord, Effects, StepKind, StepRecord
+
+_WRAPPING_UP = f"[{WRAP_UP}]"
 
 logger = logging.getLogger("orchestrate")
 
@@ -17,13 +19,12 @@ class Past:
     """The recorded steps of a run; empty for one that begins.
 
     A flow that is resumed begins anew, and must begin the same steps from each place, in the same
-    order. Which of them come first over all places does not matter: parallel branches may be
-    faster or slower than before.
+    order, with the same arguments. Which of them come first over all places does not matter:
+    parallel branches may be faster or slower than before.
 
     Args:
-        allow_changed: forget what a changed flow does not come by again, instead of an error.
-    Attributes:
-        forgotten: paths of steps that were.
+        forget: is told the paths of what a changed flow does not come by again; None: that is an
+            error.
     """
 
     def __init__(
@@ -32,15 +33,15 @@ class Past:
         steps: Sequence[StepRecord] = (),
         calls: Sequence[CallRecord] = (),
         *,
-        allow_changed: bool = False,
+        forget: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
-        self.forgotten: list[str] = []
         self._run_id = run_id
-        self._allow_changed = allow_changed
+        self._forget = forget
         self._by_path = {step.path: step for step in steps}
         self._by_place: dict[str, dict[int, StepRecord]] = defaultdict(dict)
         for step in steps:
             self._by_place[parent_key(step.path)][step.place] = step
+        self._met: set[str] = set()
         self._calls: dict[str, list[CallRecord]] = defaultdict(list)
         for call in calls:
             for path in paths_to(call.step_path):
@@ -49,24 +50,53 @@ class Past:
     def __bool__(self) -> bool:
         return bool(self._by_path)
 
-    def of(self, scope: Scope, kind: StepKind) -> StepRecord | None:
+    def of(self, scope: Scope, kind: StepKind, arguments: bytes | None = None) -> StepRecord | None:
         """What is recorded of the step that begins in this scope; None if it is new.
 
+        Args:
+            arguments: a digest of what it is called with; None: that is not compared.
         Raises:
-            FlowChanged: another step began from the same place at this point.
+            FlowChanged: another step began from the same place at this point, or this one with
+                other arguments.
         """
         if not self._by_path:
             return None
         key = parent_key(scope.path)
         recorded = self._by_place[key].get(scope.place)
-        if recorded is None or (recorded.path == scope.path and recorded.kind is kind):
-            return recorded
-        self._differs(key, scope.place, recorded, f"{kind} {scope.path}")
-        return None
+        if recorded is None:
+            return None
+        now = f"{kind} {scope.path}"
+        if (recorded.path, recorded.kind) != (scope.path, kind):
+            self._differs(key, recorded, now)
+            return None
+        is_compared = None not in (arguments, recorded.arguments) and _WRAPPING_UP not in scope.path
+        if is_compared and arguments != recorded.arguments:
+            self._differs(key, recorded, f"{now} with other arguments")
+            return None
+        self._met.add(scope.path)
+        return recorded
 
     def calls_of(self, path: str) -> Sequence[CallRecord]:
         """The calls that a step made, or is."""
         return self._calls.get(path, ())
+
+    def require_no_other(self, scope: Scope, name: str) -> None:
+        """Require that a new external effect, which a task of its own begins with, is new.
+
+        Raises:
+            FlowChanged: one of that name is recorded of a task that has not come by yet. This may
+                be that one, with arguments that another execution does not get.
+        """
+        key = parent_key(scope.path)
+        tasks = key[: key.rindex("[") + 1] + TASK
+        for path, step in self._by_path.items():
+            if (
+                (step.kind, step.effects, step.name) == (StepKind.TOOL, Effects.EXTERNAL, name)
+                and path not in self._met
+                and parent_key(path).startswith(tasks)
+            ):
+                self._differs(key, step, f"{step.kind} {scope.path} with other arguments")
+                return
 
     def ended(self, scope: Scope) -> None:
         """All code of a scope has run.
@@ -75,20 +105,34 @@ class Past:
             FlowChanged: more steps are recorded from it.
         """
         if self._by_path and (left := self._by_place[scope.key].get(scope.num_entered)):
-            self._differs(scope.key, scope.num_entered, left, "nothing more")
+            self._differs(scope.key, left, "nothing more")
 
-    def _differs(self, key: str, place: int, recorded: StepRecord, now: str) -> None:
+    def _differs(self, key: str, recorded: StepRecord, now: str) -> None:
+        """Forget a recorded step and all that came after it in its scope, if that is allowed.
+
+        Args:
+            key: of the scope from which it began.
+            now: what the code comes to instead.
+        Raises:
+            FlowChanged: it is not.
+        """
         was = f"{recorded.kind} {recorded.path}"
-        if not self._allow_changed:
+        if self._forget is None:
             raise FlowChanged(self._run_id, was, now)
         logger.warning("run %s: %s is recorded where the flow comes to %s", self._run_id, was, now)
-        for step in [step for at, step in self._by_place[key].items() if at >= place]:
-            self._forget(step.path)
+        later = [step for at, step in self._by_place[key].items() if at >= recorded.place]
+        gathered = [
+            step
+            for path, step in self._by_path.items()
+            if path not in self._met and parent_key(path)[: len(key) + 1] == f"{key}["
+        ]
+        for step in later + gathered:
+            self._forget(self._removed(step.path))
 
-    def _forget(self, path: str) -> None:
-        """Forget a step and all within it."""
+    def _removed(self, path: str) -> list[str]:
+        """The paths of a step and of all within it, which are known no more."""
         gone = [each for each in self._by_path if each == path or each.startswith(f"{path}/")]
         for each in gone:
             step = self._by_path.pop(each)
             del self._by_place[parent_key(each)][step.place]
-        self.forgotten += gone
+        return gone

@@ -10,6 +10,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from orchestrator.calls import run_tool_call
 from orchestrator.context import Position, at, current_or_none
+from orchestrator.digests import digest_of
 from orchestrator.durations import seconds_of
 from orchestrator.functions import awaitable, name_of
 from orchestrator.once import StepSpec, done
@@ -84,10 +85,10 @@ def step(
             position = current_or_none()
             if position is None:
                 return await body(*args, **kwargs)
-            own = spec
+            own = replace(spec, arguments=digest_of(args, kwargs))
             if most_age_s is not None:
                 key = reuse_key(plain, args, kwargs, model=position.run.engine.info.model)
-                own = replace(spec, reuse=Reuse(key, most_age_s))
+                own = replace(own, reuse=Reuse(key, most_age_s))
 
             async def work(here: Position) -> Any:
                 with at(here):
@@ -151,9 +152,9 @@ def tool(
             position = current_or_none()
             if position is None:
                 return await doing(*args, **kwargs)
-            own = spec
+            own = replace(spec, arguments=digest_of(args, kwargs))
             if asking is not None:
-                own = replace(spec, reconcile=functools.partial(asking, *args, **kwargs))
+                own = replace(own, reconcile=functools.partial(asking, *args, **kwargs))
             return await run_tool_call(position, own, within)
 
         return wrapper

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import typing
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,10 +17,19 @@ from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    ConfigDict,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticSerializationError
 
 from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
+
+# JSON has no word for infinity, and none for bytes that are no text.
+_LENT = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -51,6 +61,10 @@ class ValueCodec:
                 data = self._dumped(value)
             if self._annotation is Any and not _is_plain(value):
                 raise TypeError("JSON alone cannot tell what it was: annotate the return type")
+            if not _is_same(value, self._loaded(data)):
+                raise ValueError("it would not come back as it was")
+        except ResultNotSerialisable:
+            raise
         except (
             PydanticSerializationError,
             PydanticUserError,
@@ -69,28 +83,47 @@ class ValueCodec:
             ResultUnreadable: the bytes are no value of this type, as after a change of the code.
         """
         try:
-            return self._known().validate_json(data)
+            return self._loaded(data)
         except (ValidationError, ValueError) as error:
             raise ResultUnreadable(self._what, _line(error)) from error
 
     def _dumped(self, value: Any) -> bytes:
         adapter = self._known()
         try:
-            return adapter.dump_json(value)
+            return adapter.dump_json(value, by_alias=True, round_trip=True)
         except PydanticSerializationError as error:
             if "surrogates" not in str(error):
                 raise
-        # A lone surrogate, which no encoding takes, must not cost the whole value.
-        text = json.dumps(adapter.dump_python(value, mode="json"), ensure_ascii=False)
-        return text.encode(errors="replace")
+        # A lone surrogate has no encoding, and as an escape it needs none.
+        told = adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+        return json.dumps(told).encode()
+
+    def _loaded(self, data: bytes) -> Any:
+        adapter = self._known()
+        try:
+            return adapter.validate_json(data)
+        except ValidationError:
+            if b"\\ud" not in data:
+                raise
+        return adapter.validate_python(json.loads(data))
 
     def _known(self) -> TypeAdapter[Any]:
         if self._adapter is None:
             try:
-                self._adapter = TypeAdapter(self._annotation)
+                self._adapter = _adapter_of(self._annotation)
             except (PydanticSchemaGenerationError, PydanticUserError) as error:
                 raise ResultNotSerialisable(self._what, _line(error)) from error
         return self._adapter
+
+
+def _adapter_of(annotation: Any) -> TypeAdapter[Any]:
+    """Knows how a type is written; for a model that is what it says itself."""
+    try:
+        return TypeAdapter(annotation, config=_LENT)
+    except PydanticUserError as error:
+        if error.code != "type-adapter-config-unused":
+            raise
+    return TypeAdapter(annotation)
 
 
 @lru_cache(maxsize=1024)
@@ -123,6 +156,31 @@ def _is_plain(value: Any) -> bool:
     if type(value) is dict:
         return all(type(key) is str and _is_plain(each) for key, each in value.items())
     return False
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether a value is what another one was: equal, or holding the same where NaN forbids that.
+
+    Of a class whose values cannot be compared none is found to differ.
+    """
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    compare: Any = type(one).__eq__
+    if compare is object.__eq__:
+        return type(one) is type(other)
+    try:
+        if one == other:
+            return True
+    except Exception:
+        return type(one) is type(other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    held, kept = getattr(one, "__dict__", {}), getattr(other, "__dict__", {})
+    return bool(held) and held != kept and _is_same(held, kept)
 
 
 def _line(error: Exception) -> str:

@@ -62,6 +62,12 @@ async def finished(work: Coroutine[Any, Any, None]) -> None:
         task.result()
 
 
+async def let_the_deadline_pass() -> None:
+    """A deadline that passed while nothing waited ends the task at the loop's next turns."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+
 def _failure_of(task: asyncio.Task[Any]) -> BaseException | None:
     """The error that ended a task, so far; a cancellation is none."""
     return task.exception() if task.done() and not task.cancelled() else None

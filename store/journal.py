@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import bindparam, delete, select, update
 
 from store.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
@@ -14,6 +14,7 @@ from store.records import Status, StepOutcome, StepRecord
 from store.statements import columns_of, insert_referring, record_of
 
 _COLUMNS = select(*Step.__table__.columns)
+_THIS = (Step.run_id == bindparam("of_run"), Step.path == bindparam("at_path"))
 
 
 class Journal:
@@ -54,9 +55,8 @@ class Journal:
 
     async def forget(self, run_id: str, paths: Collection[str]) -> None:
         """Remove steps that a changed flow does not come by any more."""
-        await self._connection.execute(
-            delete(Step).where(Step.run_id == run_id, Step.path.in_(paths))
-        )
+        if paths:
+            await self._connection.execute(delete(Step).where(*_THIS), _named(run_id, paths))
 
     async def finish(self, run_id: str, path: str, outcome: StepOutcome) -> None:
         """Record how a step ended; only its first end counts.
@@ -76,6 +76,12 @@ class Journal:
         if began is None:
             raise NotStarted(run_id, f"step {path}")
         raise AlreadyRecorded(run_id, f"the end of step {path}")
+
+    async def ended_run(self, run_id: str, paths: Collection[str]) -> None:
+        """Record that these steps' errors are what their run ended with."""
+        if paths:
+            marked = update(Step).where(*_THIS, Step.status == Status.FAILED).values(ended_run=True)
+            await self._connection.execute(marked, _named(run_id, paths))
 
     async def get(self, run_id: str, path: str) -> StepRecord:
         """One step; NotStarted if no such step began."""
@@ -104,3 +110,7 @@ class Journal:
             _COLUMNS.where(Step.run_id == run_id).order_by(Step.started_s, Step.path)
         )
         return [record_of(StepRecord, row) for row in result.mappings()]
+
+
+def _named(run_id: str, paths: Collection[str]) -> list[dict[str, str]]:
+    return [{"of_run": run_id, "at_path": path} for path in paths]

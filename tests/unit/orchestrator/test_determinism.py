@@ -122,7 +122,11 @@ def test_every_value_is_the_same_in_each_execution_whichever_branch_is_faster(
                     await runtime.resume(ID, body)
                 await runtime.resume(ID, body)
                 found = await recorded(runtime.store, ID)
-        values = [step for step in found.journal.values() if step.kind is StepKind.VALUE]
+        values = [
+            step
+            for step in found.journal.values()
+            if step.kind is StepKind.VALUE and not step.name.startswith("gather-")
+        ]
         assert len(values) == sum(map(len, executions[0].values()))
         assert all(step.status is Status.COMPLETED for step in values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import Runtime, flow, gather, step
+from orchestrator.digests import digest_of
 from orchestrator.identity import Scope
 from tests.unit.orchestrator.orchestrator_samples import law, recorded, scripted_runtime
 
@@ -105,17 +106,25 @@ def test_a_run_records_the_paths_that_its_program_has_whoever_is_faster(
     assert found == sorted(paths_of(program, Scope(), random.Random(0)))
 
 
-async def test_steps_of_bare_tasks_share_a_scope_and_still_have_paths_of_their_own(
-    runtime: Runtime,
-) -> None:
+async def test_a_bare_task_is_known_by_what_it_does_first(runtime: Runtime) -> None:
     @step
-    async def work() -> None: ...
+    async def work(number: int) -> None: ...
+
+    async def branch(number: int) -> None:
+        await work(number)
+        await work(7)
 
     @flow
     async def many() -> None:
-        tasks: list[Awaitable[None]] = [asyncio.create_task(work()) for _ in range(5)]
+        await work(1)
+        tasks = [asyncio.create_task(branch(number)) for number in (0, 1, 1)]
         await asyncio.gather(*tasks)
 
     result = await runtime.run(many)
-    found = await recorded(runtime.store, result.run_id)
-    assert set(found.steps) == {"work", "work#2", "work#3", "work#4", "work#5"}
+    paths = set((await recorded(runtime.store, result.run_id)).steps)
+    zero, one = ("work", digest_of((0,), {})), ("work", digest_of((1,), {}))
+    first, second = (digest_of(name, (key or b"").hex()) for name, key in (zero, one))
+    assert first is not None
+    assert second is not None
+    places = [f"[~{first.hex()[:8]}]", f"[~{second.hex()[:8]}]", f"[~{second.hex()[:8]}:2]"]
+    assert paths == {"work", *(f"work{each}{again}" for each in places for again in ("", "#2"))}

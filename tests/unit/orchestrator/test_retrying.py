@@ -275,16 +275,16 @@ def test_a_resumed_step_may_need_another_number_of_tries_than_before(
     found_out: list[str] = []
 
     @step
-    async def inner(number: int) -> str:
-        found_out.append(f"inner {number}")
+    async def inner(name: str) -> str:
+        found_out.append(f"{name} {len(found_out)}")
         return "inner"
 
     @step(retries=2)
     async def outer() -> str:
-        await inner(len(found_out))
+        await inner("first")
         if ended == "cancelled" and now_failing[0] is fails_first and fails_first.num_tries == 2:
             raise asyncio.CancelledError
-        return await now_failing[0]() + await inner(-1)
+        return await now_failing[0]() + await inner("last")
 
     @flow(deadline=1000)
     async def body() -> str:
@@ -300,7 +300,7 @@ def test_a_resumed_step_may_need_another_number_of_tries_than_before(
         assert fails_later.num_tries == later_failures + 1
         assert found.run.status is Status.COMPLETED
         # What each try began with was recorded the first time, and is not done again.
-        assert found_out == ["inner 0", "inner 1", "inner 2", "inner -1"]
+        assert found_out == ["first 0", "first 1", "first 2", "last 3"]
 
     in_jumping_time(run())
 

@@ -143,7 +143,7 @@ async def test_a_result_that_cannot_be_read_any_more_is_made_again(
     async with scripted_runtime(tmp_path) as runtime:
         await runtime.run(counted.find, "here")
         with closing(sqlite3.connect(tmp_path / "store.db")) as other, other:
-            damage = "UPDATE steps SET result = '5' WHERE reuse_key IS NOT NULL"
+            damage = "UPDATE steps SET result = X'35' WHERE reuse_key IS NOT NULL"
             assert other.execute(damage).rowcount == 1
         assert (await runtime.run(counted.find, "here")).value[0] == Place("here")
     assert counted.done == {"here": 2}
