@@ -256,7 +256,8 @@ def legend(
     if any(row.slack_s is not None and row.slack_s < 0 for row in rows):
         entries.append((glyphs.late, "past its sub-deadline", "red"))
     if any(row.ended_s is None for row in rows):
-        entries.append((glyphs.unended, "did not end", "yellow"))
+        meaning = "has not ended" if run.status is Status.RUNNING else "did not end"
+        entries.append((glyphs.unended, meaning, "yellow"))
     if any(row.due_s is not None for row in rows):
         entries.append((glyphs.due, "sub-deadline", "bold cyan"))
     if run.deadline_s is not None:

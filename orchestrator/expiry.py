@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from orchestrator.context import Position, at, current, moved
+from orchestrator.context import LiveRun, Position, at, current, moved
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.identity import WRAP_UP
 from orchestrator.once import noted
@@ -127,10 +127,24 @@ async def _until(position: Position, work: Callable[[], Awaitable[Any]]) -> tupl
             async with asyncio.timeout(position.remaining_s()) as limit:
                 return False, await work()
     except (TimeoutError, asyncio.CancelledError) as error:
-        # An expired limit ends in CancelledError where the flow left asyncio's count of
-        # cancellations wrong, as Python 3.11's own TaskGroup does when it fails; or where
-        # whoever waits for the run was cancelled as well, which no expiry may hide.
-        cancelled = isinstance(error, asyncio.CancelledError) and position.run.was_cancelled()
-        if cancelled or not limit.expired():
+        if not is_expiry(error, limit, position.run):
             raise
         return True, None
+
+
+def is_expiry(
+    error: TimeoutError | asyncio.CancelledError,
+    limit: asyncio.Timeout,
+    run: LiveRun,
+    *,
+    around: Position | None = None,
+) -> bool:
+    """Whether an error is the end that a limit set.
+
+    It is a CancelledError where the flow left asyncio's count of cancellations wrong, as Python
+    3.11's own TaskGroup does when it fails. The same comes of a cancellation of whoever waits for
+    the run, or of the deadline `around` the limit, which no expiry may hide.
+    """
+    if isinstance(error, TimeoutError) or not limit.expired():
+        return limit.expired()
+    return not run.was_cancelled() and (around is None or around.remaining_s() > 0)

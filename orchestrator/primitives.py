@@ -16,6 +16,7 @@ from orchestrator.causality import frontier, own_task
 from orchestrator.context import Position, at, current, moved, worker
 from orchestrator.durations import seconds_of
 from orchestrator.errors import DeadlineExceeded
+from orchestrator.expiry import is_expiry
 from orchestrator.once import gathering, noted
 from orchestrator.schemas import Shape, answer_in, json_schema_of
 from orchestrator.values import ValueCodec
@@ -225,8 +226,8 @@ async def within(duration: str | float) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(max(until_s - began_s, 0.0)) as limit:
                 yield
-        except TimeoutError:
-            if not limit.expired():
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if not is_expiry(error, limit, run, around=position):
                 raise
             raise DeadlineExceeded(here, allowed_s) from None
 

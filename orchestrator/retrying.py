@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from orchestrator.context import Position, at, current, moved
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
+from orchestrator.expiry import is_expiry
 from serving.errors import EngineClosed, EngineDied, InvalidRequest, InvalidSlo, PromptTooLong
 from store.errors import StoreError
 
@@ -73,8 +74,8 @@ class Tries:
             try:
                 async with asyncio.timeout(self.timeout_s) as limit:
                     return await work()
-            except TimeoutError:
-                if not limit.expired():
+            except (TimeoutError, asyncio.CancelledError) as error:
+                if not is_expiry(error, limit, position.run, around=position):
                     raise
                 raise DeadlineExceeded(position.scope.path, self.timeout_s) from None
 

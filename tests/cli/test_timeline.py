@@ -68,7 +68,7 @@ RUNNING_80 = """\
         ┬─────────┬──────────┬─────────┬────────────
 0 plan  ██████████▋                                    500 ms        –         –
 1 write           ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░          –        –         –
-█ at work   ░ did not end"""  # noqa: RUF001
+█ at work   ░ has not ended"""  # noqa: RUF001
 
 
 def test_a_run_is_drawn_as_a_person_expects() -> None:

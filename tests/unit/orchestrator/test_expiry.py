@@ -21,6 +21,7 @@ from orchestrator import (
     has_deadline,
     remaining,
     step,
+    within,
 )
 from orchestrator.expiry import TAIL_SHARE, Expiry
 from store.records import Status
@@ -370,6 +371,33 @@ def test_a_task_group_that_failed_in_the_flow_does_not_hide_the_deadline(way: Wa
             comes_to(grouped)
     else:
         assert comes_to(grouped).value in ("so far", "kept so far")
+
+
+@pytest.mark.parametrize("limit", ["within", "timeout"])
+def test_a_task_group_that_failed_does_not_hide_a_shorter_limit(limit: str) -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0.1)
+        raise Boom("in a group")
+
+    async def grouped() -> None:
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails())
+        await never()
+
+    @flow(deadline=100)
+    async def body() -> str:
+        try:
+            if limit == "within":
+                async with within(10):
+                    await grouped()
+            else:
+                await step(timeout=10)(grouped)()
+        except DeadlineExceeded:
+            return "told"
+        return "the end"
+
+    assert comes_to(body).value == "told"
 
 
 @pytest.mark.parametrize("ending", ["best_so_far", "wrap_up"])
