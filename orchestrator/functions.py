@@ -41,3 +41,28 @@ def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
 def name_of(body: Callable[..., Any]) -> str:
     """As steps of it are recorded, unless they are given a name."""
     return str(getattr(body, "__name__", type(body).__name__)).replace("_", "-")
+
+
+def checked_name(name: str) -> str:
+    """A name that a record keeps as it is, so that what it names is found again.
+
+    Raises:
+        ValueError: it has a NUL, or half a character (a lone surrogate): no database takes them.
+    """
+    if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
+        raise ValueError(f"the name {name!r} has a character that no record can keep: leave it out")
+    return name
+
+
+def require_no_method(body: Callable[..., Any]) -> None:
+    """Refuse what is to be called on an instance, which no record keeps.
+
+    Raises:
+        TypeError: its first parameter is `self`.
+    """
+    if inspect.isfunction(body) and next(iter(inspect.signature(body).parameters), "") == "self":
+        raise TypeError(
+            f"{name_of(body)} is a method, and a flow is a function: a run that is resumed would"
+            " not know of which instance. Give it what it needs as arguments; steps and tools may"
+            " be methods"
+        )
