@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from cli.describe import STATUS_STYLES, History, error_of, promise
+from cli.printable import one_line
 from cli.timeline import call_name
 from orchestrator.durations import shown
 from orchestrator.liveness import ORPHANED
@@ -78,7 +79,7 @@ def _started(run: RunRecord) -> Happening:
         run.policy and f"policy {run.policy}",
     ]
     told = Text.assemble(
-        "run ", (run.id, "bold"), f" began: {', '.join(part for part in parts if part)}"
+        "run ", (run.id, "bold"), f" began: {', '.join(one_line(part) for part in parts if part)}"
     )
     facts: dict[str, object] = {
         "run": run.id,
@@ -148,13 +149,13 @@ def _of_step(run: RunRecord, step: StepRecord) -> Iterator[Happening]:
     depth = step.path.count("/")
     key = ("step", step.path, step.attempts)
     if step.kind is StepKind.VALUE:
-        told = Text(f"value {step.path}", style="dim")
+        told = Text(f"value {one_line(step.path)}", style="dim")
         place = (step.started_s, 1, depth)
         yield Happening(step.started_s, "value_noted", told, facts, key, place)
         return
     asks = step.kind is StepKind.INPUT
     again = f" again, attempt {step.attempts}" if step.attempts > 1 else ""
-    began = f"asks: {_one_line(step.name)}" if asks else f"began{again}"
+    began = f"asks: {one_line(step.name)}" if asks else f"began{again}"
     yield Happening(
         step.started_s,
         "input_required" if asks else "step_started",
@@ -276,7 +277,7 @@ def _end_place(started_s: float, ended_s: float, depth: int) -> tuple[float, int
 
 
 def _step_name(step: StepRecord) -> str:
-    return f"{'input' if step.kind is StepKind.INPUT else 'step'} {step.path}"
+    return f"{'input' if step.kind is StepKind.INPUT else 'step'} {one_line(step.path)}"
 
 
 def _after(started_s: float, ended_s: float | None) -> str:
@@ -290,10 +291,6 @@ def _because(ended: RunRecord | StepRecord | CallRecord) -> Text:
 
 def _style(status: Status, kept: str = "") -> str:
     return "red" if kept == "missed" else STATUS_STYLES[status]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def not_yet_told(told: Sequence[Happening], known: set[tuple[object, ...]]) -> list[Happening]:
