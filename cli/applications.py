@@ -12,6 +12,7 @@ from cli.describe import ago
 from cli.glyphs import ASCII, UNICODE
 from cli.learned import Learned
 from cli.library import ranged
+from cli.printable import one_line
 from cli.tables import named_table
 
 _LENGTHS = "answers bounded by"
@@ -44,7 +45,9 @@ def below_applications(found: Sequence[Learned], *, now: datetime, width: int) -
     if _LENGTHS in _shown_heads(cells, width):
         return []
     return [
-        Text.assemble((learned.application, "bold"), f": answers bounded by {learned.lengths}")
+        Text.assemble(
+            (one_line(learned.application), "bold"), f": answers bounded by {learned.lengths}"
+        )
         for learned in found
     ]
 
@@ -91,7 +94,7 @@ def _cells(learned: Learned, *, now: datetime, none: str) -> dict[str, Text]:
     stages = none if learned.stage_range is None else ranged(*learned.stage_range)
     fitted = "never" if learned.fit is None else f"{ago(learned.fit.fitted_at, now)} ago"
     cells = [
-        Text(learned.application, style="bold"),
+        Text(one_line(learned.application), style="bold"),
         Text(f"{learned.num_kept:,}"),
         Text(f"{len(learned.patterns):,}"),
         Text(stages),

@@ -3,53 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from cli.describe import STATUS_STYLES, History, error_of, promise
+from cli.happening import Happening
+from cli.printable import one_line
 from cli.timeline import call_name
 from orchestrator.durations import shown
 from orchestrator.liveness import ORPHANED
 from store.records import CallKind, CallRecord, RunRecord, Status, StepKind, StepRecord
 
-_TIME_CELLS = 10
-_UNKNOWN = "?"
 _AS_CALLS = {StepKind.LLM, StepKind.TOOL}
 _IN_TIME = {"met": True, "missed": False}
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """One thing that happened in a run.
-
-    Attributes:
-        at_s: since the run's start; None where nobody knows.
-        event: what it was, in a word for programs.
-        told: the same for people, without the time.
-        facts: what else is known of it, safe for JSON but for its times.
-        key: tells it from every other of its run, and is the same whenever the run is read.
-        place: where it belongs among the others, lowest first; by time where that is known.
-    """
-
-    at_s: float | None
-    event: str
-    told: Text
-    facts: dict[str, object]
-    key: tuple[object, ...]
-    place: tuple[float, int, int] = (0.0, 0, 0)
-
-    @property
-    def line(self) -> Text:
-        """It as a line: when, what, and what came of it."""
-        when = _UNKNOWN if self.at_s is None else f"{self.at_s:.3f} s"
-        return Text.assemble((when.rjust(_TIME_CELLS), "dim"), "  ", self.told)
-
-    @property
-    def document(self) -> dict[str, object]:
-        """It as one JSON-safe object but for its times."""
-        return {"at_s": self.at_s, "event": self.event, **self.facts}
 
 
 def happenings(history: History) -> list[Happening]:
@@ -78,7 +45,7 @@ def _started(run: RunRecord) -> Happening:
         run.policy and f"policy {run.policy}",
     ]
     told = Text.assemble(
-        "run ", (run.id, "bold"), f" began: {', '.join(part for part in parts if part)}"
+        "run ", (run.id, "bold"), f" began: {', '.join(one_line(part) for part in parts if part)}"
     )
     facts: dict[str, object] = {
         "run": run.id,
@@ -148,13 +115,13 @@ def _of_step(run: RunRecord, step: StepRecord) -> Iterator[Happening]:
     depth = step.path.count("/")
     key = ("step", step.path, step.attempts)
     if step.kind is StepKind.VALUE:
-        told = Text(f"value {step.path}", style="dim")
+        told = Text(f"value {one_line(step.path)}", style="dim")
         place = (step.started_s, 1, depth)
         yield Happening(step.started_s, "value_noted", told, facts, key, place)
         return
     asks = step.kind is StepKind.INPUT
     again = f" again, attempt {step.attempts}" if step.attempts > 1 else ""
-    began = f"asks: {_one_line(step.name)}" if asks else f"began{again}"
+    began = f"asks: {one_line(step.name)}" if asks else f"began{again}"
     yield Happening(
         step.started_s,
         "input_required" if asks else "step_started",
@@ -276,7 +243,7 @@ def _end_place(started_s: float, ended_s: float, depth: int) -> tuple[float, int
 
 
 def _step_name(step: StepRecord) -> str:
-    return f"{'input' if step.kind is StepKind.INPUT else 'step'} {step.path}"
+    return f"{'input' if step.kind is StepKind.INPUT else 'step'} {one_line(step.path)}"
 
 
 def _after(started_s: float, ended_s: float | None) -> str:
@@ -290,14 +257,3 @@ def _because(ended: RunRecord | StepRecord | CallRecord) -> Text:
 
 def _style(status: Status, kept: str = "") -> str:
     return "red" if kept == "missed" else STATUS_STYLES[status]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def not_yet_told(told: Sequence[Happening], known: set[tuple[object, ...]]) -> list[Happening]:
-    """Those that are not known yet, which they are from now on."""
-    new = [happening for happening in told if happening.key not in known]
-    known.update(happening.key for happening in new)
-    return new

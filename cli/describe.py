@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.glyphs import ASCII, UNICODE
+from cli.printable import one_line
 from cli.timeline import call_name
 from orchestrator.deadlines import FALLBACK, LEARNED
 from orchestrator.durations import shown
@@ -118,7 +119,7 @@ def _cells(run: RunRecord, status: str, short: str, *, now: datetime, none: str)
     kept = promise(run, taken_s)
     return [
         Text(short, style="bold"),
-        Text(run.flow),
+        Text(one_line(run.flow)),
         Text(status, style=STATUS_STYLES.get(status, "")),
         Text(ago(run.started_at, now)),
         Text(none if taken_s is None else shown(taken_s)),
@@ -152,7 +153,7 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
         ("run ", "dim"),
         (run.id, "bold"),
         dot,
-        run.flow,
+        one_line(run.flow),
         dot,
         (history.status, STATUS_STYLES.get(history.status, "")),
     )
@@ -166,7 +167,10 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
     lines = [
         title,
         _promise_line(history, now),
-        Text(dot.join([f"began {began}, {ago(run.started_at, now)} ago", *where]), style="dim"),
+        Text(
+            dot.join([f"began {began}, {ago(run.started_at, now)} ago", *map(one_line, where)]),
+            style="dim",
+        ),
         Text(
             f"{counted(len(calls), 'call')} in {counted(stages, 'stage')}{dot}"
             f"{tokens_in:,} tokens in, {tokens_out:,} out",
@@ -278,16 +282,16 @@ def _promise_line(history: History, now: datetime) -> Text:
 
 def _model(run: RunRecord) -> Text:
     if not run.random_weights:
-        return Text(run.model)
-    return Text.assemble(("*", "bold yellow"), run.model)
+        return Text(one_line(run.model))
+    return Text.assemble(("*", "bold yellow"), one_line(run.model))
 
 
 def error_of(record: RunRecord | StepRecord | CallRecord) -> str:
     """What ended a run, step or call; "" where its status says as much."""
     if not record.error_type or record.status is Status.CANCELLED:
         return ""
-    message = " ".join((record.error_message or "").split())
-    return f"{record.error_type}: {message}" if message else record.error_type
+    kind, message = one_line(record.error_type), one_line(record.error_message or "")
+    return f"{kind}: {message}" if message else kind
 
 
 def _took(call: CallRecord) -> str:

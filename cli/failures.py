@@ -49,6 +49,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "RunEnded",
             "StepFailed",
             "WouldBlock",
+            "WrongLoop",
         ],
         "patterns.errors": ["PatternError"],
         "serving.errors": [

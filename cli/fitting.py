@@ -14,6 +14,7 @@ from cli.glyphs import ASCII, UNICODE
 from cli.kernels import kernel_document, kernel_in_words
 from cli.learned import check_known, library_sizes
 from cli.log import log_as_warnings
+from cli.printable import one_line
 from cli.progress import Activity
 from cli.signals import run_until_interrupted
 from orchestrator.background import fit_alone
@@ -114,7 +115,9 @@ def outcome(fitted: Fitted, *, ascii_only: bool = False) -> list[Text]:
             f"each step's last answers: {counted(report.num_calls, 'call')}, and a forest "
             f"takes {MIN_CALLS}"
         )
-    title = Text.assemble((report.application, "bold"), f"{dot}fitted in {shown(fitted.took_s)}")
+    title = Text.assemble(
+        (one_line(report.application), "bold"), f"{dot}fitted in {shown(fitted.took_s)}"
+    )
     facts = {
         "library": library,
         "kernel": kernel_in_words(report.kernel, is_fitted=True),

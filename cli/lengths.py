@@ -13,6 +13,7 @@ from rich.text import Text
 from cli.glyphs import ASCII, UNICODE
 from cli.segments import call_names
 from cli.tables import named_table
+from cli.timeline import call_name
 from serving.analyzer.calibration import BOUND_INDEX, BOUND_LEVEL
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from store.records import CallKind, CallRecord, LengthSample, RunRecord, Status
@@ -101,7 +102,7 @@ def calls_table(
         source = call.bound_source or ""
         rows.append(
             [
-                Text(f"#{call.node} {call.identity.removeprefix(f'{run.model}:')}"),
+                Text(f"#{call.node} {call_name(run, call)}"),
                 Text(f"{call.stage}"),
                 Text(none if call.length_bound is None else f"{call.length_bound:,.0f}"),
                 Text(none if call.output_tokens is None else f"{call.output_tokens:,}"),

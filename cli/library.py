@@ -11,6 +11,7 @@ from cli.describe import ago, counted, short_ids
 from cli.glyphs import ASCII, UNICODE, Glyphs
 from cli.kernels import kernel_document
 from cli.learned import Learned
+from cli.printable import one_line
 from cli.segments import (
     KindSummary,
     Palette,
@@ -60,7 +61,7 @@ def overview(learned: Learned, *, now: datetime, ascii_only: bool = False) -> li
     if learned.fit is not None:
         last_fit = f"last fit {ago(learned.fit.fitted_at, now)} ago"
     return [
-        Text.assemble(("application ", "dim"), (learned.application, "bold")),
+        Text.assemble(("application ", "dim"), (one_line(learned.application), "bold")),
         Text(dot.join(parts)),
         Text(f"{last_fit}{dot}{counted(learned.num_since, 'run')} since", style="dim"),
     ]

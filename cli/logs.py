@@ -49,7 +49,8 @@ def logs(
 
 def teller(*, as_json: bool = False) -> Callable[[History], None]:
     """What prints the happenings of a run, each of them once, however often it is told of it."""
-    from cli.chronicle import happenings, not_yet_told
+    from cli.chronicle import happenings
+    from cli.happening import not_yet_told
 
     console = results()
     known: set[tuple[object, ...]] = set()

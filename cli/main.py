@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from cli import answer, bench, doctor, gc, logs, patterns, resume, run, runs, serve, watch
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
-from cli.output import complain, survive_any_encoding
+from cli.output import complain, say_as_it_is, survive_any_encoding
 
 _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
@@ -98,6 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if wants_traceback(given):
             import traceback
 
-            traceback.print_exception(first_cause(error))
+            say_as_it_is("".join(traceback.format_exception(first_cause(error))).rstrip())
         complain(message_of(error))
         sys.exit(exit_code_of(error))

@@ -15,12 +15,15 @@ if TYPE_CHECKING:
 
 NARROWEST, WIDEST = 60, 200
 
+# Control characters that JSON lets stand, and a terminal obeys.
+_ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+
 
 def results() -> Console:
     """The console for results: stdout as it is now."""
-    from rich.console import Console
+    from cli.printable import PrintableConsole
 
-    return Console(file=sys.stdout, highlight=False)
+    return PrintableConsole(file=sys.stdout, highlight=False)
 
 
 def talk() -> Console:
@@ -32,9 +35,9 @@ def talk() -> Console:
 @lru_cache(maxsize=1)
 def _talk_on(file: IO[str]) -> Console:
     """One console for a file, for only it knows of the live display that it must not overwrite."""
-    from rich.console import Console
+    from cli.printable import PrintableConsole
 
-    return Console(file=file, highlight=False)
+    return PrintableConsole(file=file, highlight=False)
 
 
 def say(message: str, *, style: str = "") -> None:
@@ -42,6 +45,13 @@ def say(message: str, *, style: str = "") -> None:
     from rich.text import Text
 
     print_line(talk(), Text(message, style=style))
+
+
+def say_as_it_is(text: str) -> None:
+    """Tell the user something on stderr whose lines stay as they are, as a traceback's."""
+    from rich.text import Text
+
+    talk().print(Text(text), soft_wrap=True)
 
 
 def warn(message: str) -> None:
@@ -67,8 +77,15 @@ def print_json(document: Any, *, on_one_line: bool = False) -> None:
     """Print one JSON document on stdout; times as ISO 8601, bytes in hexadecimal."""
     indent = None if on_one_line else 2
     text = json.dumps(document, indent=indent, ensure_ascii=False, default=_json_value)
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{text.translate(_ESCAPED)}\n")
     sys.stdout.flush()
+
+
+def print_text(text: str) -> None:
+    """Print a result that is text on stdout: as it is, but for what would control a terminal."""
+    from cli.printable import printable
+
+    sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
 
 
 def width_of(console: Console, *, narrowest: int = NARROWEST) -> int:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cli.describe import STATUS_STYLES, elapsed_s, promise, short_ids
 from cli.glyphs import ASCII, UNICODE, Glyphs
+from cli.printable import one_line
 from cli.tables import NAME_CELLS, named_table
 from orchestrator.durations import shown
 from store.records import CallRecord, RunRecord, Status, StepKind, StepRecord
@@ -82,7 +83,7 @@ def overview(
         heads.remove(head)
         del sizes[head]
     if "deadline" in sizes:
-        longest = max([NAME_CELLS, *(len(one.run.flow) for one in glances)])
+        longest = max([NAME_CELLS, *(len(one_line(one.run.flow)) for one in glances)])
         spare = width - _needed(sizes) - (longest - NAME_CELLS)
         cells = min(sizes["deadline"] + max(spare, 0), _MOST_BAR)
         for row, one in zip(rows, glances, strict=True):
@@ -127,7 +128,7 @@ def plain_line(one: Glance, *, now: datetime) -> str:
         left_s = run.deadline_s - taken_s
         clock += f", {shown(left_s)} left" if left_s >= 0 else f", {shown(-left_s)} over"
     return (
-        f"{run.flow} {run.id} {one.status}: {clock}; steps: {one.num_steps} done; "
+        f"{one_line(run.flow)} {run.id} {one.status}: {clock}; steps: {one.num_steps} done; "
         f"calls: {one.num_running} running, {one.num_done} done, {one.tokens:,} tokens"
     )
 
@@ -141,7 +142,7 @@ def _cells(one: Glance, short: str, *, now: datetime, glyphs: Glyphs) -> dict[st
     run = one.run
     taken_s = elapsed_s(run, one.status, now)
     return {
-        "flow": Text(run.flow),
+        "flow": Text(one_line(run.flow)),
         "run": Text(short, style="bold"),
         "status": Text(one.status, style=STATUS_STYLES.get(one.status, "")),
         "elapsed": Text(glyphs.none if taken_s is None else shown(taken_s)),

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 
 from cli.glyphs import UNICODE
 from cli.output import say, talk
+from cli.printable import one_line
 from orchestrator.durations import shown
 from orchestrator.events import (
     CallFinished,
@@ -48,7 +49,7 @@ class RunProgress:
         """Take note of something that happened."""
         match event:
             case RunStarted():
-                self.run_id, self.flow = event.run_id, event.flow
+                self.run_id, self.flow = event.run_id, one_line(event.flow)
                 self.deadline_s = event.deadline_s
             case CallStarted():
                 self.running[event.node] = event
@@ -232,4 +233,4 @@ class Activity:
 
 def _step_of(call: CallStarted) -> str:
     """The call's step or tool, without the model's name before it."""
-    return call.identity.rpartition(":")[2]
+    return one_line(call.identity.rpartition(":")[2])

@@ -123,10 +123,10 @@ def _print(record: RunRecord, value: object, *, as_json: bool) -> None:
     """The result: text as it is, anything else as JSON."""
     from pydantic_core import to_jsonable_python
 
-    from cli.output import print_json, results
+    from cli.output import print_json, print_text
 
     if isinstance(value, str) and not as_json:
-        results().file.write(f"{value}\n")
+        print_text(value)
         return
     document = to_jsonable_python(value, fallback=str)
     print_json({"run": record.id, "result": document} if as_json else document)

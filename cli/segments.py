@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from cli.glyphs import Glyphs
+from cli.printable import one_line
 from patterns.amortization import accumulated_shares
 from patterns.features import Call, calls_of
 from patterns.stages import Stage
@@ -136,10 +137,12 @@ def call_names(calls: Collection[Call]) -> dict[Call, str]:
     models = {identity.rpartition(":")[0] for kind, identity in calls if kind == "llm"}
     shared = len(models) == 1
     return {
-        (kind, identity): f"{identity} (tool)"
-        if kind == "tool"
-        else identity.rpartition(":")[2]
-        if shared
-        else identity
+        (kind, identity): one_line(
+            f"{identity} (tool)"
+            if kind == "tool"
+            else identity.rpartition(":")[2]
+            if shared
+            else identity
+        )
         for kind, identity in calls
     }

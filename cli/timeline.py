@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cli.axis import Axis, axis_for
 from cli.glyphs import ASCII, UNICODE, Glyphs
+from cli.printable import one_line
 from orchestrator.durations import shown
 from store.records import CallKind, CallRecord, RunRecord, Status
 
@@ -123,7 +124,7 @@ def rows_of(
 
 def call_name(run: RunRecord, call: CallRecord) -> str:
     """What a call is called: its step's or tool's name, without the model's that all share."""
-    return call.identity.removeprefix(f"{run.model}:")
+    return one_line(call.identity.removeprefix(f"{run.model}:"))
 
 
 def fitted(label: str, cells: int, glyphs: Glyphs) -> str:

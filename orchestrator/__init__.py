@@ -22,6 +22,7 @@ from orchestrator.errors import (
     RunNotResumable,
     StepFailed,
     WouldBlock,
+    WrongLoop,
 )
 from orchestrator.expiry import best_so_far
 from orchestrator.flow import Flow, flow
@@ -60,6 +61,7 @@ __all__ = [
     "StageReport",
     "StepFailed",
     "WouldBlock",
+    "WrongLoop",
     "best_so_far",
     "flow",
     "gather",

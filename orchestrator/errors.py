@@ -180,3 +180,16 @@ class WouldBlock(OrchestrateError, RuntimeError):
             f"{self.args[0]} would wait for its own event loop for ever: await its async form"
             f" (ainvoke, astream), or call it from a thread"
         )
+
+
+class WrongLoop(OrchestrateError, RuntimeError):
+    """A part of a run was awaited on another event loop than the run's."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.args[0]} belongs to its run's event loop, and was awaited on another one, as by"
+            f" asyncio.run in a plain function: make that function async, and await it there"
+        )

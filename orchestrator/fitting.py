@@ -21,7 +21,7 @@ from patterns.library import CAPACITY, KeptPattern, PatternLibrary
 from serving.analyzer.fitted import MAX_CALLS, MIN_CALLS, fit
 from serving.analyzer.samples import Sample
 from serving.errors import ModelNotSaved
-from store.records import FitRecord
+from store.records import FitRecord, PatternRecord
 from store.session import Store
 
 logger = logging.getLogger("orchestrate")
@@ -95,17 +95,13 @@ async def fit_application(
     )
     samples = await asyncio.to_thread(length_samples, calls)
     enough = len(samples) >= MIN_CALLS
-    length_error = None
     if enough:
         progress(f"{application}: answer lengths")
-        path = model_file(models, application)
-        length_error = await asyncio.to_thread(_fit_lengths, samples, path)
+    path = model_file(models, application)
+    length_error = await asyncio.to_thread(_fit_lengths, samples, path) if enough else None
     readable = {pattern.key for pattern in recorded.patterns}
     unreadable = [record for record in records if record.id not in readable]
     evicted = readable - {pattern.key for pattern in recent.patterns}
-    # What this version cannot read another one may: it stays in the library.
-    weights = {r.id: r.weight for r in unreadable if r.id and 0 < r.weight < MOST_USES}
-    weights |= {pattern.key: pattern.weight for pattern in library.patterns}
     record = FitRecord(
         application=application,
         fitted_at=now,
@@ -113,7 +109,7 @@ async def fit_application(
         num_patterns=len(recent),
         kernel=library.kernel.to_document(),
     )
-    num_evicted = await _put_in_place(store, record, weights, evicted)
+    num_evicted = await _put_in_place(store, record, _weights(library, unreadable), evicted)
     return FitReport(
         application=application,
         num_runs=len(recent),
@@ -126,6 +122,15 @@ async def fit_application(
         has_length_model=enough and length_error is None,
         length_error=length_error,
     )
+
+
+def _weights(library: PatternLibrary, unreadable: Collection[PatternRecord]) -> dict[int, float]:
+    """What each pattern of the new library weighs, by its id.
+
+    What this version cannot read another one may: it stays in the library.
+    """
+    weights = {r.id: r.weight for r in unreadable if r.id and 0 < r.weight < MOST_USES}
+    return weights | {pattern.key: pattern.weight for pattern in library.patterns}
 
 
 def _compacted(

@@ -15,8 +15,9 @@ from orchestrator.durations import seconds_of
 from orchestrator.errors import InvalidDuration, InvalidRunId
 from orchestrator.expiry import Expiry, OnDeadline, by_own_deadline
 from orchestrator.feasibility import Infeasible
-from orchestrator.functions import awaitable, name_of
+from orchestrator.functions import awaitable, checked_name, name_of, require_no_method
 from orchestrator.once import StepSpec, done
+from orchestrator.threads import require_own_loop
 from orchestrator.values import result_codec
 from store.records import StepKind
 
@@ -109,6 +110,8 @@ class Flow(Generic[P, R]):
             return await runtime.resume(run_id, self, allow_changed=allow_changed)
 
     async def _as_step(self, position: Position, args: Any, kwargs: Any) -> R:
+        require_own_loop(position.run.loop, f"flow {self.name}")
+
         async def work(here: Position) -> R:
             async def body() -> R:
                 value = await self.body(*args, **kwargs)
@@ -169,7 +172,9 @@ def flow(
         name: what runs are recorded under; the function's own name by default.
     Raises:
         InvalidDuration: the deadline or the tail is no positive time.
-        ValueError: on_deadline and wrap_up do not go together, or infeasible is another word.
+        TypeError: it is a method, or yields.
+        ValueError: on_deadline and wrap_up do not go together, infeasible is another word, or no
+            record can keep the name.
     """
     if infeasible not in get_args(Infeasible):
         raise ValueError(f"infeasible={infeasible!r}: {' or '.join(get_args(Infeasible))}")
@@ -180,9 +185,10 @@ def flow(
     )
 
     def decorate(body: Callable[P, Any]) -> Flow[P, Any]:
+        require_no_method(body)
         return Flow(
             body=awaitable(body),
-            name=name or name_of(body),
+            name=checked_name(name or name_of(body)),
             deadline_s=None if deadline is None else seconds_of(deadline),
             expected_stages=stages,
             expiry=expiry,

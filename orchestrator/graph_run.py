@@ -21,8 +21,9 @@ from orchestrator.graph_callbacks import GraphCallbacks, around_without_ours, wi
 from orchestrator.graph_record import GraphRecorder, recorded
 from orchestrator.graph_stream import GraphResult, GraphStream
 from orchestrator.graph_values import STATE
-from orchestrator.loops import in_own_thread, wait_on
+from orchestrator.loops import wait_on
 from orchestrator.once import StepSpec, done
+from orchestrator.threads import in_own_thread
 from orchestrator.values import ValueCodec
 from orchestrator.waiting import until_ended
 from orchestrator.wiring import shared_runtime
@@ -257,7 +258,7 @@ async def _called(wrap_up: WrapUp, state: Any) -> Any:
         return await wrap_up.ainvoke(state)
     if inspect.iscoroutinefunction(wrap_up):
         return await wrap_up(state)
-    result = await asyncio.to_thread(wrap_up, state)
+    result = await in_own_thread(partial(wrap_up, state), name="wrap-up")
     return await result if inspect.isawaitable(result) else result
 
 

@@ -24,7 +24,7 @@ from serving.analyzer.analyzer import RequestAnalyzer
 from serving.analyzer.features import CallFeatures
 from serving.analyzer.samples import Sample
 from serving.errors import CorruptFeatures, UnknownFeaturesVersion
-from store.errors import StoreError
+from store.errors import StoreCorrupt, StoreError
 from store.records import FitRecord, LengthSample, PatternRecord
 from store.session import Store
 
@@ -99,9 +99,9 @@ class Learner:
         async with self._locks[application]:
             try:
                 known = await self._refreshed(application, self._known.get(application))
-            except StoreError:
-                raise
             except Exception as error:
+                if isinstance(error, StoreError) and not isinstance(error, StoreCorrupt):
+                    raise
                 logger.warning(
                     "nothing is learned from past runs of %s now: %s: %s",
                     application,

@@ -110,4 +110,6 @@ class Leases:
                 await self.renew()
             except StoreError as error:
                 logger.warning("the leases of %d runs are not renewed: %s", len(self._held), error)
+            except Exception:  # whatever it is: without this task every run here would be lost
+                logger.exception("the leases of %d runs are not renewed", len(self._held))
             await asyncio.sleep(LEASE_S / RENEWALS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextvars
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -92,33 +91,6 @@ async def done_on(loop: asyncio.AbstractEventLoop | None, work: Work[T]) -> T:
         return await work()
 
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop))
-
-
-async def in_own_thread(work: Callable[[], None], *, name: str) -> None:
-    """Do work in a thread of its own, which is left behind where the task is cancelled."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def end(error: BaseException | None) -> None:
-        if ended.done():
-            return
-        if error is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            work()
-        except BaseException as caught:
-            error = caught
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(end, error)
-
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(run,), name=name, daemon=True).start()
-    await ended
 
 
 def iterated(

@@ -18,7 +18,7 @@ MEAN_BYTES = 1024
 MOST_BYTES = 8192
 
 _MASK = MEAN_BYTES - 1
-_WINDOW = 16  # bytes that decide whether a piece ends behind them
+_WINDOW = 16  # bytes that decide whether a piece ends behind them; a power of 2
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
@@ -43,10 +43,11 @@ def _places(data: bytes) -> list[int]:
     """Where pieces may end, ascending."""
     import numpy as np
 
-    values = _gear()[np.frombuffer(data, dtype=np.uint8)]
-    hashes = values.copy()
-    for back in range(1, _WINDOW):
-        hashes[back:] += values[:-back] << np.uint32(back)
+    hashes = _gear()[np.frombuffer(data, dtype=np.uint8)]
+    back = 1  # bytes that are in each hash: then twice as many, from the hash so far before it
+    while back < _WINDOW:
+        hashes[back:] += hashes[:-back] << np.uint32(back)
+        back *= 2
     places: list[int] = (np.flatnonzero(hashes >> np.uint32(16) & _MASK == 0) + 1).tolist()
     return places
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import resource
 import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 
 from filelock import Timeout
 from sqlalchemy.engine import URL
@@ -66,6 +68,10 @@ def named_database_errors(url: URL) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
         raise _named(url, error) from error
+    except (LookupError, ValueError, TypeError) as error:
+        if not _is_of_a_row(error):
+            raise
+        raise StoreCorrupt(shown(url), f"a row cannot be read: {error}") from error
 
 
 @contextmanager
@@ -125,12 +131,26 @@ def _named_sqlite(url: URL, code: int, text: str) -> StoreError:
 
 
 def _is_out_of_room(url: URL) -> bool:
+    """Whether the disk is full, or a file is as large as this process may make it (ulimit -f)."""
     if not is_sqlite(url):
         return False
+    file = file_of(url)
+    most_bytes, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        return shutil.disk_usage(file_of(url).parent).free < _ROOM_BYTES
+        if shutil.disk_usage(file.parent).free < _ROOM_BYTES:
+            return True
+        if most_bytes == resource.RLIM_INFINITY:
+            return False
+        files = [file, file.with_name(f"{file.name}-wal")]
+        return any(most_bytes - one.stat().st_size < _ROOM_BYTES for one in files)
     except OSError:
         return False
+
+
+def _is_of_a_row(error: Exception) -> bool:
+    """Whether SQLAlchemy raised it when it read a row: what no column of ours can hold."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+    return any(module.startswith("sqlalchemy.engine.") for module in modules)
 
 
 def _cause(error: Exception) -> BaseException:

@@ -11,18 +11,19 @@ import asyncio
 import struct
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from blake3 import blake3
-from sqlalchemy import select
+from sqlalchemy import Row, select
 
 from store.chunks import LEAST_BYTES, MOST_BYTES, pieces
 from store.connection import StoreConnection
 from store.errors import PayloadMissing, StoreCorrupt
 from store.models import Payload
 from store.records import Encoding, PayloadRef
-from store.statements import insert_new, record_of
+from store.statements import insert_all_new, insert_new, record_of
 from store.urls import shown
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ PIECE = "piece"
 # Compressing more than this takes long enough for other tasks to notice.
 _INLINE_BYTES = 128 << 10
 _NUMBER = struct.Struct("<q")
-_AT_ONCE = 500  # pieces in one query
+_AT_ONCE = 500  # pieces in one statement: between two of them other tasks have their turn
 _BYTES = select(Payload.id, Payload.encoding, Payload.data, Payload.size)
 
 
@@ -99,6 +100,8 @@ class Payloads:
         """The numbers of those of these hashes under which something is stored."""
         known: dict[str, int] = {}
         for start in range(0, len(names), _AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
             wanted = names[start : start + _AT_ONCE]
             result = await self._connection.execute(
                 select(Payload.hash, Payload.id).where(Payload.hash.in_(wanted))
@@ -110,13 +113,7 @@ class Payloads:
         self, name: str, size: int, media_type: str, encoding: Encoding, stored: bytes
     ) -> int:
         """Store a row, unless another process has done so since it was looked for; its number."""
-        values = {
-            "hash": name,
-            "size": size,
-            "media_type": media_type,
-            "encoding": encoding,
-            "data": stored,
-        }
+        values = _row(name, size, media_type, encoding, stored)
         key = await insert_new(self._connection, Payload, values)
         return (await self._known([name]))[name] if key is None else int(key[0])
 
@@ -128,10 +125,19 @@ class Payloads:
             len(data), lambda: [(payload_hash(piece), piece) for piece in pieces(data)]
         )
         numbers = await self._known([name for name, _ in cut])
-        for name, piece in dict(cut).items():
-            if name not in numbers:
-                numbers[name] = await self._insert(name, len(piece), PIECE, *_encode(piece))
+        new = [(name, piece) for name, piece in dict(cut).items() if name not in numbers]
+        for start in range(0, len(new), _AT_ONCE):
+            numbers |= await self._insert_pieces(new[start : start + _AT_ONCE])
         return Encoding.PIECES, listed([numbers[name] for name, _ in cut])
+
+    async def _insert_pieces(self, some: Sequence[tuple[str, bytes]]) -> dict[str, int]:
+        """Store pieces under their hashes, as `_insert`; their numbers."""
+        rows = await _aside(
+            sum(len(piece) for _, piece in some),
+            lambda: [_row(name, len(piece), PIECE, *_encode(piece)) for name, piece in some],
+        )
+        await insert_all_new(self._connection, Payload, rows)
+        return await self._known([name for name, _ in some])
 
     async def _joined(self, stored: bytes, size: int) -> bytes:
         """The bytes whose pieces are listed."""
@@ -140,8 +146,7 @@ class Payloads:
         for start in range(0, len(numbers), _AT_ONCE):
             wanted = set(numbers[start : start + _AT_ONCE])
             result = await self._connection.execute(_BYTES.where(Payload.id.in_(wanted)))
-            for row in result:
-                found[row.id] = _decode(row.encoding, row.data, row.size)
+            found |= await _aside(size, partial(_decoded, result.all()))
         missing = next((number for number in numbers if number not in found), None)
         if missing is not None:
             raise ValueError(f"piece {missing} of it is not stored")
@@ -176,6 +181,18 @@ async def _aside(size: int, work: Callable[[], T]) -> T:
     return work() if size <= _INLINE_BYTES else await asyncio.to_thread(work)
 
 
+def _row(
+    name: str, size: int, media_type: str, encoding: Encoding, stored: bytes
+) -> dict[str, object]:
+    return {
+        "hash": name,
+        "size": size,
+        "media_type": media_type,
+        "encoding": encoding,
+        "data": stored,
+    }
+
+
 def _encode(data: bytes) -> tuple[Encoding, bytes]:
     """The bytes as they are to be stored: compressed where that is smaller."""
     compressed = zlib.compress(data)
@@ -190,3 +207,8 @@ def _decode(encoding: Encoding, stored: bytes, size: int) -> bytes:
         # Damaged input may claim to be enormous: never inflate more than was put.
         return zlib.decompressobj().decompress(stored, size + 1)
     return stored
+
+
+def _decoded(rows: Sequence[Row[Any]]) -> dict[int, bytes]:
+    """The bytes of pieces, by number."""
+    return {row.id: _decode(row.encoding, row.data, row.size) for row in rows}

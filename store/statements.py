@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,21 +56,34 @@ def _upsert(dialect: str, table: type[Base]) -> Insert:
 
 
 @cache
-def _insert(dialect: str, table: type[Base]) -> ReturningInsert[Any]:
+def _insert(dialect: str, table: type[Base]) -> Insert:
     """An INSERT that changes nothing, and so breaks no transaction, where the row exists."""
-    key = inspect(table).primary_key
     if dialect == "sqlite":
-        return sqlite.insert(table).on_conflict_do_nothing().returning(*key)
-    return postgresql.insert(table).on_conflict_do_nothing().returning(*key)
+        return sqlite.insert(table).on_conflict_do_nothing()
+    return postgresql.insert(table).on_conflict_do_nothing()
+
+
+@cache
+def _insert_for_key(dialect: str, table: type[Base]) -> ReturningInsert[Any]:
+    """The same; its row is the key, if it was inserted."""
+    return _insert(dialect, table).returning(*inspect(table).primary_key)
 
 
 async def insert_new(
     connection: StoreConnection, table: type[Base], values: Mapping[str, Any]
 ) -> Row[Any] | None:
     """Insert a row; returns its key, or None, and nothing has changed, if that is taken."""
-    statement = _insert(connection.dialect.name, table)
+    statement = _insert_for_key(connection.dialect.name, table)
     key: Row[Any] | None = (await connection.execute(statement, dict(values))).one_or_none()
     return key
+
+
+async def insert_all_new(
+    connection: StoreConnection, table: type[Base], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Insert rows in their order, but for those that exist; at a fraction of the price of each."""
+    if rows:
+        await connection.execute(_insert(connection.dialect.name, table), rows)
 
 
 async def insert_referring(

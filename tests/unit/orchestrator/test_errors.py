@@ -25,6 +25,7 @@ from orchestrator.errors import (
     RunNotResumable,
     StepFailed,
     WouldBlock,
+    WrongLoop,
 )
 
 ERRORS = [
@@ -43,6 +44,7 @@ ERRORS = [
     RunNotResumable("3f2a", "it is at work"),
     StepFailed("plan", "Boom: why"),
     WouldBlock("chain.invoke"),
+    WrongLoop("step plan"),
 ]
 
 

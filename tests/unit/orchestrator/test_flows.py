@@ -29,6 +29,7 @@ from orchestrator.errors import (
     InvalidRunId,
     OutsideRun,
 )
+from orchestrator.functions import checked_name
 from store.records import CallKind, CallRecord, RunRecord, Status, StepRecord
 from tests.unit.orchestrator.orchestrator_samples import Boom, answer_ok, ask, recorded, the_run
 
@@ -329,6 +330,35 @@ async def test_methods_can_be_steps_and_tools(runtime: Runtime) -> None:
         return await Agent().greet("Bob")
 
     assert (await runtime.run(flow(body))).value == "Ada greets Dr Bob"
+
+
+def test_a_method_is_refused_as_a_flow_where_it_is_decorated() -> None:
+    """It would be called without its instance, as by whoever resumes it."""
+    with pytest.raises(TypeError, match="work is a method, and a flow is a function"):
+
+        class Agent:
+            @flow
+            async def work(self) -> None: ...
+
+
+async def test_a_method_of_an_instance_can_be_a_flow(runtime: Runtime) -> None:
+    class Agent:
+        name = "Ada"
+
+        async def work(self) -> str:
+            return self.name
+
+    assert (await runtime.run(flow(Agent().work))).value == "Ada"
+
+
+@pytest.mark.parametrize("name", ["a\x00b", "half \ud83d"])
+def test_a_name_that_no_record_can_keep_is_refused(name: str) -> None:
+    """It would be recorded as another one, and a resumed run would not find it again."""
+    with pytest.raises(ValueError, match="no record can keep"):
+        flow(name=name)(ask)
+    with pytest.raises(ValueError, match="no record can keep"):
+        checked_name(name)
+    assert checked_name("naïve/😀") == "naïve/😀"
 
 
 async def test_ten_flows_at_once_share_a_runtime_and_mix_nothing_up(runtime: Runtime) -> None:

@@ -143,29 +143,37 @@ def test_a_lease_is_not_renewed_once_its_run_has_ended(tmp_path: Path) -> None:
     in_jumping_time(run())
 
 
-class OftenLocked:
+class OftenFailing:
     """A store of whose transactions only every so many-th succeeds."""
 
-    def __init__(self, store: Store, every: int) -> None:
+    def __init__(self, store: Store, error: Exception, *, every: int) -> None:
         self._store = store
         self._every = every
+        self._error = error
         self.num_asked = 0
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         self.num_asked += 1
         if self.num_asked % self._every:
-            raise StoreLocked("sqlite:///store.db", "somebody writes")
+            raise self._error
         async with self._store.transaction() as tx:
             yield tx
 
 
-def test_a_store_that_is_locked_at_a_renewal_is_asked_again_at_the_next(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreLocked("sqlite:///store.db", "somebody writes"),
+        pytest.param(RuntimeError("what nobody thought of"), id="any other"),
+    ],
+)
+def test_a_store_that_fails_at_a_renewal_is_asked_again_at_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
-            store, clock = OftenLocked(runtime.store, every=3), LoopClock()
+            store, clock = OftenFailing(runtime.store, error, every=3), LoopClock()
             await add(runtime.store, a_run(leased_until=clock.wall()))
             leases = Leases(cast("Store", store), clock)
             async with leases.held(a_run()):

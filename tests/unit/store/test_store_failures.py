@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from filelock import Timeout
+from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -21,9 +22,9 @@ from store.errors import (
     StoreUnreachable,
 )
 from store.failures import named_database_errors, named_opening_errors
-from store.session import Store
+from store.session import Store, open_store
 from store.urls import normalised
-from tests.unit.store.store_samples import a_run
+from tests.unit.store.store_samples import a_run, a_step
 
 URL = normalised("sqlite:////tmp/store.sqlite")
 
@@ -107,6 +108,79 @@ def test_what_is_no_database_error_passes_unchanged() -> None:
     with pytest.raises(PermissionError) as raised, named_database_errors(URL):
         raise error
     assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE runs SET status = 'levitating'",
+        "UPDATE runs SET started_at = 'yesterday'",
+        "UPDATE runs SET attributes = '{'",
+        "UPDATE steps SET kind = 'dance'",
+        "UPDATE steps SET effects = 'none at all'",
+        "UPDATE payloads SET encoding = 'rot13'",
+    ],
+)
+async def test_a_row_that_nobody_could_have_written_is_damage(sqlite_url: str, damage: str) -> None:
+    async with await open_store(sqlite_url) as store:
+        async with store.transaction() as tx:
+            await tx.runs.add(a_run("run-1"))
+            await tx.journal.start(a_step())
+            name = await tx.payloads.put(b"whole")
+        async with store._writer.begin() as connection:
+            await connection.execute(text(damage))
+
+        async def read() -> None:
+            async with store.reading() as tx:
+                await tx.runs.get("run-1")
+                await tx.journal.of_run("run-1")
+                await tx.payloads.get(name)
+
+        with pytest.raises(StoreCorrupt, match="a row cannot be read"):
+            await read()
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), ValueError("v"), TypeError("t")])
+async def test_an_error_of_the_block_itself_is_no_damage(sqlite_url: str, error: Exception) -> None:
+    async with await open_store(sqlite_url) as store:
+
+        async def fail() -> None:
+            async with store.reading() as tx:
+                await tx.runs.newest()
+                raise error
+
+        with pytest.raises(type(error)) as raised:
+            await fail()
+        assert raised.value is error
+
+
+WRITES_TOO_MUCH = """
+import asyncio, os, resource, sys
+from store.errors import StoreFull
+from store.session import open_store
+
+async def main() -> None:
+    async with await open_store(sys.argv[1]) as store:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))
+        try:
+            while True:
+                async with store.transaction() as tx:
+                    await tx.payloads.put(os.urandom(200_000))
+        except StoreFull as error:
+            print(error)
+
+asyncio.run(main())
+"""
+
+
+def test_a_limit_on_the_size_of_files_is_a_lack_of_room(sqlite_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WRITES_TOO_MUCH, sqlite_url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Free disk space" in done.stdout, done.stderr
 
 
 async def test_an_error_does_not_carry_what_was_to_be_stored(store: Store) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from typing import Any
 
 import pytest
 from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, event, select, update
 
 from store.chunks import LEAST_BYTES, MOST_BYTES, pieces
 from store.errors import PayloadMissing, StoreCorrupt
 from store.models import Payload
 from store.payloads import listed, numbers_in
 from store.records import Encoding, PayloadRef
-from store.session import Store
+from store.session import Store, open_store
 
 NOISE = random.Random(0).randbytes(300_000)
 TEXT = b"the quick brown fox " * 20_000
@@ -62,6 +64,43 @@ async def test_bytes_are_compressed_only_where_that_is_smaller(store: Store) -> 
     assert size < MOST_BYTES / 10
 
 
+async def test_while_large_payloads_are_put_or_read_others_have_their_turns(
+    sqlite_url: str,
+) -> None:
+    """Between two statements, of which none has many pieces."""
+    data = random.Random(2).randbytes(3_000_000)
+    turns = [0]
+    seen: list[tuple[int, int]] = []
+
+    def note(_c: object, _cursor: object, _s: str, parameters: Any, *_: object) -> None:
+        seen.append((turns[0], len(parameters)))
+
+    async def others() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    def no_turn_is_missed() -> None:
+        statements, pieces_in_each = [turn for turn, _ in seen], [num for _, num in seen]
+        many = [turn for turn, num in zip(statements, pieces_in_each, strict=True) if num > 9]
+        assert len(many) >= len(list(pieces(data))) / 500
+        assert max(pieces_in_each) <= 500
+        assert len({*many}) >= len(many) / 2  # a batch is stored and its numbers read in one turn
+        seen.clear()
+
+    async with await open_store(sqlite_url) as store:
+        for engine in (store._writer, store._reader):
+            event.listen(engine._engine, "before_cursor_execute", note)  # type: ignore[attr-defined]
+        ticking = asyncio.create_task(others())
+        async with store.transaction() as tx:
+            name = await tx.payloads.put(data)
+        no_turn_is_missed()
+        async with store.reading() as tx:
+            assert await tx.payloads.get(name) == data
+        no_turn_is_missed()
+        ticking.cancel()
+
+
 @pytest.mark.parametrize("noise", [NOISE, random.Random(1).randbytes(3_000_000)])
 async def test_bytes_that_grow_or_change_share_their_pieces(store: Store, noise: bytes) -> None:
     middle = len(noise) // 2
@@ -89,6 +128,12 @@ def test_pieces_are_the_bytes_and_have_their_sizes(data: bytes, repeat: int) -> 
     cut = list(pieces(whole))
     assert b"".join(cut) == whole
     assert all(LEAST_BYTES <= len(piece) <= MOST_BYTES for piece in cut[:-1])
+
+
+def test_bytes_are_cut_as_they_always_were() -> None:
+    """Else what is stored would not be found again by a later version."""
+    sizes = [len(piece) for piece in pieces(NOISE)]
+    assert (len(sizes), sizes[:6]) == (245, [2405, 5942, 870, 1050, 621, 552])
 
 
 @given(st.lists(st.integers(1, 2**40), max_size=300))
