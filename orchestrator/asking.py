@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
-from orchestrator.context import current
+from orchestrator.context import LiveRun, current
 from orchestrator.events import InputRequired
 from orchestrator.once import Known, StepSpec, entered
 from orchestrator.values import ValueCodec
 from store.errors import AlreadyRecorded
-from store.records import Status, StepKind
+from store.records import Status, StepKind, StepRecord
 
 T = TypeVar("T")
 
@@ -48,13 +48,21 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
     if isinstance(came, Known):
         return came.value
     path = came.step.path
-    await run.recorder.step_started(replace(came.step, name=question), again=came.again)
-    run.emit(InputRequired(run.id, path, question, run.since_start_s()))
+    step = replace(came.step, name=question)
+    answered = await run.recorder.question_asked(step, again=came.again)
+    if answered is None:
+        run.emit(InputRequired(run.id, path, question, run.since_start_s()))
+        answered = await _answered(run, path)
+    return codec.load(await run.recorder.result_of(answered) or b"null")
+
+
+async def _answered(run: LiveRun, path: str) -> StepRecord:
+    """A question that waits, once it has its answer."""
     try:
         while True:
             step = await run.recorder.step(path)
             if step.status is Status.COMPLETED:
-                return codec.load(await run.recorder.result_of(step) or b"null")
+                return step
             await asyncio.sleep(POLL_S)
     except asyncio.CancelledError as cancelled:
         with suppress(AlreadyRecorded):  # the answer came since we looked: a resumed run has it

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from orchestrator.clock import Clock
 from orchestrator.outcomes import message_of, status_of, type_of
 from orchestrator.waiting import finished
+from store.errors import AlreadyRecorded
 from store.records import (
     CallOutcome,
     CallRecord,
@@ -170,6 +172,29 @@ class RunRecorder:
         except asyncio.CancelledError as cancelled:
             await self.step_ended(step.path, cancelled)
             raise
+
+    async def question_asked(self, step: StepRecord, *, again: bool) -> StepRecord | None:
+        """Record that a question waits, as a step that begins; not where it has its answer by now.
+
+        Returns:
+            its record with the answer; None: it waits.
+        """
+        answered: StepRecord | None = None
+
+        async def write(tx: Transaction) -> None:
+            nonlocal answered
+            if not again:
+                await tx.journal.start(step)
+            elif not await tx.journal.start_again(step, unless=Status.COMPLETED):
+                answered = await tx.journal.get(self._run_id, step.path)
+
+        try:
+            await self._write(write)
+        except asyncio.CancelledError as cancelled:
+            with suppress(AlreadyRecorded):  # it has its answer
+                await self.step_ended(step.path, cancelled)
+            raise
+        return answered
 
     async def step_ended(
         self, path: str, error: BaseException | None, *, result: bytes | None = None

@@ -332,6 +332,43 @@ def test_a_resumed_run_asks_again_what_was_not_answered_and_only_that(tmp_path: 
     in_jumping_time(run())
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_answer_that_comes_while_a_resumed_run_is_on_its_way_to_the_question_is_kept(
+    tmp_path: Path, durable: bool
+) -> None:
+    """What is recorded was read when it was resumed: there the question had no answer."""
+    on_its_way, is_answered = asyncio.Event(), asyncio.Event()
+    times = 0
+
+    @flow
+    async def body() -> str:
+        nonlocal times
+        times += 1
+        if times == 2:
+            on_its_way.set()
+            await is_answered.wait()
+        return await input_required("well?")
+
+    async def run() -> None:
+        told: list[Event] = []
+        async with timed_runtime(tmp_path, durable=durable, on_event=told.append) as runtime:
+            running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
+            [question] = await asked(runtime.store)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            resumed = asyncio.create_task(runtime.run(body.options(run_id=ID)))
+            await on_its_way.wait()
+            await answer_later(runtime.store, question.path, "yes")
+            is_answered.set()
+            async with asyncio.timeout(100):
+                assert (await resumed).value == "yes"
+            assert (await recorded(runtime.store, ID)).still_running() == []
+        assert len([event for event in told if isinstance(event, InputRequired)]) == 1
+
+    in_jumping_time(run())
+
+
 def test_a_branch_that_fails_ends_the_question_of_another(tmp_path: Path) -> None:
     async def fails() -> str:
         await asyncio.sleep(1)
