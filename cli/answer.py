@@ -10,7 +10,9 @@ from cli import options
 
 EPILOG = (
     "Example: orchestrate answer 3f2a yes\n\n"
-    'JSON is taken as such: orchestrate answer 3f2a \'{"approved": true, "limit": 3}\'\n\n'
+    "An answer is taken as the question needs it, as text or as JSON: "
+    'orchestrate answer 3f2a \'{"approved": true, "limit": 3}\'\n\n'
+    "One that begins with a dash: orchestrate answer 3f2a -- -5\n\n"
     "Without an answer: show the question."
 )
 
@@ -18,7 +20,10 @@ EPILOG = (
 def answer(
     run: Annotated[str, typer.Argument(help="A run's id, or how it begins.")],
     text: Annotated[
-        str | None, typer.Argument(metavar="[ANSWER]", help="Text or JSON.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[ANSWER]", help="Text or JSON, as the question needs it.", show_default=False
+        ),
     ] = None,
     store: options.Store = None,
 ) -> None:
@@ -39,6 +44,8 @@ async def _answer(url: str, prefix: str, text: str | None) -> list[str]:
     Raises:
         BadInput: it waits for none.
     """
+    import json
+
     from cli.errors import BadInput
     from cli.recorded import existing_store
     from store.errors import RunNotFound
@@ -61,7 +68,7 @@ async def _answer(url: str, prefix: str, text: str | None) -> list[str]:
         if text is None:
             return [step.name for step in waiting]
         first = waiting[0]
-        outcome = StepOutcome(Status.COMPLETED, first.started_s, result=_as_json(text))
+        outcome = StepOutcome(Status.COMPLETED, first.started_s, result=json.dumps(text).encode())
         async with store.transaction() as tx:
             if first.status is not Status.RUNNING:  # its run ended while it waited
                 begun = StepRecord(
@@ -70,13 +77,3 @@ async def _answer(url: str, prefix: str, text: str | None) -> list[str]:
                 await tx.journal.start_again(begun)
             await tx.journal.finish(run.id, first.path, outcome)
         return [first.name]
-
-
-def _as_json(text: str) -> bytes:
-    import json
-
-    try:
-        json.loads(text)
-    except ValueError:
-        return json.dumps(text).encode()
-    return text.encode()

@@ -61,9 +61,14 @@ class Begin(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A step whose outcome is known, without doing it."""
+    """A step whose outcome is known, without doing it.
+
+    Attributes:
+        step: its record, where that is where the outcome is from.
+    """
 
     value: Any
+    step: StepRecord | None = None
 
 
 async def entered(position: Position, spec: StepSpec) -> Begin | Known:
@@ -85,7 +90,7 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
         run.past_calls_ended(scope.path)
         if past.status is Status.FAILED:
             raise raised_again(scope.path, past, recorded)
-        return Known(spec.codec.load(b"null" if recorded is None else recorded))
+        return Known(spec.codec.load(b"null" if recorded is None else recorded), past)
     begin = Begin(
         moved(position, scope=scope),
         StepRecord(

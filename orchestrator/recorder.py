@@ -173,9 +173,13 @@ class RunRecorder:
             await self.step_ended(step.path, cancelled)
             raise
 
-    async def question_asked(self, step: StepRecord, *, again: bool) -> StepRecord | None:
+    async def question_asked(
+        self, step: StepRecord, *, again: bool, refused: bool = False
+    ) -> StepRecord | None:
         """Record that a question waits, as a step that begins; not where it has its answer by now.
 
+        Args:
+            refused: the answer that it has does not count.
         Returns:
             its record with the answer; None: it waits.
         """
@@ -183,9 +187,10 @@ class RunRecorder:
 
         async def write(tx: Transaction) -> None:
             nonlocal answered
+            unless = None if refused else Status.COMPLETED
             if not again:
                 await tx.journal.start(step)
-            elif not await tx.journal.start_again(step, unless=Status.COMPLETED):
+            elif not await tx.journal.start_again(step, unless=unless):
                 answered = await tx.journal.get(self._run_id, step.path)
 
         try:
