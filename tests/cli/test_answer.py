@@ -137,3 +137,32 @@ def test_what_is_no_text_is_refused_and_the_question_stays(
     assert exit_code("answer", RUN, "caf\udce9") == 2
     assert "UTF-8" in said(capsys)
     assert steps_in(store_url)["input"].status is Status.RUNNING
+
+
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.FAILED])
+def test_an_open_question_is_shown_with_the_command_that_answers_it(
+    store_url: str, status: Status, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [a_question("input", name="May I\nbuy it?"), a_question("c", Status.COMPLETED)]
+    fill_store(store_url, [the_run(**LIVE | {"status": status})], steps=steps)
+    assert exit_code("show", RUN) == 0
+    shown = capsys.readouterr().out
+    assert "asks: May I buy it?" in shown
+    assert f"orchestrate answer {RUN} ANSWER" in shown
+    assert "c?" not in shown
+    assert exit_code("show", RUN, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["questions"] == [
+        {
+            "path": "input",
+            "question": "May I\nbuy it?",
+            "answer_with": f"orchestrate answer {RUN} ANSWER",
+        }
+    ]
+
+
+def test_a_run_that_has_ended_shows_no_question(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_store(store_url, [a_run(RUN)], steps=[a_question("input", Status.CANCELLED)])
+    assert exit_code("show", RUN) == 0
+    assert "asks" not in capsys.readouterr().out
