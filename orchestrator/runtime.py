@@ -24,6 +24,7 @@ from orchestrator.feasibility import check_feasible
 from orchestrator.handle import RunHandle
 from orchestrator.knowledge import Knowledge, Learner
 from orchestrator.leases import LEASE_S, Leases
+from orchestrator.liveness import this_process
 from orchestrator.recorder import RunRecorder
 from orchestrator.recovery import Arguments, Interrupted, entry_of, interrupted
 from orchestrator.results import RunResult
@@ -265,6 +266,7 @@ class Runtime:
             random_weights=info.random_weights,
             process_id=os.getpid(),
             host=socket.gethostname(),
+            process=this_process(),
         )
 
     def _say_if_meaningless(self) -> None:
