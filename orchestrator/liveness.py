@@ -1,10 +1,13 @@
-"""Whether the process that recorded a run is still there."""
+"""Whether the process that recorded a run is still there, and at work on it."""
 
 from __future__ import annotations
 
 import os
 import socket
 import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -14,6 +17,24 @@ from store.records import RunRecord, Status
 
 ORPHANED = "orphaned"
 """Shown for a run recorded as running whose process is gone: it was killed, or the power failed."""
+
+_at_work: Counter[str] = Counter()
+"""The runs that this process is at work on, by id."""
+
+
+@contextmanager
+def at_work(run_id: str) -> Iterator[None]:
+    """Say that this process is at work on a run, for as long as the block lasts.
+
+    What is recorded does not tell: the end of a run may not have been written.
+    """
+    _at_work[run_id] += 1
+    try:
+        yield
+    finally:
+        _at_work[run_id] -= 1
+        if not _at_work[run_id]:
+            del _at_work[run_id]
 
 
 def this_process() -> str:
@@ -37,6 +58,8 @@ def is_orphaned(run: RunRecord, *, host: str | None = None) -> bool:
     on another host or in another container, whether the lease that it renews has run out."""
     if run.host != (host or socket.gethostname()):
         return _has_lapsed(run)
+    if run.process == this_process():
+        return run.id not in _at_work
     process = _Process.read(run.process)
     if process is None:  # the system tells no more of it than its id
         return not _is_there(run.process_id)

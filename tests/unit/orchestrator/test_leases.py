@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,12 +25,14 @@ from orchestrator import (
     Flow,
     RunNotResumable,
     Runtime,
+    Settings,
     flow,
     gather,
+    open_runtime,
     step,
 )
 from orchestrator.leases import LEASE_S, RENEWALS, Leases
-from orchestrator.liveness import is_orphaned, this_process
+from orchestrator.liveness import ORPHANED, is_orphaned, status_shown, this_process
 from orchestrator.testing import ScriptedEngine, VirtualClock
 from store.errors import RunChanged, StoreLocked
 from store.models import Run
@@ -211,6 +214,46 @@ async def test_a_run_of_another_living_process_is_refused_until_that_is_gone(
     living.kill()
     living.wait()
     assert (await runtime.resume(ID, work)).value == "done"
+
+
+async def test_a_run_that_this_process_is_at_work_on_is_refused(runtime: Runtime) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @flow(name="work")
+    async def waiting() -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    running = asyncio.create_task(runtime.run(waiting.options(run_id=ID)))
+    await begun.wait()
+    with pytest.raises(RunNotResumable, match=f"process {os.getpid()} on {HERE} is at work"):
+        await runtime.resume(ID, waiting)
+    go_on.set()
+    assert (await running).value == "done"
+
+
+async def test_a_run_whose_end_could_not_be_written_is_gone_on_with_by_the_same_process(
+    tmp_path: Path,
+) -> None:
+    times = 0
+    options = Settings(store=f"{store_url(tmp_path)}?timeout=0.05", fit_every=0)
+    async with open_runtime(options, engine=ScriptedEngine(answer_ok)) as runtime:
+        with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
+
+            @flow(name="work")
+            async def held_up() -> str:
+                nonlocal times
+                times += 1
+                if times == 1:
+                    other.execute("BEGIN IMMEDIATE")
+                return "done"
+
+            with pytest.raises(StoreLocked):
+                await runtime.run(held_up.options(run_id=ID))
+            other.execute("ROLLBACK")
+            assert status_shown((await recorded(runtime.store, ID)).run) == ORPHANED
+            assert (await runtime.resume(ID, held_up)).value == "done"
 
 
 async def test_a_run_that_another_host_has_leased_is_refused_until_its_lease_has_run_out(
