@@ -97,13 +97,11 @@ class _Process(NamedTuple):
 def _told_of(process_id: int) -> str:
     """This process, whose id is given so that a fork is not taken for its parent."""
     try:
-        if str(Path("/proc/self").readlink()) == str(process_id):  # else it is of another namespace
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            namespace = str(Path("/proc/self/ns/pid").readlink())
-            return " ".join(_Process(boot, namespace, _facts(process_id).start))
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+        return " ".join(_Process(boot, namespace, _facts("self").start))
     except (OSError, IndexError):
-        pass
-    return uuid.uuid4().hex
+        return uuid.uuid4().hex
 
 
 def _has_lapsed(run: RunRecord) -> bool:
@@ -121,7 +119,9 @@ def _is_there(process_id: int, *, start: str | None = None) -> bool:
     except PermissionError:
         pass  # it is there, and somebody else's
     try:
-        facts = _facts(process_id)
+        if str(Path("/proc/self").readlink()) != str(os.getpid()):
+            return True  # /proc is of another namespace, and tells of others
+        facts = _facts(str(process_id))
     except (OSError, IndexError):
         return True  # as far as can be seen
     # A zombie has ended: only its parent keeps it, which has not asked how.
@@ -135,9 +135,9 @@ class _Facts(NamedTuple):
     start: str
 
 
-def _facts(process_id: int) -> _Facts:
+def _facts(process: str) -> _Facts:
     """Raises OSError, IndexError where the system does not tell."""
     # The second field is the program's name in parentheses, and may hold anything.
-    fields = Path(f"/proc/{process_id}/stat").read_bytes().decode(errors="replace")
+    fields = Path(f"/proc/{process}/stat").read_bytes().decode(errors="replace")
     after = fields.rpartition(")")[2].split()
     return _Facts(state=after[0], start=after[19])

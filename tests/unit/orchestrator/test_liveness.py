@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,29 @@ def test_of_another_container_of_this_host_only_the_lease_tells(
     until = datetime.now(UTC) + timedelta(hours=hours)
     run = a_run(process_id=process_id, process=process, leased_until=until)
     assert is_orphaned(run) == (hours < 0)
+
+
+def test_a_process_of_another_namespace_says_so_whatever_proc_it_sees() -> None:
+    """Under a /proc that was mounted outside, its id there is another than its own."""
+    script = "import orchestrator.liveness as it; print(it.this_process())"
+    inside = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--fork",
+        "--pid",
+        sys.executable,
+        "-c",
+        script,
+    ]
+    try:
+        told = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.split()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no namespaces can be made here")
+    boot, namespace, start = this_process().split()
+    assert told[0] == boot
+    assert told[1] != namespace
+    assert int(told[2]) >= int(start)
 
 
 def test_of_a_process_that_recorded_no_more_than_its_id_the_id_tells(
