@@ -128,10 +128,12 @@ def _told(run: RunRecord, answered: StepRecord, left: int) -> list[Text]:
 
     from cli.describe import counted
     from cli.questions import in_one_line
+    from orchestrator.asking import NOT_TAKEN
     from orchestrator.liveness import status_shown
     from store.records import Status
 
-    told = [f"answered: {in_one_line(answered)}"]
+    # Why an answer before this one was not taken would read as if it were of this one.
+    told = [f"answered: {in_one_line(answered).partition(NOT_TAKEN)[0]}"]
     if left:
         told.append(f"it still asks {counted(left, 'question')}: orchestrate answer {run.id}")
     if status_shown(run) == Status.RUNNING:

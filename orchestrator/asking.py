@@ -23,6 +23,9 @@ T = TypeVar("T")
 POLL_S = 0.5
 """How often a waiting run looks for its answer."""
 
+NOT_TAKEN = " (the last answer was not taken: "
+"""Between a question that is asked again and the reason, and a parenthesis ends it."""
+
 _MOST_REASONS = 3  # why an answer does not fit, beside the question
 
 
@@ -62,7 +65,7 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
         try:
             return answers.load(answer)
         except ResultUnreadable as error:
-            told = f"{question} (the last answer was not taken: {error.args[1]})"
+            told = f"{question}{NOT_TAKEN}{error.args[1]})"
         step = replace(
             step,
             name=told,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.asking import NOT_TAKEN
 from store.records import RunRecord, Status, StepKind, StepRecord
 from store.session import open_store
 from tests.cli.cli_samples import a_run, exit_code, fill_store
@@ -112,6 +113,19 @@ def test_of_several_questions_it_says_which_was_answered_and_how_many_are_left(
     told = said(capsys)
     assert "answered: b?" in told
     assert "still asks" not in told
+
+
+def test_an_answer_is_not_told_with_what_was_wrong_with_the_one_before(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked_again = a_question("input", name=f"how many?{NOT_TAKEN}no number)", attempts=2)
+    fill_store(store_url, [the_run(**LIVE)], steps=[asked_again])
+    assert exit_code("answer", RUN) == 0
+    assert "no number" in said(capsys)
+    assert exit_code("answer", RUN, "7") == 0
+    told = said(capsys)
+    assert "answered: how many?" in told
+    assert "no number" not in told
 
 
 def test_any_of_several_questions_can_be_answered_by_its_path(
