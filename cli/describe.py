@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cli.glyphs import ASCII, UNICODE
 from cli.printable import one_line
+from cli.questions import open_questions, question_documents
 from cli.timeline import call_name
 from orchestrator.deadlines import FALLBACK, LEARNED
 from orchestrator.durations import shown
@@ -217,6 +218,7 @@ def document_of(history: History, *, now: datetime) -> dict[str, object]:
     return {
         "run": run_document(run, history.status, now=now),
         "in_time": {"met": True, "missed": False}.get(promise(run, taken_s)),
+        "questions": question_documents(run, open_questions(run, history.steps)),
         "steps": [asdict(step) for step in history.steps],
         "calls": [asdict(call) for call in history.calls],
         "edges": [{"parent": edge.parent, "child": edge.child} for edge in history.edges],

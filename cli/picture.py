@@ -1,4 +1,4 @@
-"""A run as `show` and `watch` draw it: in words, on a time axis, and what went wrong. Pure."""
+"""A run as `show` and `watch` draw it: in words, on a time axis, what it lacks. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from rich.text import Text
 
 from cli.describe import History, elapsed_s, failures, header
+from cli.questions import open_questions, question_lines
 from cli.timeline import timeline
 
 
@@ -27,7 +28,8 @@ def picture(
         with_calls=with_calls,
         now_s=elapsed_s(history.run, history.status, now),
     )
-    parts = [header(history, now=now, ascii_only=ascii_only), drawn, failures(history)]
+    asked = question_lines(history.run, open_questions(history.run, history.steps))
+    parts = [header(history, now=now, ascii_only=ascii_only), drawn, failures(history), asked]
     lines: list[Text] = []
     for part in parts:
         if part:

@@ -17,7 +17,6 @@ from orchestrator.expiry import Expiry, OnDeadline, by_own_deadline
 from orchestrator.feasibility import Infeasible
 from orchestrator.functions import awaitable, checked_name, name_of, require_no_method
 from orchestrator.once import StepSpec, done
-from orchestrator.threads import require_own_loop
 from orchestrator.values import result_codec
 from store.records import StepKind
 
@@ -110,7 +109,6 @@ class Flow(Generic[P, R]):
             return await runtime.resume(run_id, self, allow_changed=allow_changed)
 
     async def _as_step(self, position: Position, args: Any, kwargs: Any) -> R:
-        require_own_loop(position.run.loop, f"flow {self.name}")
 
         async def work(here: Position) -> R:
             async def body() -> R:

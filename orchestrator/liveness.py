@@ -1,18 +1,45 @@
-"""Whether the process that recorded a run is still there."""
+"""Whether the process that recorded a run is still there, and at work on it."""
 
 from __future__ import annotations
 
 import os
 import socket
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from store.records import RunRecord, Status
 
 ORPHANED = "orphaned"
 """Shown for a run recorded as running whose process is gone: it was killed, or the power failed."""
 
-_CLOCK_SLACK_S = 2.0  # the boot time, and so a process' start, is known to the second
+_at_work: Counter[str] = Counter()
+"""The runs that this process is at work on, by id."""
+
+
+@contextmanager
+def at_work(run_id: str) -> Iterator[None]:
+    """Say that this process is at work on a run, for as long as the block lasts.
+
+    What is recorded does not tell: the end of a run may not have been written.
+    """
+    _at_work[run_id] += 1
+    try:
+        yield
+    finally:
+        _at_work[run_id] -= 1
+        if not _at_work[run_id]:
+            del _at_work[run_id]
+
+
+def this_process() -> str:
+    """What tells this process from all others, of all machines and times."""
+    return _told_of(os.getpid())
 
 
 def status_shown(run: RunRecord, *, host: str | None = None) -> str:
@@ -27,15 +54,62 @@ def status_shown(run: RunRecord, *, host: str | None = None) -> str:
 
 
 def is_orphaned(run: RunRecord, *, host: str | None = None) -> bool:
-    """Whether the process that was at work on a run is gone: on another host, whether the lease
-    that it renews has run out."""
+    """Whether nobody is at work on a run any more. Where its process cannot be seen from here,
+    on another host or in another container, whether the lease that it renews has run out."""
     if run.host != (host or socket.gethostname()):
-        return run.leased_until is not None and run.leased_until < datetime.now(UTC)
-    return not _is_alive(run.process_id, run.claimed_at or run.started_at)
+        return _has_lapsed(run)
+    if run.process == this_process():
+        return run.id not in _at_work
+    process = _Process.read(run.process)
+    if process is None:  # the system tells no more of it than its id
+        return not _is_there(run.process_id)
+    here = _Process.read(this_process())
+    if here is None:
+        return _has_lapsed(run)
+    if process.boot != here.boot:
+        return True  # the machine has started anew since
+    if process.namespace != here.namespace:
+        return _has_lapsed(run)
+    return not _is_there(run.process_id, start=process.start)
 
 
-def _is_alive(process_id: int, run_started_at: datetime) -> bool:
-    """Whether the process is there, and was when the run began: ids are used again."""
+class _Process(NamedTuple):
+    """What Linux tells of a process.
+
+    Attributes:
+        boot: the id of the machine's boot.
+        namespace: the one in which its id was given.
+        start: when it began, in clock ticks since the boot, which no setting of a clock changes.
+    """
+
+    boot: str
+    namespace: str
+    start: str
+
+    @classmethod
+    def read(cls, told: str | None) -> _Process | None:
+        """A process as it was recorded; None where no more is known of it than its id."""
+        parts = (told or "").split()
+        return cls(*parts) if len(parts) == len(cls._fields) else None
+
+
+@cache
+def _told_of(process_id: int) -> str:
+    """This process, whose id is given so that a fork is not taken for its parent."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+        return " ".join(_Process(boot, namespace, _facts("self").start))
+    except (OSError, IndexError):
+        return uuid.uuid4().hex
+
+
+def _has_lapsed(run: RunRecord) -> bool:
+    return run.leased_until is not None and run.leased_until < datetime.now(UTC)
+
+
+def _is_there(process_id: int, *, start: str | None = None) -> bool:
+    """Whether a process is there that has not ended, and that began then: ids are used again."""
     if process_id <= 0:
         return False
     try:
@@ -44,34 +118,26 @@ def _is_alive(process_id: int, run_started_at: datetime) -> bool:
         return False
     except PermissionError:
         pass  # it is there, and somebody else's
-    if _has_ended(process_id):
-        return False
-    began_s = _began_s(process_id)
-    return began_s is None or began_s <= run_started_at.timestamp() + _CLOCK_SLACK_S
-
-
-def _has_ended(process_id: int) -> bool:
-    """Whether only its parent keeps it, which has not asked how it ended: a zombie."""
     try:
-        return _facts(process_id)[0] in ("Z", "X")
+        if str(Path("/proc/self").readlink()) != str(os.getpid()):
+            return True  # /proc is of another namespace, and tells of others
+        facts = _facts(str(process_id))
     except (OSError, IndexError):
-        return False
+        return True  # as far as can be seen
+    # A zombie has ended: only its parent keeps it, which has not asked how.
+    return facts.state not in ("Z", "X") and start in (None, facts.start)
 
 
-def _facts(process_id: int) -> list[str]:
-    """What the system tells of a process, from its state on; raises OSError."""
+class _Facts(NamedTuple):
+    """What the system tells of a process now; start as in _Process."""
+
+    state: str
+    start: str
+
+
+def _facts(process: str) -> _Facts:
+    """Raises OSError, IndexError where the system does not tell."""
     # The second field is the program's name in parentheses, and may hold anything.
-    return Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
-
-
-def _began_s(process_id: int) -> float | None:
-    """When a process began, in seconds since the epoch; None where the system does not tell."""
-    try:
-        fields = _facts(process_id)
-        boot = next(
-            line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime")
-        )
-        ticks_s = os.sysconf("SC_CLK_TCK")
-        return int(boot.split()[1]) + int(fields[19]) / ticks_s
-    except (OSError, ValueError, IndexError, StopIteration):
-        return None
+    fields = Path(f"/proc/{process}/stat").read_bytes().decode(errors="replace")
+    after = fields.rpartition(")")[2].split()
+    return _Facts(state=after[0], start=after[19])

@@ -14,6 +14,7 @@ from orchestrator.events import StepFinished, StepStarted
 from orchestrator.failing import failure_of, raised_again, remember
 from orchestrator.outcomes import status_of, type_of
 from orchestrator.reuse import Reuse, found_elsewhere
+from orchestrator.threads import require_own_loop
 from orchestrator.values import ValueCodec
 from orchestrator.waiting import let_the_deadline_pass
 from store.records import Effects, Status, StepKind, StepRecord
@@ -68,9 +69,14 @@ class Begin(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A step whose outcome is known, without doing it."""
+    """A step whose outcome is known, without doing it.
+
+    Attributes:
+        step: its record, where that is where the outcome is from.
+    """
 
     value: Any
+    step: StepRecord | None = None
 
 
 async def entered(position: Position, spec: StepSpec) -> Begin | Known:
@@ -79,9 +85,11 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
     Raises:
         FlowChanged: another step is recorded here, or this one with other arguments.
         OutcomeUnknown: it is an external effect that began before, and cannot be reconciled.
+        WrongLoop: it is awaited on another event loop than the run's.
         And what it raised before, if that is recorded.
     """
     run = position.run
+    require_own_loop(run.loop, f"{spec.name}()")
     is_new_task, position = _in_own_scope(position, spec.name, spec.arguments)
     scope = position.scope.enter(spec.name)
     past = run.past.of(scope, spec.kind, spec.arguments)
@@ -92,7 +100,7 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
             error = raised_again(scope.path, past, recorded)
             remember(error, run.id, scope.path)
             raise error
-        return Known(spec.codec.load(b"null" if recorded is None else recorded))
+        return Known(spec.codec.load(b"null" if recorded is None else recorded), past)
     begin = Begin(
         moved(position, scope=scope, owner=worker()),
         StepRecord(

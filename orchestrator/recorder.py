@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from orchestrator.clock import Clock
 from orchestrator.failing import steps_ended_by
 from orchestrator.outcomes import message_of, status_of, type_of
 from orchestrator.waiting import finished
+from store.errors import AlreadyRecorded
 from store.records import (
     CallOutcome,
     CallRecord,
@@ -173,6 +175,34 @@ class RunRecorder:
         except asyncio.CancelledError as cancelled:
             await self.step_ended(step.path, cancelled)
             raise
+
+    async def question_asked(
+        self, step: StepRecord, *, again: bool, refused: bool = False
+    ) -> StepRecord | None:
+        """Record that a question waits, as a step that begins; not where it has its answer by now.
+
+        Args:
+            refused: the answer that it has does not count.
+        Returns:
+            its record with the answer; None: it waits.
+        """
+        answered: StepRecord | None = None
+
+        async def write(tx: Transaction) -> None:
+            nonlocal answered
+            unless = None if refused else Status.COMPLETED
+            if not again:
+                await tx.journal.start(step)
+            elif not await tx.journal.start_again(step, unless=unless):
+                answered = await tx.journal.get(self._run_id, step.path)
+
+        try:
+            await self._write(write)
+        except asyncio.CancelledError as cancelled:
+            with suppress(AlreadyRecorded):  # it has its answer
+                await self.step_ended(step.path, cancelled)
+            raise
+        return answered
 
     async def step_ended(
         self, path: str, error: BaseException | None, *, result: bytes | None = None

@@ -24,6 +24,7 @@ from orchestrator.feasibility import check_feasible
 from orchestrator.handle import RunHandle
 from orchestrator.knowledge import Knowledge, Learner
 from orchestrator.leases import LEASE_S, Leases
+from orchestrator.liveness import at_work, this_process
 from orchestrator.recorder import RunRecorder
 from orchestrator.recovery import Arguments, Interrupted, entry_of, interrupted
 from orchestrator.results import RunResult
@@ -205,12 +206,14 @@ class Runtime:
 
         async def execute() -> RunResult[R]:
             own_task()
-            await begin()
-            async with self._leases.held(record) as live.recorder.lease:
-                try:
-                    return await to_its_end(live, flow, arguments)
-                finally:
-                    await self._learner.run_ended(live.flow, used=live.used, at=self._clock.wall())
+            with at_work(live.id):
+                await begin()
+                async with self._leases.held(record) as live.recorder.lease:
+                    try:
+                        return await to_its_end(live, flow, arguments)
+                    finally:
+                        at = self._clock.wall()
+                        await self._learner.run_ended(live.flow, used=live.used, at=at)
 
         waiting = asyncio.current_task()
         assert waiting is not None
@@ -265,6 +268,7 @@ class Runtime:
             random_weights=info.random_weights,
             process_id=os.getpid(),
             host=socket.gethostname(),
+            process=this_process(),
         )
 
     def _say_if_meaningless(self) -> None:

@@ -12,7 +12,7 @@ from orchestrator.calls import run_tool_call
 from orchestrator.context import Position, at, current_or_none
 from orchestrator.digests import digest_of
 from orchestrator.durations import seconds_of
-from orchestrator.functions import awaitable, name_of
+from orchestrator.functions import awaitable, checked_name, name_of
 from orchestrator.once import StepSpec, done
 from orchestrator.retrying import Tries
 from orchestrator.reuse import Reuse, require_reusable, reuse_key
@@ -77,7 +77,7 @@ def step(
         if most_age_s is not None:
             require_reusable(plain)
         body = awaitable(plain)
-        known_as = name or name_of(body)
+        known_as = checked_name(name or name_of(body))
         spec = StepSpec(known_as, StepKind.STEP, result_codec(body, f"step {known_as}"))
 
         @functools.wraps(body)

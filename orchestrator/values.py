@@ -61,7 +61,7 @@ class ValueCodec:
                 data = self._dumped(value)
             if self._annotation is Any and not _is_plain(value):
                 raise TypeError("JSON alone cannot tell what it was: annotate the return type")
-            if not _is_same(value, self._loaded(data)):
+            if not _is_same(value, self._read(data)):
                 raise ValueError("it would not come back as it was")
         except ResultNotSerialisable:
             raise
@@ -83,7 +83,7 @@ class ValueCodec:
             ResultUnreadable: the bytes are no value of this type, as after a change of the code.
         """
         try:
-            return self._loaded(data)
+            return self._read(data)
         except (ValidationError, ValueError) as error:
             raise ResultUnreadable(self._what, _line(error)) from error
 
@@ -98,7 +98,7 @@ class ValueCodec:
         told = adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
         return json.dumps(told).encode()
 
-    def _loaded(self, data: bytes) -> Any:
+    def _read(self, data: bytes) -> Any:
         adapter = self._known()
         try:
             return adapter.validate_json(data)

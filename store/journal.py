@@ -40,18 +40,26 @@ class Journal:
         if key is None:
             raise AlreadyRecorded(step.run_id, f"step {step.path}")
 
-    async def start_again(self, step: StepRecord) -> None:
+    async def start_again(self, step: StepRecord, *, unless: Status | None = None) -> bool:
         """Record that a step begins that began before: nothing of its former end is left.
 
+        Args:
+            unless: a step that has this status by now is left as it is.
+        Returns:
+            whether it began.
         Raises:
             NotStarted: it never began.
         """
-        this = (Step.run_id == step.run_id, Step.path == step.path)
+        this = [Step.run_id == step.run_id, Step.path == step.path]
+        if unless is not None:
+            this.append(Step.status != unless)
         result = await self._connection.execute(
             update(Step).where(*this).values(columns_of(step) | {"attempts": Step.attempts + 1})
         )
-        if not result.rowcount:
-            raise NotStarted(step.run_id, f"step {step.path}")
+        if result.rowcount:
+            return True
+        await self.get(step.run_id, step.path)
+        return False
 
     async def forget(self, run_id: str, paths: Collection[str]) -> None:
         """Remove steps that a changed flow does not come by any more."""

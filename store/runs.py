@@ -96,6 +96,7 @@ class Runs:
                 leased_until=record.leased_until,
                 process_id=record.process_id,
                 host=record.host,
+                process=record.process,
                 engine=record.engine,
                 model=record.model,
                 policy=record.policy,

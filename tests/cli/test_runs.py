@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -133,13 +132,6 @@ def test_another_hosts_run_is_never_called_orphaned() -> None:
     run = a_run(status=Status.RUNNING, process_id=NOBODY)
     assert status_shown(run, host=HOST) == ORPHANED
     assert status_shown(run, host="elsewhere") == Status.RUNNING
-
-
-def test_a_process_that_began_after_the_run_is_another_one() -> None:
-    run = a_run(status=Status.RUNNING, process_id=os.getpid(), started_at=datetime.now(UTC))
-    assert status_shown(run) == Status.RUNNING
-    long_ago = replace(run, started_at=NOON.replace(year=2001))
-    assert status_shown(long_ago) == ORPHANED
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
-"""A runtime with an engine that answers at once, and a store of its own."""
+"""A runtime with an engine that answers at once, and a store of its own; other processes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,3 +17,20 @@ from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
 async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
     async with scripted_runtime(tmp_path) as opened:
         yield opened
+
+
+@pytest.fixture
+def gone() -> int:
+    """The id of a process that is no more."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.fixture
+def living() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which waits."""
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()

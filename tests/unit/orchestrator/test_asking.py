@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +13,6 @@ from hypothesis import strategies as st
 from orchestrator import (
     DeadlineExceeded,
     OutsideRun,
-    ResultUnreadable,
     best_so_far,
     flow,
     gather,
@@ -26,46 +22,10 @@ from orchestrator import (
 )
 from orchestrator.asking import POLL_S
 from orchestrator.events import Event, InputRequired
-from store.records import Status, StepKind, StepOutcome, StepRecord
-from store.session import Store
+from store.records import Status
+from tests.unit.orchestrator.asking_samples import ID, answer, answer_later, asked
 from tests.unit.orchestrator.jumping_time import in_jumping_time, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import Boom, law, recorded
-
-ID = "the-run"
-
-
-@dataclass(frozen=True)
-class Approval:
-    approved: bool
-    limit: int
-
-
-async def asked(store: Store, count: int = 1) -> list[StepRecord]:
-    """The questions of the run, once there are so many."""
-    for _ in range(100_000):
-        async with store.reading() as tx:
-            steps = [step for step in await tx.journal.of_run(ID) if step.kind is StepKind.INPUT]
-        if len(steps) >= count:
-            return steps
-        await asyncio.sleep(0.001)
-    raise AssertionError("nobody asked")
-
-
-async def answer(store: Store, path: str, value: object) -> None:
-    """Answer a question, as another process would."""
-    outcome = StepOutcome(Status.COMPLETED, 0.0, result=json.dumps(value).encode())
-    async with store.transaction() as tx:
-        await tx.journal.finish(ID, path, outcome)
-
-
-async def answer_later(store: Store, path: str, value: object) -> None:
-    """The same, of a question whose run has ended meanwhile."""
-    async with store.transaction() as tx:
-        ended = await tx.journal.get(ID, path)
-        await tx.journal.start_again(
-            StepRecord(ID, path, ended.name, ended.started_s, ended.kind, ended.place)
-        )
-    await answer(store, path, value)
 
 
 async def test_outside_a_flow_it_says_so() -> None:
@@ -117,55 +77,6 @@ def test_an_answer_is_seen_within_one_look_whenever_it_comes(after_s: float) -> 
                 await answer(runtime.store, question.path, "yes")
                 assert (await running).value == "yes"
                 assert asyncio.get_running_loop().time() - answered_s <= POLL_S + 1e-6
-
-    in_jumping_time(run())
-
-
-@pytest.mark.parametrize(
-    ("schema", "given_", "expected"),
-    [
-        (bool, True, True),
-        (int, 7, 7),
-        (list[str], ["a"], ["a"]),
-        (Approval, {"approved": True, "limit": 3}, Approval(approved=True, limit=3)),
-        (str, "ünïcode", "ünïcode"),
-    ],
-)
-def test_an_answer_is_of_the_type_that_was_asked_for(
-    tmp_path: Path, schema: Any, given_: object, expected: object
-) -> None:
-    came: list[object] = []
-
-    @flow
-    async def body() -> None:
-        came.append(await input_required("well?", schema=schema))
-
-    async def run() -> None:
-        async with timed_runtime(tmp_path) as runtime:
-            running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
-            await answer(runtime.store, question.path, given_)
-            await running
-            await runtime.resume(ID, body)
-
-    in_jumping_time(run())
-    assert came == [expected]
-
-
-def test_an_answer_of_another_type_fails_the_run_by_name(tmp_path: Path) -> None:
-    @flow
-    async def body() -> int:
-        return await input_required("how many?", schema=int)
-
-    async def run() -> None:
-        async with timed_runtime(tmp_path) as runtime:
-            running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
-            await answer(runtime.store, question.path, "many")
-            with pytest.raises(ResultUnreadable, match="input_required"):
-                await running
-            found = await recorded(runtime.store, ID)
-        assert (found.run.status, found.run.error_type) == (Status.FAILED, "ResultUnreadable")
 
     in_jumping_time(run())
 
@@ -328,6 +239,43 @@ def test_a_resumed_run_asks_again_what_was_not_answered_and_only_that(tmp_path: 
         assert found.journal[first.path].attempts == 1
         assert found.journal[second.path].attempts == 2
         assert found.still_running() == []
+
+    in_jumping_time(run())
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_answer_that_comes_while_a_resumed_run_is_on_its_way_to_the_question_is_kept(
+    tmp_path: Path, durable: bool
+) -> None:
+    """What is recorded was read when it was resumed: there the question had no answer."""
+    on_its_way, is_answered = asyncio.Event(), asyncio.Event()
+    times = 0
+
+    @flow
+    async def body() -> str:
+        nonlocal times
+        times += 1
+        if times == 2:
+            on_its_way.set()
+            await is_answered.wait()
+        return await input_required("well?")
+
+    async def run() -> None:
+        told: list[Event] = []
+        async with timed_runtime(tmp_path, durable=durable, on_event=told.append) as runtime:
+            running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
+            [question] = await asked(runtime.store)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            resumed = asyncio.create_task(runtime.run(body.options(run_id=ID)))
+            await on_its_way.wait()
+            await answer_later(runtime.store, question.path, "yes")
+            is_answered.set()
+            async with asyncio.timeout(100):
+                assert (await resumed).value == "yes"
+            assert (await recorded(runtime.store, ID)).still_running() == []
+        assert len([event for event in told if isinstance(event, InputRequired)]) == 1
 
     in_jumping_time(run())
 

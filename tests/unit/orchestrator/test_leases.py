@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,9 +21,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from orchestrator import Flow, RunNotResumable, Runtime, flow, gather, step
+from orchestrator import (
+    Flow,
+    RunNotResumable,
+    Runtime,
+    Settings,
+    flow,
+    gather,
+    open_runtime,
+    step,
+)
 from orchestrator.leases import LEASE_S, RENEWALS, Leases
-from orchestrator.liveness import ORPHANED, is_orphaned, status_shown
+from orchestrator.liveness import ORPHANED, is_orphaned, status_shown, this_process
 from orchestrator.testing import ScriptedEngine, VirtualClock
 from store.errors import RunChanged, StoreLocked
 from store.models import Run
@@ -39,17 +48,9 @@ from tests.unit.orchestrator.orchestrator_samples import (
     scripted_runtime,
     store_url,
 )
+from tests.unit.orchestrator.run_samples import HERE, ID, a_run
 
-ID = "the-run"
-HERE = socket.gethostname()
 REPOSITORY = Path(__file__).parents[3]
-
-
-def a_run(**facts: Any) -> RunRecord:
-    """A run that this process began just now, with other facts."""
-    now = datetime.now(UTC)
-    told: dict[str, Any] = {"claimed_at": now, "process_id": os.getpid(), "host": HERE}
-    return RunRecord(id=ID, flow="work", **{"started_at": now, **told, **facts})
 
 
 async def add(store: Store, run: RunRecord) -> None:
@@ -68,23 +69,6 @@ async def the_lease(store: Store, run_id: str = ID) -> datetime:
         run = await tx.runs.get(run_id)
     assert run.leased_until is not None
     return run.leased_until
-
-
-@pytest.fixture
-def gone() -> int:
-    """The id of a process that is no more."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
-@pytest.fixture
-def living() -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, which waits."""
-    command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        yield process
-        process.kill()
 
 
 @settings(law, max_examples=25)
@@ -213,65 +197,6 @@ async def test_a_run_has_its_lease_from_the_moment_that_it_is_taken(runtime: Run
     assert is_orphaned(RunRecord(**{**_fields(seen[0]), "leased_until": past}), host="a third")
 
 
-def test_this_process_is_alive() -> None:
-    assert not is_orphaned(a_run())
-    assert status_shown(a_run()) == "running"
-
-
-def test_a_process_that_has_ended_leaves_its_run_orphaned(gone: int) -> None:
-    assert is_orphaned(a_run(process_id=gone))
-    assert status_shown(a_run(process_id=gone)) == ORPHANED
-
-
-@pytest.mark.parametrize("process_id", [0, -1, 2**31 - 1, 2**70])
-def test_an_id_that_no_process_has_is_of_none_that_lives(process_id: int) -> None:
-    assert is_orphaned(a_run(process_id=process_id))
-
-
-def test_a_process_is_alive_until_it_has_ended_whether_or_not_somebody_asked_how(
-    living: subprocess.Popen[bytes],
-) -> None:
-    """A killed process of a container is often kept as a zombie, for good."""
-    run = a_run(process_id=living.pid)
-    assert not is_orphaned(run)
-    living.kill()
-    os.waitid(os.P_PID, living.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays
-    assert is_orphaned(run)
-    living.wait()
-    assert is_orphaned(run)
-
-
-def test_a_process_that_began_after_the_run_was_claimed_is_another_of_the_same_id(
-    living: subprocess.Popen[bytes],
-) -> None:
-    before = datetime.now(UTC) - timedelta(minutes=1)
-    assert is_orphaned(a_run(process_id=living.pid, claimed_at=before))
-    assert is_orphaned(a_run(process_id=living.pid, claimed_at=None, started_at=before))
-    assert not is_orphaned(a_run(process_id=living.pid, started_at=before))
-
-
-@settings(law)
-@given(seconds=st.integers(-(10**6), 10**6).filter(lambda each: abs(each) > 60))
-def test_another_hosts_run_is_orphaned_when_its_lease_has_run_out_and_no_sooner(
-    seconds: int,
-) -> None:
-    """Whatever its process id means here."""
-    until = datetime.now(UTC) + timedelta(seconds=seconds)
-    for process_id in (0, os.getpid()):
-        run = a_run(host="another", leased_until=until, process_id=process_id)
-        assert is_orphaned(run) == (seconds < 0)
-        assert is_orphaned(a_run(leased_until=until), host="another") == (seconds < 0)
-
-
-def test_another_hosts_run_without_a_lease_is_left_alone() -> None:
-    assert not is_orphaned(a_run(host="another", leased_until=None, process_id=0))
-
-
-@pytest.mark.parametrize("status", [each for each in Status if each is not Status.RUNNING])
-def test_what_has_ended_is_shown_as_it_ended_whoever_is_gone(status: Status) -> None:
-    assert status_shown(a_run(status=status, process_id=0)) == str(status)
-
-
 @flow(name="work")
 async def work() -> str:
     return "done"
@@ -284,7 +209,7 @@ async def test_an_orphan_is_resumed_and_then_is_this_processs_own(
     assert (await runtime.resume(ID, work)).value == "done"
     run = (await recorded(runtime.store, ID)).run
     assert (run.status, run.attempts) == (Status.COMPLETED, 2)
-    assert (run.process_id, run.host) == (os.getpid(), HERE)
+    assert (run.process_id, run.host, run.process) == (os.getpid(), HERE, this_process())
 
 
 async def test_a_run_of_another_living_process_is_refused_until_that_is_gone(
@@ -297,6 +222,46 @@ async def test_a_run_of_another_living_process_is_refused_until_that_is_gone(
     living.kill()
     living.wait()
     assert (await runtime.resume(ID, work)).value == "done"
+
+
+async def test_a_run_that_this_process_is_at_work_on_is_refused(runtime: Runtime) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @flow(name="work")
+    async def waiting() -> str:
+        begun.set()
+        await go_on.wait()
+        return "done"
+
+    running = asyncio.create_task(runtime.run(waiting.options(run_id=ID)))
+    await begun.wait()
+    with pytest.raises(RunNotResumable, match=f"process {os.getpid()} on {HERE} is at work"):
+        await runtime.resume(ID, waiting)
+    go_on.set()
+    assert (await running).value == "done"
+
+
+async def test_a_run_whose_end_could_not_be_written_is_gone_on_with_by_the_same_process(
+    tmp_path: Path,
+) -> None:
+    times = 0
+    options = Settings(store=f"{store_url(tmp_path)}?timeout=0.05", fit_every=0)
+    async with open_runtime(options, engine=ScriptedEngine(answer_ok)) as runtime:
+        with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
+
+            @flow(name="work")
+            async def held_up() -> str:
+                nonlocal times
+                times += 1
+                if times == 1:
+                    other.execute("BEGIN IMMEDIATE")
+                return "done"
+
+            with pytest.raises(StoreLocked):
+                await runtime.run(held_up.options(run_id=ID))
+            other.execute("ROLLBACK")
+            assert status_shown((await recorded(runtime.store, ID)).run) == ORPHANED
+            assert (await runtime.resume(ID, held_up)).value == "done"
 
 
 async def test_a_run_that_another_host_has_leased_is_refused_until_its_lease_has_run_out(

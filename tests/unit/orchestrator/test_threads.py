@@ -182,8 +182,11 @@ def test_what_yields_is_refused_where_it_is_decorated(
         decorate(body)
 
 
-async def test_asyncio_run_within_a_plain_step_is_refused_by_name(runtime: Runtime) -> None:
-    @flow
+@pytest.mark.parametrize("made", [flow, step, tool])
+async def test_asyncio_run_within_a_plain_step_is_refused_by_name(
+    runtime: Runtime, made: Callable[..., Any]
+) -> None:
+    @made
     async def inner() -> str:
         return "done"
 
@@ -194,5 +197,5 @@ async def test_asyncio_run_within_a_plain_step_is_refused_by_name(runtime: Runti
     async def body() -> str:
         return await outer()
 
-    with pytest.raises(WrongLoop, match="flow inner belongs to its run's event loop"):
+    with pytest.raises(WrongLoop, match=r"inner\(\) belongs to its run's event loop"):
         await runtime.run(flow(body))

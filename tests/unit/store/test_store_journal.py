@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from store.errors import AlreadyRecorded, NotStarted, RunNotFound
@@ -51,6 +53,30 @@ async def test_a_recorded_end_is_never_overwritten(store: Store) -> None:
         with pytest.raises(AlreadyRecorded):
             await tx.journal.finish("run-1", "plan", StepOutcome(Status.FAILED, 2.0))
         assert [step.status for step in await tx.journal.of_run("run-1")] == [Status.COMPLETED]
+
+
+async def test_a_step_that_begins_again_has_nothing_of_its_former_end(store: Store) -> None:
+    again = a_step(name="again", started_s=3.0)
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        with pytest.raises(NotStarted):
+            await tx.journal.start_again(again)
+        await tx.journal.start(a_step())
+        await tx.journal.finish("run-1", "plan", StepOutcome(Status.FAILED, 1.0, "Boom", "why"))
+        assert await tx.journal.start_again(again, unless=Status.COMPLETED)
+        assert await tx.journal.get("run-1", "plan") == replace(again, attempts=2)
+
+
+async def test_a_step_that_has_its_result_by_now_is_left_as_it_is(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        await tx.journal.start(a_step())
+        await tx.journal.finish("run-1", "plan", StepOutcome(Status.COMPLETED, 1.0, result=b"1"))
+        ended = await tx.journal.get("run-1", "plan")
+        assert not await tx.journal.start_again(a_step(name="b"), unless=Status.COMPLETED)
+        assert await tx.journal.get("run-1", "plan") == ended
+        with pytest.raises(NotStarted):
+            await tx.journal.start_again(a_step("another"), unless=Status.COMPLETED)
 
 
 async def test_what_never_began_cannot_end(store: Store) -> None:
