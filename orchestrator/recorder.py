@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.clock import Clock
 from orchestrator.failing import steps_ended_by
 from orchestrator.outcomes import message_of, status_of, type_of
-from orchestrator.waiting import finished
+from orchestrator.writing import Writer
 from store.errors import AlreadyRecorded
 from store.records import (
     CallOutcome,
@@ -30,7 +30,6 @@ from store.session import Store
 from store.unit_of_work import Transaction
 
 if TYPE_CHECKING:
-    from orchestrator.leases import Lease
     from orchestrator.reuse import Reuse
 
 SMALL_BYTES = 512
@@ -44,8 +43,7 @@ class RunRecorder:
     write is never given up halfway, and a start that was cancelled is recorded with its end.
 
     Attributes:
-        lease: the right to write, from when the run's start is recorded. Without it nothing is:
-            who has it now records what becomes of the run.
+        writer: holds the right to write, from when the run's start is recorded.
     """
 
     def __init__(
@@ -64,9 +62,7 @@ class RunRecorder:
         self._started_s = started_s
         self._durable = durable
         self._record_text = record_text
-        self._notes: list[StepRecord] = []
-        self._forgotten: list[str] = []
-        self.lease: Lease | None = None
+        self.writer = Writer(store, run_id)
 
     async def run_started(self, record: RunRecord, *, arguments: bytes | None) -> None:
         """Record a run before anything of it happens."""
@@ -75,12 +71,11 @@ class RunRecorder:
             name = await self._kept_json(tx, arguments)
             await tx.runs.add(replace(record, input_payload=name))
 
-        try:
-            await self._write(write)
-        except asyncio.CancelledError as cancelled:
+        async def cancelled(error: asyncio.CancelledError) -> None:
             ended_at, elapsed_s = self._clock.wall(), self._since_start_s()
-            await self.run_ended(ended_at=ended_at, elapsed_s=elapsed_s, error=cancelled)
-            raise
+            await self.run_ended(ended_at=ended_at, elapsed_s=elapsed_s, error=error)
+
+        await self.writer.begin(write, cancelled=cancelled)
 
     async def run_ended(
         self,
@@ -103,14 +98,14 @@ class RunRecorder:
                 error_message=self._message_of(error),
                 result_payload=name,
             )
-            attempts = 1 if self.lease is None else self.lease.attempts
+            attempts = 1 if self.writer.lease is None else self.writer.lease.attempts
             await tx.runs.finish(self._run_id, outcome, attempts=attempts)
             if error is not None:
                 await tx.journal.ended_run(self._run_id, steps_ended_by(error, self._run_id))
             if pattern is not None:
                 await tx.patterns.add(pattern)
 
-        await self._write(write)
+        await self.writer.write(write)
 
     async def run_resumed(self, former: RunRecord, record: RunRecord) -> None:
         """Record that this process goes on with a run, unless another one does.
@@ -126,7 +121,7 @@ class RunRecorder:
             await tx.runs.resume(former, record)
             await tx.calls.interrupt(self._run_id)
 
-        await self._write(write)
+        await self.writer.write(write)
 
     async def step(self, path: str) -> StepRecord:
         """A step of this run as it is recorded; somebody else may have recorded its end."""
@@ -162,7 +157,7 @@ class RunRecorder:
             result_payload=found.result_payload,
             reuse_key=None,  # a result grows old from where it was made
         )
-        await self._write(lambda tx: _start(tx, ended, again=False))
+        await self.writer.write(lambda tx: _start(tx, ended, again=False))
 
     async def step_started(self, step: StepRecord, *, again: bool = False) -> None:
         """Record that a step begins; `again` where it began before and its end is not known."""
@@ -170,11 +165,7 @@ class RunRecorder:
         async def write(tx: Transaction) -> None:
             await _start(tx, step, again)
 
-        try:
-            await self._write(write)
-        except asyncio.CancelledError as cancelled:
-            await self.step_ended(step.path, cancelled)
-            raise
+        await self.writer.begin(write, cancelled=partial(self.step_ended, step.path))
 
     async def question_asked(
         self, step: StepRecord, *, again: bool, refused: bool = False
@@ -196,12 +187,11 @@ class RunRecorder:
             elif not await tx.journal.start_again(step, unless=unless):
                 answered = await tx.journal.get(self._run_id, step.path)
 
-        try:
-            await self._write(write)
-        except asyncio.CancelledError as cancelled:
+        async def cancelled(error: asyncio.CancelledError) -> None:
             with suppress(AlreadyRecorded):  # it has its answer
-                await self.step_ended(step.path, cancelled)
-            raise
+                await self.step_ended(step.path, error)
+
+        await self.writer.begin(write, cancelled=cancelled)
         return answered
 
     async def step_ended(
@@ -213,19 +203,12 @@ class RunRecorder:
         async def write(tx: Transaction) -> None:
             await self._finish(tx, path, outcome, result)
 
-        await self._write(write)
-
-    def forget(self, paths: Sequence[str]) -> None:
-        """Remove steps that a changed flow does not come by, with what is recorded next."""
-        self._forgotten += paths
+        await self.writer.write(write)
 
     def note(self, step: StepRecord) -> None:
-        """Record a step that took no time, together with what is recorded next.
-
-        Nothing that could depend on it happens before that.
-        """
+        """Record a step that took no time, together with what is recorded next."""
         if self._durable:
-            self._notes.append(step)
+            self.writer.note(step)
 
     async def call_started(
         self,
@@ -252,11 +235,10 @@ class RunRecorder:
             if stage is not None:
                 await (tx.stages.start_again(stage) if resumed else tx.stages.start(stage))
 
-        try:
-            await self._write(write)
-        except asyncio.CancelledError as cancelled:
-            await self.call_ended(record.node, step.path, error=cancelled)
-            raise
+        async def cancelled(error: asyncio.CancelledError) -> None:
+            await self.call_ended(record.node, step.path, error=error)
+
+        await self.writer.begin(write, cancelled=cancelled)
 
     async def call_ended(
         self,
@@ -291,36 +273,7 @@ class RunRecorder:
             payload = await self._kept(tx, output_text)
             await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
-        await self._write(write)
-
-    async def _write(self, work: Callable[[Transaction], Awaitable[None]]) -> None:
-        """Do work in a transaction, to its end even if the task is cancelled meanwhile."""
-
-        async def transact() -> None:
-            if self.lease is not None:
-                await self.lease.require()
-            async with self._store.transaction() as tx:
-                notes, self._notes = self._notes, []
-                forgotten, self._forgotten = self._forgotten, []
-                try:
-                    if forgotten:
-                        await tx.journal.forget(self._run_id, forgotten)
-                    for note in notes:
-                        await _start(tx, note, again=False)
-                    await work(tx)
-                except BaseException:
-                    self._notes = notes + self._notes
-                    self._forgotten = forgotten + self._forgotten
-                    raise
-
-        if not self._store.answers_at_once:
-            await finished(transact())
-            return
-        try:
-            await transact()
-        except asyncio.CancelledError:  # while it waited for another process: nothing is written
-            await finished(transact())
-            raise
+        await self.writer.write(write)
 
     async def _finish(
         self, tx: Transaction, path: str, outcome: StepOutcome, result: bytes | None

@@ -135,7 +135,7 @@ class Interrupted:
 
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
         """Give a live run the past of this one: its steps, calls and their causes."""
-        forget = live.recorder.forget if allow_changed else None
+        forget = live.recorder.writer.forget if allow_changed else None
         live.past = Past(live.id, self._kept_steps(), self.calls, forget=forget)
         live.causality = CausalLog()
         parents: dict[int, set[int]] = {call.node: set() for call in self.calls}

@@ -208,7 +208,7 @@ class Runtime:
             own_task()
             with at_work(live.id):
                 await begin()
-                async with self._leases.held(record) as live.recorder.lease:
+                async with self._leases.held(record) as live.recorder.writer.lease:
                     try:
                         return await to_its_end(live, flow, arguments)
                     finally:
