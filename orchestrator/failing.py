@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from orchestrator.errors import StepFailed
@@ -69,24 +68,24 @@ def remember(error: BaseException, run_id: str, path: str) -> None:
 
 def steps_ended_by(error: BaseException, run_id: str) -> list[str]:
     """The paths of the steps of a run whose errors made this one."""
-    return list(dict.fromkeys(path for each in _origins(error, run_id) for path in each))
-
-
-def _origins(error: BaseException, run_id: str) -> Iterator[list[str]]:
-    """The steps that ended with an error, and with each of those that it was made of."""
-    own = _paths(error, run_id)
-    yield own
-    if isinstance(error, BaseExceptionGroup):
-        for each in error.exceptions:
-            yield from _origins(each, run_id)
-    if error.__cause__ is not None:
-        yield from _origins(error.__cause__, run_id)
-    elif error.__context__ is not None and not error.__suppress_context__:
-        # Raised while another was handled: made of that one, unless it is a later step's own.
-        handled = list(_origins(error.__context__, run_id))
-        within = f"{own[0]}/" if own else ""
-        if all(path.startswith(within) for paths in handled for path in paths):
-            yield from handled
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    left = [(error, "")]  # with the place that its steps must lie in
+    while left:
+        each, within = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        own = _paths(each, run_id)
+        found.update((path, None) for path in own if path.startswith(within))
+        if isinstance(each, BaseExceptionGroup):
+            left += [(one, within) for one in each.exceptions]
+        if each.__cause__ is not None:
+            left.append((each.__cause__, within))
+        elif each.__context__ is not None and not each.__suppress_context__:
+            # Raised while another was handled: made of that one, unless it is a later step's own.
+            left.append((each.__context__, f"{own[0]}/" if own else within))
+    return list(found)
 
 
 def _paths(error: BaseException, run_id: str) -> list[str]:
