@@ -64,11 +64,9 @@ def is_orphaned(run: RunRecord, *, host: str | None = None) -> bool:
     if process is None:  # the system tells no more of it than its id
         return not _is_there(run.process_id)
     here = _Process.read(this_process())
-    if here is None:
-        return _has_lapsed(run)
-    if process.boot != here.boot:
-        return True  # the machine has started anew since
-    if process.namespace != here.namespace:
+    if (
+        here is None or process[:2] != here[:2]
+    ):  # another boot, or machine of that name, or container
         return _has_lapsed(run)
     return not _is_there(run.process_id, start=process.start)
 

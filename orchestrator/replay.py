@@ -12,6 +12,11 @@ from store.records import CallRecord, Effects, StepKind, StepRecord
 
 _WRAPPING_UP = f"[{WRAP_UP}]"
 
+_OTHERWISE = (
+    "with other arguments (what is not the same each time comes from now(), random(), uuid() or a"
+    " step; and what a step changes in its arguments is not changed again)"
+)
+
 logger = logging.getLogger("orchestrate")
 
 
@@ -71,7 +76,7 @@ class Past:
             return None
         is_compared = None not in (arguments, recorded.arguments) and _WRAPPING_UP not in scope.path
         if is_compared and arguments != recorded.arguments:
-            self._differs(key, recorded, f"{now} with other arguments")
+            self._differs(key, recorded, f"{now} {_OTHERWISE}")
             return None
         self._met.add(scope.path)
         return recorded
@@ -95,7 +100,7 @@ class Past:
                 and path not in self._met
                 and parent_key(path).startswith(tasks)
             ):
-                self._differs(key, step, f"{step.kind} {scope.path} with other arguments")
+                self._differs(key, step, f"{step.kind} {scope.path} {_OTHERWISE}")
                 return
 
     def ended(self, scope: Scope) -> None:

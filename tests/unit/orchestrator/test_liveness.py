@@ -74,22 +74,14 @@ def test_a_process_is_known_by_its_start_whatever_the_clock_says(
         assert is_orphaned(a_run(**facts, process=told_of(living.pid, start="12")))
 
 
-def test_a_machine_that_has_started_anew_has_none_of_its_former_processes(
-    living: subprocess.Popen[bytes],
-) -> None:
-    later = datetime.now(UTC) + timedelta(hours=1)
-    for namespace in (told_of(living.pid).split()[1], "pid:[1]"):
-        process = told_of(living.pid, boot="another", namespace=namespace)
-        assert is_orphaned(a_run(process_id=living.pid, process=process, leased_until=later))
-
-
 @pytest.mark.parametrize("process_id", [1, 2**31 - 1])
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_of_another_container_of_this_host_only_the_lease_tells(
-    process_id: int, hours: int
+@pytest.mark.parametrize("other", [{"namespace": "pid:[1]"}, {"boot": "another"}], ids=str)
+def test_of_another_container_or_boot_of_this_host_only_the_lease_tells(
+    process_id: int, hours: int, other: dict[str, str]
 ) -> None:
-    """Containers may share a host's name, and their processes' ids mean nothing to each other."""
-    process = told_of(os.getpid(), namespace="pid:[1]")
+    """Containers and machines may share a name; their processes' ids mean nothing to each other."""
+    process = told_of(os.getpid(), **other)
     until = datetime.now(UTC) + timedelta(hours=hours)
     run = a_run(process_id=process_id, process=process, leased_until=until)
     assert is_orphaned(run) == (hours < 0)
