@@ -15,8 +15,8 @@ import pytest
 from orchestrator.background import fit_alone
 from orchestrator.deadlines import LEARNED
 from tests.recovery.killed_fit import POINTS
+from tests.unit.orchestrator.learning_samples import usual
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime, store_url
-from tests.unit.orchestrator.test_knowledge import usual
 
 REPOSITORY = Path(__file__).parents[2]
 FLOW = "usual"

@@ -1,7 +1,8 @@
-"""A runtime with an engine that answers at once, and a store of its own; other processes."""
+"""Opened runtimes with engines that answer at once; other processes; an empty environment."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -34,3 +35,11 @@ def living() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
+
+
+@pytest.fixture
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of ours or of OpenTelemetry: whoever runs the tests may have some."""
+    for name in os.environ:
+        if name.startswith(("OTEL_", "ORCHESTRATE_")):
+            monkeypatch.delenv(name)

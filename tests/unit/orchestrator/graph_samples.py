@@ -1,4 +1,4 @@
-"""Graphs as people write them, without a word of ours, and a model of somebody else's."""
+"""Graphs as people write them, without a word of ours; models of ours and of somebody else's."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import operator
 import time
 from typing import Annotated, Any
 
+import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send, interrupt
 from typing_extensions import TypedDict
+
+from orchestrator.chat_model import ChatOrchestrate
 
 
 class ForeignChat(BaseChatModel):
@@ -39,6 +42,11 @@ class ForeignChat(BaseChatModel):
             usage_metadata={"input_tokens": 5, "output_tokens": 3, "total_tokens": 8},
         )
         return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+TOPIC = {"topic": "tides"}
+MODELS = [ChatOrchestrate(), ForeignChat()]
+by_model = pytest.mark.parametrize("model", MODELS, ids=["ours", "foreign"])
 
 
 class Notes(TypedDict):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 from hypothesis import HealthCheck, settings
 
@@ -22,6 +23,8 @@ from store.records import CallRecord, PatternRecord, RunRecord, Status, StepKind
 from store.schema import upgrade
 from store.session import Store
 from store.urls import normalised
+
+T = TypeVar("T")
 
 # A law holds however slow the machine is; a store of its own is made within each example.
 law = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -82,6 +85,11 @@ async def under_way(engine: ScriptedEngine) -> None:
             await asyncio.sleep(0.001)
 
 
+async def awaited(work: Awaitable[T]) -> T:
+    """A coroutine, of which asyncio makes a task, of anything that can be awaited."""
+    return await work
+
+
 @step
 async def ask(prompt: str = "how is it?") -> str:
     """The usual step: one call."""
@@ -137,3 +145,10 @@ async def the_run(store: Store) -> Recorded:
     async with store.reading() as tx:
         [run] = await tx.runs.newest()
     return await recorded(store, run.id)
+
+
+async def all_runs(store: Store) -> list[Recorded]:
+    """What a store holds of every run in it, the oldest first."""
+    async with store.reading() as tx:
+        runs = await tx.runs.newest()
+    return [await recorded(store, run.id) for run in reversed(runs)]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from store.records import RunRecord
+from store.session import Store
 
 ID = "the-run"
 HERE = socket.gethostname()
@@ -18,3 +19,14 @@ def a_run(**facts: Any) -> RunRecord:
     now = datetime.now(UTC)
     told: dict[str, Any] = {"claimed_at": now, "process_id": os.getpid(), "host": HERE}
     return RunRecord(id=ID, flow="work", **{"started_at": now, **told, **facts})
+
+
+async def add(store: Store, run: RunRecord) -> None:
+    """Record a run that was called without arguments."""
+    async with store.transaction() as tx:
+        name = await tx.payloads.put(b"{}", media_type="application/json")
+        await tx.runs.add(RunRecord(**{**fields_of(run), "input_payload": name}))
+
+
+def fields_of(run: RunRecord) -> dict[str, Any]:
+    return {name: getattr(run, name) for name in RunRecord.__dataclass_fields__}

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import Runtime, flow, gather, llm, step, tool
+from orchestrator import Runtime, best_so_far, flow, gather, llm, step, tool
 from orchestrator.outcomes import status_of
 from orchestrator.testing import ScriptedEngine
 from serving.errors import EngineClosed
 from store.records import Status
 from store.session import Store
+from tests.unit.orchestrator.expiry_samples import WAYS, Elapsed, Ways
+from tests.unit.orchestrator.jumping_time import in_jumping_time, never, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     answer_ok,
@@ -166,3 +168,62 @@ async def test_closing_the_engine_ends_a_run_by_name(tmp_path: Path) -> None:
         found = await the_run(runtime.store)
     assert engine.aborted == []
     assert found.calls[0].error_type == "EngineClosed"
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["fail", "best_so_far", "wrap_up"])
+@pytest.mark.parametrize(
+    ("cancelled_at_s", "clean_up_s"),
+    [(1, 0), (1, 30), (11, 30)],
+    ids=["before", "before, and cleaning up beyond it", "while it cleans up after it"],
+)
+def test_a_cancellation_from_outside_is_not_taken_for_the_deadline(
+    tmp_path: Path, way: Ways, cancelled_at_s: float, clean_up_s: float
+) -> None:
+    """However long the flow takes to end; nothing that was so far makes it a success."""
+
+    begun = asyncio.Event()
+
+    @flow(deadline=10, **way)
+    async def stubborn() -> str:
+        best_so_far("so far")
+        begun.set()
+        try:
+            await never()
+        finally:
+            await asyncio.sleep(clean_up_s)
+        return "the end"
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            running = asyncio.create_task(runtime.run(stubborn))
+            await begun.wait()
+            await asyncio.sleep(cancelled_at_s)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            found = await the_run(runtime.store)
+        assert found.run.status is Status.CANCELLED
+
+    in_jumping_time(run())
+
+
+def test_a_cancellation_while_wrapping_up_ends_the_run_as_cancelled(tmp_path: Path) -> None:
+    elapsed, wrapping = Elapsed(), asyncio.Event()
+
+    async def slow(so_far: None) -> str:
+        wrapping.set()
+        return await elapsed()
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            body = flow(name="long", deadline=20, wrap_up=slow, tail=10)(Elapsed())
+            running = asyncio.create_task(runtime.run(body))
+            await wrapping.wait()
+            await asyncio.sleep(4)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (await the_run(runtime.store)).run.status is Status.CANCELLED
+        assert elapsed.seconds == pytest.approx(4)
+
+    in_jumping_time(run())

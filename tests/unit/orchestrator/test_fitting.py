@@ -21,8 +21,8 @@ from patterns.library import CAPACITY, decayed
 from patterns.nodes import LlmNode
 from store.records import PatternRecord
 from store.session import Store, open_store
+from tests.unit.orchestrator.learning_samples import usual
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime, store_url
-from tests.unit.orchestrator.test_knowledge import usual
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

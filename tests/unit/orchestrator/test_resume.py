@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -16,10 +14,6 @@ import pytest
 from orchestrator import (
     ArgumentsDiffer,
     DeadlineExceeded,
-    Flow,
-    FlowChanged,
-    Happened,
-    OutcomeUnknown,
     ResultNotSerialisable,
     RunNotResumable,
     Runtime,
@@ -35,36 +29,17 @@ from orchestrator import (
     within,
 )
 from orchestrator.testing import ScriptedEngine, VirtualClock
-from serving.errors import RequestDropped
 from store.errors import RunNotFound
 from store.records import RunRecord, Status
+from tests.unit.orchestrator.breaking_samples import Breaking, interrupted
 from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
-
-ID = "the-run"
+from tests.unit.orchestrator.run_samples import ID
 
 
 @dataclass(frozen=True)
 class Found:
     where: str
     at: datetime
-
-
-class Breaking:
-    """Raises the first time that it is come by."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error: BaseException | None = error or Boom("the first time")
-
-    def __call__(self) -> None:
-        error, self.error = self.error, None
-        if error is not None:
-            raise error
-
-
-async def interrupted(runtime: Runtime, body: Flow[..., Any], *args: Any) -> None:
-    """Begin a run that breaks."""
-    with pytest.raises((Boom, asyncio.CancelledError)):
-        await runtime.run(body.options(run_id=ID), *args)
 
 
 async def test_what_is_recorded_is_not_done_again(runtime: Runtime) -> None:
@@ -177,196 +152,6 @@ async def test_what_another_execution_would_not_get_stays_as_it_was(runtime: Run
     assert 0 <= number < 1
     assert name.version == 4
     assert 3500 < left_s <= 3600
-
-
-async def test_an_error_that_was_caught_is_raised_again(runtime: Runtime) -> None:
-    breaking = Breaking(asyncio.CancelledError())
-    done: Counter[str] = Counter()
-
-    @step
-    async def fragile() -> str:
-        done["fragile"] += 1
-        raise RequestDropped("3f2a-1", "it waited too long")
-
-    @step
-    async def instead(why: str) -> str:
-        done["instead"] += 1
-        return why
-
-    @flow
-    async def careful() -> str:
-        try:
-            return await fragile()
-        except RequestDropped as error:
-            why = await instead(str(error))
-        breaking()
-        return why
-
-    await interrupted(runtime, careful)
-    result = await runtime.resume(ID, careful)
-    assert "it waited too long" in result.value
-    assert done == {"fragile": 1, "instead": 1}
-
-
-async def test_what_made_a_run_fail_is_tried_again(runtime: Runtime) -> None:
-    breaking = Breaking()
-    done: Counter[str] = Counter()
-
-    @step
-    async def first() -> int:
-        done["first"] += 1
-        return 1
-
-    @step
-    async def second() -> int:
-        done["second"] += 1
-        breaking()
-        return 2
-
-    @flow
-    async def both() -> int:
-        return await first() + await second()
-
-    await interrupted(runtime, both)
-    assert (await runtime.resume(ID, both)).value == 3
-    assert done == {"first": 1, "second": 2}
-    steps = (await recorded(runtime.store, ID)).steps
-    assert steps["second"].attempts == 2
-    assert steps["second"].status is Status.COMPLETED
-
-
-@step
-async def a(number: int = 0) -> str:
-    return f"a{number}"
-
-
-@step
-async def b() -> str:
-    return "b"
-
-
-def versions() -> tuple[Flow[[], str], dict[str, Flow[[], str]]]:
-    """A flow that breaks after two steps, and others that began otherwise or end sooner."""
-    breaking = Breaking()
-
-    def made(body: Callable[[], Awaitable[str]]) -> Flow[[], str]:
-        return flow(name="versioned")(body)
-
-    @made
-    async def before() -> str:
-        said = await a() + await b()
-        breaking()
-        return said
-
-    @made
-    async def turned() -> str:
-        return await b() + await a()
-
-    @made
-    async def shorter() -> str:
-        return await a()
-
-    @made
-    async def longer() -> str:
-        return await a() + await b() + await a(2)
-
-    return before, {"turned": turned, "shorter": shorter, "longer": longer}
-
-
-@pytest.mark.parametrize(
-    ("change", "where"),
-    [("turned", "step a is recorded where the flow now comes to step b"), ("shorter", "step b")],
-)
-async def test_a_changed_flow_is_found_out_and_told_where(
-    runtime: Runtime, change: str, where: str
-) -> None:
-    before, after = versions()
-    await interrupted(runtime, before)
-    with pytest.raises(FlowChanged, match=where):
-        await runtime.resume(ID, after[change])
-    assert (await runtime.resume(ID, before)).value == "a0b"
-
-
-@pytest.mark.parametrize(("change", "value"), [("turned", "ba0"), ("shorter", "a0")])
-async def test_a_changed_flow_goes_on_if_it_may(runtime: Runtime, change: str, value: str) -> None:
-    before, after = versions()
-    await interrupted(runtime, before)
-    resumed = await runtime.resume(ID, after[change], allow_changed=True)
-    assert resumed.value == value
-
-
-async def test_a_flow_may_do_more_than_it_did(runtime: Runtime) -> None:
-    before, after = versions()
-    await interrupted(runtime, before)
-    assert (await runtime.resume(ID, after["longer"])).value == "a0ba2"
-
-
-async def begin_and_die(runtime: Runtime, body: Flow[..., Any], path: str) -> None:
-    """Leave a run as its process would that died while a step was at work."""
-    await interrupted(runtime, body)
-    async with runtime.store._writer.begin() as connection:
-        await connection.execute(
-            _sql("UPDATE steps SET status = 'running', result = NULL WHERE path = :path"),
-            {"path": path},
-        )
-
-
-def _sql(text: str) -> Any:
-    from sqlalchemy import text as statement
-
-    return statement(text)
-
-
-@pytest.mark.parametrize("happened", [True, False, None])
-async def test_an_external_effect_of_unknown_outcome_is_never_repeated_blindly(
-    runtime: Runtime, happened: bool | None
-) -> None:
-    sent: list[str] = []
-    breaking = Breaking()
-
-    async def look(to: str) -> Happened | None:
-        return Happened(f"sent to {to}") if happened else None
-
-    @tool(effects="external", reconcile=None if happened is None else look)
-    async def send(to: str) -> str:
-        sent.append(to)
-        return f"sent to {to}"
-
-    @flow
-    async def mail() -> str:
-        said = await send("Ulm")
-        breaking()
-        return said
-
-    await begin_and_die(runtime, mail, "send")
-    if happened is None:
-        with pytest.raises(OutcomeUnknown, match="send"):
-            await runtime.resume(ID, mail)
-        assert sent == ["Ulm"]
-        return
-    assert (await runtime.resume(ID, mail)).value == "sent to Ulm"
-    assert sent == (["Ulm"] if happened else ["Ulm", "Ulm"])
-
-
-@pytest.mark.parametrize("effects", ["pure", "env"])
-async def test_an_effect_that_does_no_harm_is_done_again(runtime: Runtime, effects: Any) -> None:
-    done: list[str] = []
-    breaking = Breaking()
-
-    @tool(effects=effects)
-    async def look(where: str) -> str:
-        done.append(where)
-        return where
-
-    @flow
-    async def search() -> str:
-        said = await look("here")
-        breaking()
-        return said
-
-    await begin_and_die(runtime, search, "look")
-    assert (await runtime.resume(ID, search)).value == "here"
-    assert done == ["here", "here"]
 
 
 async def test_a_run_of_a_known_id_is_that_run(runtime: Runtime) -> None:

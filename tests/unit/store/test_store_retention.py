@@ -3,109 +3,44 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import MetaData, func, select, text, update
+from sqlalchemy import text, update
 
 from store.chunks import pieces
 from store.errors import RunNotFound
 from store.models import Base, Edge, Payload, Run
 from store.payloads import payload_hash
-from store.records import CallOutcome, Encoding, RunOutcome, Status, StepOutcome
+from store.records import Encoding, Status
 from store.retention import PARTS, Removal
 from store.session import Store, open_store
-from store.unit_of_work import Transaction
 from store.usage import REFERENCES
-from tests.unit.store.store_places import DATABASES, connected, fresh_store_url
-from tests.unit.store.store_samples import (
-    NOON,
-    a_call,
-    a_fit,
-    a_pattern,
-    a_run,
-    a_stage,
-    a_step,
-)
-
-DAY = timedelta(days=1)
-NOW = NOON + 100 * DAY
-OLD, NEW = NOON, NOON + 90 * DAY
-BETWEEN = NOON + 50 * DAY
-
-NOTHING = Removal(0, 0, 0, 0, 0)
-
-NOISE = random.Random(0).randbytes(400_000)
-SMALL = b"a result"
-IN_PIECES = NOISE[:60_000]
-MANY_PIECES = NOISE  # in many pieces
-TEXTS = [
-    SMALL,
-    b"another",
-    NOISE[:3_000],
+from tests.unit.store.retention_samples import (
+    BETWEEN,
+    DAY,
     IN_PIECES,
-    IN_PIECES + b"more",
     MANY_PIECES,
-    MANY_PIECES[:350_000],
-]
-
-
-async def remove(store: Store, *, dry_run: bool = False, before: datetime = BETWEEN) -> Removal:
-    async with store.transaction() as tx:
-        return await tx.retention.remove(ended_before=before, now=NOW, dry_run=dry_run)
-
-
-async def record(
-    tx: Transaction, run_id: str, used: Sequence[bytes | None], ended: datetime | None = OLD
-) -> list[str | None]:
-    """Record a run with every part that it can have, using these bytes in as many places.
-
-    Args:
-        used: for the run's input and result, the step's result, the call's prompt and output.
-        ended: None leaves it running.
-    """
-    names = [None if data is None else await tx.payloads.put(data) for data in used]
-    given, result, kept, prompt, output = names
-    await tx.runs.add(a_run(run_id, input_payload=given))
-    await tx.journal.start(a_step(run_id=run_id))
-    done = StepOutcome(Status.COMPLETED, 1.0, result_payload=kept)
-    await tx.journal.finish(run_id, "plan", done)
-    await tx.calls.start(a_call(0, run_id=run_id, prompt_payload=prompt))
-    await tx.calls.start(a_call(1, run_id=run_id), parents=[0])
-    answered = CallOutcome(Status.COMPLETED, 1.0, output_payload=output)
-    await tx.calls.finish(run_id, 1, answered)
-    await tx.stages.start(a_stage(run_id=run_id))
-    if ended is not None:
-        outcome = RunOutcome(Status.COMPLETED, ended, 1.0, result_payload=result)
-        await tx.runs.finish(run_id, outcome)
-    return names
-
-
-async def everything_of(store: Store, run_id: str) -> list[Any]:
-    """A run with all its parts, and the bytes of all its payloads."""
-    async with store.reading() as tx:
-        run = await tx.runs.get(run_id)
-        steps = await tx.journal.of_run(run_id)
-        calls = await tx.calls.of_run(run_id)
-        names = [run.input_payload, run.result_payload]
-        names += [step.result_payload for step in steps]
-        names += [name for call in calls for name in (call.prompt_payload, call.output_payload)]
-        found = [await tx.payloads.get(name) for name in names if name is not None]
-        edges = await tx.calls.edges_of_run(run_id)
-        stages = await tx.stages.of_run(run_id)
-    return [run, list(steps), list(calls), list(edges), list(stages), found]
-
-
-async def stored(store: Store) -> set[str]:
-    async with store._reader.begin() as connection:
-        return set((await connection.execute(select(Payload.hash))).scalars())
+    NEW,
+    NOISE,
+    NOTHING,
+    NOW,
+    OLD,
+    SMALL,
+    TEXTS,
+    contents,
+    everything_of,
+    record,
+    remove,
+    stored,
+)
+from tests.unit.store.store_places import DATABASES, fresh_store_url
+from tests.unit.store.store_samples import a_fit, a_pattern, a_run
 
 
 async def rows_by_text(store: Store) -> dict[bytes, set[str]]:
@@ -119,19 +54,11 @@ async def rows_by_text(store: Store) -> dict[bytes, set[str]]:
     return rows
 
 
-def contents(url: str) -> dict[str, list[Any]]:
-    with connected(url) as connection:
-        tables = MetaData()
-        tables.reflect(connection)
-        return {
-            name: sorted(connection.execute(select(table)).all(), key=repr)
-            for name, table in tables.tables.items()
-        }
-
-
 five_of_the_texts = st.lists(
     st.none() | st.sampled_from(TEXTS), min_size=len(REFERENCES), max_size=len(REFERENCES)
 )
+
+
 runs = st.lists(
     st.tuples(five_of_the_texts, st.sampled_from([OLD, NEW, None])), min_size=1, max_size=4
 )
@@ -326,126 +253,6 @@ async def test_damage_to_what_nobody_uses_hinders_nothing(store: Store) -> None:
     await damage(store, names[0], data=b"rubbish")
     assert (await remove(store)).num_damaged == 0
     assert await stored(store) == set()
-
-
-async def test_a_removal_that_is_rolled_back_has_removed_nothing(store_url: str) -> None:
-    async with await open_store(store_url) as store:
-        async with store.transaction() as tx:
-            await record(tx, "old", [SMALL, None, IN_PIECES, MANY_PIECES, None])
-        before = contents(store_url)
-
-        async def remove_and_fail() -> None:
-            async with store.transaction() as tx:
-                await tx.retention.remove(ended_before=BETWEEN, now=NOW)
-                raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            await remove_and_fail()
-        assert contents(store_url) == before
-        assert (await remove(store)).num_runs == 1
-
-
-async def test_what_takes_long_is_done_in_several_transactions(store: Store) -> None:
-    async with store.transaction() as tx:
-        await record(tx, "old", [MANY_PIECES, None, IN_PIECES, None, None])
-        await record(tx, "new", [MANY_PIECES[:350_000], None, None, None, None], NEW)
-    before = await everything_of(store, "new")
-    expected = await remove(store, dry_run=True)
-    total = NOTHING
-    for number in range(1_000):
-        async with store.transaction() as tx:
-            later = await tx.retention.remove(ended_before=BETWEEN, now=NOW, hold_s=0)
-        assert later.num_runs == (number == 0)
-        assert await everything_of(store, "new") == before
-        total = total.and_then(later)
-        if later.is_complete:
-            break
-    assert number > 1
-    assert total == expected
-
-
-async def test_the_tables_are_as_they_were_before(store_url: str) -> None:
-    """Its marks and indexes last as long as the transaction."""
-
-    def schema() -> list[Any]:
-        with connected(store_url) as connection:
-            if connection.dialect.name == "sqlite":
-                query = "SELECT name, sql FROM sqlite_master ORDER BY name"
-            else:
-                query = "SELECT indexname, indexdef FROM pg_indexes ORDER BY 1"
-            return list(connection.execute(text(query)).all())
-
-    async with await open_store(store_url) as store:
-        async with store.transaction() as tx:
-            await record(tx, "old", [SMALL, None, IN_PIECES, MANY_PIECES, None])
-        before = schema()
-        await remove(store)
-    assert schema() == before
-
-
-async def test_who_stores_and_refers_at_the_same_time_loses_nothing(store_url: str) -> None:
-    """Two processes are two stores: each new run uses what the removal of the former sets free."""
-    async with await open_store(store_url) as store, await open_store(store_url) as other:
-        done = asyncio.Event()
-
-        async def collect() -> None:
-            while not done.is_set():
-                await remove(store)
-                await asyncio.sleep(0.02)
-
-        async def work() -> None:
-            for number in range(20):
-                run_id = f"run-{number}"
-                async with other.transaction() as tx:
-                    await record(tx, run_id, [IN_PIECES, None, SMALL, None, None], NEW)
-                before = await everything_of(other, run_id)
-                await asyncio.sleep(0)
-                assert await everything_of(other, run_id) == before
-                async with other.transaction() as tx:
-                    connection = tx.retention._connection
-                    await connection.execute(update(Run).values(finished_at=OLD))
-            done.set()
-
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(collect())
-            tasks.create_task(work())
-
-
-async def test_who_has_begun_and_then_stores_neither_fails_nor_waits_for_good(
-    store_url: str,
-) -> None:
-    """It holds a table that the removal needs, and needs one that the removal holds."""
-    async with await open_store(store_url) as store, await open_store(store_url) as other:
-        async with store.transaction() as tx:
-            await record(tx, "old", [SMALL, None, IN_PIECES, None, None])
-        async with other.transaction() as tx:
-            await tx.runs.add(a_run("new"))
-            await tx.journal.start(a_step(run_id="new"))
-            removal = asyncio.create_task(remove(store))
-            await asyncio.sleep(0.2)
-            name = await tx.payloads.put(IN_PIECES)
-            done = StepOutcome(Status.COMPLETED, 1.0, result_payload=name)
-            await tx.journal.finish("new", "plan", done)
-        told = await removal
-        assert (told.num_runs, told.num_payloads) == (1, 1)
-        assert (await everything_of(other, "new"))[-1] == [IN_PIECES]
-
-
-async def test_removing_many_payloads_takes_time_in_proportion(store: Store) -> None:
-    """Without its indexes each one that goes would be looked for in every step."""
-    num_steps = 2_000
-    async with store.transaction() as tx:
-        await tx.runs.add(a_run("old", status=Status.COMPLETED, finished_at=OLD))
-        await tx.runs.add(a_run("new", status=Status.COMPLETED, finished_at=NEW))
-        for run_id in ("old", "new"):
-            for number in range(num_steps):
-                name = await tx.payloads.put(f"{run_id} {number}".encode())
-                step = a_step(f"step[{number}]", run_id=run_id, result_payload=name)
-                await tx.journal.start(step)
-    told = await remove(store)
-    assert told.num_payloads == told.num_steps == num_steps
-    async with store._reader.begin() as connection:
-        assert await connection.scalar(select(func.count()).select_from(Payload)) == num_steps
 
 
 def test_no_table_and_no_reference_is_unknown_to_the_removal() -> None:

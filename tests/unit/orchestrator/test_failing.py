@@ -1,0 +1,199 @@
+"""Steps that failed: caught, they fail again alike; what ended its run is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import Runtime, flow, step
+from serving.errors import RequestDropped
+from store.records import Status
+from tests.unit.orchestrator.breaking_samples import Breaking, Failing, interrupted
+from tests.unit.orchestrator.orchestrator_samples import Boom, awaited, recorded
+from tests.unit.orchestrator.run_samples import ID
+
+
+async def test_an_error_that_was_caught_is_raised_again(runtime: Runtime) -> None:
+    breaking = Breaking(asyncio.CancelledError())
+    done: Counter[str] = Counter()
+
+    @step
+    async def fragile() -> str:
+        done["fragile"] += 1
+        raise RequestDropped("3f2a-1", "it waited too long")
+
+    @step
+    async def instead(why: str) -> str:
+        done["instead"] += 1
+        return why
+
+    @flow
+    async def careful() -> str:
+        try:
+            return await fragile()
+        except RequestDropped as error:
+            why = await instead(str(error))
+        breaking()
+        return why
+
+    await interrupted(runtime, careful)
+    result = await runtime.resume(ID, careful)
+    assert "it waited too long" in result.value
+    assert done == {"fragile": 1, "instead": 1}
+
+
+async def test_what_made_a_run_fail_is_tried_again(runtime: Runtime) -> None:
+    breaking = Breaking()
+    done: Counter[str] = Counter()
+
+    @step
+    async def first() -> int:
+        done["first"] += 1
+        return 1
+
+    @step
+    async def second() -> int:
+        done["second"] += 1
+        breaking()
+        return 2
+
+    @flow
+    async def both() -> int:
+        return await first() + await second()
+
+    await interrupted(runtime, both)
+    assert (await runtime.resume(ID, both)).value == 3
+    assert done == {"first": 1, "second": 2}
+    steps = (await recorded(runtime.store, ID)).steps
+    assert steps["second"].attempts == 2
+    assert steps["second"].status is Status.COMPLETED
+
+
+async def test_an_error_that_was_caught_is_not_tried_again_for_one_like_it(
+    runtime: Runtime,
+) -> None:
+    caught, ending = Failing(1), Failing(1)
+
+    @step
+    async def optional() -> int:
+        return caught()
+
+    @step
+    async def needed() -> int:
+        return ending()
+
+    @flow
+    async def body() -> int:
+        try:
+            await optional()
+        except Boom:
+            return await needed()
+        return 0
+
+    with pytest.raises(Boom):
+        await runtime.run(body.options(run_id=ID))
+    assert (await runtime.resume(ID, body)).value == 2
+    assert (caught.done, ending.done) == (1, 2)
+
+
+async def from_another(work: Awaitable[int]) -> int:
+    try:
+        return await work
+    except Boom as error:
+        raise RuntimeError("wrapped") from error
+
+
+async def while_handling(work: Awaitable[int]) -> int:
+    try:
+        return await work
+    except Boom:
+        raise RuntimeError("wrapped")  # noqa: B904 - as people write it
+
+
+async def in_one_group(work: Awaitable[int]) -> int:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(awaited(work))
+    result: int = task.result()
+    return result
+
+
+@pytest.mark.parametrize("wrapped", [from_another, while_handling, in_one_group])
+@pytest.mark.parametrize("inside_a_step", [True, False])
+async def test_what_made_the_error_that_ended_a_run_is_tried_again(
+    runtime: Runtime, wrapped: Callable[[Awaitable[int]], Awaitable[int]], *, inside_a_step: bool
+) -> None:
+    failing = Failing(1)
+
+    @step
+    async def fragile() -> int:
+        return failing()
+
+    async def work() -> int:
+        return await wrapped(fragile())
+
+    @flow
+    async def body() -> int:
+        return await (step(work)() if inside_a_step else work())
+
+    with pytest.raises((RuntimeError, ExceptionGroup)):
+        await runtime.run(body.options(run_id=ID))
+    assert (await runtime.resume(ID, body)).value == 2
+
+
+class Local:
+    class Refused(Exception):
+        def __init__(self, code: int, *, hint: str) -> None:
+            super().__init__(f"refused with {code}")
+            self.code, self.hint = code, hint
+
+
+def refused() -> None:
+    raise Local.Refused(7, hint="later")
+
+
+Local.Refused.__module__ = __name__
+
+
+@pytest.mark.parametrize(
+    ("failing", "kind", "told"),
+    [
+        (lambda: json.loads("{"), json.JSONDecodeError, "line 1 column 2"),
+        (Path("/nowhere/at/all").read_text, FileNotFoundError, "/nowhere/at/all"),
+        (lambda: {}["key"], KeyError, "key"),
+        (refused, Local.Refused, "refused with 7"),
+        (lambda: int("x"), ValueError, "invalid literal"),
+    ],
+)
+async def test_a_caught_error_is_of_its_class_again(
+    runtime: Runtime, failing: Callable[[], Any], kind: type[Exception], told: str
+) -> None:
+    caught: list[Exception] = []
+
+    @step
+    async def fragile() -> None:
+        failing()
+
+    @flow
+    async def body() -> None:
+        try:
+            await fragile()
+        except kind as error:
+            caught.append(error)
+        if len(caught) == 1:
+            raise Boom("the process dies")
+
+    with pytest.raises(Boom):
+        await runtime.run(body.options(run_id=ID))
+    await runtime.resume(ID, body)
+    first, second = caught
+    assert told in str(second)
+    assert type(second) is type(first)
+    plain = (str, int, type(None))
+    held = {name: each for name, each in vars(first).items() if type(each) in plain}
+    assert vars(second).items() >= held.items()
