@@ -18,6 +18,7 @@ from orchestrator import (
     within,
 )
 from tests.unit.orchestrator.breaking_samples import Breaking, Failing, begin_and_die
+from tests.unit.orchestrator.jumping_time import comes_to
 from tests.unit.orchestrator.orchestrator_samples import Boom
 from tests.unit.orchestrator.run_samples import ID
 
@@ -102,8 +103,8 @@ async def test_an_effect_that_failed_and_ended_its_run_is_asked_about(
 
 
 @pytest.mark.parametrize("happened", [True, False, None])
-async def test_a_try_that_cut_an_effect_off_is_not_followed_by_a_blind_one(
-    runtime: Runtime, *, happened: bool | None
+def test_a_try_that_cut_an_effect_off_is_not_followed_by_a_blind_one(
+    *, happened: bool | None
 ) -> None:
     begun: list[str] = []
 
@@ -127,15 +128,13 @@ async def test_a_try_that_cut_an_effect_off_is_not_followed_by_a_blind_one(
 
     if happened is None:
         with pytest.raises(OutcomeUnknown, match="trying/send"):
-            await runtime.run(body)
+            comes_to(body)
     else:
-        assert (await runtime.run(body)).value == ("found out" if happened else "done again")
+        assert comes_to(body).value == ("found out" if happened else "done again")
     assert begun == (["Ulm", "Ulm"] if happened is False else ["Ulm"])
 
 
-async def test_an_effect_of_unknown_outcome_is_not_done_by_another_step_either(
-    runtime: Runtime,
-) -> None:
+def test_an_effect_of_unknown_outcome_is_not_done_by_another_step_either() -> None:
     begun: list[str] = []
 
     @tool
@@ -152,5 +151,5 @@ async def test_an_effect_of_unknown_outcome_is_not_done_by_another_step_either(
         await send("Ulm")
 
     with pytest.raises(OutcomeUnknown):
-        await runtime.run(body)
+        comes_to(body)
     assert begun == ["Ulm", "Bonn"]
