@@ -97,9 +97,8 @@ async def run_tool_call(
         recorded: R = came.value
         return recorded
     async with _recorded(came, _begin(position, "tool", spec.name)) as outcome:
-        value = await work(came.position)
-        outcome["result"] = spec.codec.dump(value)
-        return value
+        outcome["result"], value = spec.codec.kept(await work(came.position))
+        return cast("R", value)
 
 
 class _Begun(NamedTuple):
@@ -173,8 +172,8 @@ async def _recorded(
         error = caught
         outcome["result"] = failure_of(caught)
         remember(caught, run.id, came.step.path)
-        if came.step.effects is Effects.EXTERNAL and isinstance(caught, asyncio.CancelledError):
-            run.unknown[came.step.name, came.step.arguments] = came.step.path
+        if came.step.effects is Effects.EXTERNAL:
+            run.unsure.add(came.step, has_failed=not _is_cut_off(caught))
         raise
     finally:
         ended_s = run.clock.now_s()
@@ -195,6 +194,13 @@ async def _recorded(
                 error_type=type_of(error),
             )
         )
+
+
+def _is_cut_off(error: BaseException) -> bool:
+    """Whether an error comes of a cancellation, whatever the tool made of that."""
+    task = asyncio.current_task()
+    cancelled = task is not None and task.cancelling() > 0
+    return cancelled or isinstance(error, asyncio.CancelledError)
 
 
 def _record_of(came: Begin, begun: _Begun, foretold: Foretold | None) -> CallRecord:

@@ -16,6 +16,7 @@ from orchestrator.deadlines import StageDeadline, StageDeadlines
 from orchestrator.errors import OutsideRun
 from orchestrator.identity import Scope
 from orchestrator.replay import Past
+from orchestrator.unsure import UnsureEffects
 from patterns.nodes import Kind, LlmNode, Node, ToolNode
 from patterns.stages import Stage, summarise
 from store.records import Status
@@ -83,8 +84,7 @@ class LiveRun:
         used: how much its estimates rested on past runs, by the keys of their patterns.
         past: what was recorded of it before it was resumed.
         answers: what the LLM calls that ended came to.
-        unknown: external effects of which nobody knows whether they happened: their paths, by
-            the tool's name and a digest of its arguments.
+        unsure: external effects that did not end well.
         loop: the event loop that it runs on; None: of one that was made without.
         was_cancelled: whether whoever waits for it was cancelled meanwhile.
     """
@@ -104,7 +104,7 @@ class LiveRun:
     calls: list[CallTrace] = field(default_factory=list)
     used: dict[int, float] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
-    unknown: dict[tuple[str, bytes | None], str] = field(default_factory=dict)
+    unsure: UnsureEffects = field(default_factory=UnsureEffects)
     loop: asyncio.AbstractEventLoop | None = None
     was_cancelled: Callable[[], bool] = lambda: False
 

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
+from uuid import UUID
 
 from blake3 import blake3
 from pydantic import BaseModel
 
 NUM_BYTES = 8
 
+_WORDS = (date, time, timedelta, tzinfo, Decimal, Enum, Fraction, PurePath, UUID, complex, range)
+"""Values that say all that they are as text; a datetime is a date."""
+
 
 def digest_of(*values: object) -> bytes | None:
-    """A digest of what the values say; of what only a process can tell apart, of its class alone.
+    """A digest of what the values say; of what says nothing that lasts, of its class alone.
 
-    None for what has no end, or is a table by other keys than plain ones: nothing is compared then.
+    None for what has no end, is a table by other keys than plain ones, or cannot be read: nothing
+    is compared then.
     """
     try:
         told = json.dumps(values, default=_told)
-    except (TypeError, ValueError, RecursionError):
+    except Exception:  # whatever the values' own code raises
         return None
     return blake3(told.encode()).digest(NUM_BYTES)
 
@@ -32,9 +42,12 @@ def _told(value: Any) -> object:
     if isinstance(value, bytes | bytearray):
         return [kind, blake3(bytes(value)).hexdigest()]
     if isinstance(value, BaseModel):
-        return [kind, value.__dict__]
+        return [kind.partition("[")[0], value.__dict__]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         compared = [field.name for field in dataclasses.fields(value) if field.compare]
         return [kind, {name: getattr(value, name, None) for name in compared}]
-    shown = repr(value)
-    return kind if callable(value) or " at 0x" in shown else [kind, shown]
+    if isinstance(value, _WORDS):
+        return [kind, str(value)]
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):  # an array, or a number like one
+        return [kind, str(value.dtype), blake3(value.tobytes()).hexdigest()]
+    return kind

@@ -88,7 +88,7 @@ class FlowChanged(OrchestrateError):
 
 
 class OutcomeUnknown(OrchestrateError):
-    """An external effect may have happened or not: the process died before it was recorded."""
+    """An external effect may have happened or not: its process died, or it was cut off."""
 
     def __init__(self, run_id: str, path: str) -> None:
         super().__init__(run_id, path)
@@ -96,8 +96,8 @@ class OutcomeUnknown(OrchestrateError):
     def __str__(self) -> str:
         run_id, path = self.args
         return (
-            f"nobody knows whether {path} of run {run_id} took effect: it began, and its end is not"
-            f" recorded. Find out, and give its tool a reconcile= that tells; or declare it as"
+            f"nobody knows whether {path} of run {run_id} took effect: it began, and its process"
+            f" died, or a timeout cut it off. Find out, and give its tool a reconcile= that tells; or declare it as"
             f" effects='pure' or 'env' if doing it again does no harm"
         )
 

@@ -19,13 +19,13 @@ class StateCodec(ValueCodec):
         super().__init__("a graph")
         self._serialiser = JsonPlusSerializer()
 
-    def dump(self, value: Any) -> bytes:
-        """As JSON; raises ResultNotSerialisable."""
+    def kept(self, value: Any) -> tuple[bytes, Any]:
+        """As JSON, and as it is; raises ResultNotSerialisable."""
         try:
             kind, data = self._serialiser.dumps_typed(value)
         except Exception as error:
             raise ResultNotSerialisable("a graph", str(error)) from error
-        return json.dumps([kind, base64.b64encode(data).decode()]).encode()
+        return json.dumps([kind, base64.b64encode(data).decode()]).encode(), value
 
     def load(self, data: bytes) -> Any:
         """What was dumped; raises ResultUnreadable."""

@@ -59,7 +59,7 @@ class Scope:
     def of_task(self, first: str) -> Scope:
         """The scope of a task that the runtime did not begin: known by what it does first.
 
-        Which of several that do the same comes first makes no difference.
+        Several that begin with the same are told apart by the order in which they come.
         """
         self._names["task", first] += 1
         ordinal = self._names["task", first]

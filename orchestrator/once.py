@@ -15,6 +15,7 @@ from orchestrator.failing import failure_of, raised_again, remember
 from orchestrator.outcomes import status_of, type_of
 from orchestrator.reuse import Reuse, found_elsewhere
 from orchestrator.threads import require_own_loop
+from orchestrator.unsure import Unsure
 from orchestrator.values import ValueCodec
 from orchestrator.waiting import let_the_deadline_pass
 from store.records import Effects, Status, StepKind, StepRecord
@@ -121,8 +122,8 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
         return begin
     if past is None and is_new_task:
         run.past.require_no_other(scope, spec.name)
-    unknown = scope.path if past is not None else run.unknown.get((spec.name, spec.arguments))
-    return begin if unknown is None else await _reconciled(begin, spec, unknown)
+    unsure = run.unsure.like(begin.step)
+    return begin if unsure is None else await _reconciled(begin, spec, unsure)
 
 
 def _in_own_scope(position: Position, name: str, arguments: bytes | None) -> tuple[bool, Position]:
@@ -178,7 +179,7 @@ async def done(
         value = await work(came.position)
         if is_whole:
             run.past.ended(came.position.scope)
-        result = spec.codec.dump(value)
+        result, value = spec.codec.kept(value)
     except BaseException as caught:
         error = caught
         result = failure_of(caught)
@@ -207,7 +208,7 @@ def noted(position: Position, name: str, codec: ValueCodec, make: Callable[[], R
     if past is not None and past.result is not None:
         value: R = codec.load(past.result)
         return value
-    value = make()
+    result, value = codec.kept(make())
     now_s = run.since_start_s()
     run.recorder.note(
         StepRecord(
@@ -219,7 +220,7 @@ def noted(position: Position, name: str, codec: ValueCodec, make: Callable[[], R
             place=scope.place,
             status=Status.COMPLETED,
             finished_s=now_s,
-            result=codec.dump(value),
+            result=result,
         )
     )
     return value
@@ -237,23 +238,28 @@ def gathering(position: Position, count: int) -> Position:
     return position
 
 
-async def _reconciled(begin: Begin, spec: StepSpec, unknown: str) -> Begin | Known:
-    """What became of an external effect of which nobody knows whether it happened.
+async def _reconciled(begin: Begin, spec: StepSpec, unsure: Unsure) -> Begin | Known:
+    """What became of an external effect that did not end well.
 
-    Args:
-        unknown: the path of the step that it was begun as.
+    Without anybody who finds out, one that failed has said so itself, and is done again.
+
+    Raises:
+        OutcomeUnknown: it was cut off, and nobody finds out.
     """
     run, path = begin.position.run, begin.step.path
-    if spec.reconcile is None:
-        raise OutcomeUnknown(run.id, unknown)
-    found = await spec.reconcile()
+    found = None
+    if spec.reconcile is not None:
+        found = await spec.reconcile()
+    elif not unsure.has_failed:
+        raise OutcomeUnknown(run.id, unsure.path)
     if found is not None and not isinstance(found, Happened):
         raise TypeError(
             f"reconcile= of {spec.name} returns Happened(result) or None, not {found!r}"
         )
-    run.unknown.pop((spec.name, spec.arguments), None)
+    run.unsure.settled(begin.step, unsure)
     if found is None:
         return begin
+    result, value = spec.codec.kept(found.result)
     await run.recorder.step_started(begin.step, again=begin.again)
-    await run.recorder.step_ended(path, None, result=spec.codec.dump(found.result))
-    return Known(found.result)
+    await run.recorder.step_ended(path, None, result=result)
+    return Known(value)

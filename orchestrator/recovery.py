@@ -20,6 +20,7 @@ from orchestrator.deadlines import StageDeadline
 from orchestrator.errors import ArgumentsDiffer, ResultNotSerialisable, RunNotResumable
 from orchestrator.liveness import is_orphaned
 from orchestrator.replay import Past
+from orchestrator.unsure import UnsureEffects
 from orchestrator.values import ValueCodec, hints_of, result_codec
 from store.errors import RunNotFound
 from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
@@ -137,6 +138,7 @@ class Interrupted:
         """Give a live run the past of this one: its steps, calls and their causes."""
         forget = live.recorder.writer.forget if allow_changed else None
         live.past = Past(live.id, self._kept_steps(), self.calls, forget=forget)
+        live.unsure = UnsureEffects(self.steps)
         live.causality = CausalLog()
         parents: dict[int, set[int]] = {call.node: set() for call in self.calls}
         for edge in self.edges:

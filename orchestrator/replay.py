@@ -6,9 +6,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from orchestrator.errors import FlowChanged
+from orchestrator.errors import FlowChanged, OutcomeUnknown
 from orchestrator.identity import TASK, WRAP_UP, Scope, parent_key, paths_to
-from store.records import CallRecord, Effects, StepKind, StepRecord
+from store.records import CallRecord, Effects, Status, StepKind, StepRecord
 
 _WRAPPING_UP = f"[{WRAP_UP}]"
 
@@ -63,6 +63,7 @@ class Past:
         Raises:
             FlowChanged: another step began from the same place at this point, or this one with
                 other arguments.
+            OutcomeUnknown: that is an external effect whose end is not known.
         """
         if not self._by_path:
             return None
@@ -76,6 +77,8 @@ class Past:
             return None
         is_compared = None not in (arguments, recorded.arguments) and _WRAPPING_UP not in scope.path
         if is_compared and arguments != recorded.arguments:
+            if recorded.effects is Effects.EXTERNAL and not _has_ended(recorded):
+                raise OutcomeUnknown(self._run_id, recorded.path)  # whatever may be forgotten
             self._differs(key, recorded, f"{now} {_OTHERWISE}")
             return None
         self._met.add(scope.path)
@@ -141,3 +144,8 @@ class Past:
             step = self._by_path.pop(each)
             del self._by_place[parent_key(each)][step.place]
         return gone
+
+
+def _has_ended(step: StepRecord) -> bool:
+    """Whether it is known how a step ended."""
+    return step.ended_run or step.status in (Status.COMPLETED, Status.FAILED)

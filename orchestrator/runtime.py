@@ -100,7 +100,9 @@ class Runtime:
         live = self._live(flow, knowledge)
         record = self._record(live, flow)
 
-        given = arguments.dump_if_possible(flow.body)
+        given = arguments.dump_if_possible(flow.body) if self._durable else None
+        if given is not None:  # as a resumed run has them
+            arguments = Arguments.load(flow.body, given)
         begin = partial(live.recorder.run_started, record, arguments=given)
         try:
             return await self._executed(live, flow, arguments, record, begin)

@@ -13,6 +13,7 @@ import math
 import typing
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -47,21 +48,25 @@ class ValueCodec:
         self._annotation = annotation
         self._adapter: TypeAdapter[Any] | None = None
 
-    def dump(self, value: Any) -> bytes:
-        """The value as JSON.
+    def kept(self, value: Any) -> tuple[bytes, Any]:
+        """The value as JSON, and as it comes back from there.
+
+        That is what the code goes on with, the first time as well: a 3 that is to be a float is
+        3.0 in every execution.
 
         Raises:
             ResultNotSerialisable: JSON cannot hold it, or would give something else back.
         """
         if value is None and self._annotation in (None, type(None), Any):
-            return b"null"
+            return b"null", None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 data = self._dumped(value)
-            if self._annotation is Any and not _is_plain(value):
+            if self._annotation is Any and not is_plain(value):
                 raise TypeError("JSON alone cannot tell what it was: annotate the return type")
-            if not _is_same(value, self._read(data)):
+            again = self._read(data)
+            if not _is_same(value, again):
                 raise ValueError("it would not come back as it was")
         except ResultNotSerialisable:
             raise
@@ -74,7 +79,11 @@ class ValueCodec:
             RecursionError,
         ) as error:
             raise ResultNotSerialisable(self._what, _line(error)) from error
-        return data
+        return data, again
+
+    def dump(self, value: Any) -> bytes:
+        """The value as JSON; raises as `kept`."""
+        return self.kept(value)[0]
 
     def load(self, data: bytes) -> Any:
         """The value that was dumped.
@@ -90,22 +99,22 @@ class ValueCodec:
     def _dumped(self, value: Any) -> bytes:
         adapter = self._known()
         try:
-            return adapter.dump_json(value, by_alias=True, round_trip=True)
+            return adapter.dump_json(value, by_alias=False, round_trip=True)
         except PydanticSerializationError as error:
             if "surrogates" not in str(error):
                 raise
         # A lone surrogate has no encoding, and as an escape it needs none.
-        told = adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
+        told = adapter.dump_python(value, mode="json", by_alias=False, round_trip=True)
         return json.dumps(told).encode()
 
     def _read(self, data: bytes) -> Any:
         adapter = self._known()
         try:
-            return adapter.validate_json(data)
+            return adapter.validate_json(data, by_alias=True, by_name=True)
         except ValidationError:
             if b"\\ud" not in data:
                 raise
-        return adapter.validate_python(json.loads(data))
+        return adapter.validate_python(json.loads(data), by_alias=True, by_name=True)
 
     def _known(self) -> TypeAdapter[Any]:
         if self._adapter is None:
@@ -147,14 +156,14 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     return found
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
     """Whether JSON gives the value back as it is."""
     if type(value) in _PLAIN:
         return True
     if type(value) is list:
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     if type(value) is dict:
-        return all(type(key) is str and _is_plain(each) for key, each in value.items())
+        return all(type(key) is str and is_plain(each) for key, each in value.items())
     return False
 
 
@@ -166,7 +175,7 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     compare: Any = type(one).__eq__
-    if compare is object.__eq__:
+    if compare is object.__eq__ and not is_dataclass(one):
         return type(one) is type(other)
     try:
         if one == other:
@@ -180,7 +189,9 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(_is_same, one, other))
     held, kept = getattr(one, "__dict__", {}), getattr(other, "__dict__", {})
-    return bool(held) and held != kept and _is_same(held, kept)
+    if held == kept:
+        return compare is object.__eq__
+    return _is_same(held, kept)
 
 
 def _line(error: Exception) -> str:

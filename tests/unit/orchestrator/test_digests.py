@@ -5,10 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import BaseModel
 
@@ -24,6 +25,11 @@ class Model(BaseModel):
 class Point:
     x: float
     client: object = field(default=None, compare=False)
+
+
+class Raising:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
 
 
 DIFFERENT: list[Any] = [
@@ -50,6 +56,10 @@ DIFFERENT: list[Any] = [
     float("nan"),
     len,
     object(),
+    np.zeros(5000),
+    np.arange(5000.0),
+    datetime(2026, 1, 1, tzinfo=UTC),
+    timedelta(1),
 ]
 
 
@@ -67,6 +77,7 @@ def test_other_values_have_other_digests() -> None:
         (lambda: 1, lambda: 1),
         ({"a", "b", "c"}, {"c", "b", "a"}),
         ((1, 2), [1, 2]),
+        (Raising(), Raising()),
     ],
 )
 def test_what_says_the_same_has_the_same_digest(one: object, other: object) -> None:

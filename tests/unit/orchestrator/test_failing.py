@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import Runtime, flow, step
+from orchestrator import DeadlineExceeded, Runtime, flow, step
+from orchestrator.failing import failure_of, remember, steps_ended_by
 from serving.errors import RequestDropped
 from store.records import Status
 from tests.unit.orchestrator.breaking_samples import Breaking, Failing, interrupted
@@ -109,6 +113,13 @@ async def from_another(work: Awaitable[int]) -> int:
         raise RuntimeError("wrapped") from error
 
 
+async def from_none(work: Awaitable[int]) -> int:
+    try:
+        return await work
+    except Boom:
+        raise RuntimeError("wrapped") from None
+
+
 async def while_handling(work: Awaitable[int]) -> int:
     try:
         return await work
@@ -123,7 +134,7 @@ async def in_one_group(work: Awaitable[int]) -> int:
     return result
 
 
-@pytest.mark.parametrize("wrapped", [from_another, while_handling, in_one_group])
+@pytest.mark.parametrize("wrapped", [from_another, from_none, while_handling, in_one_group])
 @pytest.mark.parametrize("inside_a_step", [True, False])
 async def test_what_made_the_error_that_ended_a_run_is_tried_again(
     runtime: Runtime, wrapped: Callable[[Awaitable[int]], Awaitable[int]], *, inside_a_step: bool
@@ -160,6 +171,18 @@ def refused() -> None:
 Local.Refused.__module__ = __name__
 
 
+def called() -> None:
+    subprocess.run([sys.executable, "-c", "raise SystemExit(3)"], check=True)
+
+
+def grouped() -> None:
+    raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+
+
+def late() -> None:
+    raise DeadlineExceeded("it", 5.0)
+
+
 @pytest.mark.parametrize(
     ("failing", "kind", "told"),
     [
@@ -168,6 +191,13 @@ Local.Refused.__module__ = __name__
         (lambda: {}["key"], KeyError, "key"),
         (refused, Local.Refused, "refused with 7"),
         (lambda: int("x"), ValueError, "invalid literal"),
+        (lambda: compile("x = (", "it.py", "exec"), SyntaxError, "it.py, line 1"),
+        (lambda: b"\xff".decode(), UnicodeDecodeError, "invalid start byte"),
+        (lambda: Decimal("x"), InvalidOperation, "ConversionSyntax"),
+        (called, subprocess.CalledProcessError, "returned non-zero exit status 3"),
+        (grouped, ExceptionGroup, "several (2 sub-exceptions)"),
+        (late, TimeoutError, "it did not end within its 5 s"),
+        (late, DeadlineExceeded, "it did not end within its 5 s"),
     ],
 )
 async def test_a_caught_error_is_of_its_class_again(
@@ -193,7 +223,43 @@ async def test_a_caught_error_is_of_its_class_again(
     await runtime.resume(ID, body)
     first, second = caught
     assert told in str(second)
-    assert type(second) is type(first)
+    assert type(second).__qualname__ == type(first).__qualname__
+    assert str(second) == str(first)
     plain = (str, int, type(None))
     held = {name: each for name, each in vars(first).items() if type(each) in plain}
     assert vars(second).items() >= held.items()
+
+
+def test_errors_that_are_made_of_themselves_or_of_thousands_are_followed_to_the_end() -> None:
+    def ending(path: str) -> ValueError:
+        error = ValueError(path)
+        remember(error, ID, path)
+        return error
+
+    circular = ending("circular")
+    circular.__cause__ = ending("caused")
+    circular.__cause__.__cause__ = circular
+    assert steps_ended_by(circular, ID) == ["circular", "caused"]
+
+    deep: BaseException = ending("deep")
+    for _ in range(20_000):
+        error = RuntimeError()
+        error.__context__, deep = deep, error
+    assert steps_ended_by(deep, ID) == ["deep"]
+
+    group: BaseException = ending("member")
+    for _ in range(40):
+        outer = ExceptionGroup("several", [group, group])  # type: ignore[list-item]
+        outer.__cause__, group = group, outer
+    assert steps_ended_by(group, ID) == ["member"]
+
+
+class Hostile(Exception):
+    @property
+    def args(self) -> Any:  # type: ignore[override]
+        raise ZeroDivisionError
+
+
+def test_an_error_whose_own_code_raises_is_recorded_all_the_same() -> None:
+    for error in (Hostile(), ValueError(10**6000), ValueError("\ud800")):
+        assert json.loads(failure_of(error))["name"] == type(error).__name__

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from orchestrator import Flow, FlowChanged, Runtime, flow, gather, now, step, tool
+from orchestrator import Flow, FlowChanged, Runtime, flow, gather, now, remaining, step, tool
 from orchestrator.digests import digest_of
 from tests.unit.orchestrator.breaking_samples import Breaking, interrupted
 from tests.unit.orchestrator.orchestrator_samples import Boom, awaited, recorded
@@ -275,3 +278,73 @@ async def test_a_step_is_recorded_with_a_digest_of_its_arguments(runtime: Runtim
     one, same, other = (steps[f"a[{number}]"].arguments for number in range(3))
     assert one == same == digest_of((1,), {})
     assert one != other
+
+
+async def test_an_argument_that_comes_from_a_record_is_the_same_each_time(
+    runtime: Runtime,
+) -> None:
+    """Whatever type it had before it was recorded."""
+    breaking, used = Breaking(), list[Any]()
+
+    @step
+    async def score() -> float:
+        return 3
+
+    @step
+    async def use(*values: object) -> str:
+        used.append(values)
+        return str(values)
+
+    async def in_a_task(number: int) -> str:
+        return await use(number, now())
+
+    @flow
+    async def body(limit: float, at: datetime) -> tuple[str, ...]:
+        said = await use(limit, at, now(), await score(), remaining())
+        both = await asyncio.gather(in_a_task(1), in_a_task(2))
+        breaking()
+        return said, *both
+
+    zone = ZoneInfo("Europe/Berlin")
+    await interrupted(runtime, body, 30, datetime(2026, 7, 1, 12, tzinfo=zone))
+    done = len(used)
+    await runtime.resume(ID, body)
+    assert len(used) == done == 3
+
+
+class Client:
+    """Shows what it has done so far."""
+
+    num_requests = 0
+
+    def __repr__(self) -> str:
+        self.num_requests += 1
+        return f"<Client requests={self.num_requests}>"
+
+
+@dataclass
+class Agent:
+    calls: int = 0
+
+    @step
+    async def act(self, client: Client, number: int) -> int:
+        self.calls += 1
+        return number
+
+
+async def test_what_an_instance_or_a_client_has_done_meanwhile_is_no_other_argument(
+    runtime: Runtime,
+) -> None:
+    breaking = Breaking()
+
+    @flow
+    async def body() -> int:
+        agent, client = Agent(), Client()
+        for _ in range(breaking.error is None):
+            repr(client)
+        total = await agent.act(client, 1) + await agent.act(client, 2)
+        breaking()
+        return total
+
+    await interrupted(runtime, body)
+    assert (await runtime.resume(ID, body)).value == 3

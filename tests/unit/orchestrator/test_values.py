@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, PrivateAttr, SecretStr, computed_field
+from pydantic import AliasChoices, BaseModel, Field, PrivateAttr, SecretStr, computed_field
 
 from orchestrator import ResultNotSerialisable, ResultUnreadable
 from orchestrator.values import ValueCodec
@@ -98,6 +98,29 @@ def test_what_is_no_number_comes_back_as_such(annotation: Any) -> None:
     value = {list[float]: [math.nan], dict[str, Any]: {"a": math.nan}}.get(annotation, math.nan)
     codec = ValueCodec("it", annotation)
     assert repr(codec.load(codec.dump(value))) == repr(value)
+
+
+class Renamed(BaseModel):
+    one: int = Field(validation_alias="ONE")
+    two: int = Field(serialization_alias="TWO", default=2)
+    three: int = Field(validation_alias=AliasChoices("drei", "tres"), default=3)
+
+
+@dataclass(eq=False)
+class Held:
+    any: Any
+
+
+def test_a_model_of_other_names_comes_back() -> None:
+    codec = ValueCodec("it", list[Renamed])
+    value = [Renamed.model_validate({"ONE": 1, "two": 5, "tres": 7})]
+    assert codec.load(codec.dump(value)) == value
+
+
+def test_what_cannot_be_compared_is_compared_by_what_it_holds() -> None:
+    ValueCodec("it", Held).dump(Held([1]))
+    with pytest.raises(ResultNotSerialisable):
+        ValueCodec("it", Held).dump(Held((1,)))
 
 
 REFUSED: list[tuple[Any, Any]] = [
