@@ -163,6 +163,7 @@ async def _recorded(
     )
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
+    cancelled = _num_cancelled()
     try:
         run.emit(_started(run, record))
         if came.position.remaining_s() <= 0:
@@ -173,7 +174,9 @@ async def _recorded(
         outcome["result"] = failure_of(caught)
         remember(caught, run.id, came.step.path)
         if came.step.effects is Effects.EXTERNAL:
-            run.unsure.add(came.step, has_failed=not _is_cut_off(caught))
+            # A tool may make another error of its cancellation.
+            cut_off = isinstance(caught, asyncio.CancelledError) or _num_cancelled() > cancelled
+            run.unsure.add(came.step, has_failed=not cut_off)
         raise
     finally:
         ended_s = run.clock.now_s()
@@ -196,11 +199,10 @@ async def _recorded(
         )
 
 
-def _is_cut_off(error: BaseException) -> bool:
-    """Whether an error comes of a cancellation, whatever the tool made of that."""
+def _num_cancelled() -> int:
+    """How often this task was cancelled so far."""
     task = asyncio.current_task()
-    cancelled = task is not None and task.cancelling() > 0
-    return cancelled or isinstance(error, asyncio.CancelledError)
+    return 0 if task is None else task.cancelling()
 
 
 def _record_of(came: Begin, begun: _Begun, foretold: Foretold | None) -> CallRecord:
