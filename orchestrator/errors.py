@@ -97,8 +97,8 @@ class OutcomeUnknown(OrchestrateError):
         run_id, path = self.args
         return (
             f"nobody knows whether {path} of run {run_id} took effect: it began, and its process"
-            f" died, or a timeout cut it off. Find out, and give its tool a reconcile= that tells; or declare it as"
-            f" effects='pure' or 'env' if doing it again does no harm"
+            f" died, or a timeout cut it off. Find out, and give its tool a reconcile= that tells;"
+            f" or declare it as effects='pure' or 'env' if doing it again does no harm"
         )
 
 
