@@ -16,8 +16,8 @@ from orchestrator.results import RunResult, stage_reports
 from orchestrator.values import result_codec
 
 if TYPE_CHECKING:
+    from orchestrator.arguments import Arguments
     from orchestrator.flow import Flow
-    from orchestrator.recovery import Arguments
 
 logger = logging.getLogger("orchestrate")
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
 
 from orchestrator.clock import Clock
 from orchestrator.failing import steps_ended_by
@@ -28,9 +27,6 @@ from store.records import (
 )
 from store.session import Store
 from store.unit_of_work import Transaction
-
-if TYPE_CHECKING:
-    from orchestrator.reuse import Reuse
 
 SMALL_BYTES = 512
 """A result of more is a payload."""
@@ -135,13 +131,13 @@ class RunRecorder:
         async with self._store.reading() as tx:
             return await tx.payloads.get(step.result_payload)
 
-    async def reusable(self, reuse: Reuse) -> StepRecord | None:
-        """The newest result that a step may use, as another run recorded it."""
+    async def reusable(self, key: bytes, *, most_age_s: float) -> StepRecord | None:
+        """The newest result under a key, of a run that began at most so long ago."""
         since = datetime.min.replace(tzinfo=UTC)
-        if math.isfinite(reuse.most_age_s):
-            since = self._clock.wall() - timedelta(seconds=reuse.most_age_s)
+        if math.isfinite(most_age_s):
+            since = self._clock.wall() - timedelta(seconds=most_age_s)
         async with self._store.reading() as tx:
-            return await tx.journal.reusable(reuse.key, since)
+            return await tx.journal.reusable(key, since)
 
     async def step_reused(self, step: StepRecord, found: StepRecord) -> None:
         """Record that a step has the result of another run's, and was not done.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
+from orchestrator.arguments import Arguments
 from orchestrator.errors import ResultUnreadable
-from orchestrator.recovery import Arguments
 from orchestrator.values import ValueCodec
 from store.errors import PayloadMissing
 from store.records import StepRecord
@@ -41,7 +41,7 @@ async def found_elsewhere(
     run: LiveRun, step: StepRecord, codec: ValueCodec, reuse: Reuse
 ) -> tuple[Any] | None:
     """The result that another run recorded, which is now this step's too; None without one."""
-    found = await run.recorder.reusable(reuse)
+    found = await run.recorder.reusable(reuse.key, most_age_s=reuse.most_age_s)
     if found is None:
         return None
     try:

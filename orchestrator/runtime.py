@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from orchestrator.arguments import Arguments
 from orchestrator.causality import own_task
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.context import LiveRun
@@ -26,7 +27,7 @@ from orchestrator.knowledge import Knowledge, Learner
 from orchestrator.leases import LEASE_S, Leases
 from orchestrator.liveness import at_work, this_process
 from orchestrator.recorder import RunRecorder
-from orchestrator.recovery import Arguments, Interrupted, entry_of, interrupted
+from orchestrator.recovery import Interrupted, entry_of, interrupted
 from orchestrator.results import RunResult
 from serving.generation import Engine
 from store.errors import RunExists, RunNotFound
