@@ -34,7 +34,7 @@ class Arguments:
             except ResultNotSerialisable:
                 if name in given:
                     raise  # a default is what it was where it is not recorded
-        return json.dumps(named, sort_keys=True).encode()
+        return json.dumps(named).encode()
 
     def dump_if_possible(self, body: Callable[..., Any]) -> bytes | None:
         """The same; None where they cannot be recorded, and whoever resumes must give them."""

@@ -16,11 +16,12 @@ from orchestrator.failing import failure_of, remember
 from orchestrator.foretold import Foretold, foretell, note_use, stage_record
 from orchestrator.once import Begin, Known, StepSpec, entered
 from orchestrator.outcomes import status_of, type_of
+from orchestrator.unsure import unsure_of
 from orchestrator.values import ValueCodec
 from orchestrator.waiting import let_the_deadline_pass
 from patterns.nodes import Kind
 from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
-from store.records import CallKind, CallRecord, Effects, StageRecord, StepKind
+from store.records import CallKind, CallRecord, Effects, StageRecord, StepKind, StepRecord
 
 R = TypeVar("R")
 
@@ -174,13 +175,14 @@ async def _recorded(
         outcome["result"] = failure_of(caught)
         remember(caught, run.id, came.step.path)
         if came.step.effects is Effects.EXTERNAL:
-            # A tool may make another error of its cancellation.
-            cut_off = isinstance(caught, asyncio.CancelledError) or _num_cancelled() > cancelled
-            run.unsure.add(came.step, has_failed=not cut_off)
+            if _num_cancelled() > cancelled:
+                error = asyncio.CancelledError()  # whatever the tool made of it
+            run.unsure.add(came.step, unsure_of(_ended(came.step, error)))
         raise
     finally:
         ended_s = run.clock.now_s()
         if error is None:
+            run.past.succeeded(came.position.scope)
             trace.ended_s = ended_s
             run.causality.end(trace.node)
         await run.recorder.call_ended(trace.node, came.step.path, error=error, **outcome)
@@ -197,6 +199,10 @@ async def _recorded(
                 error_type=type_of(error),
             )
         )
+
+
+def _ended(step: StepRecord, error: BaseException) -> StepRecord:
+    return replace(step, status=status_of(error), error_type=type_of(error))
 
 
 def _num_cancelled() -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
@@ -32,6 +34,36 @@ def digest_of(*values: object) -> bytes | None:
     except Exception:  # whatever the values' own code raises
         return None
     return blake3(told.encode()).digest(NUM_BYTES)
+
+
+class CallDigest:
+    """Digests of the calls of a function: the same however the arguments are given.
+
+    An instance whose method it is is none of them: what it holds may be another each time.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        try:
+            self._signature: inspect.Signature | None = inspect.signature(function)
+        except (TypeError, ValueError):  # a built-in that does not tell
+            self._signature = None
+
+    def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes | None:
+        """As `digest_of`; what is given as it is by default anyway is left out."""
+        if self._signature is None:
+            return digest_of(args, kwargs)
+        try:
+            given = self._signature.bind(*args, **kwargs).arguments
+        except TypeError:  # which the call itself says better
+            return digest_of(args, kwargs)
+        parameters = self._signature.parameters
+        return digest_of(
+            [
+                (name, value)
+                for name, value in given.items()
+                if name != "self" and value is not parameters[name].default
+            ]
+        )
 
 
 def _told(value: Any) -> object:

@@ -54,25 +54,15 @@ def checked_name(name: str) -> str:
     return name
 
 
-def first_told(body: Callable[..., Any]) -> int:
-    """The place of the first argument by which a call is known: what a method's instance holds
-    may be another each time."""
-    return int(_is_method(body))
-
-
 def require_no_method(body: Callable[..., Any]) -> None:
     """Refuse what is to be called on an instance, which no record keeps.
 
     Raises:
         TypeError: its first parameter is `self`.
     """
-    if _is_method(body):
+    if inspect.isfunction(body) and next(iter(inspect.signature(body).parameters), "") == "self":
         raise TypeError(
             f"{name_of(body)} is a method, and a flow is a function: a run that is resumed would"
             " not know of which instance. Give it what it needs as arguments; steps and tools may"
             " be methods"
         )
-
-
-def _is_method(body: Callable[..., Any]) -> bool:
-    return inspect.isfunction(body) and next(iter(inspect.signature(body).parameters), "") == "self"

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
-from orchestrator.values import ValueCodec
+from orchestrator.values import ValueCodec, is_same
 
 
 class StateCodec(ValueCodec):
@@ -20,12 +20,19 @@ class StateCodec(ValueCodec):
         self._serialiser = JsonPlusSerializer()
 
     def kept(self, value: Any) -> tuple[bytes, Any]:
-        """As JSON, and as it is; raises ResultNotSerialisable."""
+        """As JSON, and as it comes back; raises ResultNotSerialisable."""
+        data = self._dumped(value)
+        again = self.load(data)
+        if not is_same(value, again) and self._dumped(again) != data:
+            raise ResultNotSerialisable("a graph", "its state would not come back as it was")
+        return data, again
+
+    def _dumped(self, value: Any) -> bytes:
         try:
             kind, data = self._serialiser.dumps_typed(value)
         except Exception as error:
             raise ResultNotSerialisable("a graph", str(error)) from error
-        return json.dumps([kind, base64.b64encode(data).decode()]).encode(), value
+        return json.dumps([kind, base64.b64encode(data).decode()]).encode()
 
     def load(self, data: bytes) -> Any:
         """What was dumped; raises ResultUnreadable."""

@@ -11,6 +11,9 @@ _ESCAPED = str.maketrans({mark: f"%{ord(mark):02x}" for mark in "%/#[]"})
 TASK = "~"
 """Begins the name of a task's scope, where a gather's branch has its number."""
 
+GATHER = "gather-"
+"""Begins the name under which a gather is recorded, by how many branches it has."""
+
 WRAP_UP = "wrap-up"
 """Names the scope of what is done when a deadline has passed: with what was there by then."""
 
@@ -51,7 +54,7 @@ class Scope:
     def branches(self, count: int) -> list[Scope]:
         """The scopes of a gather's branches, in the order in which they were given."""
         self._gathers += 1
-        again = f"{self._gathers}:" if self._gathers > 1 else ""
+        again = branch_prefix(self._gathers)
         return [
             Scope(self.path, self.name, f"{self._branch}[{again}{index}]") for index in range(count)
         ]
@@ -69,6 +72,11 @@ class Scope:
     def apart(self, mark: str) -> Scope:
         """The scope of code whose steps have places of their own, whatever else began from here."""
         return Scope(self.path, self.name, f"{self._branch}[{mark}]")
+
+
+def branch_prefix(number: int) -> str:
+    """How the names of the branches begin of a scope's first gather, or a later one."""
+    return f"{number}:" if number > 1 else ""
 
 
 def parent_key(path: str) -> str:

@@ -12,10 +12,11 @@ from orchestrator.digests import digest_of
 from orchestrator.errors import OutcomeUnknown
 from orchestrator.events import StepFinished, StepStarted
 from orchestrator.failing import failure_of, raised_again, remember
+from orchestrator.identity import GATHER
 from orchestrator.outcomes import status_of, type_of
 from orchestrator.reuse import Reuse, found_elsewhere
 from orchestrator.threads import require_own_loop
-from orchestrator.unsure import Unsure
+from orchestrator.unsure import Unsure, unsure_of
 from orchestrator.values import ValueCodec
 from orchestrator.waiting import let_the_deadline_pass
 from store.records import Effects, Status, StepKind, StepRecord
@@ -116,13 +117,16 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
         ),
         again=past is not None,
     )
-    if begin.again and position.remaining_s() <= 0:
-        await let_the_deadline_pass()  # it was cut off by that before, and is not begun after it
-    if spec.effects is not Effects.EXTERNAL:
+    is_effect = spec.effects is Effects.EXTERNAL
+    if (begin.again or is_effect) and position.remaining_s() <= 0:
+        await let_the_deadline_pass()  # what it cuts off is unknown: nothing is begun for that
+    if not is_effect:
         return begin
     if past is None and is_new_task:
         run.past.require_no_other(scope, spec.name)
-    unsure = run.unsure.like(begin.step)
+    unsure = run.unsure.claim(begin.step)
+    if unsure is None and past is not None:
+        unsure = unsure_of(past)
     return begin if unsure is None else await _reconciled(begin, spec, unsure)
 
 
@@ -180,6 +184,7 @@ async def done(
         if is_whole:
             run.past.ended(came.position.scope)
         result, value = spec.codec.kept(value)
+        run.past.succeeded(came.position.scope)
     except BaseException as caught:
         error = caught
         result = failure_of(caught)
@@ -232,7 +237,7 @@ def gathering(position: Position, count: int) -> Position:
     Raises:
         FlowChanged: something else is recorded here, as a gather of another number.
     """
-    name = f"gather-{count}"
+    name = f"{GATHER}{count}"
     _, position = _in_own_scope(position, name, None)
     noted(position, name, _COUNT, lambda: count)
     return position
@@ -244,22 +249,26 @@ async def _reconciled(begin: Begin, spec: StepSpec, unsure: Unsure) -> Begin | K
     Without anybody who finds out, one that failed has said so itself, and is done again.
 
     Raises:
-        OutcomeUnknown: it was cut off, and nobody finds out.
+        OutcomeUnknown: nobody knows, and nobody finds out.
     """
-    run, path = begin.position.run, begin.step.path
-    found = None
-    if spec.reconcile is not None:
-        found = await spec.reconcile()
-    elif not unsure.has_failed:
-        raise OutcomeUnknown(run.id, unsure.path)
-    if found is not None and not isinstance(found, Happened):
-        raise TypeError(
-            f"reconcile= of {spec.name} returns Happened(result) or None, not {found!r}"
-        )
-    run.unsure.settled(begin.step, unsure)
-    if found is None:
-        return begin
-    result, value = spec.codec.kept(found.result)
-    await run.recorder.step_started(begin.step, again=begin.again)
-    await run.recorder.step_ended(path, None, result=result)
+    run = begin.position.run
+    try:
+        found = None
+        if spec.reconcile is not None:
+            found = await spec.reconcile()
+        elif not unsure.has_failed:
+            raise OutcomeUnknown(run.id, unsure.path)
+        if found is None:
+            return begin
+        if not isinstance(found, Happened):
+            raise TypeError(
+                f"reconcile= of {spec.name} returns Happened(result) or None, not {found!r}"
+            )
+        result, value = spec.codec.kept(found.result)
+        await run.recorder.step_started(begin.step, again=begin.again)
+        await run.recorder.step_ended(begin.step.path, None, result=result)
+    except BaseException:
+        run.unsure.add(begin.step, unsure)
+        raise
+    run.past.succeeded(begin.position.scope)
     return Known(value)

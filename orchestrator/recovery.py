@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -79,7 +80,10 @@ class Interrupted:
         if self.record.flow != flow.name:
             reason = f"it is a run of {self.record.flow}, not of {flow.name}"
             raise RunNotResumable(self.record.id, reason)
-        if self.input is not None and self.input != arguments.dump_if_possible(flow.body):
+        if self.input is None:
+            return
+        given = arguments.dump_if_possible(flow.body)
+        if given is None or json.loads(given) != json.loads(self.input):
             raise ArgumentsDiffer(self.record.id)
 
     def require_orphaned(self) -> None:
@@ -94,8 +98,13 @@ class Interrupted:
 
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
         """Give a live run the past of this one: its steps, calls and their causes."""
-        forget = live.recorder.writer.forget if allow_changed else None
-        live.past = Past(live.id, self._kept_steps(), self.calls, forget=forget)
+        live.past = Past(
+            live.id,
+            self._kept_steps(),
+            self.calls,
+            forget=live.recorder.writer.forget,
+            allow_changed=allow_changed,
+        )
         live.unsure = UnsureEffects(self.steps)
         live.causality = CausalLog()
         parents: dict[int, set[int]] = {call.node: set() for call in self.calls}

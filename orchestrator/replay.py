@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from orchestrator.errors import FlowChanged, OutcomeUnknown
-from orchestrator.identity import TASK, WRAP_UP, Scope, parent_key, paths_to
+from orchestrator.identity import (
+    GATHER,
+    TASK,
+    WRAP_UP,
+    Scope,
+    branch_prefix,
+    parent_key,
+    paths_to,
+)
 from store.records import CallRecord, Effects, Status, StepKind, StepRecord
 
 _WRAPPING_UP = f"[{WRAP_UP}]"
@@ -28,8 +37,8 @@ class Past:
     parallel branches may be faster or slower than before.
 
     Args:
-        forget: is told the paths of what a changed flow does not come by again; None: that is an
-            error.
+        forget: is told the paths of what is not to be come by again.
+        allow_changed: whether that may be what a changed flow does not come by.
     """
 
     def __init__(
@@ -38,10 +47,12 @@ class Past:
         steps: Sequence[StepRecord] = (),
         calls: Sequence[CallRecord] = (),
         *,
-        forget: Callable[[Sequence[str]], None] | None = None,
+        forget: Callable[[Sequence[str]], None] = lambda _: None,
+        allow_changed: bool = False,
     ) -> None:
         self._run_id = run_id
         self._forget = forget
+        self._allow_changed = allow_changed
         self._by_path = {step.path: step for step in steps}
         self._by_place: dict[str, dict[int, StepRecord]] = defaultdict(dict)
         for step in steps:
@@ -125,17 +136,38 @@ class Past:
             FlowChanged: it is not.
         """
         was = f"{recorded.kind} {recorded.path}"
-        if self._forget is None:
+        if not self._allow_changed:
             raise FlowChanged(self._run_id, was, now)
         logger.warning("run %s: %s is recorded where the flow comes to %s", self._run_id, was, now)
-        later = [step for at, step in self._by_place[key].items() if at >= recorded.place]
+        self._forget_from(key, recorded.place)
+
+    def succeeded(self, scope: Scope) -> None:
+        """A step has come to its result. If it had ended the run before, then what is recorded
+        after it is what was done about that, and does not come again."""
+        if (step := self._by_path.get(scope.path)) is not None and step.ended_run:
+            self._forget_from(parent_key(scope.path), scope.place + 1)
+
+    def _forget_from(self, key: str, place: int) -> None:
+        """Forget what began from a scope at this place and later."""
+        later = [step for at, step in self._by_place[key].items() if at >= place]
         gathered = [
             step
             for path, step in self._by_path.items()
-            if path not in self._met and parent_key(path)[: len(key) + 1] == f"{key}["
+            for branches in self._gathers_from(key, place)
+            if branches.match(parent_key(path))
         ]
         for step in later + gathered:
             self._forget(self._removed(step.path))
+
+    def _gathers_from(self, key: str, place: int) -> list[re.Pattern[str]]:
+        """What the keys of the branches are like of each gather that began there or later."""
+        steps = sorted(self._by_place[key].items())
+        gathers = [at for at, step in steps if step.name.startswith(GATHER)]
+        return [
+            re.compile(re.escape(f"{key}[{branch_prefix(number)}") + r"\d+]")
+            for number, at in enumerate(gathers, start=1)
+            if at >= place
+        ]
 
     def _removed(self, path: str) -> list[str]:
         """The paths of a step and of all within it, which are known no more."""

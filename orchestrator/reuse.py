@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def reuse_key(
         f"{body.__module__}:{body.__qualname__}".encode(),
         _code_of(body.__code__),
         model.encode(),
-        Arguments(args, kwargs).dump(body),
+        json.dumps(json.loads(Arguments(args, kwargs).dump(body)), sort_keys=True).encode(),
     ):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()

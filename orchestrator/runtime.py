@@ -94,6 +94,8 @@ class Runtime:
         known = None if flow.run_id is None else await interrupted(self.store, flow.run_id)
         if known is not None:
             known.require_same(flow, arguments)
+            if known.input is not None:
+                arguments = known.arguments(flow)
             return await self._go_on(flow, known, arguments)
         await self._prepare()
         knowledge = await self._learner.knowledge_of(flow.name)

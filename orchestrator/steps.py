@@ -10,9 +10,9 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from orchestrator.calls import run_tool_call
 from orchestrator.context import Position, at, current_or_none
-from orchestrator.digests import digest_of
+from orchestrator.digests import CallDigest
 from orchestrator.durations import seconds_of
-from orchestrator.functions import awaitable, checked_name, first_told, name_of
+from orchestrator.functions import awaitable, checked_name, name_of
 from orchestrator.once import StepSpec, done
 from orchestrator.retrying import Tries
 from orchestrator.reuse import Reuse, require_reusable, reuse_key
@@ -76,7 +76,7 @@ def step(
     def decorate(plain: Callable[P, Any]) -> Callable[P, Coroutine[None, None, Any]]:
         if most_age_s is not None:
             require_reusable(plain)
-        body, first = awaitable(plain), first_told(plain)
+        body, digest = awaitable(plain), CallDigest(plain)
         known_as = checked_name(name or name_of(body))
         spec = StepSpec(known_as, StepKind.STEP, result_codec(body, f"step {known_as}"))
 
@@ -85,7 +85,7 @@ def step(
             position = current_or_none()
             if position is None:
                 return await body(*args, **kwargs)
-            own = replace(spec, arguments=digest_of(args[first:], kwargs))
+            own = replace(spec, arguments=digest.of(args, kwargs))
             if most_age_s is not None:
                 key = reuse_key(plain, args, kwargs, model=position.run.engine.info.model)
                 own = replace(own, reuse=Reuse(key, most_age_s))
@@ -141,7 +141,7 @@ def tool(
         name = name_of(body)
         codec = result_codec(body, f"tool {name}")
         spec = StepSpec(name, StepKind.TOOL, codec, Effects(effects))
-        first = first_told(body)
+        digest = CallDigest(body)
         doing, asking = awaitable(body), reconcile and awaitable(reconcile)
 
         @functools.wraps(body)
@@ -153,7 +153,7 @@ def tool(
             position = current_or_none()
             if position is None:
                 return await doing(*args, **kwargs)
-            own = replace(spec, arguments=digest_of(args[first:], kwargs))
+            own = replace(spec, arguments=digest.of(args, kwargs))
             if asking is not None:
                 own = replace(own, reconcile=functools.partial(asking, *args, **kwargs))
             return await run_tool_call(position, own, within)

@@ -66,7 +66,7 @@ class ValueCodec:
             if self._annotation is Any and not is_plain(value):
                 raise TypeError("JSON alone cannot tell what it was: annotate the return type")
             again = self._read(data)
-            if not _is_same(value, again):
+            if not is_same(value, again):
                 raise ValueError("it would not come back as it was")
         except ResultNotSerialisable:
             raise
@@ -167,7 +167,7 @@ def is_plain(value: Any) -> bool:
     return False
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def is_same(one: Any, other: Any) -> bool:
     """Whether a value is what another one was: equal, or holding the same where NaN forbids that.
 
     Of a class whose values cannot be compared none is found to differ.
@@ -185,13 +185,13 @@ def _is_same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
+        return len(one) == len(other) and all(map(is_same, one, other))
     held, kept = getattr(one, "__dict__", {}), getattr(other, "__dict__", {})
     if held == kept:
         return compare is object.__eq__
-    return _is_same(held, kept)
+    return is_same(held, kept)
 
 
 def _line(error: Exception) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from uuid import uuid4
 
-from sqlalchemy import bindparam, delete, select, update
+from sqlalchemy import bindparam, delete, or_, select, update
 
 from store.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Run, Step
-from store.records import Status, StepOutcome, StepRecord
+from store.records import Effects, Status, StepOutcome, StepRecord
 from store.statements import columns_of, insert_referring, record_of
 
 _COLUMNS = select(*Step.__table__.columns)
@@ -62,8 +63,14 @@ class Journal:
         return False
 
     async def forget(self, run_id: str, paths: Collection[str]) -> None:
-        """Remove steps that a changed flow does not come by any more."""
+        """Remove steps that a flow does not come by any more; external effects whose end is not
+        known are kept beside them, under a path of their own."""
         if paths:
+            mark = f"[gone:{uuid4().hex[:8]}]"
+            unknown = or_(Step.status == Status.RUNNING, Step.status == Status.CANCELLED)
+            aside = update(Step).where(*_THIS, Step.effects == Effects.EXTERNAL, unknown)
+            moved = aside.values(path=Step.path + mark)
+            await self._connection.execute(moved, _named(run_id, paths))
             await self._connection.execute(delete(Step).where(*_THIS), _named(run_id, paths))
 
     async def finish(self, run_id: str, path: str, outcome: StepOutcome) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import DeadlineExceeded, Runtime, flow, step
+from orchestrator import DeadlineExceeded, Runtime, flow, gather, step
 from orchestrator.failing import failure_of, remember, steps_ended_by
 from serving.errors import RequestDropped
 from store.records import Status
@@ -263,3 +263,32 @@ class Hostile(Exception):
 def test_an_error_whose_own_code_raises_is_recorded_all_the_same() -> None:
     for error in (Hostile(), ValueError(10**6000), ValueError("\ud800")):
         assert json.loads(failure_of(error))["name"] == type(error).__name__
+
+
+async def test_what_was_done_about_an_error_does_not_stand_in_the_way_of_success(
+    runtime: Runtime,
+) -> None:
+    failing, told = Failing(1), list[str]()
+
+    @step
+    async def fragile() -> int:
+        return failing()
+
+    @step
+    async def notify(why: str) -> None:
+        told.append(why)
+
+    @flow
+    async def body() -> int:
+        try:
+            return await fragile()
+        except Boom as error:
+            await gather(notify(str(error)), notify("all"))
+            await notify("it is over")
+            raise
+
+    with pytest.raises(Boom):
+        await runtime.run(body.options(run_id=ID))
+    assert (await runtime.resume(ID, body)).value == 2
+    assert told == ["no", "all", "it is over"]
+    assert set((await recorded(runtime.store, ID)).steps) == {"fragile"}

@@ -122,7 +122,7 @@ async def test_a_bare_task_is_known_by_what_it_does_first(runtime: Runtime) -> N
 
     result = await runtime.run(many)
     paths = set((await recorded(runtime.store, result.run_id)).steps)
-    zero, one = ("work", digest_of((0,), {})), ("work", digest_of((1,), {}))
+    zero, one = ("work", digest_of([("number", 0)])), ("work", digest_of([("number", 1)]))
     first, second = (digest_of(name, (key or b"").hex()) for name, key in (zero, one))
     assert first is not None
     assert second is not None

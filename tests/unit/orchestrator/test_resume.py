@@ -327,3 +327,21 @@ async def test_a_flow_of_a_script_is_found_or_it_is_told_why_not(
     else:
         with pytest.raises(RunNotResumable, match=reason):
             await runtime.resume(ID)
+
+
+async def test_a_run_that_is_called_again_has_the_arguments_that_it_had(runtime: Runtime) -> None:
+    breaking, used = Breaking(), list[str]()
+
+    @step
+    async def use(value: str) -> None:
+        used.append(value)
+
+    @flow
+    async def body(limits: dict[str, int], most: float = 30) -> None:
+        for each in (*limits, str(most)):
+            await use(each)
+        breaking()
+
+    await interrupted(runtime, body, {"b": 1, "a": 2})
+    await runtime.run(body.options(run_id=ID), {"a": 2, "b": 1})
+    assert used == ["b", "a", "30.0"]
