@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from orchestrator.context import Position, moved, stay_at, worker
+from orchestrator.context import Position, at, moved, stay_at, worker
 from orchestrator.digests import digest_of
 from orchestrator.errors import OutcomeUnknown
 from orchestrator.events import StepFinished, StepStarted
@@ -127,7 +127,9 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
     unsure = run.unsure.claim(begin.step)
     if unsure is None and past is not None:
         unsure = unsure_of(past)
-    return begin if unsure is None else await _reconciled(begin, spec, unsure)
+    if unsure is None:
+        return begin
+    return await _reconciled(begin, spec, unsure, attempt=0 if past is None else past.attempts)
 
 
 def _in_own_scope(position: Position, name: str, arguments: bytes | None) -> tuple[bool, Position]:
@@ -243,19 +245,24 @@ def gathering(position: Position, count: int) -> Position:
     return position
 
 
-async def _reconciled(begin: Begin, spec: StepSpec, unsure: Unsure) -> Begin | Known:
+async def _reconciled(
+    begin: Begin, spec: StepSpec, unsure: Unsure, *, attempt: int
+) -> Begin | Known:
     """What became of an external effect that did not end well.
 
     Without anybody who finds out, one that failed has said so itself, and is done again.
 
+    Args:
+        attempt: how often this step was begun so far: what is found out is found out each time.
     Raises:
         OutcomeUnknown: nobody knows, and nobody finds out.
     """
-    run = begin.position.run
+    run, scope = begin.position.run, begin.position.scope
     try:
         found = None
         if spec.reconcile is not None:
-            found = await spec.reconcile()
+            with at(moved(begin.position, scope=scope.apart(f"reconcile{attempt}"))):
+                found = await spec.reconcile()
         elif not unsure.has_failed:
             raise OutcomeUnknown(run.id, unsure.path)
         if found is None:
@@ -270,5 +277,5 @@ async def _reconciled(begin: Begin, spec: StepSpec, unsure: Unsure) -> Begin | K
     except BaseException:
         run.unsure.add(begin.step, unsure)
         raise
-    run.past.succeeded(begin.position.scope)
+    run.past.succeeded(scope)
     return Known(value)
