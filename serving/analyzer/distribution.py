@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,7 +55,7 @@ class LengthDistribution:
         With atoms it is the probability of strictly less, so an answer that ends at max_tokens
         counts as covered by every bound that reaches max_tokens, and by no other.
         """
-        scaled = math.log1p(tokens)
+        scaled = float(np.log1p(tokens))
         index = int(np.searchsorted(self._scaled, scaled, side="left"))
         if index == len(self._scaled):
             return 1.0 + scaled - float(self._scaled[-1])
@@ -67,5 +66,5 @@ class LengthDistribution:
 
     def probability(self, tokens: float) -> float:
         """The share of the weight at or below this length."""
-        index = int(np.searchsorted(self._scaled, math.log1p(tokens), side="right"))
+        index = int(np.searchsorted(self._scaled, np.log1p(tokens), side="right"))
         return int(self._below[index - 1]) / (self._last + 1) if index else 0.0

@@ -103,6 +103,11 @@ def test_the_level_of_an_atom_is_the_probability_of_less(answers: list[int]) -> 
     assert distribution.probability(4999) == pytest.approx(len(answers) / (len(answers) + 3))
 
 
+def test_a_length_that_was_seen_is_reached_to_the_last_bit() -> None:
+    for tokens in range(1100, 1300):
+        assert LengthDistribution.of([tokens]).level(tokens) == 0.0
+
+
 def test_beyond_all_lengths_levels_go_on_by_factors() -> None:
     distribution = LengthDistribution.of([9, 99])
     assert distribution.level(199) == pytest.approx(1 + np.log(2))
