@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.errors import StepFailed
-from orchestrator.values import is_plain
 from store.records import StepRecord
+
+_PLAIN = (str, int, float, bool, type(None))
 
 _STEPS = "_orchestrate_steps"
 """An error's own list of the steps that it has ended: (run, path), the innermost first."""
@@ -34,16 +36,27 @@ def _class_name(error: BaseException) -> dict[str, Any]:
 
 
 def _document(error: BaseException) -> dict[str, Any]:
-    # An error of the system keeps the file's name beside its arguments.
-    made_of = list(error.__reduce__()[1] if isinstance(error, OSError) else error.args)
+    # An error of Python's own keeps more than its arguments: a file's name, a module's.
+    reduced: Any = error.__reduce__() if _is_builtin(error) else (None, error.args)
+    _, made_of, *state = reduced
     group = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    held = {name: each for name, each in vars(error).items() if name != _STEPS and is_plain(each)}
+    held = (state[0] if state else vars(error)) or {}
     return _class_name(error) | {
         "says": str(error),
-        "made_of": made_of if is_plain(made_of) else None,
-        "holds": held,
+        "made_of": _packed(list(made_of)) if _can_be_packed(made_of) else None,
+        "holds": {
+            name: _packed(each)
+            for name, each in held.items()
+            if name != _STEPS and _can_be_packed(each)
+        },
         "members": [_document(each) for each in group],
     }
+
+
+def _is_builtin(error: BaseException) -> bool:
+    """Whether an error is made by Python's own constructor, and keeps its own facts aside."""
+    kind = type(error)
+    return isinstance(error, OSError) or kind.__module__ == "builtins"
 
 
 def raised_again(path: str, step: StepRecord, recorded: bytes | None) -> BaseException:
@@ -60,15 +73,53 @@ def raised_again(path: str, step: StepRecord, recorded: bytes | None) -> BaseExc
 def _made(document: Mapping[str, Any]) -> Exception:
     """The error of a document, which says what it said."""
     kind, says = _class_of(document["module"], document["name"]), document["says"]
-    given = (says,) if document["made_of"] is None else tuple(document["made_of"])
+    made_of = document["made_of"]
+    given = (says,) if made_of is None else tuple(_unpacked(made_of))
     if issubclass(kind, ExceptionGroup):
         given = (says.rpartition(" (")[0], [_made(each) for each in document["members"]])
-    # Not by its constructor, which may want other things than the error then says.
-    error = kind.__new__(kind, *given)
+    # Not by a constructor of somebody's, which may want other things than the error then says.
+    is_ours = kind.__module__ == "builtins" and made_of is not None
+    error = kind(*given) if is_ours else kind.__new__(kind, *given)
     if not error.args:
         error.args = given
-    vars(error).update(document["holds"])
+    for name, value in document["holds"].items():
+        setattr(error, name, _unpacked(value))
     return error if _says(error) == says else _saying(kind, error, says)
+
+
+def _packed(value: Any) -> Any:
+    """A value as JSON that tells tuples from lists; TypeError for what it has no word for."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind in (list, tuple):
+        return {kind.__name__: [_packed(each) for each in value]}
+    if kind is dict and all(type(key) is str for key in value):
+        return {"dict": {key: _packed(each) for key, each in value.items()}}
+    if kind is bytes:
+        return {"bytes": base64.b64encode(value).decode()}
+    raise TypeError(kind.__name__)
+
+
+def _unpacked(value: Any) -> Any:
+    """The value that was packed."""
+    if not isinstance(value, dict):
+        return value
+    [(kind, inside)] = value.items()
+    if kind == "dict":
+        return {key: _unpacked(each) for key, each in inside.items()}
+    if kind == "bytes":
+        return base64.b64decode(inside)
+    items = [_unpacked(each) for each in inside]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _can_be_packed(value: Any) -> bool:
+    try:
+        _packed(value)
+    except (TypeError, RecursionError):
+        return False
+    return True
 
 
 def _says(error: Exception) -> str | None:

@@ -63,7 +63,7 @@ class ValueCodec:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 data = self._dumped(value)
-            if self._annotation is Any and not is_plain(value):
+            if self._annotation is Any and not _is_plain(value):
                 raise TypeError("JSON alone cannot tell what it was: annotate the return type")
             again = self._read(data)
             if not is_same(value, again):
@@ -156,14 +156,14 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
     return found
 
 
-def is_plain(value: Any) -> bool:
+def _is_plain(value: Any) -> bool:
     """Whether JSON gives the value back as it is."""
     if type(value) in _PLAIN:
         return True
     if type(value) is list:
-        return all(map(is_plain, value))
+        return all(map(_is_plain, value))
     if type(value) is dict:
-        return all(type(key) is str and is_plain(each) for key, each in value.items())
+        return all(type(key) is str and _is_plain(each) for key, each in value.items())
     return False
 
 
