@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from store.errors import AlreadyRecorded, NotStarted, RunNotFound
-from store.records import Status, StepOutcome
+from store.records import Effects, Status, StepKind, StepOutcome, StepRecord
 from store.session import Store
 from tests.unit.store.store_samples import a_run, a_step
 
@@ -90,3 +90,37 @@ async def test_a_step_belongs_to_a_recorded_run(store: Store) -> None:
     async with store.transaction() as tx:
         with pytest.raises(RunNotFound):
             await tx.journal.start(a_step(run_id="nobody"))
+
+
+async def test_what_is_forgotten_is_gone_but_for_effects_whose_end_is_not_known(
+    store: Store,
+) -> None:
+    def effect(path: str, status: Status) -> StepRecord:
+        ended_s = None if status is Status.RUNNING else 1.0
+        facts = {"kind": StepKind.TOOL, "effects": Effects.EXTERNAL, "finished_s": ended_s}
+        return a_step(path, name="send", status=status, **facts)
+
+    steps = [effect(str(status), status) for status in Status]
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        for step in (*steps, a_step("plan"), a_step("kept")):
+            await tx.journal.start(step)
+        await tx.journal.forget("run-1", [*map(str, Status), "plan"])
+        await tx.journal.forget("run-1", [])
+        left = {step.path.partition("[")[0]: step for step in await tx.journal.of_run("run-1")}
+        await tx.journal.start(effect("running", Status.RUNNING))  # its place is free again
+    assert set(left) == {"running", "cancelled", "kept"}
+    assert left["running"].path.startswith("running[gone:")
+
+
+async def test_which_steps_ended_a_run_is_recorded_of_those_that_failed(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        for path, status in (("failed", Status.FAILED), ("other", Status.FAILED)):
+            await tx.journal.start(a_step(path, status=status, finished_s=1.0))
+        await tx.journal.start(a_step("well", status=Status.COMPLETED, finished_s=1.0))
+        many = [f"nobody-{number}" for number in range(2000)]
+        await tx.journal.ended_run("run-1", ["failed", "well", *many])
+        await tx.journal.ended_run("run-1", [])
+        found = {step.path: step.ended_run for step in await tx.journal.of_run("run-1")}
+    assert found == {"failed": True, "other": False, "well": False}
