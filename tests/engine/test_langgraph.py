@@ -234,7 +234,7 @@ async def test_at_the_deadline_its_requests_leave_the_engine_and_wrap_up_answers
     assert [call.status for call in calls if call.step_path.startswith("wrap-up[")] == [
         Status.COMPLETED
     ]
-    assert len(calls) > 3
+    assert len(calls) > 1  # how many end before the deadline is the machine's affair
 
 
 class Verdict(BaseModel):
