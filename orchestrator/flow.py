@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, get_args, overload
 
 from orchestrator.context import Position, current_or_none
-from orchestrator.digests import digest_of
+from orchestrator.digests import CallDigest
 from orchestrator.durations import seconds_of
 from orchestrator.errors import InvalidDuration, InvalidRunId
 from orchestrator.expiry import Expiry, OnDeadline, by_own_deadline
@@ -119,7 +119,7 @@ class Flow(Generic[P, R]):
             return await by_own_deadline(here, self.name, self.deadline_s, self.expiry, body)
 
         codec = result_codec(self.body, f"flow {self.name}")
-        arguments = digest_of(args, kwargs)
+        arguments = CallDigest(self.body).of(args, kwargs)
         spec = StepSpec(self.name, StepKind.STEP, codec, arguments=arguments)
         return await done(position, spec, work, is_whole=False)
 
