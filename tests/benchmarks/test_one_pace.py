@@ -1,0 +1,93 @@
+"""The best single pace, where it is known; and that nothing at one pace exceeds the bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.one_pace import best_of_each, earned, work_of
+from serving.sim.bound import upper_bound
+from serving.sim.demand import Demand, request_demand
+from serving.sim.least_work import Prices
+from serving.sim.offer import Source
+from serving.sim.programs import Call, Program, Stage
+from serving.sim.setting import Setting
+from serving.sim.step_cost import MACHINES, StepCost
+from serving.slo import SloKind
+
+A100 = MACHINES["a100-llama3-8b"]
+PRICES = Prices(cost=A100.step_cost, step_tokens=2048, slots=256)
+PLAIN = Prices(
+    cost=StepCost(
+        name="made up", source="", uncertainty="", large_base_s=0.01, large_token_s=0.001
+    ),
+    step_tokens=2048,
+    slots=256,
+)
+
+
+def program(*stages: Stage, deadline_s: float = 10.0) -> Program:
+    kind = SloKind.DEADLINE if len(stages) == 1 else SloKind.COMPOUND
+    return Program(
+        id="p", application="", kind=kind, arrival_s=0.0, stages=stages, deadline_s=deadline_s
+    )
+
+
+def promises_kept(programs: list[Program], *, step_s: float, length_s: float = 10.0) -> float:
+    def requests(each: Program) -> Demand | None:
+        return request_demand(each, PLAIN, observed_until_s=1e9, bin_s=1e9)
+
+    return earned(work_of(programs, requests), PLAIN, length_s, step_s)
+
+
+def test_steps_may_be_as_long_as_the_deadline_divided_by_them() -> None:
+    hundred_steps = program(Stage((Call(1, 100),)))
+    assert promises_kept([hundred_steps], step_s=0.0999) == pytest.approx(1.0)
+    assert promises_kept([hundred_steps], step_s=0.1001) == 0.0
+
+
+def test_tools_take_their_time_from_the_steps() -> None:
+    stages = (Stage((Call(1, 50),)), Stage((Call(1, 50),), tool_s=4.0))
+    assert promises_kept([program(*stages)], step_s=0.0599) == pytest.approx(1.0)
+    assert promises_kept([program(*stages)], step_s=0.0601) == 0.0
+
+
+def test_a_window_pays_for_what_its_steps_leave_beside_their_base() -> None:
+    # 100 steps of 100 ms leave 90 ms each: 9,000 tokens of 1 ms, ten programs of 900.
+    many = [replace(program(Stage((Call(801, 99),))), id=str(number)) for number in range(20)]
+    assert promises_kept(many, step_s=0.1) == pytest.approx(9000 / 899, rel=2e-3)
+
+
+def test_steps_shorter_than_their_base_earn_nothing() -> None:
+    assert promises_kept([program(Stage((Call(1, 2),)))], step_s=0.005) == 0.0
+
+
+def test_a_stream_needs_steps_no_longer_than_its_tbt() -> None:
+    stream = Program(
+        id="s",
+        application="",
+        kind=SloKind.LATENCY,
+        arrival_s=0.0,
+        stages=(Stage((Call(10, 20),)),),
+        ttft_s=1.0,
+        tbt_s=0.1,
+    )
+    assert promises_kept([stream], step_s=0.099) == pytest.approx(1.0)
+    assert promises_kept([stream], step_s=0.101) == 0.0
+
+
+def test_programs_outside_the_window_do_not_count() -> None:
+    late = replace(program(Stage((Call(10, 10),))), arrival_s=10.0)
+    tokens, requests = best_of_each([late], PRICES, window_s=(0.0, 10.0))
+    assert (tokens.goodput, requests.goodput) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("rate_per_s", [1.0, 4.0])
+def test_one_pace_for_all_earns_less_than_the_bound(rate_per_s: float) -> None:
+    setting = Setting(source=Source.generator("mixed"), window_s=120.0)
+    offered = setting.offer(rate_per_s=rate_per_s, seed=0)
+    bound = upper_bound(offered.programs, A100, window_s=offered.window_s)
+    tokens, requests = best_of_each(offered.programs, PRICES, window_s=offered.window_s)
+    assert 0.5 * bound.token_goodput < tokens.goodput <= bound.token_goodput
+    assert 0.5 * bound.request_goodput < requests.goodput <= bound.request_goodput
