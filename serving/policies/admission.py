@@ -14,7 +14,7 @@ import numpy as np
 
 from serving.policies.pace import Pace
 from serving.policies.programs import Calls, Programs
-from serving.requests import LATENCY, Flags, Floats, Ints
+from serving.requests import Flags, Floats, Ints
 from serving.view import StepView
 
 AHEAD_S: Floats = np.round(np.geomspace(0.5, 1000.0, 40), 2)
@@ -97,7 +97,7 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     order = order[np.argsort(-density[order], kind="stable")]
     allowed_s = arrivals.final_s - arrivals.arrival_s
     middle_s = np.where(
-        arrivals.kind == LATENCY,
+        programs.streams,
         arrivals.ttft_s + 0.5 * programs.tokens * arrivals.tbt_s,
         allowed_s - 0.5 * np.minimum(programs.alone_s(pace.each_s), allowed_s),
     )
@@ -173,7 +173,7 @@ def demands_of(
         due_s: when each must run without a pause, and a stream have its next token, (m,).
     """
     requests, model, rows = view.requests, view.model, programs.first
-    streams, tokens = requests.kind[rows] == LATENCY, calls.tokens[rows]
+    streams, tokens = programs.streams, calls.tokens[rows]
     prompt_s = calls.unread[rows] * np.float64(model.token_s)
     token_s = np.maximum(model.token_s + model.context_s * calls.context[rows], 1e-12)
     # A stream's first token falls due with its prompt, the others after it.
