@@ -107,7 +107,7 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     np.subtract(AHEAD_S, middle_s[order][:, None], out=wanted)
     np.maximum(wanted, 0.0, out=wanted)
     wanted *= (need_s[order] / view.arrivals_s)[:, None]
-    np.cumsum(wanted, axis=0, out=wanted)
+    _sum_up(wanted)
     return Expected(density[order], by)
 
 
@@ -152,7 +152,8 @@ def _greedy(wanted: Floats, room: Floats, taken: Floats) -> tuple[Flags, Floats]
         # What is taken only grows, so that who does not fit now never will.
         able = np.flatnonzero((taken + wanted <= room).all(axis=1))
         left, wanted, room = left[able], wanted.take(able, axis=0), room.take(able, axis=0)
-        together = np.cumsum(wanted, axis=0)
+        together = wanted.copy()
+        _sum_up(together)
         together += taken
         fit = (together <= room).all(axis=1)
         count = len(left) if fit.all() else int(np.argmin(fit))
@@ -161,6 +162,16 @@ def _greedy(wanted: Floats, room: Floats, taken: Floats) -> tuple[Flags, Floats]
             taken = together[count - 1]
         left, wanted, room = left[count + 1 :], wanted[count + 1 :], room[count + 1 :]
     return fits, taken
+
+
+def _sum_up(wanted: Floats) -> None:
+    """Turn what each wants by each moment into what all up to it want, (k, moments).
+
+    Two moments are taken as the parts of one complex number, so that half as many sums, each of
+    which waits for the one before, come to the same.
+    """
+    pairs = wanted.view(np.complex128)
+    np.cumsum(pairs, axis=0, out=pairs)
 
 
 def demands_of(
