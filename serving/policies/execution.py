@@ -59,8 +59,10 @@ def planned(
 
 def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) -> Flags:
     """Whose next second of work fits into the spare time that those before it leave."""
-    before_s = _before_s(view, calls, others, 1.0 / max(view.token_s, LEAST_S))
     fits = np.zeros(len(spare), dtype=bool)
+    if not spare.any():
+        return fits
+    before_s = _before_s(view, calls, others, 1.0 / max(view.token_s, LEAST_S))
     fits[others[before_s < spare[others]]] = True
     return fits
 

@@ -113,9 +113,9 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     tokens_of_missing = missing * np.bincount(of, requests.prompt_tokens + calls.tokens, count)
     to_come = np.bincount(of, unread_prompts + calls.tokens, count) + tokens_of_missing
     whole = requests.program_tokens[first] + to_come + future[:, _PREFILL] + future[:, _DECODE]
-    late = _late_tokens(view) > (1 - SHARE_IN_TIME) * (requests.output_tokens + calls.tokens)
-    late |= (requests.output_tokens == 0) & (view.now_s > requests.arrival_s + requests.ttft_s)
     streams = requests.kind[first] == LATENCY
+    kept = np.ones(count, dtype=bool)
+    kept[streams] = ~_is_broken(view, calls, first[streams])
     longest = largest_of(of, count, calls.tokens)
     return Programs(
         of=of,
@@ -130,7 +130,7 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
         fixed_s=(most_unread + future[:, _PREFILL] / at_once) * view.model.token_s
         + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens[first], whole),
-        kept=~(streams & late[first]),
+        kept=kept,
     )
 
 
@@ -191,9 +191,13 @@ def _contexts(future: Floats) -> Floats:
     return contexts
 
 
-def _late_tokens(view: StepView) -> Floats:
-    """Tokens of each stream that were due and have not come."""
-    requests = view.requests
-    since_s = view.now_s - requests.arrival_s - requests.ttft_s
-    due = np.floor(np.clip(since_s / requests.tbt_s, -1.0, 1e12)) + 1
-    return np.maximum(due - requests.output_tokens, 0.0)
+def _is_broken(view: StepView, calls: Calls, streams: Ints) -> Flags:
+    """Whether more tokens of each of these streams were due and have not come than may be late."""
+    requests, came = view.requests, view.requests.output_tokens[streams]
+    arrival_s, ttft_s = requests.arrival_s[streams], requests.ttft_s[streams]
+    since_s = view.now_s - arrival_s - ttft_s
+    due = np.floor(np.clip(since_s / requests.tbt_s[streams], -1.0, 1e12)) + 1
+    late = np.maximum(due - came, 0.0)
+    broken: Flags = late > (1 - SHARE_IN_TIME) * (came + calls.tokens[streams])
+    broken |= (came == 0) & (view.now_s > arrival_s + ttft_s)
+    return broken
