@@ -227,7 +227,7 @@ class Requests(Sequence[RequestView]):
 
     def take(self, places: Ints) -> Requests:
         """Some of the requests, in this order."""
-        return Requests({name: getattr(self, name).take(places, axis=0) for name in COLUMNS})
+        return _Taken(self, places)
 
     def with_lengths(self, ratio: float) -> Requests:
         """The same, with answers foretold to be so many times as long."""
@@ -241,6 +241,22 @@ class Requests(Sequence[RequestView]):
         # NaN, where nothing is known, gives way.
         remaining: Floats = np.fmin(bound - self.output_tokens, limit)
         return remaining
+
+
+class _Taken(Requests):
+    """Some of the requests, in their own order: a column is taken when it is first asked for."""
+
+    __slots__ = ("_places", "_whole")
+
+    def __init__(self, whole: Requests, places: Ints) -> None:
+        self._whole, self._places = whole, places
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name not in COLUMNS:
+            raise AttributeError(name)
+        column: NDArray[Any] = getattr(self._whole, name).take(self._places, axis=0)
+        setattr(self, name, column)
+        return column
 
 
 class Numbering:

@@ -218,8 +218,8 @@ class SloSchedulerMixin(_VllmScheduler):
         for request_id, reason in plan.drop:
             self._end(request_id, dropped_stop_reason(reason))
         ranked = plan.run.union(request.request_id for request in self.running)
-        places = ((name, place) for place, name in enumerate(plan.order) if name in ranked)
-        self._rank = dict(islice(places, len(ranked)))
+        best_first = islice(filter(ranked.__contains__, plan.order), len(ranked))
+        self._rank = {request_id: rank for rank, request_id in enumerate(best_first)}
         for request in [r for r in self.running if r.request_id in plan.preempt]:
             self._evict(request)
         for request in self.running:

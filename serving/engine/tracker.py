@@ -221,8 +221,10 @@ class StepTracker:
         moment = self._moment + _PRIOR_PULL * self._speed * _PRIOR
         best, least = np.zeros(_NUM_TERMS), 0.0
         for count in range(_NUM_TERMS, 0, -1):
-            for chosen in map(list, combinations(range(_NUM_TERMS), count)):
-                solution = np.linalg.solve(normal[np.ix_(chosen, chosen)], moment[chosen])
+            choices = np.array(list(combinations(range(_NUM_TERMS), count)))
+            parts = normal[choices[:, :, np.newaxis], choices[:, np.newaxis, :]]
+            solutions = np.linalg.solve(parts, moment[choices][:, :, np.newaxis])[:, :, 0]
+            for chosen, solution in zip(choices, solutions, strict=True):
                 if (solution < 0).any():
                     continue
                 error = -float(solution @ moment[chosen])  # above that of all zeros

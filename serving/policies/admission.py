@@ -14,7 +14,7 @@ import numpy as np
 
 from serving.policies.pace import Pace
 from serving.policies.programs import Calls, Programs
-from serving.requests import LATENCY, Flags, Floats, Ints
+from serving.requests import Flags, Floats, Ints
 from serving.view import StepView
 
 AHEAD_S: Floats = np.round(np.geomspace(0.5, 1000.0, 40), 2)
@@ -97,7 +97,7 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     order = order[np.argsort(-density[order], kind="stable")]
     allowed_s = arrivals.final_s - arrivals.arrival_s
     middle_s = np.where(
-        arrivals.kind == LATENCY,
+        programs.streams,
         arrivals.ttft_s + 0.5 * programs.tokens * arrivals.tbt_s,
         allowed_s - 0.5 * np.minimum(programs.alone_s(pace.each_s), allowed_s),
     )
@@ -107,7 +107,7 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     np.subtract(AHEAD_S, middle_s[order][:, None], out=wanted)
     np.maximum(wanted, 0.0, out=wanted)
     wanted *= (need_s[order] / view.arrivals_s)[:, None]
-    np.cumsum(wanted, axis=0, out=wanted)
+    _sum_up(wanted)
     return Expected(density[order], by)
 
 
@@ -152,7 +152,8 @@ def _greedy(wanted: Floats, room: Floats, taken: Floats) -> tuple[Flags, Floats]
         # What is taken only grows, so that who does not fit now never will.
         able = np.flatnonzero((taken + wanted <= room).all(axis=1))
         left, wanted, room = left[able], wanted.take(able, axis=0), room.take(able, axis=0)
-        together = np.cumsum(wanted, axis=0)
+        together = wanted.copy()
+        _sum_up(together)
         together += taken
         fit = (together <= room).all(axis=1)
         count = len(left) if fit.all() else int(np.argmin(fit))
@@ -161,6 +162,16 @@ def _greedy(wanted: Floats, room: Floats, taken: Floats) -> tuple[Flags, Floats]
             taken = together[count - 1]
         left, wanted, room = left[count + 1 :], wanted[count + 1 :], room[count + 1 :]
     return fits, taken
+
+
+def _sum_up(wanted: Floats) -> None:
+    """Turn what each wants by each moment into what all up to it want, (k, moments).
+
+    Two moments are taken as the parts of one complex number, so that half as many sums, each of
+    which waits for the one before, come to the same.
+    """
+    pairs = wanted.view(np.complex128)
+    np.cumsum(pairs, axis=0, out=pairs)
 
 
 def demands_of(
@@ -173,7 +184,7 @@ def demands_of(
         due_s: when each must run without a pause, and a stream have its next token, (m,).
     """
     requests, model, rows = view.requests, view.model, programs.first
-    streams, tokens = requests.kind[rows] == LATENCY, calls.tokens[rows]
+    streams, tokens = programs.streams, calls.tokens[rows]
     prompt_s = calls.unread[rows] * np.float64(model.token_s)
     token_s = np.maximum(model.token_s + model.context_s * calls.context[rows], 1e-12)
     # A stream's first token falls due with its prompt, the others after it.

@@ -18,14 +18,12 @@ from serving.policies.programs import (
     Programs,
     arrived_programs,
     calls_of,
-    ends_s,
     expired,
-    largest_of,
     present_programs,
 )
 from serving.policies.ranking import sorted_places
 from serving.policies.urgency import Standing, Urgency, to_drop, urgency_of
-from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats
+from serving.requests import BEST_EFFORT, Flags, Floats
 from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
@@ -86,9 +84,9 @@ def calm(
     worth *= _can_be_in_time(view, programs, urgency, begins_s)
     if fairness:
         worth *= mixed(np.ones(len(worth)), fair(view)[programs.first], fairness)
-    timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= ends_s(view.arrivals, arrived)
+    timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= arrived.ends_s
     expects = expected(view, arrived, coming * timely * price, step)
-    need_s, due_s = step.of(programs.need_s(view.model)), _due_s(view, programs, urgency, step)
+    need_s, due_s = step.of(programs.need_s(view.model)), _due_s(programs, urgency, step)
     demands = demands_of(view, calls, programs, need_s, due_s, step)
     density = worth / need_s
     chosen = admit(demands, density, expects, utilisation=utilisation)
@@ -101,9 +99,9 @@ def calm(
     plan = planned(
         view,
         calls,
-        order[~to_drop(view)[order]],
+        order[~to_drop(view, urgency.limits)[order]],
         admitted=admitted,
-        late=urgency.standing > Standing.FEASIBLE,
+        urgency=urgency,
         spare=np.where(view.requests.kind == BEST_EFFORT, 1.0, leftover) * chosen.spare,
         step=step,
         size=batch or view.slots,
@@ -131,22 +129,21 @@ def _can_be_in_time(view: StepView, programs: Programs, urgency: Urgency, step_s
     alone_s = view.model.base_s + view.model.token_s
     has_begun = view.requests.program_tokens[programs.first] > 0
     ends = view.now_s + programs.alone_s(np.where(has_begun, alone_s, max(step_s, alone_s)))
-    in_time: Flags = ends <= ends_s(view.requests, programs)
+    in_time: Flags = ends <= programs.ends_s
     return in_time & ~expired(programs, urgency.standing)
 
 
-def _due_s(view: StepView, programs: Programs, urgency: Urgency, step: Pace) -> Floats:
+def _due_s(programs: Programs, urgency: Urgency, step: Pace) -> Floats:
     """When each program's next token is due: of a stream by its schedule, of another such that it
     would be in time without a pause from then on, (m,)."""
-    streams = view.requests.kind[programs.first] == LATENCY
-    last_s = ends_s(view.requests, programs) - programs.alone_s(step.each_s)
-    return np.where(streams, urgency.due_s[programs.first], last_s)
+    last_s = programs.ends_s - programs.alone_s(step.each_s)
+    return np.where(programs.streams, urgency.due_s[programs.first], last_s)
 
 
 def _call_due_s(calls: Calls, programs: Programs, due_s: Floats, step: Pace) -> Floats:
     """The same of each call: the stage's longest has no more time than its program, (n,)."""
-    longest = largest_of(programs.of, len(programs.first), calls.tokens)
-    later: Floats = due_s[programs.of] + (longest[programs.of] - calls.tokens) * step.each_s
+    later_s = (programs.longest[programs.of] - calls.tokens) * step.each_s
+    later: Floats = due_s[programs.of] + later_s
     return later
 
 

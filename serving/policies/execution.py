@@ -7,7 +7,7 @@ import numpy as np
 from serving.policies.pace import LEAST_S, Pace
 from serving.policies.programs import Calls
 from serving.policies.ranking import plan_of
-from serving.policies.urgency import BEST_EFFORT_DEADLINE_S
+from serving.policies.urgency import BEST_EFFORT_DEADLINE_S, Standing, Urgency
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import Plan, StepView
 
@@ -21,7 +21,7 @@ def planned(
     order: Ints,
     *,
     admitted: Flags,
-    late: Flags,
+    urgency: Urgency,
     spare: Floats,
     step: Pace,
     size: int,
@@ -31,12 +31,12 @@ def planned(
 
     Args:
         order: places of the requests that are kept, best first; the view is by arrival.
-        admitted, late: (n,).
+        admitted: (n,).
         spare: the share of the machine's time that each may have who is not admitted, (n,).
         size: how many may run at once.
         frame_steps: how many steps the plan is for.
     """
-    run = np.ones(len(admitted), dtype=bool)
+    run, late = np.ones(len(admitted), dtype=bool), urgency.standing > Standing.FEASIBLE
     if admitted[order].any():  # else nobody is in the way
         run = admitted | _in_spare_time(view, calls, order[~admitted[order]], spare)
     if step.is_limited:
@@ -52,15 +52,17 @@ def planned(
     first[overdue] = True
     order = np.concatenate([order[each[order]] for each in (first, chosen & ~first, ~chosen)])
     budget = _step_tokens(view, decoding, step)
-    plan = plan_of(view, order, chosen)
+    plan = plan_of(view, order, chosen, limits=urgency.limits)
     chunk_tokens = max(budget - int(decoding.sum()), 1)
     return plan._replace(step_tokens=budget, chunk_tokens=chunk_tokens, steps=frame_steps)
 
 
 def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) -> Flags:
     """Whose next second of work fits into the spare time that those before it leave."""
-    before_s = _before_s(view, calls, others, 1.0 / max(view.token_s, LEAST_S))
     fits = np.zeros(len(spare), dtype=bool)
+    if not spare.any():
+        return fits
+    before_s = _before_s(view, calls, others, 1.0 / max(view.token_s, LEAST_S))
     fits[others[before_s < spare[others]]] = True
     return fits
 

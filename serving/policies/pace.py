@@ -7,12 +7,13 @@ the programs of the last minute, as if they came again.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from serving.policies.programs import Programs, ends_s
-from serving.requests import LATENCY, Floats, Requests
+from serving.policies.programs import Programs
+from serving.requests import Floats, Requests
 from serving.view import StepView
 
 TBT_SHARE = 0.9
@@ -69,12 +70,19 @@ def best_pace(view: StepView, requests: Requests, programs: Programs, worth: Flo
         requests: the arrivals; or those of the view, if none arrived lately.
         worth: of each program, (m,).
     """
-    longest_s = _longest_s(view)
     shortest_s = SHORTEST * (view.model.base_s + view.model.token_s)
-    paces = np.geomspace(np.clip(shortest_s, LEAST_S, longest_s), longest_s, NUM_PACES)
+    paces = _paces(shortest_s, _longest_s(view))
     values = _values(view, requests, programs, worth, paces)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     return pace_of(view, float(paces[best]))
+
+
+@lru_cache(maxsize=8)
+def _paces(shortest_s: float, longest_s: float) -> Floats:
+    """The same until the model of a step is measured anew, which is seldom."""
+    paces = np.geomspace(np.clip(shortest_s, LEAST_S, longest_s), longest_s, NUM_PACES)
+    paces.flags.writeable = False
+    return paces
 
 
 def _values(
@@ -82,21 +90,27 @@ def _values(
 ) -> Floats:
     """What would have been earned at each pace."""
     need_s, rows = programs.need_s(view.model), programs.first
-    order = np.argsort(-worth / need_s, kind="stable")
+    order = np.flatnonzero(worth > 0)
+    lasts_s = np.minimum(paces, _unlimited_s(view, need_s[order]))
+    order = order[np.argsort(-worth[order] / need_s[order], kind="stable")]
+    need_s, worth = need_s[order], worth[order]
     begins_s = requests.arrival_s[rows] if requests is view.arrivals else view.now_s
-    allowed_s = ends_s(requests, programs) - begins_s - programs.fixed_s
+    allowed_s = programs.ends_s - begins_s - programs.fixed_s
     bearable_s = np.where(
-        requests.kind[rows] == LATENCY,
+        programs.streams,
         TBT_SHARE * requests.tbt_s[rows],
         allowed_s / (MARGIN * np.maximum(programs.serial, 1.0)),
     )
-    lasts_s = np.minimum(paces, _unlimited_s(view, need_s[worth > 0]))
     in_time = bearable_s[order] >= lasts_s[:, None]
-    wanted_s = in_time * need_s[order]
-    before_s = np.cumsum(wanted_s, axis=1) - wanted_s
+    wanted_s = in_time * need_s
+    before_s = np.cumsum(wanted_s, axis=1)
+    before_s -= wanted_s
     room_s = UTILISATION * view.arrivals_s * (1.0 - view.model.base_s / paces)
-    served = np.clip((room_s[:, None] - before_s) / need_s[order], 0.0, 1.0)
-    values: Floats = (in_time * served) @ worth[order]
+    served = np.subtract(room_s[:, None], before_s, out=before_s)
+    served /= need_s
+    np.clip(served, 0.0, 1.0, out=served)
+    served *= in_time
+    values: Floats = served @ worth
     return values
 
 

@@ -44,6 +44,9 @@ class Programs(NamedTuple):
         of: (n,) the program of each request.
         first: (m,) the place of one of its requests.
         prefill, decode: tokens that it still wants, and `contexts`: of its decodes, added up.
+        streams: which are a latency stream.
+        ends_s: when each must end; infinity for a stream, which counts token by token.
+        longest: tokens of the longest call of its present stage.
         serial: decodes of it that come one after the other.
         fixed_s: seconds on its critical path that are no decodes: prompts and tools.
         tokens: goodput that it earns if it ends in time.
@@ -53,9 +56,12 @@ class Programs(NamedTuple):
 
     of: Ints
     first: Ints
+    streams: Flags
+    ends_s: Floats
     prefill: Floats
     decode: Floats
     contexts: Floats
+    longest: Floats
     serial: Floats
     fixed_s: Floats
     tokens: Floats
@@ -107,20 +113,24 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     tokens_of_missing = missing * np.bincount(of, requests.prompt_tokens + calls.tokens, count)
     to_come = np.bincount(of, unread_prompts + calls.tokens, count) + tokens_of_missing
     whole = requests.program_tokens[first] + to_come + future[:, _PREFILL] + future[:, _DECODE]
-    late = _late_tokens(view) > (1 - SHARE_IN_TIME) * (requests.output_tokens + calls.tokens)
-    late |= (requests.output_tokens == 0) & (view.now_s > requests.arrival_s + requests.ttft_s)
     streams = requests.kind[first] == LATENCY
+    kept = np.ones(count, dtype=bool)
+    kept[streams] = ~_is_broken(view, calls, first[streams])
+    longest = largest_of(of, count, calls.tokens)
     return Programs(
         of=of,
         first=first,
+        streams=streams,
+        ends_s=np.where(streams, np.inf, requests.final_s[first]),
         prefill=prefill + future[:, _PREFILL],
         decode=decode + future[:, _DECODE],
         contexts=contexts + _contexts(future),
-        serial=largest_of(of, count, calls.tokens) + future[:, _DECODE] / at_once,
+        longest=longest,
+        serial=longest + future[:, _DECODE] / at_once,
         fixed_s=(most_unread + future[:, _PREFILL] / at_once) * view.model.token_s
         + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens[first], whole),
-        kept=~(streams & late[first]),
+        kept=kept,
     )
 
 
@@ -133,23 +143,21 @@ def arrived_programs(view: StepView) -> Programs:
     rows = np.arange(len(requests))
     prefill = requests.prompt_tokens * at_once + future[:, _PREFILL]
     decode = calls.tokens * at_once + future[:, _DECODE]
+    streams = requests.kind == LATENCY
     return Programs(
         of=rows,
         first=rows,
+        streams=streams,
+        ends_s=np.where(streams, np.inf, requests.final_s),
         prefill=prefill,
         decode=decode,
         contexts=calls.tokens * calls.context * at_once + _contexts(future),
+        longest=calls.tokens,
         serial=calls.tokens + future[:, _DECODE] / at_once,
         fixed_s=prefill / at_once * view.model.token_s + future[:, _TOOLS],
-        tokens=np.where(requests.kind == LATENCY, calls.tokens, prefill + decode),
+        tokens=np.where(streams, calls.tokens, prefill + decode),
         kept=np.ones(len(rows), dtype=bool),
     )
-
-
-def ends_s(requests: Requests, programs: Programs) -> Floats:
-    """When each program must end; infinity for a stream, which counts token by token."""
-    final_s = np.where(requests.kind == LATENCY, np.inf, requests.final_s)
-    return final_s[programs.first]
 
 
 def expired(programs: Programs, standing: Ints) -> Flags:
@@ -183,9 +191,13 @@ def _contexts(future: Floats) -> Floats:
     return contexts
 
 
-def _late_tokens(view: StepView) -> Floats:
-    """Tokens of each stream that were due and have not come."""
-    requests = view.requests
-    since_s = view.now_s - requests.arrival_s - requests.ttft_s
-    due = np.floor(np.clip(since_s / requests.tbt_s, -1.0, 1e12)) + 1
-    return np.maximum(due - requests.output_tokens, 0.0)
+def _is_broken(view: StepView, calls: Calls, streams: Ints) -> Flags:
+    """Whether more tokens of each of these streams were due and have not come than may be late."""
+    requests, came = view.requests, view.requests.output_tokens[streams]
+    arrival_s, ttft_s = requests.arrival_s[streams], requests.ttft_s[streams]
+    since_s = view.now_s - arrival_s - ttft_s
+    due = np.floor(np.clip(since_s / requests.tbt_s[streams], -1.0, 1e12)) + 1
+    late = np.maximum(due - came, 0.0)
+    broken: Flags = late > (1 - SHARE_IN_TIME) * (came + calls.tokens[streams])
+    broken |= (came == 0) & (view.now_s > arrival_s + ttft_s)
+    return broken

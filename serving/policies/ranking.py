@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from serving.policies.fairness import fair_order, limited
-from serving.policies.urgency import drops, next_change_s
+from serving.policies.urgency import Limits, drops, limits_of, next_change_s
 from serving.requests import Flags, Ints, Requests
 from serving.view import Plan, StepView
 
@@ -35,7 +35,8 @@ def order_by(view: StepView, *keys: Key, batch: int = 0, fairness: float = 0.0) 
 def sorted_places(requests: Requests, *keys: Key) -> Ints:
     """The places of all requests by the keys, the first key first; ties by arrival, then id."""
     columns = (*keys, requests.arrival_s)
-    order: Ints = np.lexsort(columns[::-1])
+    # Ties end below whatever the sort does with them, so that a single key may have the fastest.
+    order: Ints = np.lexsort(columns[::-1]) if keys else np.argsort(requests.arrival_s)
     tied = np.ones(max(len(order) - 1, 0), dtype=bool)
     for column in columns:
         ranked = column[order]
@@ -47,7 +48,7 @@ def sorted_places(requests: Requests, *keys: Key) -> Ints:
     return order
 
 
-def plan_of(view: StepView, order: Ints, run: int | Flags) -> Plan:
+def plan_of(view: StepView, order: Ints, run: int | Flags, *, limits: Limits | None = None) -> Plan:
     """The plan that ranks requests as given, and ends those whose SLO asks for it.
 
     It holds until time alone would change some request's standing.
@@ -55,14 +56,15 @@ def plan_of(view: StepView, order: Ints, run: int | Flags) -> Plan:
     Args:
         order: places of all requests, best first.
         run: who is computed: the first so many that are not dropped, or those flagged, (n,).
+        limits: of the view, from who has them already.
     """
-    requests = view.requests
-    dropped = drops(view)
+    requests, limits = view.requests, limits or limits_of(view)
+    dropped = drops(view, limits)
     gone = np.zeros(len(requests), dtype=bool)
     gone[[place for place, _ in dropped]] = True
     kept = order[~gone[order]]
     chosen = kept[:run] if isinstance(run, int) else kept[run[kept]]
-    changes = next_change_s(view)[kept]
+    changes = next_change_s(view, limits)[kept]
     names = requests.request_id
     return Plan(
         order=(*names[kept].tolist(), *(names[place] for place, _ in dropped)),

@@ -30,18 +30,40 @@ class Standing(IntEnum):
     LATE_BEST_EFFORT = 2  # cannot be in time any more, and runs in what is left over
 
 
+class Limits(NamedTuple):
+    """How long each request may stay, (n,) each; infinity for ever.
+
+    Attributes:
+        expiry_s: as the function of that name.
+        patience_s: when the patience of who has no place in the cache ends.
+    """
+
+    expiry_s: Floats
+    patience_s: Floats
+
+
 class Urgency(NamedTuple):
     """For those who need several of the answers: each is the function's of the same name, (n,)."""
 
     next_token_due_s: Floats
     due_s: Floats
     standing: Ints
+    limits: Limits
+
+
+def limits_of(view: StepView) -> Limits:
+    """How long each request may stay."""
+    requests = view.requests
+    ends_s = requests.unscheduled_s + requests.waiting_s
+    patience_s = np.where(requests.computed_tokens > 0, math.inf, ends_s)
+    return Limits(expiry_s(view), patience_s)
 
 
 def urgency_of(view: StepView) -> Urgency:
     """How urgent each request is."""
-    next_s = next_token_due_s(view)
-    return Urgency(next_s, _due_s(view, next_s), _standing(view, next_s))
+    next_s, limits = next_token_due_s(view), limits_of(view)
+    standing = _standing(view, next_s, limits.expiry_s)
+    return Urgency(next_s, _due_s(view, next_s), standing, limits)
 
 
 def due_s(view: StepView) -> Floats:
@@ -64,42 +86,41 @@ def expiry_s(view: StepView) -> Floats:
 
 def standing(view: StepView) -> Ints:
     """The rank class of each request now, a Standing."""
-    return _standing(view, next_token_due_s(view))
+    return _standing(view, next_token_due_s(view), expiry_s(view))
 
 
-def to_drop(view: StepView) -> Flags:
+def to_drop(view: StepView, limits: Limits) -> Flags:
     """Whose own SLO asks to give it up now: (n,)."""
-    return _tired(view) | _over(view)
+    gone: Flags = (view.requests.on_late == DROP_LATE) & (view.now_s >= limits.expiry_s)
+    gone |= view.now_s >= limits.patience_s
+    return gone
 
 
-def drops(view: StepView) -> tuple[tuple[int, str], ...]:
+def drops(view: StepView, limits: Limits | None = None) -> tuple[tuple[int, str], ...]:
     """The requests whose own SLO asks to give them up now: each one's place, and why.
 
     By arrival, then id.
     """
-    requests = view.requests
-    tired, over = _tired(view), _over(view)
-    places = np.flatnonzero(tired | over).tolist()
+    requests, limits = view.requests, limits or limits_of(view)
+    places = np.flatnonzero(to_drop(view, limits)).tolist()
     places.sort(key=lambda place: (requests.arrival_s[place], requests.request_id[place]))
-    expiry = expiry_s(view) if places else None
     found = []
     for place in places:
-        if tired[place]:
+        if view.now_s >= limits.patience_s[place]:
             waited_s = view.now_s - requests.unscheduled_s[place]
             patience_s = requests.waiting_s[place]
             reason = f"unscheduled for {waited_s:.2f} s, slo_waiting_s is {patience_s:g}"
         else:
-            assert expiry is not None, "there are places"
-            past_s = view.now_s - expiry[place]
+            past_s = view.now_s - limits.expiry_s[place]
             reason = f"its deadline passed {past_s:.2f} s ago and slo_on_late is drop"
         found.append((place, reason))
     return tuple(found)
 
 
-def next_change_s(view: StepView) -> Floats:
+def next_change_s(view: StepView, limits: Limits | None = None) -> Floats:
     """The next moment at which time alone changes each request's standing; infinity if none."""
     changes = np.full(len(view.requests), math.inf)
-    for moments in (expiry_s(view), view.requests.deadline_s, _patience_ends_s(view)):
+    for moments in (*(limits or limits_of(view)), view.requests.deadline_s):
         changes = np.minimum(changes, np.where(moments > view.now_s, moments, math.inf))
     return changes
 
@@ -132,26 +153,10 @@ def _due_s(view: StepView, next_token_s: Floats) -> Floats:
     return np.where(requests.kind == LATENCY, next_token_s, due)
 
 
-def _standing(view: StepView, next_token_s: Floats) -> Ints:
+def _standing(view: StepView, next_token_s: Floats, expiry_s: Floats) -> Ints:
     requests = view.requests
     hopeless = (requests.kind == LATENCY) & np.isinf(next_token_s)
-    feasible = (view.now_s < expiry_s(view)) & ~hopeless
+    feasible = (view.now_s < expiry_s) & ~hopeless
     useful = requests.on_late == CONTINUE_LATE
     late = np.where(useful, int(Standing.LATE), int(Standing.LATE_BEST_EFFORT))
     return np.where(feasible, int(Standing.FEASIBLE), late)
-
-
-def _tired(view: StepView) -> Flags:
-    return view.now_s >= _patience_ends_s(view)
-
-
-def _over(view: StepView) -> Flags:
-    over: Flags = (view.requests.on_late == DROP_LATE) & (view.now_s >= expiry_s(view))
-    return over
-
-
-def _patience_ends_s(view: StepView) -> Floats:
-    """Patience is for requests without a place in the cache."""
-    requests = view.requests
-    ends = requests.unscheduled_s + requests.waiting_s
-    return np.where(requests.computed_tokens > 0, math.inf, ends)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from serving.policies.admission import AHEAD_S, BLOCK, Demands, Expected, admit, demands_of
 from serving.policies.pace import Pace
-from serving.policies.programs import calls_of, ends_s, present_programs
+from serving.policies.programs import calls_of, present_programs
 from serving.policies.urgency import next_token_due_s
-from serving.requests import LATENCY, Flags, Floats
+from serving.requests import Flags, Floats
 from serving.view import StepModel, StepView
 from tests.strategies import law
 from tests.unit.serving.serving_examples import compound, deadline, latency, request, step
@@ -115,9 +115,8 @@ def demands_in(view: StepView) -> Demands:
     """At steps of 2 s, which leave three quarters of the machine's time."""
     calls = calls_of(view.requests)
     programs = present_programs(view, calls)
-    streams = view.requests.kind[programs.first] == LATENCY
-    last_s = ends_s(view.requests, programs) - programs.alone_s(2.0)
-    due_s = np.where(streams, next_token_due_s(view)[programs.first], last_s)
+    last_s = programs.ends_s - programs.alone_s(2.0)
+    due_s = np.where(programs.streams, next_token_due_s(view)[programs.first], last_s)
     need_s = STEP.of(programs.need_s(view.model))
     return demands_of(view, calls, programs, need_s, due_s, STEP)
 
