@@ -165,10 +165,10 @@ def _greedy(wanted: Floats, room: Floats, taken: Floats) -> tuple[Flags, Floats]
 
 
 def _sum_up(wanted: Floats) -> None:
-    """Turn what each wants by each moment into what all up to it want, (k, moments).
+    """Turn what each wants by each moment into what all up to it want, (k, moments) in one piece.
 
-    Two moments are taken as the parts of one complex number, so that half as many sums, each of
-    which waits for the one before, come to the same.
+    Two moments are taken as the parts of one complex number (so AHEAD_S has an even number of
+    them): half as many sums, each of which waits for the one before, come to the same.
     """
     pairs = wanted.view(np.complex128)
     np.cumsum(pairs, axis=0, out=pairs)
