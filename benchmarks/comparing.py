@@ -63,7 +63,7 @@ class Session:
         def tell(progress: Progress) -> None:
             if progress.latest is not None:
                 done = f"{progress.num_done} of {progress.num_tasks}"
-                _say(f"{name}: {done} done, {progress.part} (simulated)")
+                say(f"{name}: {done} done, {progress.part} (simulated)")
 
         return compare(plan, self.runner, on_progress=tell)
 
@@ -79,7 +79,7 @@ class Session:
         results: list[dict[str, Any]] = [{} for _ in tasks]
         for number, done in enumerate(self.runner.run(tasks, check), start=1):
             results[done.place] = done.result
-            _say(f"{name}: {number} of {len(tasks)} done (simulated)")
+            say(f"{name}: {number} of {len(tasks)} done (simulated)")
         return results
 
 
@@ -96,7 +96,7 @@ def exit_code(work: Callable[[], None]) -> int:
     try:
         work()
     except (ServingError, CommandError) as error:
-        _say(f"error: {error}")
+        say(f"error: {error}")
         return 2
     return 0
 
@@ -123,5 +123,6 @@ def _positive(written: str) -> int:
     return count
 
 
-def _say(told: str) -> None:
+def say(told: str) -> None:
+    """To whoever waits."""
     print(told, file=sys.stderr, flush=True)

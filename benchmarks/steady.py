@@ -17,7 +17,7 @@ from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
-from benchmarks.comparing import OURS, exit_code, loads, options, ratio, session, shown
+from benchmarks.comparing import OURS, exit_code, loads, options, ratio, say, session, shown
 from benchmarks.one_pace import Best, best_of_each
 from cli.bench_request import policy_of
 from serving.sim.compare import Comparison, Goodputs, Plan, label_of
@@ -45,6 +45,7 @@ class Row(NamedTuple):
 
 def rows(found: Comparison) -> Iterator[Row]:
     """For each load the policy, the bound, and the best pace: means over the seeds."""
+    say("steady: trying paces")
     [policy] = map(label_of, found.plan.policies)
     for load in found.plan.loads:
         ours = _mean(found.goodputs(policy, load))
@@ -122,7 +123,7 @@ def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print; the exit code."""
     parser = options(__doc__ or "", loads="1.0,1.5,2.0", seeds=1)
     parser.set_defaults(window_s=WINDOW_S)
-    parser.add_argument("--policy", default=OURS)
+    parser.add_argument("--policy", default=OURS, help="NAME or NAME:KEY=VALUE,...")
     return exit_code(partial(simulate, parser.parse_args(given)))
 
 

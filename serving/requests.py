@@ -226,7 +226,11 @@ class Requests(Sequence[RequestView]):
         return f"Requests.of({list(self)})"
 
     def take(self, places: Ints) -> Requests:
-        """Some of the requests, in this order."""
+        """Some of the requests, in this order.
+
+        A column is copied when it is first asked for: it is right as long as these requests and
+        the places stay as they are.
+        """
         return _Taken(self, places)
 
     def with_lengths(self, ratio: float) -> Requests:
@@ -244,14 +248,14 @@ class Requests(Sequence[RequestView]):
 
 
 class _Taken(Requests):
-    """Some of the requests, in their own order: a column is taken when it is first asked for."""
+    """Some of the requests, in their own order; few of the columns are ever asked for."""
 
     __slots__ = ("_places", "_whole")
 
-    def __init__(self, whole: Requests, places: Ints) -> None:
+    def __init__(self, whole: Requests, places: Ints) -> None:  # without columns as yet
         self._whole, self._places = whole, places
 
-    def __getattr__(self, name: str) -> NDArray[Any]:
+    def __getattr__(self, name: str) -> NDArray[Any]:  # asked only while there is none
         if name not in COLUMNS:
             raise AttributeError(name)
         column: NDArray[Any] = getattr(self._whole, name).take(self._places, axis=0)

@@ -18,7 +18,7 @@ from serving.requests import Flags, Floats, Ints
 from serving.view import StepView
 
 AHEAD_S: Floats = np.round(np.geomspace(0.5, 1000.0, 40), 2)
-"""The moments ahead at which demand is compared with capacity."""
+"""The moments ahead at which demand is compared with capacity; an even number of them."""
 
 SHORTEST_S = 1e-3
 """No demand is spread over less."""
@@ -167,8 +167,8 @@ def _greedy(wanted: Floats, room: Floats, taken: Floats) -> tuple[Flags, Floats]
 def _sum_up(wanted: Floats) -> None:
     """Turn what each wants by each moment into what all up to it want, (k, moments) in one piece.
 
-    Two moments are taken as the parts of one complex number (so AHEAD_S has an even number of
-    them): half as many sums, each of which waits for the one before, come to the same.
+    Two moments are taken as the parts of one complex number: half as many sums, each of which
+    waits for the one before, come to the same.
     """
     pairs = wanted.view(np.complex128)
     np.cumsum(pairs, axis=0, out=pairs)

@@ -99,7 +99,7 @@ def calm(
     plan = planned(
         view,
         calls,
-        order[~to_drop(view, urgency.limits)[order]],
+        order[~to_drop(view, urgency.stay)[order]],
         admitted=admitted,
         urgency=urgency,
         spare=np.where(view.requests.kind == BEST_EFFORT, 1.0, leftover) * chosen.spare,

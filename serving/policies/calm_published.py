@@ -10,7 +10,7 @@ import numpy as np
 from serving.policies.fairness import fair, limited, mixed
 from serving.policies.gate import exchange_batch
 from serving.policies.ranking import plan_of, sorted_places
-from serving.policies.urgency import Standing, drops, expiry_s, standing
+from serving.policies.urgency import Standing, expiry_s, standing, stay_of, to_drop
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Floats, Ints, RequestState
 from serving.view import Plan, StepView
 
@@ -54,9 +54,9 @@ def calm_published(
         highest = priority[stands == Standing.FEASIBLE].max(initial=0.0)
         priority = mixed(priority, highest * fair(view), fairness)
     order = sorted_places(requests, stands, -priority)
-    stays = np.ones(len(requests), dtype=bool)
-    stays[[place for place, _ in drops(view)]] = False
-    kept = order[stays[order]]
+    stay = stay_of(view)
+    gone = to_drop(view, stay)
+    kept = order[~gone[order]]
     num_feasible = int((stands[kept] == Standing.FEASIBLE).sum())
     ranked, late = kept[:num_feasible], kept[num_feasible:]
     window = best_window(view, ranked, priority, size, cutoff)
@@ -67,8 +67,8 @@ def calm_published(
     # While feasible requests are left out, the group fills every slot.
     run[late[: size - len(group)]] = True
     order = sorted_places(requests, ~run, stands, -priority)
-    plan = plan_of(view, order, run)
-    left_out = stays & ~run & (requests.state == RequestState.RUNNING)
+    plan = plan_of(view, order, run, stay=stay)
+    left_out = ~gone & ~run & (requests.state == RequestState.RUNNING)
     plan = plan._replace(
         preempt=frozenset(requests.request_id[left_out].tolist()), steps=frame_steps
     )

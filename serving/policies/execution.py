@@ -36,7 +36,8 @@ def planned(
         size: how many may run at once.
         frame_steps: how many steps the plan is for.
     """
-    run, late = np.ones(len(admitted), dtype=bool), urgency.standing > Standing.FEASIBLE
+    late = urgency.standing > Standing.FEASIBLE
+    run = np.ones(len(admitted), dtype=bool)
     if admitted[order].any():  # else nobody is in the way
         run = admitted | _in_spare_time(view, calls, order[~admitted[order]], spare)
     if step.is_limited:
@@ -52,7 +53,7 @@ def planned(
     first[overdue] = True
     order = np.concatenate([order[each[order]] for each in (first, chosen & ~first, ~chosen)])
     budget = _step_tokens(view, decoding, step)
-    plan = plan_of(view, order, chosen, limits=urgency.limits)
+    plan = plan_of(view, order, chosen, stay=urgency.stay)
     chunk_tokens = max(budget - int(decoding.sum()), 1)
     return plan._replace(step_tokens=budget, chunk_tokens=chunk_tokens, steps=frame_steps)
 

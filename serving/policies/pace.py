@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from serving.policies.programs import Programs
-from serving.requests import Floats, Requests
+from serving.requests import Flags, Floats, Requests
 from serving.view import StepView
 
 TBT_SHARE = 0.9
@@ -102,16 +102,26 @@ def _values(
         allowed_s / (MARGIN * np.maximum(programs.serial, 1.0)),
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
-    wanted_s = in_time * need_s
-    before_s = np.cumsum(wanted_s, axis=1)
-    before_s -= wanted_s
     room_s = UTILISATION * view.arrivals_s * (1.0 - view.model.base_s / paces)
-    served = np.subtract(room_s[:, None], before_s, out=before_s)
+    values: Floats = _served(in_time, need_s, room_s) @ worth
+    return values
+
+
+def _served(in_time: Flags, need_s: Floats, room_s: Floats) -> Floats:
+    """Which part of each program is served if those in time are taken in their order.
+
+    Args:
+        in_time: (paces, m).
+        need_s, room_s: of each program, (m,), and at each pace, (paces,).
+    """
+    wanted_s = in_time * need_s
+    served = np.cumsum(wanted_s, axis=1)  # of this one buffer all the rest is made
+    served -= wanted_s
+    np.subtract(room_s[:, None], served, out=served)
     served /= need_s
     np.clip(served, 0.0, 1.0, out=served)
     served *= in_time
-    values: Floats = served @ worth
-    return values
+    return served
 
 
 def _unlimited_s(view: StepView, need_s: Floats) -> float:

@@ -43,9 +43,9 @@ class Programs(NamedTuple):
     Attributes:
         of: (n,) the program of each request.
         first: (m,) the place of one of its requests.
-        prefill, decode: tokens that it still wants, and `contexts`: of its decodes, added up.
         streams: which are a latency stream.
         ends_s: when each must end; infinity for a stream, which counts token by token.
+        prefill, decode: tokens that it still wants, and `contexts`: of its decodes, added up.
         longest: tokens of the longest call of its present stage.
         serial: decodes of it that come one after the other.
         fixed_s: seconds on its critical path that are no decodes: prompts and tools.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from serving.policies.fairness import fair_order, limited
-from serving.policies.urgency import Limits, drops, limits_of, next_change_s
+from serving.policies.urgency import Stay, drops, next_change_s, stay_of
 from serving.requests import Flags, Ints, Requests
 from serving.view import Plan, StepView
 
@@ -48,7 +48,7 @@ def sorted_places(requests: Requests, *keys: Key) -> Ints:
     return order
 
 
-def plan_of(view: StepView, order: Ints, run: int | Flags, *, limits: Limits | None = None) -> Plan:
+def plan_of(view: StepView, order: Ints, run: int | Flags, *, stay: Stay | None = None) -> Plan:
     """The plan that ranks requests as given, and ends those whose SLO asks for it.
 
     It holds until time alone would change some request's standing.
@@ -56,15 +56,15 @@ def plan_of(view: StepView, order: Ints, run: int | Flags, *, limits: Limits | N
     Args:
         order: places of all requests, best first.
         run: who is computed: the first so many that are not dropped, or those flagged, (n,).
-        limits: of the view, from who has them already.
+        stay: how long each may stay, from who knows it already.
     """
-    requests, limits = view.requests, limits or limits_of(view)
-    dropped = drops(view, limits)
+    requests, stay = view.requests, stay_of(view) if stay is None else stay
+    dropped = drops(view, stay)
     gone = np.zeros(len(requests), dtype=bool)
     gone[[place for place, _ in dropped]] = True
     kept = order[~gone[order]]
     chosen = kept[:run] if isinstance(run, int) else kept[run[kept]]
-    changes = next_change_s(view, limits)[kept]
+    changes = next_change_s(view, stay)[kept]
     names = requests.request_id
     return Plan(
         order=(*names[kept].tolist(), *(names[place] for place, _ in dropped)),

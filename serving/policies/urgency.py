@@ -30,7 +30,7 @@ class Standing(IntEnum):
     LATE_BEST_EFFORT = 2  # cannot be in time any more, and runs in what is left over
 
 
-class Limits(NamedTuple):
+class Stay(NamedTuple):
     """How long each request may stay, (n,) each; infinity for ever.
 
     Attributes:
@@ -43,27 +43,31 @@ class Limits(NamedTuple):
 
 
 class Urgency(NamedTuple):
-    """For those who need several of the answers: each is the function's of the same name, (n,)."""
+    """For those who need several of the answers: each is the function's of the same name, (n,).
+
+    Attributes:
+        stay: how long each may stay, as `stay_of` has it.
+    """
 
     next_token_due_s: Floats
     due_s: Floats
     standing: Ints
-    limits: Limits
+    stay: Stay
 
 
-def limits_of(view: StepView) -> Limits:
+def stay_of(view: StepView) -> Stay:
     """How long each request may stay."""
     requests = view.requests
     ends_s = requests.unscheduled_s + requests.waiting_s
     patience_s = np.where(requests.computed_tokens > 0, math.inf, ends_s)
-    return Limits(expiry_s(view), patience_s)
+    return Stay(expiry_s(view), patience_s)
 
 
 def urgency_of(view: StepView) -> Urgency:
     """How urgent each request is."""
-    next_s, limits = next_token_due_s(view), limits_of(view)
-    standing = _standing(view, next_s, limits.expiry_s)
-    return Urgency(next_s, _due_s(view, next_s), standing, limits)
+    next_s, stay = next_token_due_s(view), stay_of(view)
+    stands = _standing(view, next_s, stay)
+    return Urgency(next_s, _due_s(view, next_s), stands, stay)
 
 
 def due_s(view: StepView) -> Floats:
@@ -86,41 +90,41 @@ def expiry_s(view: StepView) -> Floats:
 
 def standing(view: StepView) -> Ints:
     """The rank class of each request now, a Standing."""
-    return _standing(view, next_token_due_s(view), expiry_s(view))
+    return _standing(view, next_token_due_s(view), stay_of(view))
 
 
-def to_drop(view: StepView, limits: Limits) -> Flags:
+def to_drop(view: StepView, stay: Stay) -> Flags:
     """Whose own SLO asks to give it up now: (n,)."""
-    gone: Flags = (view.requests.on_late == DROP_LATE) & (view.now_s >= limits.expiry_s)
-    gone |= view.now_s >= limits.patience_s
+    gone: Flags = (view.requests.on_late == DROP_LATE) & (view.now_s >= stay.expiry_s)
+    gone |= view.now_s >= stay.patience_s
     return gone
 
 
-def drops(view: StepView, limits: Limits | None = None) -> tuple[tuple[int, str], ...]:
+def drops(view: StepView, stay: Stay) -> tuple[tuple[int, str], ...]:
     """The requests whose own SLO asks to give them up now: each one's place, and why.
 
     By arrival, then id.
     """
-    requests, limits = view.requests, limits or limits_of(view)
-    places = np.flatnonzero(to_drop(view, limits)).tolist()
+    requests = view.requests
+    places = np.flatnonzero(to_drop(view, stay)).tolist()
     places.sort(key=lambda place: (requests.arrival_s[place], requests.request_id[place]))
     found = []
     for place in places:
-        if view.now_s >= limits.patience_s[place]:
+        if view.now_s >= stay.patience_s[place]:
             waited_s = view.now_s - requests.unscheduled_s[place]
             patience_s = requests.waiting_s[place]
             reason = f"unscheduled for {waited_s:.2f} s, slo_waiting_s is {patience_s:g}"
         else:
-            past_s = view.now_s - limits.expiry_s[place]
+            past_s = view.now_s - stay.expiry_s[place]
             reason = f"its deadline passed {past_s:.2f} s ago and slo_on_late is drop"
         found.append((place, reason))
     return tuple(found)
 
 
-def next_change_s(view: StepView, limits: Limits | None = None) -> Floats:
+def next_change_s(view: StepView, stay: Stay) -> Floats:
     """The next moment at which time alone changes each request's standing; infinity if none."""
     changes = np.full(len(view.requests), math.inf)
-    for moments in (*(limits or limits_of(view)), view.requests.deadline_s):
+    for moments in (*stay, view.requests.deadline_s):
         changes = np.minimum(changes, np.where(moments > view.now_s, moments, math.inf))
     return changes
 
@@ -153,10 +157,10 @@ def _due_s(view: StepView, next_token_s: Floats) -> Floats:
     return np.where(requests.kind == LATENCY, next_token_s, due)
 
 
-def _standing(view: StepView, next_token_s: Floats, expiry_s: Floats) -> Ints:
+def _standing(view: StepView, next_token_s: Floats, stay: Stay) -> Ints:
     requests = view.requests
     hopeless = (requests.kind == LATENCY) & np.isinf(next_token_s)
-    feasible = (view.now_s < expiry_s) & ~hopeless
+    feasible = (view.now_s < stay.expiry_s) & ~hopeless
     useful = requests.on_late == CONTINUE_LATE
     late = np.where(useful, int(Standing.LATE), int(Standing.LATE_BEST_EFFORT))
     return np.where(feasible, int(Standing.FEASIBLE), late)

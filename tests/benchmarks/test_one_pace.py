@@ -1,14 +1,16 @@
-"""The best single pace, where it is known; and that nothing at one pace exceeds the bound."""
+"""What one pace earns, where it is known; on the mixed workload it is less than the bound."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from benchmarks.one_pace import best_of_each, earned, work_of
 from serving.sim.bound import upper_bound
-from serving.sim.demand import Demand, request_demand
+from serving.sim.demand import request_demand
 from serving.sim.least_work import Prices
 from serving.sim.offer import Source
 from serving.sim.programs import Call, Program, Stage
@@ -34,11 +36,10 @@ def program(*stages: Stage, deadline_s: float = 10.0) -> Program:
     )
 
 
-def promises_kept(programs: list[Program], *, step_s: float, length_s: float = 10.0) -> float:
-    def requests(each: Program) -> Demand | None:
-        return request_demand(each, PLAIN, observed_until_s=1e9, bin_s=1e9)
-
-    return earned(work_of(programs, requests), PLAIN, length_s, step_s)
+def promises_kept(programs: list[Program], prices: Prices = PLAIN, *, step_s: float) -> float:
+    """In ten seconds."""
+    requests = partial(request_demand, prices=prices, observed_until_s=math.inf, bin_s=10.0)
+    return earned(work_of(programs, prices, requests), prices, length_s=10.0, step_s=step_s)
 
 
 def test_steps_may_be_as_long_as_the_deadline_divided_by_them() -> None:
@@ -63,18 +64,30 @@ def test_steps_shorter_than_their_base_earn_nothing() -> None:
     assert promises_kept([program(Stage((Call(1, 2),)))], step_s=0.005) == 0.0
 
 
-def test_a_stream_needs_steps_no_longer_than_its_tbt() -> None:
-    stream = Program(
+def stream(prompt_tokens: int, output_tokens: int) -> Program:
+    """Its first token is due after 1 s, the others every 0.1 s."""
+    return Program(
         id="s",
         application="",
         kind=SloKind.LATENCY,
         arrival_s=0.0,
-        stages=(Stage((Call(10, 20),)),),
+        stages=(Stage((Call(prompt_tokens, output_tokens),)),),
         ttft_s=1.0,
         tbt_s=0.1,
     )
-    assert promises_kept([stream], step_s=0.099) == pytest.approx(1.0)
-    assert promises_kept([stream], step_s=0.101) == 0.0
+
+
+def test_a_stream_may_use_up_the_time_to_its_first_token() -> None:
+    # 20 steps until 1 s + 19 * 0.1 s.
+    assert promises_kept([stream(10, 20)], step_s=0.1449) == pytest.approx(1.0)
+    assert promises_kept([stream(10, 20)], step_s=0.1451) == 0.0
+
+
+def test_a_prompt_of_many_steps_must_be_read_by_the_first_token() -> None:
+    # 20 steps of 10 tokens until 1 s; the decodes would bear steps of 0.1 s.
+    small = replace(PLAIN, step_tokens=10)
+    assert promises_kept([stream(200, 50)], small, step_s=0.0499) == pytest.approx(1.0)
+    assert promises_kept([stream(200, 50)], small, step_s=0.0501) == 0.0
 
 
 def test_programs_outside_the_window_do_not_count() -> None:
@@ -84,7 +97,7 @@ def test_programs_outside_the_window_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("rate_per_s", [1.0, 4.0])
-def test_one_pace_for_all_earns_less_than_the_bound(rate_per_s: float) -> None:
+def test_on_the_mixed_workload_one_pace_earns_less_than_the_bound(rate_per_s: float) -> None:
     setting = Setting(source=Source.generator("mixed"), window_s=120.0)
     offered = setting.offer(rate_per_s=rate_per_s, seed=0)
     bound = upper_bound(offered.programs, A100, window_s=offered.window_s)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policies.ranking import order_by, plan_of, sorted_places
-from serving.policies.urgency import drops, next_change_s
+from serving.policies.urgency import drops, next_change_s, stay_of
 from serving.requests import Requests
 from serving.view import StepView, plan_faults
 from tests.strategies import law, step_views
@@ -80,7 +80,7 @@ def test_a_plan_ranks_as_given_but_for_those_it_drops(
 ) -> None:
     view, order = drawn
     ids = view.requests.request_id.tolist()
-    reasons = {ids[place]: reason for place, reason in drops(view)}
+    reasons = {ids[place]: reason for place, reason in drops(view, stay_of(view))}
     kept = [ids[place] for place in order if ids[place] not in reasons]
 
     batch = data.draw(st.integers(0, 14), label="batch")
@@ -102,7 +102,7 @@ def test_a_plan_ranks_as_given_but_for_those_it_drops(
 def test_a_plan_ends_when_the_first_of_those_it_keeps_changes(view: StepView) -> None:
     plan = plan_of(view, sorted_places(view.requests), view.slots)
     gone = dict(plan.drop)
-    changes = zip(view.requests.request_id, next_change_s(view), strict=True)
+    changes = zip(view.requests.request_id, next_change_s(view, stay_of(view)), strict=True)
     moments = [at_s for request_id, at_s in changes if request_id not in gone]
     assert plan.until_s == min(moments, default=math.inf)
     assert plan.until_s > view.now_s

@@ -144,3 +144,30 @@ def test_a_row_says_in_plain_numbers_what_its_columns_hold() -> None:
     row: RequestView = Requests.of([request("a", slo=Slo(kind=SloKind.LATENCY))])[0]
     assert row.slo.on_late is OnLate.BEST_EFFORT
     assert {type(value) for value in row} == {str, Slo, float, int, RequestState}
+
+
+@law
+@given(step_views(), st.data())
+def test_what_is_taken_is_each_column_in_the_new_order(view: StepView, data: st.DataObject) -> None:
+    whole = view.requests
+    places = data.draw(st.permutations(range(len(whole))), label="places")
+    some = np.array(places[: len(places) // 2], dtype=np.int64)
+    taken = whole.take(np.array(places, dtype=np.int64))
+    assert list(taken) == [whole[place] for place in places]
+    assert len(taken) == len(places)
+    again = taken.take(np.arange(len(some)))
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(again, name), getattr(whole, name)[some])
+
+
+def test_what_is_written_to_a_taken_column_leaves_the_whole_as_it_was() -> None:
+    whole = Requests.of([request("a", arrival_s=1.0), request("b", arrival_s=2.0)])
+    taken = whole.take(np.array([1, 0]))
+    taken.arrival_s += 10.0
+    assert taken.arrival_s.tolist() == [12.0, 11.0]
+    assert whole.arrival_s.tolist() == [1.0, 2.0]
+
+
+def test_a_column_that_there_is_not_cannot_be_taken() -> None:
+    with pytest.raises(AttributeError, match="colour"):
+        _ = Requests.of([request("a")]).take(np.array([0])).colour  # type: ignore[attr-defined]

@@ -17,8 +17,9 @@ from serving.policies.urgency import (
     next_change_s,
     next_token_due_s,
     standing,
+    stay_of,
 )
-from serving.requests import RequestView
+from serving.requests import Floats, RequestView
 from serving.slo import OnLate, SloKind
 from serving.view import StepView
 from tests.strategies import law, step_views
@@ -33,9 +34,19 @@ from tests.unit.serving.serving_examples import (
 )
 
 
+def dropped(view: StepView) -> tuple[tuple[int, str], ...]:
+    """Who is given up, and why."""
+    return drops(view, stay_of(view))
+
+
+def changes_s(view: StepView) -> Floats:
+    """When time alone changes each request's standing."""
+    return next_change_s(view, stay_of(view))
+
+
 def drop_reason(request: RequestView, now_s: float) -> str | None:
     """Why this request, alone in its view, is given up; None if it is not."""
-    return dict(drops(step(request, now_s=now_s))).get(0)
+    return dict(dropped(step(request, now_s=now_s))).get(0)
 
 
 def only(values: object) -> float:
@@ -115,7 +126,7 @@ def test_only_who_asks_to_be_dropped_when_late_is() -> None:
 def gone(view: StepView, now_s: float) -> set[str]:
     """Who is given up at another moment of the same view."""
     ids = view.requests.request_id
-    return {ids[place] for place, _ in drops(view._replace(now_s=now_s))}
+    return {ids[place] for place, _ in dropped(view._replace(now_s=now_s))}
 
 
 @law
@@ -123,8 +134,7 @@ def gone(view: StepView, now_s: float) -> set[str]:
 def test_a_standing_that_time_changes_is_announced(view: StepView) -> None:
     """A plan holds until `next_change_s`: nobody is dropped and no promise ends before it."""
     already = gone(view, view.now_s)
-    changes_s = next_change_s(view).tolist()
-    for each, change_s in zip(view.requests, changes_s, strict=True):
+    for each, change_s in zip(view.requests, changes_s(view).tolist(), strict=True):
         assert change_s > view.now_s
         if each.request_id not in already:
             last_s = math.nextafter(change_s, -math.inf) if change_s < math.inf else 1e300
@@ -137,10 +147,10 @@ def test_who_will_be_dropped_is_dropped_at_an_announced_moment(view: StepView) -
     """Following the announced moments alone, every drop is met exactly when it falls due."""
     for each in view.requests:
         alone = step(each, now_s=view.now_s)
-        while not drops(alone):
-            upcoming_s = only(next_change_s(alone))
+        while not dropped(alone):
+            upcoming_s = only(changes_s(alone))
             if upcoming_s == math.inf:
-                assert not drops(alone._replace(now_s=1e300))
+                assert not dropped(alone._replace(now_s=1e300))
                 break
             alone = alone._replace(now_s=upcoming_s)
 
@@ -187,14 +197,14 @@ def naive_due_s(request: RequestView, now_s: float) -> float:
 @law
 @given(step_views(hostile=False))
 def test_each_column_says_what_the_promise_of_its_request_does(view: StepView) -> None:
-    now_s, dropped = view.now_s, dict(drops(view))
-    due, expiry, changes = due_s(view), expiry_s(view), next_change_s(view)
+    now_s, reasons = view.now_s, dict(dropped(view))
+    due, expiry, changes = due_s(view), expiry_s(view), changes_s(view)
     token_due, stands = next_token_due_s(view), standing(view)
     for place, each in enumerate(view.requests):
         assert expiry[place] == naive_expiry_s(each)
         reason = naive_drop(each, now_s)
-        assert (reason or "") in dropped.get(place, "")
-        assert (place in dropped) == (reason is not None)
+        assert (reason or "") in reasons.get(place, "")
+        assert (place in reasons) == (reason is not None)
         moments = (naive_expiry_s(each), each.deadline_s, naive_patience_ends_s(each))
         assert changes[place] == min((at_s for at_s in moments if at_s > now_s), default=math.inf)
         streams = each.slo.kind is SloKind.LATENCY
@@ -209,11 +219,11 @@ def test_each_column_says_what_the_promise_of_its_request_does(view: StepView) -
 @law
 @given(step_views())
 def test_who_is_dropped_is_told_by_arrival_then_id(view: StepView) -> None:
-    told = [view.requests[place] for place, _ in drops(view)]
+    told = [view.requests[place] for place, _ in dropped(view)]
     assert told == sorted(told, key=lambda each: (each.arrival_s, each.request_id))
 
 
 def test_a_view_of_nobody_has_empty_columns() -> None:
-    for column in (due_s, expiry_s, next_change_s, next_token_due_s, standing):
+    for column in (due_s, expiry_s, changes_s, next_token_due_s, standing):
         assert column(step()).shape == (0,)
-    assert drops(step()) == ()
+    assert dropped(step()) == ()
