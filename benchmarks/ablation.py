@@ -32,13 +32,12 @@ from benchmarks.comparing import (
     options,
     ratio,
     session,
+    setting_of,
     shown,
 )
 from serving.parameters import Parameter
 from serving.policies.table import POLICIES, PolicySpec
 from serving.sim.compare import Comparison, Goodputs, Plan, label_of
-from serving.sim.offer import Source
-from serving.sim.setting import Setting
 from serving.sim.workloads import WORKLOADS
 
 PUBLISHED = "calm_published"
@@ -208,11 +207,7 @@ def measured(
     """Run all, the oracle's with the truth told."""
     specs = named(kept)
     plan = Plan(
-        setting=Setting(
-            source=Source.generator(arguments.workload),
-            window_s=arguments.window_s,
-            warmup_s=arguments.warmup_s,
-        ),
+        setting=setting_of(arguments, arguments.workload),
         policies=tuple(specs.values()),
         loads=loads(arguments),
         num_seeds=arguments.seeds,

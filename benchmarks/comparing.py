@@ -19,6 +19,7 @@ from serving.sim.cache import ResultCache, code_version, results_folder
 from serving.sim.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
 from serving.sim.cases import Task
 from serving.sim.compare import Comparison, Plan, Progress, compare
+from serving.sim.offer import Source
 from serving.sim.runner import Runner
 from serving.sim.setting import DEFAULT_WARMUP_S, DEFAULT_WINDOW_S, Setting
 
@@ -44,6 +45,12 @@ def options(description: str, *, loads: str, seeds: int = 3) -> argparse.Argumen
 def loads(arguments: argparse.Namespace) -> tuple[float, ...]:
     """The loads of the command line, ascending; raises BadInput where one is no number."""
     return loads_of(arguments.loads)
+
+
+def setting_of(arguments: argparse.Namespace, workload: str = "mixed") -> Setting:
+    """A workload in the window that the command line asks for, on the default machine."""
+    source = Source.generator(workload)
+    return Setting(source=source, window_s=arguments.window_s, warmup_s=arguments.warmup_s)
 
 
 def policies(names: Sequence[str]) -> tuple[PolicySpec, ...]:

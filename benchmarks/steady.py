@@ -17,13 +17,21 @@ from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
-from benchmarks.comparing import OURS, exit_code, loads, options, ratio, say, session, shown
+from benchmarks.comparing import (
+    OURS,
+    exit_code,
+    loads,
+    options,
+    ratio,
+    say,
+    session,
+    setting_of,
+    shown,
+)
 from benchmarks.one_pace import Best, best_of_each
 from cli.bench_request import policy_of
 from serving.sim.compare import Comparison, Goodputs, Plan, label_of
 from serving.sim.least_work import Prices
-from serving.sim.offer import Source
-from serving.sim.setting import Setting
 
 WINDOW_S = 2400.0
 BOUND, ONE_PACE = "upper bound", "one pace"
@@ -79,11 +87,7 @@ def table(found: Sequence[Row]) -> str:
 def simulate(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
     plan = Plan(
-        setting=Setting(
-            source=Source.generator("mixed"),
-            window_s=arguments.window_s,
-            warmup_s=arguments.warmup_s,
-        ),
+        setting=setting_of(arguments),
         policies=(policy_of(arguments.policy),),
         loads=loads(arguments),
         num_seeds=arguments.seeds,

@@ -32,16 +32,15 @@ from benchmarks.comparing import (
     policies,
     ratio,
     session,
+    setting_of,
     shown,
     verdict,
 )
 from benchmarks.unpressed import Unpressed, check, mean
 from serving.sim.cases import Case
 from serving.sim.compare import Comparison, Plan, label_of
-from serving.sim.offer import Source
 from serving.sim.outcome import Outcome
 from serving.sim.runner import Runner
-from serving.sim.setting import Setting
 
 AS_THEY_ARE, LOOSE, NONE = "as they are", "100x looser", "none"
 
@@ -162,11 +161,7 @@ def table(rows: Sequence[Row], costs: Sequence[Scheduling]) -> str:
 def simulate(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
     plan = Plan(
-        setting=Setting(
-            source=Source.generator("mixed"),
-            window_s=arguments.window_s,
-            warmup_s=arguments.warmup_s,
-        ),
+        setting=setting_of(arguments),
         policies=policies(arguments.policy or [OURS]),
         loads=loads(arguments),
         num_seeds=arguments.seeds,
