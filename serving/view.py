@@ -9,23 +9,31 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from serving.requests import Requests
+import numpy as np
+
+from serving.requests import Floats, Ints, Requests
 
 
 class StepModel(NamedTuple):
     """What a step costs, linear in what it is made of; measured by the engine while it runs.
 
     Attributes: seconds of a step, of each new token, of each decode, of each token in the contexts
-    of the decodes; none below 0.
+    of the decodes, of each pair of a prompt's token and one before it; none below 0.
     """
 
     base_s: float = 0.02
     token_s: float = 0.0
     sequence_s: float = 0.0
     context_s: float = 0.0
+    pair_s: float = 0.0
 
     def seconds(
-        self, *, new_tokens: float, num_decodes: float, decode_context_tokens: float
+        self,
+        *,
+        new_tokens: float,
+        num_decodes: float,
+        decode_context_tokens: float,
+        prompt_pairs: float = 0.0,
     ) -> float:
         """Seconds of one step."""
         return (
@@ -33,7 +41,14 @@ class StepModel(NamedTuple):
             + self.token_s * new_tokens
             + self.sequence_s * num_decodes
             + self.context_s * decode_context_tokens
+            + self.pair_s * prompt_pairs
         )
+
+    def prompt_s(self, tokens: Floats | Ints, before: Floats | Ints | float = 0.0) -> Floats:
+        """Seconds that reading so many tokens of a prompt adds to its steps, after those before."""
+        each_s = self.token_s + self.pair_s * np.add(before, np.multiply(tokens, 0.5))
+        read_s: Floats = np.multiply(tokens, each_s)
+        return read_s
 
 
 class StepView(NamedTuple):

@@ -32,20 +32,27 @@ OUTLIER_SHARE = 0.5
 """A step is an outlier if it misses what was expected by more than so many typical deviations and
 by more than this share of it: where most steps fit exactly, the others are no hiccups yet."""
 
-PRIOR = StepModel(base_s=0.012, token_s=5e-5, sequence_s=0.0, context_s=8e-8)
+PRIOR = StepModel(base_s=0.012, token_s=5e-5, sequence_s=0.0, context_s=8e-8, pair_s=3e-9)
 """The shape of a model before its machine has been measured: that of a large GPU and an 8B model.
 Once a step has been seen, the shape is scaled by the measured speed."""
 
 PRIOR_WEIGHT = 0.02
-PRIOR_STEP = Composition(256, 32, 16384, ())
+PRIOR_STEP = Composition(256, 32, 16384, ((224, 4096),))
 """The prior counts, coefficient by coefficient, as much as this share of one such step."""
 
 _NUM_TERMS = len(StepModel._fields)
 _PRIOR = np.array(PRIOR)
-_PRIOR_PULL = PRIOR_WEIGHT * np.square(np.array([1.0, *PRIOR_STEP[:3]]))
 _DECAY = 1.0 - 1.0 / MEMORY_STEPS
 
 Floats = NDArray[np.float64]
+
+
+def _terms(step: Composition) -> tuple[float, ...]:
+    """What each coefficient of a StepModel is multiplied with, in their order."""
+    return (1.0, *step[:3], step.prompt_pairs)
+
+
+_PRIOR_PULL = PRIOR_WEIGHT * np.square(np.array(_terms(PRIOR_STEP)))
 
 
 class Promises(NamedTuple):
@@ -188,7 +195,7 @@ class StepTracker:
         """Add the steps since the last solution to the sums that the next one is made of."""
         num_new = min(self._steps - self._solved_steps, len(self._recent))
         fresh = [self._recent[place] for place in range(-num_new, 0)]
-        terms = np.array([(1, *step.made[:3]) for step in fresh], dtype=np.float64)
+        terms = np.array([_terms(step.made) for step in fresh], dtype=np.float64)
         seconds = np.array([step.seconds for step in fresh])
         if not self._solved_steps:
             self._speed = float(np.median(seconds / (terms @ _PRIOR)))

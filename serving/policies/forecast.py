@@ -82,7 +82,8 @@ def forecast_of(view: StepView, holders: Ints, line: Ints, slots: int, level: fl
     to_come = requests.remaining_tokens(level)[places]
     context = (requests.prompt_tokens + requests.output_tokens)[places] + to_come / 2
     unread = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)[places]
-    read_s = np.where(unread > 0, model.base_s + model.token_s * unread, 0.0)
+    prompt_s = model.prompt_s(unread, requests.computed_tokens[places])
+    read_s = np.where(unread > 0, model.base_s + prompt_s, 0.0)
     each_s = model.token_s + model.sequence_s + model.context_s * float(context.mean())
     step_s = model.base_s + slots * each_s
     exec_s = read_s + to_come * step_s

@@ -45,7 +45,8 @@ class Programs(NamedTuple):
         first: (m,) the place of one of its requests.
         streams: which are a latency stream.
         ends_s: when each must end; infinity for a stream, which counts token by token.
-        prefill, decode: tokens that it still wants, and `contexts`: of its decodes, added up.
+        prompts_s: seconds that its prompts still add to steps.
+        decode: tokens that it still wants, and `contexts`: of its decodes, added up.
         longest: tokens of the longest call of its present stage.
         serial: decodes of it that come one after the other.
         fixed_s: seconds on its critical path that are no decodes: prompts and tools.
@@ -58,7 +59,7 @@ class Programs(NamedTuple):
     first: Ints
     streams: Flags
     ends_s: Floats
-    prefill: Floats
+    prompts_s: Floats
     decode: Floats
     contexts: Floats
     longest: Floats
@@ -69,8 +70,8 @@ class Programs(NamedTuple):
 
     def need_s(self, model: StepModel) -> Floats:
         """Seconds that each one adds to the steps of the machine until its end: (m,)."""
-        tokens_s = self.prefill * model.token_s + self.decode * (model.token_s + model.sequence_s)
-        return np.maximum(tokens_s + self.contexts * model.context_s, LEAST_S)
+        decode_s = self.decode * (model.token_s + model.sequence_s)
+        return np.maximum(self.prompts_s + decode_s + self.contexts * model.context_s, LEAST_S)
 
     def alone_s(self, step_s: float | Floats) -> Floats:
         """Seconds until each one's end if every step takes this long and nothing waits: (m,).
@@ -97,17 +98,17 @@ def calls_of(requests: Requests) -> Calls:
 
 def present_programs(view: StepView, calls: Calls) -> Programs:
     """The programs whose calls are in the view, with their learned futures."""
-    requests = view.requests
+    requests, model = view.requests, view.model
     first, of = _grouped(requests.program)
     count = len(first)
     future = np.fmax(requests.future.take(first, axis=0), 0.0)  # NaN gives way
     at_once = requests.stage_calls[first]
-    most_unread = largest_of(of, count, calls.unread)
+    prompt_s = model.prompt_s(calls.unread, requests.computed_tokens)
+    later_s = later_prompts_s(future, model)
     unread_prompts = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)
     # Calls of the stage that are still to arrive are taken to be like those that have.
     missing = requests.stage_missing[first] / np.bincount(of, minlength=count)
-    unread_of_missing = missing * np.bincount(of, requests.prompt_tokens - 1.0, count)
-    prefill = np.bincount(of, calls.unread, count) + unread_of_missing
+    missing_s = missing * np.bincount(of, model.prompt_s(requests.prompt_tokens - 1), count)
     decode = (1.0 + missing) * np.bincount(of, calls.tokens, count)
     contexts = (1.0 + missing) * np.bincount(of, calls.tokens * calls.context, count)
     tokens_of_missing = missing * np.bincount(of, requests.prompt_tokens + calls.tokens, count)
@@ -122,13 +123,12 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
         first=first,
         streams=streams,
         ends_s=np.where(streams, np.inf, requests.final_s[first]),
-        prefill=prefill + future[:, _PREFILL],
+        prompts_s=np.bincount(of, prompt_s, count) + missing_s + later_s,
         decode=decode + future[:, _DECODE],
         contexts=contexts + _contexts(future),
         longest=longest,
         serial=longest + future[:, _DECODE] / at_once,
-        fixed_s=(most_unread + future[:, _PREFILL] / at_once) * view.model.token_s
-        + future[:, _TOOLS],
+        fixed_s=largest_of(of, count, prompt_s) + later_s / at_once + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens[first], whole),
         kept=kept,
     )
@@ -141,6 +141,8 @@ def arrived_programs(view: StepView) -> Programs:
     future = np.fmax(requests.future, 0.0)
     at_once = requests.stage_calls
     rows = np.arange(len(requests))
+    prompts_s = view.model.prompt_s(requests.prompt_tokens) * at_once
+    prompts_s += later_prompts_s(future, view.model)
     prefill = requests.prompt_tokens * at_once + future[:, _PREFILL]
     decode = calls.tokens * at_once + future[:, _DECODE]
     streams = requests.kind == LATENCY
@@ -149,12 +151,12 @@ def arrived_programs(view: StepView) -> Programs:
         first=rows,
         streams=streams,
         ends_s=np.where(streams, np.inf, requests.final_s),
-        prefill=prefill,
+        prompts_s=prompts_s,
         decode=decode,
         contexts=calls.tokens * calls.context * at_once + _contexts(future),
         longest=calls.tokens,
         serial=calls.tokens + future[:, _DECODE] / at_once,
-        fixed_s=prefill / at_once * view.model.token_s + future[:, _TOOLS],
+        fixed_s=prompts_s / at_once + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens, prefill + decode),
         kept=np.ones(len(rows), dtype=bool),
     )
@@ -165,6 +167,12 @@ def expired(programs: Programs, standing: Ints) -> Flags:
     late = np.zeros(len(programs.first), dtype=bool)
     late[programs.of[standing > Standing.FEASIBLE]] = True
     return late
+
+
+def later_prompts_s(future: Floats, model: StepModel) -> Floats:
+    """Seconds that the prompts of learned futures add to steps, all of one length in each: (m,)."""
+    calls = np.fmax(future[:, _CALLS], 1.0)
+    return calls * model.prompt_s(future[:, _PREFILL] / calls)
 
 
 def largest_of(of: Ints, count: int, values: Floats | Ints) -> Floats:

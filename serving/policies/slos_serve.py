@@ -22,13 +22,13 @@ from serving.policies.phases import (
     tokens_within,
     unread_tokens,
 )
+from serving.policies.programs import later_prompts_s
 from serving.policies.ranking import sorted_places
 from serving.policies.urgency import Standing, due_s, next_token_due_s, standing
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Flags, Floats, Ints
 from serving.slo import FutureWork
 from serving.view import Plan, StepView
 
-_PREFILL = FutureWork._fields.index("prefill_tokens")
 _DECODE = FutureWork._fields.index("decode_tokens")
 
 AHEAD_STEPS = 2.0
@@ -114,19 +114,19 @@ def demand_of(view: StepView, to_come: Floats, due: Floats, pace: Floats, step_s
     """What each request asks of the machine, by the measured step model."""
     requests, model = view.requests, view.model
     streams, decodes = requests.kind == LATENCY, is_decoding(requests)
-    compounds = requests.kind == COMPOUND
+    compounds, unread = requests.kind == COMPOUND, unread_tokens(requests)
     context = requests.prompt_tokens + requests.output_tokens + to_come / 2
     token_s = model.token_s + model.sequence_s + model.context_s * context
     read_by_s = np.where(streams, next_token_due_s(view), due - to_come * step_s) - view.now_s
     read_by_s = np.where(decodes, 0.0, read_by_s)
     span_s = to_come * np.where(streams | decodes, pace, step_s)
     program_s = np.where(compounds, requests.final_s - view.now_s, 0.0) - read_by_s
-    future_s = requests.future[:, _PREFILL] * model.token_s + requests.future[:, _DECODE] * token_s
+    future_s = later_prompts_s(requests.future, model) + requests.future[:, _DECODE] * token_s
     future_s = np.where(compounds, np.nan_to_num(future_s) / requests.stage_calls, 0.0)
     return Demand(
-        prompt_s=np.where(decodes, 0.0, unread_tokens(requests) * model.token_s),
+        prompt_s=np.where(decodes, 0.0, model.prompt_s(unread, requests.computed_tokens)),
         prefill_due_s=read_by_s,
         later_s=to_come * token_s + future_s,
         span_s=np.maximum(np.maximum(program_s, span_s), MIN_STEP_S),
-        kv_tokens=unread_tokens(requests) + to_come,
+        kv_tokens=unread + to_come,
     )

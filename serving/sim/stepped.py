@@ -22,6 +22,11 @@ class Composition(NamedTuple):
     decode_context_tokens: int
     prefill_chunks: tuple[Chunk, ...]
 
+    @property
+    def prompt_pairs(self) -> float:
+        """Pairs of a token that is read and one before it in its prompt."""
+        return sum(tokens * (before + 0.5 * tokens) for tokens, before in self.prefill_chunks)
+
 
 class Ended(NamedTuple):
     """How a request ended: "stop", "length", or "abort" with the reason that the engine gave."""
