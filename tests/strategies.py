@@ -111,6 +111,7 @@ step_models = st.builds(
     token_s=st.just(0.0) | st.floats(1e-6, 0.01),
     sequence_s=st.just(0.0) | st.floats(1e-6, 0.01),
     context_s=st.just(0.0) | st.floats(1e-9, 1e-5),
+    pair_s=st.just(0.0) | st.floats(1e-10, 1e-6),
 ).filter(any)
 """Measured ones: any coefficient may be 0, but not all of them."""
 

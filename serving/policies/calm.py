@@ -38,7 +38,7 @@ def calm(
     *,
     batch: int = 0,
     utilisation: float = UTILISATION,
-    token_share: float = 0.3,
+    token_share: float = 0.5,
     pace: float = 0.0,
     margin: float = MARGIN,
     leftover: float = 0.5,

@@ -11,7 +11,7 @@ from serving.policies.admission import AHEAD_S, BLOCK, Demands, Expected, admit,
 from serving.policies.pace import Pace
 from serving.policies.programs import calls_of, present_programs
 from serving.policies.urgency import next_token_due_s
-from serving.requests import Flags, Floats
+from serving.requests import Flags, Floats, RequestState
 from serving.view import StepModel, StepView
 from tests.strategies import law
 from tests.unit.serving.serving_examples import compound, deadline, latency, request, step
@@ -158,5 +158,18 @@ def test_calls_of_a_stage_that_are_still_to_arrive_are_needed_too() -> None:
     whole = step(*rows, model=MODEL)
     first = step(rows[0]._replace(stage_missing=2), model=MODEL)
     asked = [present_programs(view, calls_of(view.requests)) for view in (whole, first)]
-    for name in ("prefill", "decode", "contexts", "serial", "tokens"):
+    for name in ("prompts_s", "decode", "contexts", "serial", "tokens"):
         assert getattr(asked[0], name) == pytest.approx(getattr(asked[1], name)), name
+
+
+def test_a_long_prompt_needs_more_than_its_tokens_do() -> None:
+    """What is read already stands before what is not, and is not read again."""
+    pairs = MODEL._replace(pair_s=0.5)
+    fresh = request("a", prompt_tokens=11, max_tokens=1)
+    begun = fresh._replace(state=RequestState.RUNNING, computed_tokens=6)
+    for row, unread, before in ((fresh, 10, 0), (begun, 4, 6)):
+        views = [step(row, model=model) for model in (MODEL, pairs)]
+        plain, priced = [
+            present_programs(view, calls_of(view.requests)).need_s(view.model) for view in views
+        ]
+        assert priced - plain == pytest.approx(0.5 * unread * (before + unread / 2))

@@ -17,14 +17,14 @@ from serving.slo import SloKind
 from serving.view import StepModel
 from tests.strategies import law
 
-TRUTH = StepModel(base_s=0.004, token_s=2e-5, sequence_s=8e-5, context_s=4e-8)
+TRUTH = StepModel(base_s=0.004, token_s=2e-5, sequence_s=8e-5, context_s=4e-8, pair_s=1e-8)
 NOTHING = Composition(0, 0, 0, ())
 
 
 def random_step(rng: random.Random) -> Composition:
     decodes = rng.randint(1, 200)
     prompt = rng.randint(1, 900) if rng.random() < 0.3 else 0
-    chunks = ((prompt, 0),) if prompt else ()
+    chunks = ((prompt, rng.randint(0, 4000)),) if prompt else ()
     return Composition(decodes + prompt, decodes, decodes * rng.randint(50, 900), chunks)
 
 
@@ -33,6 +33,7 @@ def seconds_of(model: StepModel, step: Composition) -> float:
         new_tokens=step.new_tokens,
         num_decodes=step.num_decodes,
         decode_context_tokens=step.decode_context_tokens,
+        prompt_pairs=step.prompt_pairs,
     )
 
 
@@ -93,6 +94,24 @@ def test_steps_that_the_machine_delayed_hardly_matter(hiccup: float) -> None:
 
     run(tracker, steps, seconds)
     assert worst_error(tracker.model, TRUTH, rng) < 0.12
+
+
+def test_what_prompts_read_before_them_is_not_taken_for_the_cost_of_their_tokens() -> None:
+    """Else contexts would seem cheap: no decode is priced below a prompt's token."""
+    rng = random.Random(8)
+    steps = []
+    for index in range(2000):
+        decodes = rng.randint(100, 160)
+        prompt = rng.randint(50, 400) * (index % 2)
+        chunks = ((prompt, rng.randint(0, 6000)),) if prompt else ()
+        context = decodes * rng.randint(300, 700)
+        steps.append(Composition(decodes + prompt, decodes, context, chunks))
+    tracker = StepTracker()
+    run(tracker, steps, cost_of)
+    found, truth = tracker.model, STEP_COSTS["a100-llama3-8b"]
+    assert found.pair_s == pytest.approx(truth.chunk_pair_s, rel=0.1)
+    assert found.context_s == pytest.approx(truth.decode_context_s, rel=0.1)
+    assert found.token_s + found.sequence_s == pytest.approx(truth.large_token_s, rel=0.1)
 
 
 def test_rare_prefills_are_learned_although_all_other_steps_fit_exactly() -> None:

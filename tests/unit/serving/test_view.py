@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.analyzer.sketch import LengthSketch
+from serving.sim.stepped import Composition
 from serving.slo import Slo
 from serving.view import Plan, StepModel, StepView, plan_faults
 from tests.strategies import law, step_views
@@ -98,7 +100,7 @@ def test_a_sketch_is_conditioned_on_what_has_been_generated() -> None:
     assert old.remaining_tokens(0.9) == pytest.approx(5 + 10 * math.log(10 / 3) / math.log(5))
 
 
-MODEL = StepModel(base_s=0.5, token_s=0.01, sequence_s=0.1, context_s=0.001)
+MODEL = StepModel(base_s=0.5, token_s=0.01, sequence_s=0.1, context_s=0.001, pair_s=0.0001)
 
 
 def test_a_step_costs_what_it_is_made_of() -> None:
@@ -107,3 +109,15 @@ def test_a_step_costs_what_it_is_made_of() -> None:
     assert StepModel(base_s=0.5).seconds(
         new_tokens=20, num_decodes=3, decode_context_tokens=400
     ) == pytest.approx(0.5)
+
+
+def test_a_prompt_costs_the_same_in_one_chunk_or_in_several() -> None:
+    """20 tokens, then 30, are 50 tokens and 50 * 50 / 2 pairs of one of them with one before it."""
+    read_s = MODEL.prompt_s(np.array([50]))
+    assert read_s == pytest.approx([0.5 + 1250 * 0.0001])
+    assert MODEL.prompt_s(np.array([20])) + MODEL.prompt_s(np.array([30]), 20) == read_s
+    chunks = Composition(50, 0, 0, ((20, 0), (30, 20)))
+    in_a_step = MODEL.seconds(
+        new_tokens=50, num_decodes=0, decode_context_tokens=0, prompt_pairs=chunks.prompt_pairs
+    )
+    assert in_a_step - MODEL.base_s == pytest.approx(read_s)
