@@ -18,7 +18,8 @@ class StepModel(NamedTuple):
     """What a step costs, linear in what it is made of; measured by the engine while it runs.
 
     Attributes: seconds of a step, of each new token, of each decode, of each token in the contexts
-    of the decodes, of each pair of a prompt's token and one before it; none below 0.
+    of the decodes, of each pair of a prompt's token and one before it; none below 0. So many tokens
+    of a prompt after so many make tokens * (before + tokens / 2) pairs.
     """
 
     base_s: float = 0.02
@@ -45,9 +46,15 @@ class StepModel(NamedTuple):
         )
 
     def prompt_s(self, tokens: Floats | Ints, before: Floats | Ints | float = 0.0) -> Floats:
-        """Seconds that reading so many tokens of a prompt adds to its steps, after those before."""
-        each_s = self.token_s + self.pair_s * np.add(before, np.multiply(tokens, 0.5))
-        read_s: Floats = np.multiply(tokens, each_s)
+        """Seconds that reading a prompt, or the rest of it, adds to steps: (n,).
+
+        Args:
+            tokens: to be read, (n,).
+            before: those of the same prompt that are read already, (n,).
+        """
+        read_s: Floats = np.multiply(tokens, 0.5 * self.pair_s)
+        read_s += np.multiply(before, self.pair_s) + self.token_s
+        read_s *= tokens
         return read_s
 
 
@@ -58,7 +65,7 @@ class StepView(NamedTuple):
         slots: how many requests may hold a slot of the model runner at once.
         step_tokens: most tokens that one step may compute.
         token_s: measured seconds of one decode step.
-        prefill_token_s: measured seconds to prefill one token.
+        prefill_token_s: measured seconds that one more token of a usual prompt adds to a step.
         model: the same and more, as a function of what a step is made of.
         kv_tokens, free_kv_tokens: room of the KV cache, in all and now.
         arrivals: the first calls of the programs that arrived in the last `arrivals_s` seconds,

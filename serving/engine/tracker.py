@@ -49,7 +49,8 @@ Floats = NDArray[np.float64]
 
 def _terms(step: Composition) -> tuple[float, ...]:
     """What each coefficient of a StepModel is multiplied with, in their order."""
-    return (1.0, *step[:3], step.prompt_pairs)
+    context = step.decode_context_tokens
+    return (1.0, step.new_tokens, step.num_decodes, context, step.prompt_pairs)
 
 
 _PRIOR_PULL = PRIOR_WEIGHT * np.square(np.array(_terms(PRIOR_STEP)))
@@ -117,6 +118,7 @@ class StepTracker:
         self._moment = np.zeros(_NUM_TERMS)
         self._decoded = False
         self._typical_decode = (1.0, 0.0)  # decodes and context tokens of a step that has any
+        self._prompts = np.zeros(2)  # tokens and pairs that were read, older ones count less
         self._lost_blocks = 0
         self._stall_s = 0.0
         self._promises: dict[SloKind, Promises] = {}
@@ -155,12 +157,13 @@ class StepTracker:
 
     @property
     def prefill_token_s(self) -> float:
-        """Seconds that one more prompt token adds to a step."""
-        return self.model.token_s
+        """Seconds that one more prompt token adds to a step, after as many as usual."""
+        model, (tokens, pairs) = self.model, self._prompts
+        return model.token_s + model.pair_s * float(pairs / tokens if tokens else 0.0)
 
     def stall_s(self, num_blocks: int, block_tokens: int) -> float:
         """Predicted seconds of recomputing so many KV blocks."""
-        return num_blocks * block_tokens * self.model.token_s
+        return num_blocks * block_tokens * self.prefill_token_s
 
     def lost(self, num_blocks: int, block_tokens: int) -> None:
         """A request that had not ended lost so many KV blocks."""
@@ -206,6 +209,8 @@ class StepTracker:
         weighted = terms * weights[:, np.newaxis]
         self._normal = decay * self._normal + weighted.T @ terms
         self._moment = decay * self._moment + weighted.T @ seconds
+        read = (terms[:, 1] - terms[:, 2]).sum(), terms[:, 4].sum()
+        self._prompts = decay * self._prompts + read
         self._note_decodes(terms)
         self._solved_steps = self._steps
 

@@ -185,7 +185,7 @@ def demands_of(
     """
     requests, model, rows = view.requests, view.model, programs.first
     streams, tokens = programs.streams, calls.tokens[rows]
-    prompt_s = model.prompt_s(calls.unread[rows], requests.computed_tokens[rows])
+    prompt_s = calls.prompt_s[rows]
     token_s = np.maximum(model.token_s + model.context_s * calls.context[rows], 1e-12)
     # A stream's first token falls due with its prompt, the others after it.
     at_once = (prompt_s + token_s) / (prompt_s + np.maximum(tokens, 1.0) * token_s)

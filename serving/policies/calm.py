@@ -68,7 +68,7 @@ def calm(
         correct: whether foretold lengths are corrected by those of the latest answers.
     """
     view = _prepared(view, view.length_ratio if correct else 1.0)
-    urgency, calls = urgency_of(view), calls_of(view.requests)
+    urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
     programs, arrived = present_programs(view, calls), arrived_programs(view)
     unit = _mean_tokens(arrived if len(view.arrivals) else programs)
     coming = arrived.worth(view.arrivals, unit, token_share)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.policies.pace import LEAST_S, Pace
+from serving.policies.phases import tokens_within
 from serving.policies.programs import Calls
 from serving.policies.ranking import plan_of
 from serving.policies.urgency import BEST_EFFORT_DEADLINE_S, Standing, Urgency
@@ -52,7 +53,7 @@ def planned(
     first = decoding & ~late  # each is a single token
     first[overdue] = True
     order = np.concatenate([order[each[order]] for each in (first, chosen & ~first, ~chosen)])
-    budget = _step_tokens(view, calls, chosen, step)
+    budget = _step_tokens(view, decoding, step)
     plan = plan_of(view, order, chosen, stay=urgency.stay)
     chunk_tokens = max(budget - int(decoding.sum()), 1)
     return plan._replace(step_tokens=budget, chunk_tokens=chunk_tokens, steps=frame_steps)
@@ -80,8 +81,7 @@ def _before_s(view: StepView, calls: Calls, places: Ints, steps: float) -> Float
     """Seconds that those before each of these add to so many steps."""
     model, tokens = view.model, np.minimum(calls.tokens[places], steps)
     token_s = model.token_s + model.sequence_s + model.context_s * calls.context[places]
-    own_s = model.prompt_s(calls.unread[places], view.requests.computed_tokens[places])
-    own_s += token_s * tokens
+    own_s = calls.prompt_s[places] + token_s * tokens
     before_s: Floats = np.cumsum(own_s) - own_s
     return before_s
 
@@ -94,19 +94,9 @@ def _longest_overdue(view: StepView, places: Ints) -> Ints:
     return overdue
 
 
-def _step_tokens(view: StepView, calls: Calls, chosen: Flags, step: Pace) -> int:
+def _step_tokens(view: StepView, decoding: Flags, step: Pace) -> int:
     """As many tokens as keep a step within the pace."""
-    requests, model = view.requests, view.model
-    if not step.is_limited or not model.token_s:
+    if not step.is_limited:
         return view.step_tokens
-    decoding, unread = chosen & (calls.unread == 0), calls.unread[chosen]
-    read_s = float(model.prompt_s(unread, requests.computed_tokens[chosen]).sum())
-    token_s = read_s / unread.sum() if unread.any() else model.token_s
-    num_decodes = int(decoding.sum())
-    fixed_s = model.seconds(
-        new_tokens=0,
-        num_decodes=num_decodes,
-        decode_context_tokens=float(requests.computed_tokens[decoding].sum()),
-    )
-    fitting = min((step.step_s - fixed_s) / token_s, float(view.step_tokens))
-    return min(max(int(fitting), num_decodes + FEWEST_CHUNK_TOKENS), view.step_tokens)
+    fewest = int(decoding.sum()) + FEWEST_CHUNK_TOKENS
+    return min(max(tokens_within(view, decoding, step.step_s), fewest), view.step_tokens)

@@ -155,9 +155,9 @@ def _within(view: StepView, own: Ints, share_s: float, *, may_read: bool) -> Int
 
 def _chunk_tokens(view: StepView, share_s: float) -> int:
     """Prompt tokens that a share of a step's time reads, at least MIN_CHUNK_TOKENS."""
-    if share_s >= view.step_tokens * view.model.token_s:
+    if share_s >= view.step_tokens * view.prefill_token_s:
         return view.step_tokens
-    most = int(share_s / view.model.token_s)
+    most = int(share_s / view.prefill_token_s)
     return min(max(most, MIN_CHUNK_TOKENS), view.step_tokens)
 
 

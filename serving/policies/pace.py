@@ -132,6 +132,4 @@ def _unlimited_s(view: StepView, need_s: Floats) -> float:
 
 def _longest_s(view: StepView) -> float:
     """Seconds of a step that uses all of the engine's own token budget."""
-    tokens = view.step_tokens
-    step_s = view.model.seconds(new_tokens=tokens, num_decodes=0, decode_context_tokens=0)
-    return max(step_s, LEAST_S)
+    return max(view.model.base_s + view.step_tokens * view.prefill_token_s, LEAST_S)

@@ -100,13 +100,16 @@ def tokens_within(view: StepView, decodes: Flags, step_s: float) -> int:
 
     At least 1 and one a decode, at most the engine's own.
     """
-    model, count = view.model, int(decodes.sum())
-    context = float(view.requests.computed_tokens[decodes].sum())
-    spare_s = step_s - model.seconds(new_tokens=0, num_decodes=count, decode_context_tokens=context)
-    if spare_s >= model.token_s * view.step_tokens:
+    count = int(decodes.sum())
+    decodes_s = view.model.seconds(
+        new_tokens=count,
+        num_decodes=count,
+        decode_context_tokens=float(view.requests.computed_tokens[decodes].sum()),
+    )
+    spare_s = max(step_s - decodes_s, 0.0)
+    if spare_s >= view.prefill_token_s * view.step_tokens:
         return view.step_tokens
-    tokens = int(max(spare_s, 0.0) / model.token_s) if model.token_s else 0
-    return min(max(tokens, count, 1), view.step_tokens)
+    return min(max(count + int(spare_s / view.prefill_token_s), 1), view.step_tokens)
 
 
 def spare_kv_tokens(view: StepView, keepers: Flags) -> float:

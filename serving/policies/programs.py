@@ -33,6 +33,7 @@ class Calls(NamedTuple):
     """What each request still has before it, (n,) each."""
 
     unread: Ints  # tokens to prefill, those of a lost cache too
+    prompt_s: Floats  # seconds that these add to steps
     tokens: Floats  # output to come
     context: Floats  # tokens in its cache while it decodes, on average
 
@@ -88,12 +89,13 @@ class Programs(NamedTuple):
         return np.where(promised, value * requests.weight[self.first], 0.0)
 
 
-def calls_of(requests: Requests) -> Calls:
+def calls_of(requests: Requests, model: StepModel) -> Calls:
     """What each request still has before it, its length taken at the median."""
     tokens = requests.remaining_tokens(MEDIAN)
     behind = requests.prompt_tokens + requests.output_tokens
     unread = np.maximum(behind - requests.computed_tokens - 1, 0)
-    return Calls(unread, tokens, behind + tokens / 2)
+    prompt_s = model.prompt_s(unread, requests.computed_tokens)
+    return Calls(unread, prompt_s, tokens, behind + tokens / 2)
 
 
 def present_programs(view: StepView, calls: Calls) -> Programs:
@@ -103,8 +105,7 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     count = len(first)
     future = np.fmax(requests.future.take(first, axis=0), 0.0)  # NaN gives way
     at_once = requests.stage_calls[first]
-    prompt_s = model.prompt_s(calls.unread, requests.computed_tokens)
-    later_s = later_prompts_s(future, model)
+    later_s = _later_prompts_s(future, model)
     unread_prompts = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)
     # Calls of the stage that are still to arrive are taken to be like those that have.
     missing = requests.stage_missing[first] / np.bincount(of, minlength=count)
@@ -123,12 +124,12 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
         first=first,
         streams=streams,
         ends_s=np.where(streams, np.inf, requests.final_s[first]),
-        prompts_s=np.bincount(of, prompt_s, count) + missing_s + later_s,
+        prompts_s=np.bincount(of, calls.prompt_s, count) + missing_s + later_s,
         decode=decode + future[:, _DECODE],
         contexts=contexts + _contexts(future),
         longest=longest,
         serial=longest + future[:, _DECODE] / at_once,
-        fixed_s=largest_of(of, count, prompt_s) + later_s / at_once + future[:, _TOOLS],
+        fixed_s=largest_of(of, count, calls.prompt_s) + later_s / at_once + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens[first], whole),
         kept=kept,
     )
@@ -137,12 +138,11 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
 def arrived_programs(view: StepView) -> Programs:
     """The programs that arrived lately, as they were then: each by its first call."""
     requests = view.arrivals
-    calls = calls_of(requests)
+    calls = calls_of(requests, view.model)
     future = np.fmax(requests.future, 0.0)
     at_once = requests.stage_calls
     rows = np.arange(len(requests))
-    prompts_s = view.model.prompt_s(requests.prompt_tokens) * at_once
-    prompts_s += later_prompts_s(future, view.model)
+    prompts_s = calls.prompt_s * at_once + _later_prompts_s(future, view.model)
     prefill = requests.prompt_tokens * at_once + future[:, _PREFILL]
     decode = calls.tokens * at_once + future[:, _DECODE]
     streams = requests.kind == LATENCY
@@ -169,12 +169,6 @@ def expired(programs: Programs, standing: Ints) -> Flags:
     return late
 
 
-def later_prompts_s(future: Floats, model: StepModel) -> Floats:
-    """Seconds that the prompts of learned futures add to steps, all of one length in each: (m,)."""
-    calls = np.fmax(future[:, _CALLS], 1.0)
-    return calls * model.prompt_s(future[:, _PREFILL] / calls)
-
-
 def largest_of(of: Ints, count: int, values: Floats | Ints) -> Floats:
     """The largest value among each program's calls, at least 0."""
     largest = np.zeros(count)
@@ -190,6 +184,12 @@ def _grouped(numbers: Ints) -> tuple[Ints, Ints]:
     which = np.empty_like(first)
     which[present] = np.arange(len(present))
     return first[present], which[numbers]
+
+
+def _later_prompts_s(future: Floats, model: StepModel) -> Floats:
+    """Seconds that the prompts of later stages add to steps, taken to be all of one length."""
+    calls = np.maximum(future[:, _CALLS], 1.0)
+    return calls * model.prompt_s(future[:, _PREFILL] / calls)
 
 
 def _contexts(future: Floats) -> Floats:

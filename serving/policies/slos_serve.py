@@ -22,13 +22,13 @@ from serving.policies.phases import (
     tokens_within,
     unread_tokens,
 )
-from serving.policies.programs import later_prompts_s
 from serving.policies.ranking import sorted_places
 from serving.policies.urgency import Standing, due_s, next_token_due_s, standing
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Flags, Floats, Ints
 from serving.slo import FutureWork
 from serving.view import Plan, StepView
 
+_PREFILL = FutureWork._fields.index("prefill_tokens")
 _DECODE = FutureWork._fields.index("decode_tokens")
 
 AHEAD_STEPS = 2.0
@@ -121,7 +121,8 @@ def demand_of(view: StepView, to_come: Floats, due: Floats, pace: Floats, step_s
     read_by_s = np.where(decodes, 0.0, read_by_s)
     span_s = to_come * np.where(streams | decodes, pace, step_s)
     program_s = np.where(compounds, requests.final_s - view.now_s, 0.0) - read_by_s
-    future_s = later_prompts_s(requests.future, model) + requests.future[:, _DECODE] * token_s
+    future_s = requests.future[:, _PREFILL] * view.prefill_token_s
+    future_s += requests.future[:, _DECODE] * token_s
     future_s = np.where(compounds, np.nan_to_num(future_s) / requests.stage_calls, 0.0)
     return Demand(
         prompt_s=np.where(decodes, 0.0, model.prompt_s(unread, requests.computed_tokens)),

@@ -6,7 +6,7 @@ from typing import Any
 
 from serving.requests import Requests, RequestState, RequestView
 from serving.slo import OnLate, Slo, SloKind
-from serving.view import StepView
+from serving.view import StepModel, StepView
 
 
 def request(request_id: str, **changes: Any) -> RequestView:
@@ -32,14 +32,14 @@ def running(request_id: str, **changes: Any) -> RequestView:
 
 
 def step(*requests: RequestView, **changes: Any) -> StepView:
-    """A view at time 0 of an engine with two slots and a token each second."""
+    """A view at time 0 of an engine with two slots and a token each second; prompts as modelled."""
     view = StepView(
         now_s=0.0,
         requests=Requests.of(requests),
         slots=2,
         step_tokens=100,
         token_s=1.0,
-        prefill_token_s=0.0,
+        prefill_token_s=changes.get("model", StepModel()).token_s,
     )
     return view._replace(**changes)
 

@@ -113,7 +113,7 @@ def crowd(*, streams: Flags) -> StepView:
 
 def demands_in(view: StepView) -> Demands:
     """At steps of 2 s, which leave three quarters of the machine's time."""
-    calls = calls_of(view.requests)
+    calls = calls_of(view.requests, view.model)
     programs = present_programs(view, calls)
     last_s = programs.ends_s - programs.alone_s(2.0)
     due_s = np.where(programs.streams, next_token_due_s(view)[programs.first], last_s)
@@ -155,9 +155,10 @@ def test_what_each_wants_does_not_depend_on_who_is_asked_along() -> None:
 def test_calls_of_a_stage_that_are_still_to_arrive_are_needed_too() -> None:
     """One of three calls, with the others to come, asks for as much as all three."""
     rows = [request(name, slo=compound(60.0, program="p"), max_tokens=100) for name in "abc"]
-    whole = step(*rows, model=MODEL)
-    first = step(rows[0]._replace(stage_missing=2), model=MODEL)
-    asked = [present_programs(view, calls_of(view.requests)) for view in (whole, first)]
+    model = MODEL._replace(pair_s=0.125)
+    whole = step(*rows, model=model)
+    first = step(rows[0]._replace(stage_missing=2), model=model)
+    asked = [present_programs(view, calls_of(view.requests, view.model)) for view in (whole, first)]
     for name in ("prompts_s", "decode", "contexts", "serial", "tokens"):
         assert getattr(asked[0], name) == pytest.approx(getattr(asked[1], name)), name
 
@@ -170,6 +171,7 @@ def test_a_long_prompt_needs_more_than_its_tokens_do() -> None:
     for row, unread, before in ((fresh, 10, 0), (begun, 4, 6)):
         views = [step(row, model=model) for model in (MODEL, pairs)]
         plain, priced = [
-            present_programs(view, calls_of(view.requests)).need_s(view.model) for view in views
+            present_programs(view, calls_of(view.requests, view.model)).need_s(view.model)
+            for view in views
         ]
         assert priced - plain == pytest.approx(0.5 * unread * (before + unread / 2))

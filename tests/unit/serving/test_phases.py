@@ -159,3 +159,12 @@ def test_an_engine_with_work_never_stands_still() -> None:
     plan = plan_of_step(view, np.arange(2), np.array([True, False]), standing(view))
     assert plan.run == {"other"}
     assert [name for name, _ in plan.drop] == ["gone"]
+
+
+def test_prompts_are_read_at_the_usual_price_and_decodes_at_their_own() -> None:
+    """What decodes cost leaves 1 s, in which 4 tokens of a usual prompt are read."""
+    view = step(running("a"), running("b"), request("c"), model=MODEL, step_tokens=100)
+    view = view._replace(prefill_token_s=0.25)
+    decodes = is_decoding(view.requests)
+    decodes_s = 0.25 + 2 * (0.125 + 0.0625) + 20 * 0.03125
+    assert tokens_within(view, decodes, decodes_s + 1.0) == 2 + 4

@@ -115,7 +115,8 @@ def test_a_prompt_costs_the_same_in_one_chunk_or_in_several() -> None:
     """20 tokens, then 30, are 50 tokens and 50 * 50 / 2 pairs of one of them with one before it."""
     read_s = MODEL.prompt_s(np.array([50]))
     assert read_s == pytest.approx([0.5 + 1250 * 0.0001])
-    assert MODEL.prompt_s(np.array([20])) + MODEL.prompt_s(np.array([30]), 20) == read_s
+    in_two = MODEL.prompt_s(np.array([20, 30]), np.array([0, 20]))
+    assert in_two.sum() == pytest.approx(read_s.sum())
     chunks = Composition(50, 0, 0, ((20, 0), (30, 20)))
     in_a_step = MODEL.seconds(
         new_tokens=50, num_decodes=0, decode_context_tokens=0, prompt_pairs=chunks.prompt_pairs
