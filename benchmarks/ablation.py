@@ -1,7 +1,7 @@
 """What each ingredient of calm is worth: calm beside itself with one of them left out.
 
     python -m benchmarks.ablation [--workload mixed] [--variant price] [--loads 1,1.5,2] [--seeds 3]
-        [--window-s 240] [--jobs 2] [--json]
+        [--window-s 600] [--jobs 2] [--json]
 
 All in virtual time, with the production scheduler. An ingredient's share of the gain is what is
 lost without it, as a part of what calm is ahead of fcfs, and of calm_published. Shares need not

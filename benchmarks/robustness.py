@@ -1,7 +1,7 @@
 """Where calm could lose against fcfs: one-sided workloads, bursts, bad predictions, no promises.
 
     python -m benchmarks.robustness [--policy calm --policy edf] [--condition burst] [--loads 1,2]
-        [--seeds 3] [--window-s 240] [--jobs 2] [--json]
+        [--seeds 3] [--window-s 600] [--jobs 2] [--json]
 
 All in virtual time, with the production scheduler. Under each condition and load both goodputs
 must be at least 0.98 of those of fcfs. Where no request carries a promise, all programs must end,

@@ -1,6 +1,6 @@
 """What scheduling by promises costs in throughput at saturation, and in scheduling time.
 
-    python -m benchmarks.throughput [--policy calm] [--loads 2] [--seeds 3] [--window-s 240]
+    python -m benchmarks.throughput [--policy calm] [--loads 2] [--seeds 3] [--window-s 600]
         [--jobs 2] [--json]
 
 In virtual time, with the production scheduler and the mixed workload: tokens computed a second,

@@ -26,7 +26,7 @@ def bench(
     policy: bench_options.Policies = None,
     loads: bench_options.Loads = "0.7,1.0,1.5,2.0",
     seeds: bench_options.Seeds = 1,
-    window_s: bench_options.WindowS = 240.0,
+    window_s: bench_options.WindowS = None,
     warmup_s: bench_options.WarmupS = 60.0,
     engine: bench_options.Engine = "sim",
     trace: bench_options.Trace = None,
@@ -55,7 +55,7 @@ def bench(
         setting=Setting(
             source=bench_request.source_of(workload, trace),
             machine=bench_request.machine_of(machine, live=live is not None),
-            window_s=window_s,
+            window_s=bench_request.window_of(window_s, live=live is not None),
             warmup_s=warmup_s,
             arrivals=arrivals,
             slo_scale=slo_scale,

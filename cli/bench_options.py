@@ -51,8 +51,13 @@ Loads = Annotated[
 ]
 Seeds = Annotated[int, typer.Option("--seeds", metavar="N", help="Runs with seeds 0 to N-1.")]
 WindowS = Annotated[
-    float,
-    typer.Option("--window-s", metavar="S", help="Programs that arrive in so many seconds count."),
+    float | None,
+    typer.Option(
+        "--window-s",
+        metavar="S",
+        help="Programs that arrive in so many seconds count. Default: 600, on vLLM 240.",
+        show_default=False,
+    ),
 ]
 WarmupS = Annotated[
     float, typer.Option("--warmup-s", metavar="S", help="Seconds of arrivals before those.")

@@ -11,10 +11,12 @@ from serving.parameters import Parameter
 from serving.policies.table import DEFAULT_POLICY, PolicySpec
 from serving.sim.live_scale import LiveSettings
 from serving.sim.offer import Source
+from serving.sim.setting import DEFAULT_WINDOW_S
 from serving.sim.step_cost import MACHINES, Machine
 
 DEFAULT_WORKLOAD = "mixed"
 DEFAULT_MACHINE = "a100-llama3-8b"
+DEFAULT_LIVE_WINDOW_S = 240.0
 ENGINES = ("sim", "vllm")
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -84,6 +86,13 @@ def machine_of(name: str | None, *, live: bool) -> Machine:
     if (name or DEFAULT_MACHINE) not in MACHINES:
         raise BadInput(f"no machine {name!r}; known: {', '.join(MACHINES)}")
     return MACHINES[name or DEFAULT_MACHINE]
+
+
+def window_of(window_s: float | None, *, live: bool) -> float:
+    """How long programs arrive that count; real seconds are dearer than virtual ones."""
+    if window_s is not None:
+        return window_s
+    return DEFAULT_LIVE_WINDOW_S if live else DEFAULT_WINDOW_S
 
 
 def live_of(engine: str, *, slots: int, step_tokens: int | None) -> LiveSettings | None:

@@ -116,9 +116,9 @@ class StepTracker:
         self._speed = 1.0  # the measured machine's seconds over the prior's
         self._normal = np.zeros((_NUM_TERMS, _NUM_TERMS))
         self._moment = np.zeros(_NUM_TERMS)
-        self._decoded = False
-        self._typical_decode = (1.0, 0.0)  # decodes and context tokens of a step that has any
-        self._prompts = np.zeros(2)  # tokens and pairs that were read, older ones count less
+        # Of both, older steps count less.
+        self._decoding = np.zeros(3)  # steps that have decodes, these, and their context tokens
+        self._prompts = np.zeros(2)  # prompt tokens that were read, and their pairs
         self._lost_blocks = 0
         self._stall_s = 0.0
         self._promises: dict[SloKind, Promises] = {}
@@ -152,14 +152,16 @@ class StepTracker:
     def token_s(self) -> float:
         """Seconds of a decode step: of the usual number of requests, with their contexts."""
         model = self.model
-        decodes, context = self._typical_decode
+        steps, decodes, context = self._decoding.tolist()
+        decodes, context = (decodes / steps, context / steps) if steps else (1.0, 0.0)
         return model.seconds(new_tokens=decodes, num_decodes=decodes, decode_context_tokens=context)
 
     @property
     def prefill_token_s(self) -> float:
         """Seconds that one more prompt token adds to a step, after as many as usual."""
-        model, (tokens, pairs) = self.model, self._prompts
-        return model.token_s + model.pair_s * float(pairs / tokens if tokens else 0.0)
+        model = self.model
+        tokens, pairs = self._prompts.tolist()
+        return model.token_s + model.pair_s * (pairs / tokens if tokens else 0.0)
 
     def stall_s(self, num_blocks: int, block_tokens: int) -> float:
         """Predicted seconds of recomputing so many KV blocks."""
@@ -209,23 +211,11 @@ class StepTracker:
         weighted = terms * weights[:, np.newaxis]
         self._normal = decay * self._normal + weighted.T @ terms
         self._moment = decay * self._moment + weighted.T @ seconds
+        decoding = terms[terms[:, 2] > 0]
+        self._decoding = decay * self._decoding + (len(decoding), *decoding[:, 2:4].sum(axis=0))
         read = (terms[:, 1] - terms[:, 2]).sum(), terms[:, 4].sum()
         self._prompts = decay * self._prompts + read
-        self._note_decodes(terms)
         self._solved_steps = self._steps
-
-    def _note_decodes(self, terms: Floats) -> None:
-        decoding = terms[terms[:, 2] > 0]
-        if not len(decoding):
-            return
-        keep = _DECAY ** len(decoding) if self._decoded else 0.0
-        decodes, context = decoding[:, 2].mean(), decoding[:, 3].mean()
-        former_decodes, former_context = self._typical_decode
-        self._typical_decode = (
-            float(keep * former_decodes + (1 - keep) * decodes),
-            float(keep * former_context + (1 - keep) * context),
-        )
-        self._decoded = True
 
     def _solve(self) -> StepModel:
         """The best non-negative coefficients: one of the plain solutions over fewer terms."""

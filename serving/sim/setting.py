@@ -16,7 +16,7 @@ from serving.sim.step_cost import MACHINES, Machine
 
 LONGEST_WINDOW_S = 86_400.0
 MOST_SLO_SCALE = 1000.0
-DEFAULT_WINDOW_S = 240.0
+DEFAULT_WINDOW_S = 600.0
 DEFAULT_WARMUP_S = 60.0
 PREDICTIONS = ("learned", "oracle", "none")
 

@@ -12,7 +12,7 @@ import pytest
 
 from cli import bench_session
 from cli.bench_progress import remaining_s
-from cli.bench_request import loads_of, policy_of
+from cli.bench_request import loads_of, policy_of, window_of
 from cli.errors import BadInput
 from serving.sim.compare import Progress
 from tests.cli.cli_samples import exit_code
@@ -43,13 +43,18 @@ def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_tables_say_simulated_and_what_load_one_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*SMALL) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("coder, simulated in virtual time: 240 s after 60 s of warm-up, 2 s")
+    assert lines[0].startswith("coder, simulated in virtual time: 600 s after 60 s of warm-up, 2 s")
     assert f"1.0x is {CAPACITY:.2f} programs/s: what fcfs drains, simulated" in lines
     assert [line for line in lines if line.startswith("load ")] == [
         "load 0.7x, 2.10 programs/s",
         "load 2x, 6.00 programs/s",
     ]
     assert max(map(len, lines[:-5])) <= 100
+
+
+def test_a_window_of_real_time_is_shorter_unless_one_is_asked_for() -> None:
+    assert 0 < window_of(None, live=True) < window_of(None, live=False)
+    assert window_of(30.0, live=True) == window_of(30.0, live=False) == 30.0
 
 
 def test_ratios_are_of_means_to_fcfs_and_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
