@@ -19,7 +19,7 @@ from serving.view import StepModel
 MOST_SAMPLES = 4096
 """Steps that are kept, if nothing else is asked for."""
 
-MEMORY_STEPS = 1000.0
+MEMORY_STEPS = 4000.0
 """A step this long ago counts 1/e of a new one."""
 
 FIRST_SOLVE_STEPS = 4
