@@ -1,4 +1,5 @@
-"""Where calm could lose against fcfs: one-sided workloads, bursts, bad predictions, no promises.
+"""Where calm could lose against fcfs: one-sided workloads, bursts, bad predictions, an unsteady
+machine, no promises.
 
     python -m benchmarks.robustness [--policy calm --policy edf] [--condition burst] [--loads 1,2]
         [--seeds 3] [--window-s 600] [--jobs 2] [--json]
@@ -53,6 +54,7 @@ class Condition:
     arrivals: str | None = None
     slo_scale: float = 1.0
     length_bias: float = 1.0
+    unsteadiness: float = 0.0
 
     def setting(self, *, window_s: float, warmup_s: float) -> Setting:
         """Raises InvalidWorkload where a value is out of range."""
@@ -61,6 +63,7 @@ class Condition:
             arrivals=self.arrivals,
             slo_scale=self.slo_scale,
             length_bias=self.length_bias,
+            unsteadiness=self.unsteadiness,
             window_s=window_s,
             warmup_s=warmup_s,
         )
@@ -77,6 +80,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "slo-x2": Condition(slo_scale=2.0),
         "lengths-x2": Condition(length_bias=2.0),
         "lengths-x0.5": Condition(length_bias=0.5),
+        "unsteady": Condition(unsteadiness=1.0),
         NO_TAGS: Condition(),
     }
 )

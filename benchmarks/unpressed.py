@@ -86,7 +86,7 @@ class Unpressed:
                 virtual_engine(self.setting, self.policy, programs, clock), lambda _: False
             ),
             clock,
-            self.setting.machine.step_cost,
+            self.setting.costing(clock, seed=self.seed),
             foresight=self.setting.foresight(self.seed) if self.is_tagged else Foresight(),
             until_s=LONGEST_DRAIN * to_s,
         )

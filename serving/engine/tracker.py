@@ -116,9 +116,9 @@ class StepTracker:
         self._speed = 1.0  # the measured machine's seconds over the prior's
         self._normal = np.zeros((_NUM_TERMS, _NUM_TERMS))
         self._moment = np.zeros(_NUM_TERMS)
-        # Of both, older steps count less.
-        self._decoding = np.zeros(3)  # steps that have decodes, these, and their context tokens
-        self._prompts = np.zeros(2)  # prompt tokens that were read, and their pairs
+        # Sums in which older steps count less.
+        self._decoding = np.zeros(3)  # steps with decodes, decodes, their context tokens
+        self._prompts = np.zeros(2)  # prompt tokens, their pairs
         self._lost_blocks = 0
         self._stall_s = 0.0
         self._promises: dict[SloKind, Promises] = {}

@@ -100,7 +100,7 @@ class Case:
             offered.programs,
             StoppingEngine(engine, AllDecided(counted, clock)),
             clock,
-            self.setting.machine.step_cost,
+            self.setting.costing(clock, seed=self.seed),
             foresight=self.setting.foresight(self.seed),
             until_s=offered.decided_s,
             counts_planning=counts_planning,

@@ -15,7 +15,7 @@ from serving.sim.goodput import ProgramOutcome
 from serving.sim.metrics import EngineCounters
 from serving.sim.programs import Program
 from serving.sim.promises import Foresight, slo_of
-from serving.sim.step_cost import StepCost
+from serving.sim.step_cost import Costing
 from serving.sim.stepped import SteppedEngine
 
 IDLE_STEP_S = 0.001
@@ -56,7 +56,7 @@ class Stepper:
         self,
         engine: SteppedEngine,
         clock: VirtualTime,
-        cost: StepCost,
+        cost: Costing,
         *,
         counts_planning: bool = False,
     ) -> None:
@@ -89,7 +89,7 @@ def replay(
     programs: Iterable[Program],
     engine: SteppedEngine,
     clock: VirtualTime,
-    cost: StepCost,
+    cost: Costing,
     *,
     foresight: Foresight | None = None,
     until_s: float,

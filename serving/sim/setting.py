@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,10 +13,12 @@ from serving.sim.offer import Offer, Source, backlog, offer
 from serving.sim.predictions import ORACLE_FUTURES, ORACLE_LENGTHS, FutureErrors, LengthErrors
 from serving.sim.programs import Program
 from serving.sim.promises import Foresight
-from serving.sim.step_cost import MACHINES, Machine
+from serving.sim.step_cost import MACHINES, Costing, Machine
+from serving.sim.unsteady import UnsteadyCost
 
 LONGEST_WINDOW_S = 86_400.0
 MOST_SLO_SCALE = 1000.0
+MOST_UNSTEADINESS = 4.0
 DEFAULT_WINDOW_S = 600.0
 DEFAULT_WARMUP_S = 60.0
 PREDICTIONS = ("learned", "oracle", "none")
@@ -39,6 +42,9 @@ class Setting:
         predictions: what schedulers are told of the future: "learned" (with a stated error),
             "oracle" (the truth) or "none".
         length_bias: what multiplies every learned length; 1 for the others.
+        unsteadiness: how far the machine's speed wanders: 0 not at all, 1 about as on a machine
+            that is shared with others. Capacities and bounds are those of the steady machine, which
+            an unsteady one may exceed for a while.
         slots: most requests in the model runner at once.
         step_tokens: most tokens of one step.
         scaling: None: the machine is of the workload's own size.
@@ -54,6 +60,7 @@ class Setting:
     slo_scale: float = 1.0
     predictions: str = "learned"
     length_bias: float = 1.0
+    unsteadiness: float = 0.0
     slots: int = 256
     step_tokens: int = 2048
     scaling: Scaling | None = None
@@ -78,6 +85,9 @@ class Setting:
             told = f"predictions of kind {self.predictions} have no bias"
             raise InvalidWorkload("length_bias", self.length_bias, told)
         LengthErrors(bias=self.length_bias)
+        if not 0.0 <= self.unsteadiness <= MOST_UNSTEADINESS:
+            told = f"must lie within 0 and {MOST_UNSTEADINESS:g}"
+            raise InvalidWorkload("unsteadiness", self.unsteadiness, told)
         if not 1 <= self.slots <= self.step_tokens:
             told = f"must lie within 1 and step_tokens ({self.step_tokens})"
             raise InvalidWorkload("slots", self.slots, told)
@@ -109,6 +119,13 @@ class Setting:
         most = self.scaling.settings.most_call_tokens
         return scaled_offer(offered, self.scaling.scale, most_call_tokens=most)
 
+    def costing(self, clock: Callable[[], float], *, seed: int) -> Costing:
+        """What the steps of one run take."""
+        cost = self.machine.step_cost
+        if not self.unsteadiness:
+            return cost
+        return UnsteadyCost(cost, clock, unsteadiness=self.unsteadiness, seed=seed)
+
     def backlog(self, *, num_programs: int, seed: int) -> tuple[Program, ...]:
         """Programs that all wait from the start on, and are promised nothing."""
         programs = backlog(self.source, num_programs=num_programs, seed=seed)
@@ -128,7 +145,7 @@ class Setting:
         }
 
     def key(self) -> dict[str, Any]:
-        """All of it; JSON-safe."""
+        """What programs, capacities and bounds depend on; JSON-safe."""
         return self.machine_key() | {
             "window_s": self.window_s,
             "warmup_s": self.warmup_s,
@@ -137,8 +154,12 @@ class Setting:
         }
 
     def told_key(self) -> dict[str, Any]:
-        """The same, and what schedulers are told of the future."""
-        return self.key() | {"predictions": self.predictions, "length_bias": self.length_bias}
+        """The same, what schedulers are told of the future, and how far speeds wander."""
+        return self.key() | {
+            "predictions": self.predictions,
+            "length_bias": self.length_bias,
+            "unsteadiness": self.unsteadiness,
+        }
 
     def programs_at(self, rate_per_s: float) -> float:
         """How many programs arrive until the window's end, about."""

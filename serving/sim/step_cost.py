@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,21 @@ from serving.sim.errors import StepFitFailed
 Floats = NDArray[np.float64]
 Chunk = tuple[int, int]
 """Of a prompt: tokens read in this step, tokens of the same request read before it."""
+
+
+class Costing(Protocol):
+    """What says how long a step takes: StepCost, or what is made of it."""
+
+    def seconds(
+        self,
+        *,
+        new_tokens: int,
+        decode_context_tokens: int,
+        num_decodes: int,
+        prefill_chunks: Sequence[Chunk],
+    ) -> float:
+        """Seconds of one step."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,10 +83,7 @@ def test_every_condition_is_a_setting_of_its_own() -> None:
         for name, condition in CONDITIONS.items()
         if name != NO_TAGS
     }
-    keys = {
-        json.dumps(each.key() | {"bias": each.length_bias}, sort_keys=True)
-        for each in settings.values()
-    }
+    keys = {json.dumps(each.told_key(), sort_keys=True) for each in settings.values()}
     assert len(keys) == len(settings)
     assert all(each.window_s == 30.0 for each in settings.values())
 

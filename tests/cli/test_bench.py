@@ -6,15 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from pathlib import Path
 
 import pytest
 
-from cli import bench_session
+from cli import bench_options, bench_session
 from cli.bench_progress import remaining_s
-from cli.bench_request import loads_of, policy_of, window_of
+from cli.bench_request import DEFAULT_LIVE_WINDOW_S, loads_of, policy_of, window_of
 from cli.errors import BadInput
 from serving.sim.compare import Progress
+from serving.sim.setting import DEFAULT_WINDOW_S
 from tests.cli.cli_samples import exit_code
 from tests.unit.serving.bench_examples import CAPACITY, HereRunner
 
@@ -55,6 +57,8 @@ def test_the_tables_say_simulated_and_what_load_one_is(capsys: pytest.CaptureFix
 def test_a_window_of_real_time_is_shorter_unless_one_is_asked_for() -> None:
     assert 0 < window_of(None, live=True) < window_of(None, live=False)
     assert window_of(30.0, live=True) == window_of(30.0, live=False) == 30.0
+    told = str(typing.get_args(bench_options.WindowS)[1].help)
+    assert f"{DEFAULT_WINDOW_S:g}, on vLLM {DEFAULT_LIVE_WINDOW_S:g}" in told
 
 
 def test_ratios_are_of_means_to_fcfs_and_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,8 +193,22 @@ def test_the_planning_of_a_step_lies_at_the_end_of_the_former() -> None:
 def test_a_decode_step_is_that_of_the_usual_batch() -> None:
     tracker = StepTracker()
     usual = Composition(50, 50, 20_000, ())
-    run(tracker, [usual] * 500, lambda step: seconds_of(TRUTH, step))
+    fewer, more = Composition(40, 40, 10_000, ()), Composition(60, 60, 30_000, ())
+    prompt = Composition(512, 0, 0, ((512, 0),))  # no step of decodes
+    run(tracker, [fewer, prompt, more] * 500, lambda step: seconds_of(TRUTH, step))
     assert tracker.token_s == pytest.approx(seconds_of(TRUTH, usual), rel=0.02)
+
+
+def test_a_machine_that_is_slow_for_some_seconds_is_not_taken_to_stay_so() -> None:
+    rng = random.Random(8)
+    tracker = StepTracker()
+    usual = Composition(50, 50, 20_000, ())
+    for slower in (1.0, 2.0) * 10:
+        steps = [random_step(rng) for _ in range(500)]
+        run(tracker, steps, lambda step, slower=slower: slower * seconds_of(TRUTH, step))
+    expected_s = 1.5 * seconds_of(TRUTH, usual)
+    model_s = tracker.model.seconds(new_tokens=50, num_decodes=50, decode_context_tokens=20_000)
+    assert model_s == pytest.approx(expected_s, rel=0.05)
 
 
 def test_a_prompt_token_costs_what_one_more_of_a_usual_prompt_adds() -> None:
