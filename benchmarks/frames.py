@@ -175,12 +175,7 @@ def measure(policy: str, num_requests: int, num_frames: int) -> Cost:
         made = engine.plan_step()
         seconds = IDLE_STEP_S
         if made.new_tokens:
-            seconds = MACHINE.step_cost.seconds(
-                new_tokens=made.new_tokens,
-                decode_context_tokens=made.decode_context_tokens,
-                num_decodes=made.num_decodes,
-                prefill_chunks=made.prefill_chunks,
-            )
+            seconds = MACHINE.step_cost.seconds(made)
         now_s[0] += seconds
         crowd.under_way -= len(engine.finish_step().ended)
         if len(frames) > WARM_UP_FRAMES:

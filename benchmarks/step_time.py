@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.data_files import Call, DataMissing, read_object, read_workflows
 from patterns import LlmNode, PatternGraph
-from serving.sim.step_cost import STEP_COSTS
+from serving.sim.step_cost import STEP_COSTS, Composition
 
 STEP_TOKENS = 2048
 """Tokens of a step, read and generated together."""
@@ -61,10 +61,12 @@ def call_seconds(calls: Sequence[Call]) -> list[float]:
                 begun.append(unread.popleft())
                 read = 0
         now_s += COST.seconds(
-            new_tokens=decodes + sum(tokens for tokens, _ in chunks),
-            decode_context_tokens=decode_contexts,
-            num_decodes=decodes,
-            prefill_chunks=chunks,
+            Composition(
+                decodes + sum(tokens for tokens, _ in chunks),
+                decodes,
+                decode_contexts,
+                tuple(chunks),
+            )
         )
         decode_contexts += decodes
         for call in begun:  # the step that ends the prompt gives the first token

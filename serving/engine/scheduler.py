@@ -26,7 +26,7 @@ from serving.engine.tracker import StepTracker
 from serving.engine.translate import Ledger, composition_of
 from serving.errors import InvalidSlo, dropped_stop_reason, rejected_stop_reason
 from serving.policies.table import PolicySpec
-from serving.sim.stepped import Composition
+from serving.sim.step_cost import Composition
 from serving.view import Plan, Policy, StepView, plan_faults
 
 if TYPE_CHECKING:

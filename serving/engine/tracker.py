@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.sim.step_cost import StepSample
-from serving.sim.stepped import Composition
+from serving.sim.step_cost import Composition, StepSample
 from serving.slo import SloKind
 from serving.view import StepModel
 
@@ -79,14 +78,6 @@ class Tracked(NamedTuple):
     promises: Mapping[SloKind, Promises]
 
 
-class _Step(NamedTuple):
-    """A measured one: what it was made of, its seconds, and those of planning the next."""
-
-    made: Composition
-    seconds: float
-    planning_s: float
-
-
 class StepTracker:
     """Fits the cost of a step online, and counts.
 
@@ -108,7 +99,7 @@ class StepTracker:
     def __init__(self, *, most_samples: int = MOST_SAMPLES) -> None:
         self._began_s: float | None = None
         self._composition = PRIOR_STEP
-        self._recent: deque[_Step] = deque(maxlen=most_samples)
+        self._recent: deque[StepSample] = deque(maxlen=most_samples)
         self._steps = 0
         self._solve_at = FIRST_SOLVE_STEPS
         self._solved_steps = 0
@@ -130,7 +121,7 @@ class StepTracker:
             planning_s: seconds until now in which it was planned: the last ones of the former.
         """
         if self._began_s is not None and now_s > self._began_s:
-            self._recent.append(_Step(self._composition, now_s - self._began_s, planning_s))
+            self._recent.append(StepSample(self._composition, now_s - self._began_s, planning_s))
             self._steps += 1
         self._began_s = now_s if composition[0] else None
         self._composition = composition
@@ -179,17 +170,7 @@ class StepTracker:
 
     def samples(self) -> tuple[StepSample, ...]:
         """The latest measured steps, oldest first."""
-        return tuple(
-            StepSample(
-                new_tokens=made.new_tokens,
-                decode_context_tokens=made.decode_context_tokens,
-                num_decodes=made.num_decodes,
-                prefill_chunks=made.prefill_chunks,
-                seconds=seconds,
-                planning_s=planning_s,
-            )
-            for made, seconds, planning_s in self._recent
-        )
+        return tuple(self._recent)
 
     def snapshot(self) -> Tracked:
         """The counters as they stand."""

@@ -21,7 +21,7 @@ from serving.requests import (
     program_name,
     write_promise,
 )
-from serving.sim.stepped import Composition
+from serving.sim.step_cost import Composition
 from serving.slo import BEST_EFFORT, Slo, from_tags
 
 if TYPE_CHECKING:

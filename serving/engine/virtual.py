@@ -26,7 +26,8 @@ from serving.engine.config import EngineConfig
 from serving.engine.demo_model import ensure_demo_model
 from serving.engine.scheduler import SloScheduler
 from serving.policies.table import PolicySpec
-from serving.sim.stepped import Composition, Ended, Progress
+from serving.sim.step_cost import Composition
+from serving.sim.stepped import Ended, Progress
 from serving.slo import Slo, to_tags
 
 if TYPE_CHECKING:

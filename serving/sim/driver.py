@@ -77,12 +77,7 @@ class Stepper:
         if not step.new_tokens:
             return min(self.clock.now_s + IDLE_STEP_S, next_event_s)
         begins_s = self.clock.now_s + (planning_s if self._counts_planning else 0.0)
-        return begins_s + self._cost.seconds(
-            new_tokens=step.new_tokens,
-            decode_context_tokens=step.decode_context_tokens,
-            num_decodes=step.num_decodes,
-            prefill_chunks=step.prefill_chunks,
-        )
+        return begins_s + self._cost.seconds(step)
 
 
 def replay(

@@ -10,7 +10,7 @@ from serving.sim.errors import InvalidWorkload
 from serving.sim.offer import Offer
 from serving.sim.programs import Call, Program, Stage
 from serving.sim.promises import Foresight
-from serving.sim.step_cost import MACHINES, Machine, StepCost
+from serving.sim.step_cost import MACHINES, Composition, Machine, StepCost
 
 REFERENCE = MACHINES["a100-llama3-8b"]
 """The machine that the workloads' promises are made for."""
@@ -86,12 +86,8 @@ def scale_of(machine: Machine, settings: LiveSettings) -> Scale:
 def busy_step_s(cost: StepCost, num_decodes: int, length_scale: float) -> float:
     """Seconds of a busy step of so many requests, with calls of this share of their length."""
     chunk = num_decodes * BUSY_PROMPT_TOKENS
-    return cost.seconds(
-        new_tokens=num_decodes + chunk,
-        num_decodes=num_decodes,
-        decode_context_tokens=round(num_decodes * BUSY_CONTEXT_TOKENS * length_scale),
-        prefill_chunks=((chunk, 0),),
-    )
+    contexts = round(num_decodes * BUSY_CONTEXT_TOKENS * length_scale)
+    return cost.seconds(Composition(num_decodes + chunk, num_decodes, contexts, ((chunk, 0),)))
 
 
 def scaled(

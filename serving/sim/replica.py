@@ -16,7 +16,7 @@ from serving.router.snapshot import (
     with_request,
 )
 from serving.sim.driver import Stepper, VirtualTime
-from serving.sim.step_cost import StepCost
+from serving.sim.step_cost import Composition, StepCost
 from serving.sim.stepped import Progress, SteppedEngine
 
 REPORT_S = 0.1
@@ -217,17 +217,7 @@ class Replica:
         self.undecided.discard(request_id)
 
     def _prefill_step_s(self) -> float:
-        return self._cost.seconds(
-            new_tokens=FULL_STEP_TOKENS,
-            decode_context_tokens=0,
-            num_decodes=0,
-            prefill_chunks=((FULL_STEP_TOKENS, 0),),
-        )
+        return self._cost.seconds(Composition.of_prompt(FULL_STEP_TOKENS))
 
     def _decode_step_s(self, num_decodes: int, context_tokens: int) -> float:
-        return self._cost.seconds(
-            new_tokens=num_decodes,
-            decode_context_tokens=context_tokens,
-            num_decodes=num_decodes,
-            prefill_chunks=(),
-        )
+        return self._cost.seconds(Composition(num_decodes, num_decodes, context_tokens, ()))

@@ -19,17 +19,36 @@ Chunk = tuple[int, int]
 """Of a prompt: tokens read in this step, tokens of the same request read before it."""
 
 
+class Composition(NamedTuple):
+    """What one step computes.
+
+    Attributes:
+        new_tokens: prefilled and decoded ones.
+        num_decodes: requests that get one more token.
+        decode_context_tokens: contexts of the decoding requests, added up.
+        prefill_chunks: of each request whose prompt is being read.
+    """
+
+    new_tokens: int
+    num_decodes: int
+    decode_context_tokens: int
+    prefill_chunks: tuple[Chunk, ...]
+
+    @property
+    def prompt_pairs(self) -> float:
+        """Pairs of a token that is read and one before it in its prompt."""
+        return sum(tokens * (before + 0.5 * tokens) for tokens, before in self.prefill_chunks)
+
+    @classmethod
+    def of_prompt(cls, tokens: int) -> Composition:
+        """The step that reads a prompt of so many tokens whole, and does nothing else."""
+        return cls(tokens, 0, 0, ((tokens, 0),))
+
+
 class Costing(Protocol):
     """What says how long a step takes: StepCost, or what is made of it."""
 
-    def seconds(
-        self,
-        *,
-        new_tokens: int,
-        decode_context_tokens: int,
-        num_decodes: int,
-        prefill_chunks: Sequence[Chunk],
-    ) -> float:
+    def seconds(self, made: Composition) -> float:
         """Seconds of one step."""
         ...
 
@@ -65,22 +84,9 @@ class StepCost:
     chunk_base_s: float = 0.0
     chunk_pair_s: float = 0.0
 
-    def seconds(
-        self,
-        *,
-        new_tokens: int,
-        decode_context_tokens: int,
-        num_decodes: int,
-        prefill_chunks: Sequence[Chunk],
-    ) -> float:
-        """Seconds of one step.
-
-        Args:
-            new_tokens: computed in this step: one a decode, and all of the chunks'.
-            decode_context_tokens: in the contexts of all decodes, added up.
-            num_decodes: requests that get one more token.
-            prefill_chunks: (tokens of it, context tokens before it) of each prompt read.
-        """
+    def seconds(self, made: Composition) -> float:
+        """Seconds of one step."""
+        new_tokens, num_decodes, decode_context_tokens, prefill_chunks = made
         small = self.small_base_s + self.small_token_s * new_tokens
         large = self.large_base_s + self.large_token_s * new_tokens
         total = self.fixed_s + (small if small > large else large)
@@ -158,17 +164,15 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 
 class StepSample(NamedTuple):
-    """One measured step: what it was made of (as in StepCost.seconds), and its seconds.
+    """One measured step.
 
     Attributes:
+        made: what it was made of.
         seconds: of the whole step, planning included.
-        planning_s: of them, those that the scheduler took.
+        planning_s: of them, those that the scheduler took, for the step after it.
     """
 
-    new_tokens: int
-    decode_context_tokens: int
-    num_decodes: int
-    prefill_chunks: tuple[Chunk, ...]
+    made: Composition
     seconds: float
     planning_s: float = 0.0
 
@@ -207,7 +211,7 @@ def fit(
             all steps computed as many tokens, or no non-negative cost above 0 fits them.
     """
     _check_samples(samples)
-    terms = np.array([_terms(step) for step in samples], dtype=np.float64)
+    terms = np.array([_terms(step.made) for step in samples], dtype=np.float64)
     seconds = np.array([step.seconds for step in samples], dtype=np.float64)
     if not with_planning:
         seconds -= np.array([step.planning_s for step in samples])
@@ -227,16 +231,10 @@ def fit(
     )
 
 
-def _terms(step: StepSample) -> tuple[float, ...]:
+def _terms(made: Composition) -> tuple[float, ...]:
     """What each coefficient of FITTED is multiplied with in this step."""
-    return (
-        1,
-        step.new_tokens,
-        step.num_decodes,
-        step.decode_context_tokens,
-        len(step.prefill_chunks),
-        sum(tokens * (before + tokens * 0.5) for tokens, before in step.prefill_chunks),
-    )
+    *counts, chunks = made
+    return (1, *counts, len(chunks), made.prompt_pairs)
 
 
 def _least_squares(terms: Floats, seconds: Floats) -> Floats:
@@ -263,7 +261,7 @@ def _check_samples(samples: Sequence[StepSample]) -> None:
     if num_samples < len(FITTED):
         raise StepFitFailed(num_samples, f"a fit needs at least {len(FITTED)}")
     for index, step in enumerate(samples):
-        counts = (step.new_tokens, step.decode_context_tokens, step.num_decodes)
+        *counts, _ = step.made
         if not (math.isfinite(step.seconds) and step.seconds > 0):
             told = f"step {index} took {step.seconds} s; it must be a finite number above 0"
             raise StepFitFailed(num_samples, told)
@@ -272,6 +270,7 @@ def _check_samples(samples: Sequence[StepSample]) -> None:
             raise StepFitFailed(num_samples, told)
         if not all(math.isfinite(count) and count >= 0 for count in counts):
             raise StepFitFailed(num_samples, f"step {index} has a count below 0 or not finite")
-    if len({step.new_tokens for step in samples}) == 1:
-        told = f"each computed {samples[0].new_tokens} tokens; measure batches of several sizes"
+    if len({step.made.new_tokens for step in samples}) == 1:
+        tokens = samples[0].made.new_tokens
+        told = f"each computed {tokens} tokens; measure batches of several sizes"
         raise StepFitFailed(num_samples, told)

@@ -4,28 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from serving.sim.step_cost import Chunk
+from serving.sim.step_cost import Composition
 from serving.slo import Slo
-
-
-class Composition(NamedTuple):
-    """What one step computes.
-
-    Attributes:
-        new_tokens: prefilled and decoded ones.
-        decode_context_tokens: contexts of the decoding requests, added up.
-        prefill_chunks: of each request whose prompt is being read.
-    """
-
-    new_tokens: int
-    num_decodes: int
-    decode_context_tokens: int
-    prefill_chunks: tuple[Chunk, ...]
-
-    @property
-    def prompt_pairs(self) -> float:
-        """Pairs of a token that is read and one before it in its prompt."""
-        return sum(tokens * (before + 0.5 * tokens) for tokens, before in self.prefill_chunks)
 
 
 class Ended(NamedTuple):

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from serving.sim.offer import fate_s
-from serving.sim.stepped import Composition, Progress
+from serving.sim.step_cost import Composition
+from serving.sim.stepped import Progress
 
 if TYPE_CHECKING:
     from serving.sim.programs import Program

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from serving.sim.step_cost import Chunk, Costing
+from serving.sim.step_cost import Composition, Costing
 
 DRIFT_S = 10.0
 """The speed of a machine is no longer what it was after about so long."""
@@ -47,21 +47,9 @@ class UnsteadyCost:
         self._of_steps = np.random.default_rng(step_seed)
         self._drift = [float(self._of_drift.normal())]  # one value for each second so far
 
-    def seconds(
-        self,
-        *,
-        new_tokens: int,
-        decode_context_tokens: int,
-        num_decodes: int,
-        prefill_chunks: Sequence[Chunk],
-    ) -> float:
+    def seconds(self, made: Composition) -> float:
         """Seconds of one step that begins now."""
-        steady_s = self._cost.seconds(
-            new_tokens=new_tokens,
-            decode_context_tokens=decode_context_tokens,
-            num_decodes=num_decodes,
-            prefill_chunks=prefill_chunks,
-        )
+        steady_s = self._cost.seconds(made)
         own, chance = float(self._of_steps.normal()), float(self._of_steps.random())
         drifts, varies = self._unsteadiness * DRIFT_DEVIATION, self._unsteadiness * STEP_DEVIATION
         # Over time the speed is 1 in the mean, and at one speed the steps: hence the two signs.

@@ -17,7 +17,7 @@ from serving.sim.arrivals import ARRIVALS
 from serving.sim.errors import InvalidWorkload
 from serving.sim.lengths import Pair
 from serving.sim.programs import Call, Program, Stage
-from serving.sim.step_cost import STEP_COSTS
+from serving.sim.step_cost import STEP_COSTS, Composition
 from serving.slo import SloKind
 
 TTFT_S = 2.0
@@ -129,12 +129,7 @@ def _program(
 
 def _alone_s(prompt_tokens: int) -> float:
     """Seconds to read a prompt on an idle A100, in one step."""
-    return STEP_COSTS["a100-llama3-8b"].seconds(
-        new_tokens=prompt_tokens,
-        decode_context_tokens=0,
-        num_decodes=0,
-        prefill_chunks=((prompt_tokens, 0),),
-    )
+    return STEP_COSTS["a100-llama3-8b"].seconds(Composition.of_prompt(prompt_tokens))
 
 
 def _single(rng: np.random.Generator, *, pair: Pair) -> tuple[Stage, ...]:

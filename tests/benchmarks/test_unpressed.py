@@ -21,7 +21,7 @@ from serving.sim.offer import Source
 from serving.sim.programs import Program
 from serving.sim.promises import Foresight, slo_of
 from serving.sim.setting import Setting
-from serving.sim.stepped import Composition
+from serving.sim.step_cost import Composition
 from serving.sim.workloads import generate
 from serving.slo import BEST_EFFORT, Slo, SloKind
 from tests.unit.serving.bench_examples import FifoEngine

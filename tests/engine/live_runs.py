@@ -14,6 +14,7 @@ from serving.sim.live import measure_machine, replaying_engine, run_live
 from serving.sim.live_scale import LiveSettings
 from serving.sim.programs import Call, Program, Stage
 from serving.sim.promises import Foresight
+from serving.sim.step_cost import Composition
 from serving.slo import SloKind
 
 SETTINGS = LiveSettings(slots=8, step_tokens=256, kv_tokens=2048, most_call_tokens=1024)
@@ -93,9 +94,7 @@ def main() -> None:
         machine = measure_machine(engine, SETTINGS, calibration_s=5.0)
         found["machine"] = {
             "kv_tokens": machine.kv_tokens,
-            "step_s": machine.step_cost.seconds(
-                new_tokens=8, num_decodes=8, decode_context_tokens=800, prefill_chunks=()
-            ),
+            "step_s": machine.step_cost.seconds(Composition(8, 8, 800, ())),
             "samples": len(asyncio.run(engine.samples())),
         }
     sys.stdout.write("\n" + json.dumps(found) + "\n")

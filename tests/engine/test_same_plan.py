@@ -20,7 +20,7 @@ from serving.engine.tracker import StepTracker
 from serving.engine.translate import Ledger
 from serving.policies.table import POLICIES, PolicySpec
 from serving.requests import Requests
-from serving.sim.stepped import Composition
+from serving.sim.step_cost import Composition
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 from serving.view import Plan, StepView
 from tests.conftest import DEMO_CONFIG

@@ -16,7 +16,8 @@ from tests.engine.vllm_driver import decide_by
 
 if TYPE_CHECKING:
     from serving.engine.virtual import VirtualEngine
-    from serving.sim.stepped import Composition, Ended, Progress
+    from serving.sim.step_cost import Composition
+    from serving.sim.stepped import Ended, Progress
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 

@@ -18,6 +18,7 @@ from benchmarks.step_time import (
     load_graphs,
 )
 from patterns import BEST_K, Formulation, PatternGraph, encode_stages
+from serving.sim.step_cost import Composition
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "agentic"
 
@@ -47,13 +48,8 @@ def test_the_best_few_foretell_better_than_the_nearest_one(dataset: str) -> None
 
 
 def test_a_lone_call_takes_a_step_for_its_prompt_and_one_for_each_further_token() -> None:
-    prompt_s = COST.seconds(
-        new_tokens=100, decode_context_tokens=0, num_decodes=0, prefill_chunks=[(100, 0)]
-    )
-    decode_s = [
-        COST.seconds(new_tokens=1, decode_context_tokens=100 + n, num_decodes=1, prefill_chunks=[])
-        for n in (1, 2)
-    ]
+    prompt_s = COST.seconds(Composition.of_prompt(100))
+    decode_s = [COST.seconds(Composition(1, 1, 100 + n, ())) for n in (1, 2)]
     assert call_seconds([Call(100, 1)]) == pytest.approx([prompt_s])
     assert call_seconds([Call(100, 3)]) == pytest.approx([prompt_s + sum(decode_s)])
 

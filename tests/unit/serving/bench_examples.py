@@ -16,7 +16,8 @@ from serving.sim.offer import Source
 from serving.sim.outcome import CURVES, LEVELS
 from serving.sim.runner import Done, Runner, key_of
 from serving.sim.setting import Setting
-from serving.sim.stepped import Composition, Ended, Progress
+from serving.sim.step_cost import Composition
+from serving.sim.stepped import Ended, Progress
 from serving.slo import Slo
 
 CODER = Setting(source=Source.generator("coder"), window_s=20.0, warmup_s=5.0)

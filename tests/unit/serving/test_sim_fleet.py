@@ -12,8 +12,8 @@ from serving.sim.driver import VirtualTime
 from serving.sim.fleet import FleetReplay, run_fleet
 from serving.sim.programs import Call, Program, Stage
 from serving.sim.replica import Replica
-from serving.sim.step_cost import StepCost
-from serving.sim.stepped import Composition, Ended, Progress
+from serving.sim.step_cost import Composition, StepCost
+from serving.sim.stepped import Ended, Progress
 from serving.slo import Slo, SloKind
 
 SECOND = StepCost(name="a second", source="made up", uncertainty="none", fixed_s=1.0)

@@ -32,7 +32,7 @@ from serving.sim.offer import Source, fate_s, offer
 from serving.sim.predictions import FutureErrors, LengthErrors
 from serving.sim.programs import Call, Program, Stage
 from serving.sim.promises import Foresight, slo_of
-from serving.sim.step_cost import StepSample
+from serving.sim.step_cost import Composition, StepSample
 from serving.slo import SloKind
 from tests.strategies import law
 
@@ -64,7 +64,10 @@ class QuickEngine:
 
     async def samples(self) -> Sequence[StepSample]:
         return [
-            StepSample(tokens, 100 * tokens, tokens, ((tokens, 0),), self.step_s + 1e-4 * tokens)
+            StepSample(
+                Composition(tokens, tokens, 100 * tokens, ((tokens, 0),)),
+                self.step_s + 1e-4 * tokens,
+            )
             for tokens in (1, 2, 3, 5, 8, 13, 21)
         ]
 
@@ -266,9 +269,7 @@ def test_settings_out_of_range_are_named(wrong: dict[str, float]) -> None:
 async def test_the_machine_of_an_engine_has_its_steps_and_its_room() -> None:
     engine = QuickEngine(step_s=2.0)
     machine = await measured_machine(engine, LiveSettings(), calibration_s=0.1)
-    assert machine.step_cost.seconds(
-        new_tokens=10, decode_context_tokens=1000, num_decodes=10, prefill_chunks=((10, 0),)
-    ) == pytest.approx(2.001)
+    assert machine.step_cost.seconds(Composition(10, 10, 1000, ((10, 0),))) == pytest.approx(2.001)
     assert machine.kv_tokens == 3200
     assert all(spec == FCFS for spec in engine.policies)
 

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.sim.errors import StepFitFailed
-from serving.sim.step_cost import MACHINES, STEP_COSTS, Chunk, StepCost, StepSample, fit
+from serving.sim.step_cost import (
+    MACHINES,
+    STEP_COSTS,
+    Chunk,
+    Composition,
+    StepCost,
+    StepSample,
+    fit,
+)
 from tests.strategies import law
 
 A100 = STEP_COSTS["a100-llama3-8b"]
@@ -42,10 +50,9 @@ def test_a_step_of_the_a100_costs_what_its_formula_says(
     decodes: int, contexts: int, prefill_chunks: tuple[Chunk, ...], expected_ms: float
 ) -> None:
     seconds = A100.seconds(
-        new_tokens=decodes + sum(chunk for chunk, _ in prefill_chunks),
-        decode_context_tokens=contexts,
-        num_decodes=decodes,
-        prefill_chunks=prefill_chunks,
+        Composition(
+            decodes + sum(chunk for chunk, _ in prefill_chunks), decodes, contexts, prefill_chunks
+        )
     )
     assert seconds == pytest.approx(expected_ms / 1000, rel=1e-12)
 
@@ -67,10 +74,12 @@ def test_more_work_never_takes_less_time(
 
     def seconds(extra_chunks: list[Chunk], extra_decodes: int) -> float:
         return A100.seconds(
-            new_tokens=new_tokens + extra_decodes + sum(chunk for chunk, _ in extra_chunks),
-            decode_context_tokens=contexts + extra_decodes,
-            num_decodes=decodes + extra_decodes,
-            prefill_chunks=prefill_chunks + extra_chunks,
+            Composition(
+                new_tokens + extra_decodes + sum(chunk for chunk, _ in extra_chunks),
+                decodes + extra_decodes,
+                contexts + extra_decodes,
+                (*prefill_chunks, *extra_chunks),
+            )
         )
 
     least = seconds([], 0)
@@ -87,15 +96,9 @@ def measured(cost: StepCost, *, count: int, noise: float = 0.0) -> list[StepSamp
         contexts = decodes * int(rng.integers(10, 4000))
         sizes = rng.integers(1, 512, size=int(rng.integers(0, 4))).tolist()
         prefill_chunks = tuple((size, int(rng.integers(0, 2000))) for size in sizes)
-        new_tokens = decodes + sum(sizes)
-        seconds = cost.seconds(
-            new_tokens=new_tokens,
-            decode_context_tokens=contexts,
-            num_decodes=decodes,
-            prefill_chunks=prefill_chunks,
-        )
-        seconds *= 1 + noise * rng.standard_normal()
-        samples.append(StepSample(new_tokens, contexts, decodes, prefill_chunks, seconds))
+        made = Composition(decodes + sum(sizes), decodes, contexts, prefill_chunks)
+        seconds = cost.seconds(made) * (1 + noise * rng.standard_normal())
+        samples.append(StepSample(made, seconds))
     return samples
 
 
@@ -146,7 +149,7 @@ def test_a_fit_leaves_planning_out_when_asked() -> None:
 
 
 def test_a_fit_of_steps_without_prompts_puts_their_cost_on_new_tokens() -> None:
-    steps = [StepSample(n, 100 * n, n, (), 0.01 + 0.001 * n) for n in range(1, 9)]
+    steps = [StepSample(Composition(n, n, 100 * n, ()), 0.01 + 0.001 * n) for n in range(1, 9)]
     found = fit(steps)
     assert found.small_token_s == pytest.approx(0.001)
     assert found.decode_sequence_s == found.chunk_base_s == 0.0
@@ -157,10 +160,13 @@ def test_a_fit_of_steps_without_prompts_puts_their_cost_on_new_tokens() -> None:
     st.lists(
         st.builds(
             StepSample,
-            st.integers(0, 4096),
-            tokens,
-            st.integers(0, 64),
-            chunks.map(tuple),
+            st.builds(
+                Composition,
+                st.integers(0, 4096),
+                st.integers(0, 64),
+                tokens,
+                chunks.map(tuple),
+            ),
             st.floats(1e-4, 10),
         ),
         max_size=12,
@@ -175,17 +181,21 @@ def test_a_fit_never_has_a_negative_cost_or_says_why_there_is_none(
         assert any(getattr(found, name) > 0 for name in COEFFICIENTS)
 
 
+def decodes(count: int) -> Composition:
+    return Composition(count, count, count, ())
+
+
 @pytest.mark.parametrize(
     ("samples", "reason"),
     [
         ([], "at least 6"),
-        ([StepSample(8, 80, 8, (), 0.01)] * 4, "at least 6"),
-        ([StepSample(8, 80, 8, (), 0.01)] * 9, "several sizes"),
-        ([StepSample(n, n, n, (), 0.0) for n in range(9)], "above 0"),
-        ([StepSample(n, n, n, (), float("nan")) for n in range(9)], "above 0"),
-        ([StepSample(n, -1, n, (), 0.01) for n in range(9)], "count below 0"),
-        ([StepSample(n, n, n, (), 0.01, 0.01) for n in range(9)], "planned for 0.01 s of its"),
-        ([StepSample(n, n, n, (), 0.01, -1.0) for n in range(9)], "planned for -1.0 s of its"),
+        ([StepSample(decodes(8), 0.01)] * 4, "at least 6"),
+        ([StepSample(decodes(8), 0.01)] * 9, "several sizes"),
+        ([StepSample(decodes(n), 0.0) for n in range(9)], "above 0"),
+        ([StepSample(decodes(n), float("nan")) for n in range(9)], "above 0"),
+        ([StepSample(Composition(n, n, -1, ()), 0.01) for n in range(9)], "count below 0"),
+        ([StepSample(decodes(n), 0.01, 0.01) for n in range(9)], "planned for 0.01 s of its"),
+        ([StepSample(decodes(n), 0.01, -1.0) for n in range(9)], "planned for -1.0 s of its"),
     ],
 )
 def test_steps_that_tell_nothing_are_refused(samples: list[StepSample], reason: str) -> None:

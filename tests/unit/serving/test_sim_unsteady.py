@@ -13,7 +13,7 @@ from serving.sim.cases import Case
 from serving.sim.driver import VirtualTime
 from serving.sim.offer import Source
 from serving.sim.setting import Setting
-from serving.sim.step_cost import StepCost
+from serving.sim.step_cost import Composition, StepCost
 from serving.sim.unsteady import (
     DRIFT_DEVIATION,
     DRIFT_S,
@@ -38,9 +38,7 @@ class Steps:
 
     def at(self, now_s: float) -> float:
         self.now_s = now_s
-        return self._cost.seconds(
-            new_tokens=1, decode_context_tokens=1, num_decodes=1, prefill_chunks=()
-        )
+        return self._cost.seconds(Composition(1, 1, 1, ()))
 
 
 def test_over_time_the_machine_does_as_much_as_the_steady_one() -> None:

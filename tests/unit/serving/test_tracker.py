@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.engine.tracker import FIRST_SOLVE_STEPS, MOST_SAMPLES, PRIOR, Promises, StepTracker
-from serving.sim.step_cost import STEP_COSTS, fit
-from serving.sim.stepped import Composition
+from serving.sim.step_cost import STEP_COSTS, Composition, fit
 from serving.slo import SloKind
 from serving.view import StepModel
 from tests.strategies import law
@@ -126,11 +125,11 @@ def test_rare_prefills_are_learned_although_all_other_steps_fit_exactly() -> Non
     run(tracker, steps, lambda step: cost_of(step))
     assert seconds_of(tracker.model, steps[0]) == pytest.approx(cost_of(steps[0]), rel=0.05)
     assert seconds_of(tracker.model, steps[1]) == pytest.approx(cost_of(steps[1]), rel=0.05)
-    assert cost.seconds(**steps[0]._asdict()) == cost_of(steps[0])
+    assert cost.seconds(steps[0]) == cost_of(steps[0])
 
 
 def cost_of(step: Composition) -> float:
-    return STEP_COSTS["a100-llama3-8b"].seconds(**step._asdict())
+    return STEP_COSTS["a100-llama3-8b"].seconds(step)
 
 
 def test_a_machine_that_becomes_slower_for_good_is_followed() -> None:
@@ -234,7 +233,7 @@ def test_its_samples_are_the_latest_steps_as_a_fit_takes_them() -> None:
     assert len(samples) == MOST_SAMPLES
     for sample, step in zip(samples, steps[50:], strict=True):
         assert sample.seconds == pytest.approx(seconds_of(TRUTH, step), rel=1e-6)
-        assert sample.prefill_chunks == step.prefill_chunks
+        assert sample.made == step
     cost = fit(samples)
     assert cost.small_token_s == pytest.approx(TRUTH.token_s, rel=1e-3)
     assert cost.decode_context_s == pytest.approx(TRUTH.context_s, rel=1e-3)

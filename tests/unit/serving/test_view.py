@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.analyzer.sketch import LengthSketch
-from serving.sim.stepped import Composition
+from serving.sim.step_cost import Composition
 from serving.slo import Slo
 from serving.view import Plan, StepModel, StepView, plan_faults
 from tests.strategies import law, step_views

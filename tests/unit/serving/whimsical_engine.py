@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from serving.sim.stepped import Composition, Ended, Progress
+from serving.sim.step_cost import Composition
+from serving.sim.stepped import Ended, Progress
 from serving.slo import Slo
 
 
