@@ -1,4 +1,4 @@
-"""An engine that is stepped by hand: what a step computes, and what it brings."""
+"""An engine that is stepped by hand, and what a step of it brings."""
 
 from __future__ import annotations
 

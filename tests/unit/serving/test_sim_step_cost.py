@@ -181,7 +181,7 @@ def test_a_fit_never_has_a_negative_cost_or_says_why_there_is_none(
         assert any(getattr(found, name) > 0 for name in COEFFICIENTS)
 
 
-def decodes(count: int) -> Composition:
+def only_decodes(count: int) -> Composition:
     return Composition(count, count, count, ())
 
 
@@ -189,13 +189,13 @@ def decodes(count: int) -> Composition:
     ("samples", "reason"),
     [
         ([], "at least 6"),
-        ([StepSample(decodes(8), 0.01)] * 4, "at least 6"),
-        ([StepSample(decodes(8), 0.01)] * 9, "several sizes"),
-        ([StepSample(decodes(n), 0.0) for n in range(9)], "above 0"),
-        ([StepSample(decodes(n), float("nan")) for n in range(9)], "above 0"),
+        ([StepSample(only_decodes(8), 0.01)] * 4, "at least 6"),
+        ([StepSample(only_decodes(8), 0.01)] * 9, "several sizes"),
+        ([StepSample(only_decodes(n), 0.0) for n in range(9)], "above 0"),
+        ([StepSample(only_decodes(n), float("nan")) for n in range(9)], "above 0"),
         ([StepSample(Composition(n, n, -1, ()), 0.01) for n in range(9)], "count below 0"),
-        ([StepSample(decodes(n), 0.01, 0.01) for n in range(9)], "planned for 0.01 s of its"),
-        ([StepSample(decodes(n), 0.01, -1.0) for n in range(9)], "planned for -1.0 s of its"),
+        ([StepSample(only_decodes(n), 0.01, 0.01) for n in range(9)], "planned for 0.01 s of its"),
+        ([StepSample(only_decodes(n), 0.01, -1.0) for n in range(9)], "planned for -1.0 s of its"),
     ],
 )
 def test_steps_that_tell_nothing_are_refused(samples: list[StepSample], reason: str) -> None:
