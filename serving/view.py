@@ -69,7 +69,7 @@ class StepView(NamedTuple):
         model: the same and more, as a function of what a step is made of.
         kv_tokens, free_kv_tokens: room of the KV cache, in all and now.
         arrivals: the first calls of the programs that arrived in the last `arrivals_s` seconds,
-            as they were when they arrived, ended ones too.
+            as they were when they arrived, ended ones too; but user_tokens are those of now.
         length_ratio: what true output lengths were lately, in units of the foretold medians.
     """
 

@@ -194,7 +194,7 @@ class SloSchedulerMixin(_VllmScheduler):
 
     def _make_plan(self) -> tuple[StepView, Plan]:
         blocks = self.kv_cache_manager.block_pool
-        arrivals, arrivals_s = self.ledger.arrivals.since(self.ledger.clock())
+        arrivals, arrivals_s = self.ledger.arrivals()
         view = StepView(
             now_s=self.ledger.clock(),
             requests=self.ledger.requests(self.running, self._paused),

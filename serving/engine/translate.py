@@ -56,7 +56,7 @@ class Ledger:
         self._programs = Accounts()
         self._users = Accounts(lifted=True, memory_s=FAIR_MEMORY_S)
         self._stages = StageCalls()
-        self.arrivals = Arrivals()
+        self._arrivals = Arrivals()
 
     def admit(self, request: Request) -> InvalidSlo | None:
         """Start to follow a request. Malformed tags are returned, never raised, in the engine."""
@@ -87,7 +87,7 @@ class Ledger:
         self._place[request_id] = place
         self._read([place], RequestState.WAITING)
         if slo.stage == 0 and not is_known:
-            self.arrivals.note(columns, place)
+            self._arrivals.note(columns, place)
         return error
 
     def computed(self, tokens: Mapping[str, int]) -> None:
@@ -147,6 +147,13 @@ class Ledger:
         shown["user_tokens"] = self._users.tokens(shown["user"], now_s)
         shown["stage_missing"] = self._stages.missing(shown["program"])
         return Requests(shown)
+
+    def arrivals(self) -> tuple[Requests, float]:
+        """As Arrivals.since, with what the users of what arrived were served until now."""
+        now_s = self.clock()
+        arrivals, arrivals_s = self._arrivals.since(now_s)
+        arrivals.user_tokens[:] = self._users.tokens(arrivals.user, now_s)
+        return arrivals, arrivals_s
 
     def _read(self, places: list[int], state: RequestState) -> None:
         requests, columns = [self._rows[place] for place in places], self._columns

@@ -11,7 +11,7 @@ import numpy as np
 
 from serving.policies.admission import admit, demands_of, expected
 from serving.policies.execution import planned
-from serving.policies.fairness import fair, limited, mixed
+from serving.policies.fairness import fair, mixed
 from serving.policies.pace import MARGIN, UTILISATION, Pace, best_pace, pace_of
 from serving.policies.programs import (
     Calls,
@@ -62,7 +62,7 @@ def calm(
         frame_steps: steps between two decisions, unless something arrives or ends.
         least_steps: what arrives or ends within so many steps is gathered; more of them where a
             crowd makes decisions dear (CROWD).
-        fairness: f, how far a user who was served less is preferred; 0: not at all.
+        fairness: f, how much of its worth the work of a user who was served most loses.
         price: whether room is kept for better work that is still to arrive.
         urgent: whether the admitted run by slack; if not, by worth per need.
         correct: whether foretold lengths are corrected by those of the latest answers.
@@ -73,6 +73,9 @@ def calm(
     unit = _mean_tokens(arrived if len(view.arrivals) else programs)
     coming = arrived.worth(view.arrivals, unit, token_share)
     worth = programs.worth(view.requests, unit, token_share)
+    if fairness:
+        coming *= mixed(np.ones(len(coming)), fair(view, view.arrivals), fairness)
+        worth *= mixed(np.ones(len(worth)), fair(view)[programs.first], fairness)
     if pace:
         step = pace_of(view, pace)
     else:
@@ -82,8 +85,6 @@ def calm(
         )
     begins_s = margin * step.each_s
     worth *= _can_be_in_time(view, programs, urgency, begins_s)
-    if fairness:
-        worth *= mixed(np.ones(len(worth)), fair(view)[programs.first], fairness)
     timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= arrived.ends_s
     expects = expected(view, arrived, coming * timely * price, step)
     need_s, due_s = step.of(programs.need_s(view.model)), _due_s(programs, urgency, step)
@@ -107,8 +108,7 @@ def calm(
         size=batch or view.slots,
         frame_steps=max(frame_steps, least_steps),
     )
-    plan = plan._replace(least_steps=least_steps)
-    return limited(view, plan) if fairness else plan
+    return plan._replace(least_steps=least_steps)
 
 
 def _prepared(view: StepView, length_ratio: float) -> StepView:

@@ -23,18 +23,22 @@ MIN_CHUNK_TOKENS = 16
 """However small a share is, a prompt is read to its end some day."""
 
 
-def fair(view: StepView) -> Floats:
+def fair(view: StepView, of: Requests | None = None) -> Floats:
     """Fair(r): 1 for requests of the user who was served least, 0 for the most: (n,).
 
     Linear in the tokens served to each request's user, as the engine counts them: an input token
     1, an output token 2, and a user who comes back begins no lower than the least of those
     present. All 1 where all were served alike, so that a single user's order never changes.
+
+    Args:
+        of: whose; if not given, of the view's requests. Least and most are always of these.
     """
-    served = view.requests.user_tokens
-    least, most = served.min(initial=np.inf), served.max(initial=-np.inf)
+    present = view.requests.user_tokens
+    served = present if of is None else of.user_tokens
+    least, most = present.min(initial=np.inf), present.max(initial=-np.inf)
     if not least < most:
         return np.ones(len(served))
-    share: Floats = (most - served) / (most - least)
+    share: Floats = np.clip((most - served) / (most - least), 0.0, 1.0)
     return share
 
 

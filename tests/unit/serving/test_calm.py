@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serving.policies.calm import CROWD, calm
-from serving.requests import Requests
+from serving.requests import Requests, RequestView
 from serving.slo import Slo
 from serving.view import StepModel
 from tests.unit.serving.serving_examples import deadline, request, running, step
@@ -59,3 +59,25 @@ def test_a_frame_takes_no_more_decodes_than_the_pace_has_time_for() -> None:
     ]
     plan = calm(step(*crowd, now_s=1.0, model=model, slots=64), pace=0.0295)
     assert plan.run == {f"{number:02}" for number in range(20, 30)}
+
+
+def of_user(user: str, served: float, name: str, output_tokens: int) -> RequestView:
+    slo = deadline(20.0, user=user)
+    return request(name, slo=slo, prompt_tokens=100, max_tokens=output_tokens, user_tokens=served)
+
+
+def test_a_user_who_is_ahead_is_not_slowed_while_there_is_room_for_all() -> None:
+    view = step(
+        of_user("heavy", 1e6, "prompt", 50), of_user("light", 0.0, "other", 50), model=MODEL
+    )
+    assert calm(view, fairness=0.9) == calm(view)
+
+
+def test_no_room_is_kept_for_what_a_user_who_is_ahead_will_ask() -> None:
+    """A flood of work that is worth more a second than the last one here, by who has had most."""
+    flood = [of_user("flooder", 1e6, f"flood {number}", 20) for number in range(400)]
+    best, last = of_user("light", 0.0, "best", 10), of_user("light", 0.0, "last", 200)
+    here = step(best, last, flood[0], model=MODEL, slots=64, step_tokens=1000)
+    flooded = here._replace(arrivals=Requests.of([best, last, *flood]), arrivals_s=1.0)
+    assert "last" not in calm(flooded, leftover=0.0).run
+    assert "last" in calm(flooded, leftover=0.0, fairness=0.9).run

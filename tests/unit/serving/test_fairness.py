@@ -47,6 +47,9 @@ def test_fair_is_linear_in_what_a_user_was_served() -> None:
     assert fair(step(*rows)).tolist() == [1.0, 0.75, 0.0, 0.0]
     assert fair(step(*rows[2:])).tolist() == [1.0, 1.0]
     assert fair(step()).tolist() == []
+    gone = [request(name, user_tokens=tokens) for name, tokens in (("a", 50.0), ("b", 900.0))]
+    assert fair(step(*rows), Requests.of(gone)).tolist() == [0.5, 0.0]
+    assert fair(step(), Requests.of(gone)).tolist() == [1.0, 1.0]
 
 
 @law
@@ -138,8 +141,8 @@ def test_who_is_ahead_gets_an_equal_share_of_a_step_and_the_others_all_they_ask(
     assert sorted(plan.order) == sorted(view.requests.request_id)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_with_fairness_limits_who_is_ahead(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"calm"}))
+def test_every_policy_that_admits_all_limits_who_is_ahead(name: str) -> None:
     view = crowd(num_flooding=100, flooder_tokens=1e6)
     policy = POLICIES[name]
     assert sum(each.startswith("flood") for each in policy(view).run) > 2

@@ -239,6 +239,17 @@ def test_who_got_and_lost_its_slot_between_two_views_is_read_once_more() -> None
     assert ledger.requests([], ())[0].output_tokens == 3
 
 
+def test_what_arrived_shows_what_its_user_was_served_until_now() -> None:
+    ledger = Ledger(Clock())
+    ledger.admit(engine_request("a", deadline(3.0, user="one")))  # type: ignore[arg-type]
+    ledger.computed({"a": 12})
+    assert ledger.arrivals()[0].user_tokens.tolist() == [12.0]
+    ledger.admit(engine_request("b", deadline(3.0, user="one")))  # type: ignore[arg-type]
+    ledger.forget("a")
+    ledger.computed({"b": 8})
+    assert ledger.arrivals()[0].user_tokens.tolist() == [20.0, 20.0]
+
+
 def test_malformed_tags_are_returned_and_the_request_followed_without_a_promise() -> None:
     ledger = Ledger(Clock())
     request = engine_request("a")
