@@ -233,6 +233,11 @@ class Requests(Sequence[RequestView]):
         """
         return _Taken(self, places)
 
+    def with_user_tokens(self, tokens: Floats) -> Requests:
+        """The same, with this served to each one's user: (n,)."""
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        return Requests(columns | {"user_tokens": tokens})
+
     def with_lengths(self, ratio: float) -> Requests:
         """The same, with answers foretold to be so many times as long."""
         columns = {name: getattr(self, name) for name in COLUMNS}

@@ -20,7 +20,10 @@ MOST = 1024
 
 
 class Arrivals:
-    """The latest rows of a table, as they were when they were noted."""
+    """The latest rows of a table, as they were when they were noted.
+
+    A number stays one name's for longer than a row stays here (accounts.FORGET_AFTER_S).
+    """
 
     def __init__(self) -> None:
         self._began_s = np.inf

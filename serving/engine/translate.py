@@ -152,8 +152,7 @@ class Ledger:
         """As Arrivals.since, with what the users of what arrived were served until now."""
         now_s = self.clock()
         arrivals, arrivals_s = self._arrivals.since(now_s)
-        arrivals.user_tokens[:] = self._users.tokens(arrivals.user, now_s)
-        return arrivals, arrivals_s
+        return arrivals.with_user_tokens(self._users.tokens(arrivals.user, now_s)), arrivals_s
 
     def _read(self, places: list[int], state: RequestState) -> None:
         requests, columns = [self._rows[place] for place in places], self._columns

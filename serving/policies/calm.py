@@ -11,7 +11,7 @@ import numpy as np
 
 from serving.policies.admission import admit, demands_of, expected
 from serving.policies.execution import planned
-from serving.policies.fairness import fair, mixed
+from serving.policies.fairness import fair, limited, mixed
 from serving.policies.pace import MARGIN, UTILISATION, Pace, best_pace, pace_of
 from serving.policies.programs import (
     Calls,
@@ -62,7 +62,8 @@ def calm(
         frame_steps: steps between two decisions, unless something arrives or ends.
         least_steps: what arrives or ends within so many steps is gathered; more of them where a
             crowd makes decisions dear (CROWD).
-        fairness: f, how much of its worth the work of a user who was served most loses.
+        fairness: f, how much of its worth the work of the user who was served most loses; above 0,
+            who is ahead has no more than an equal share of a step for what is not admitted.
         price: whether room is kept for better work that is still to arrive.
         urgent: whether the admitted run by slack; if not, by worth per need.
         correct: whether foretold lengths are corrected by those of the latest answers.
@@ -74,8 +75,10 @@ def calm(
     coming = arrived.worth(view.arrivals, unit, token_share)
     worth = programs.worth(view.requests, unit, token_share)
     if fairness:
-        coming *= mixed(np.ones(len(coming)), fair(view, view.arrivals), fairness)
-        worth *= mixed(np.ones(len(worth)), fair(view)[programs.first], fairness)
+        users = (view.requests.user_tokens[programs.first], view.arrivals.user_tokens)
+        discount = mixed(1.0, fair(np.concatenate(users)), fairness)
+        worth *= discount[: len(worth)]
+        coming *= discount[len(worth) :]
     if pace:
         step = pace_of(view, pace)
     else:
@@ -108,7 +111,9 @@ def calm(
         size=batch or view.slots,
         frame_steps=max(frame_steps, least_steps),
     )
-    return plan._replace(least_steps=least_steps)
+    plan = plan._replace(least_steps=least_steps)
+    # What is admitted has been weighed against the others; it is not held back again.
+    return limited(view, plan, unless=admitted) if fairness else plan
 
 
 def _prepared(view: StepView, length_ratio: float) -> StepView:

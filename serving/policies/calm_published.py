@@ -52,7 +52,7 @@ def calm_published(
     stands = standing(view)
     if fairness:
         highest = priority[stands == Standing.FEASIBLE].max(initial=0.0)
-        priority = mixed(priority, highest * fair(view), fairness)
+        priority = mixed(priority, highest * fair(view.requests.user_tokens), fairness)
     order = sorted_places(requests, stands, -priority)
     stay = stay_of(view)
     gone = to_drop(view, stay)

@@ -23,7 +23,7 @@ MIN_CHUNK_TOKENS = 16
 """However small a share is, a prompt is read to its end some day."""
 
 
-def fair(view: StepView, of: Requests | None = None) -> Floats:
+def fair(served: Floats) -> Floats:
     """Fair(r): 1 for requests of the user who was served least, 0 for the most: (n,).
 
     Linear in the tokens served to each request's user, as the engine counts them: an input token
@@ -31,18 +31,16 @@ def fair(view: StepView, of: Requests | None = None) -> Floats:
     present. All 1 where all were served alike, so that a single user's order never changes.
 
     Args:
-        of: whose; if not given, of the view's requests. Least and most are always of these.
+        served: `user_tokens` of each request.
     """
-    present = view.requests.user_tokens
-    served = present if of is None else of.user_tokens
-    least, most = present.min(initial=np.inf), present.max(initial=-np.inf)
+    least, most = served.min(initial=np.inf), served.max(initial=-np.inf)
     if not least < most:
         return np.ones(len(served))
-    share: Floats = np.clip((most - served) / (most - least), 0.0, 1.0)
+    share: Floats = (most - served) / (most - least)
     return share
 
 
-def mixed(priority: Floats, fair: Floats, fairness: float) -> Floats:
+def mixed(priority: Floats | float, fair: Floats, fairness: float) -> Floats:
     """(1 - f) * priority + f * Fair(r), both in the same unit: (n,).
 
     Args:
@@ -75,12 +73,12 @@ def fair_order(view: StepView, order: Ints, fairness: float) -> Ints:
     rank = np.arange(len(order)) - np.repeat(first, size)
     normalised = 1.0 - rank / np.repeat(np.maximum(size - 1, 1), size)
     order, stands = order[by_class], stands[by_class]
-    blend = mixed(normalised, fair(view)[order], fairness)
+    blend = mixed(normalised, fair(view.requests.user_tokens)[order], fairness)
     resorted: Ints = order[np.lexsort((rank, -blend, stands))]
     return resorted
 
 
-def limited(view: StepView, plan: Plan) -> Plan:
+def limited(view: StepView, plan: Plan, unless: Flags | None = None) -> Plan:
     """The plan without what users who were served far more than others take beyond their share.
 
     An order alone protects nobody while there are places for all: every request in a step makes
@@ -88,9 +86,14 @@ def limited(view: StepView, plan: Plan) -> Plan:
     more than an equal share of a step's time: as many sequences as fit in it, and of its prompts
     what fits once nobody else's is unread. What others leave of their shares stays unused, for
     nobody knows yet what they will ask. Whoever is held that way is paused, or waits.
+
+    Args:
+        unless: requests that are not held, whoever's they are: (n,).
     """
     requests = view.requests
     ahead = is_ahead(view)
+    if unless is not None:
+        ahead &= ~unless
     if not ahead.any():
         return plan
     named = {name: place for place, name in enumerate(requests.request_id.tolist())}
@@ -101,7 +104,7 @@ def limited(view: StepView, plan: Plan) -> Plan:
     share_s = _share_s(view, runs, ahead)
     others_read = bool((runs & ~ahead & _is_reading(requests)).any())
     for user in np.unique(requests.user[ahead]):
-        own = order[(runs & (requests.user == user))[order]]
+        own = order[(runs & ahead & (requests.user == user))[order]]
         runs[own] = False
         runs[_within(view, own, share_s, may_read=not others_read)] = True
     if not runs.any():

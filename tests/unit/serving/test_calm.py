@@ -73,11 +73,22 @@ def test_a_user_who_is_ahead_is_not_slowed_while_there_is_room_for_all() -> None
     assert calm(view, fairness=0.9) == calm(view)
 
 
-def test_no_room_is_kept_for_what_a_user_who_is_ahead_will_ask() -> None:
+@pytest.mark.parametrize("still_here", [0, 1])
+def test_no_room_is_kept_for_what_a_user_who_is_ahead_will_ask(still_here: int) -> None:
     """A flood of work that is worth more a second than the last one here, by who has had most."""
     flood = [of_user("flooder", 1e6, f"flood {number}", 20) for number in range(400)]
     best, last = of_user("light", 0.0, "best", 10), of_user("light", 0.0, "last", 200)
-    here = step(best, last, flood[0], model=MODEL, slots=64, step_tokens=1000)
+    here = step(best, last, *flood[:still_here], model=MODEL, slots=64, step_tokens=1000)
     flooded = here._replace(arrivals=Requests.of([best, last, *flood]), arrivals_s=1.0)
     assert "last" not in calm(flooded, leftover=0.0).run
     assert "last" in calm(flooded, leftover=0.0, fairness=0.9).run
+
+
+def test_where_not_all_fit_who_was_served_less_is_admitted() -> None:
+    """The machine has time for one of two programs, and the heavy user's is worth more a second."""
+    model = StepModel(base_s=0.01, token_s=0.01)
+    heavy = of_user("heavy", 1e6, "heavy", 500)
+    light = of_user("light", 0.0, "light", 600)
+    view = step(heavy, light, model=model, slots=8, step_tokens=1000)
+    assert calm(view, leftover=0.0).run == {"heavy"}
+    assert calm(view, leftover=0.0, fairness=0.9).run == {"light"}
