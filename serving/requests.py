@@ -233,15 +233,9 @@ class Requests(Sequence[RequestView]):
         """
         return _Taken(self, places)
 
-    def with_user_tokens(self, tokens: Floats) -> Requests:
-        """The same, with this served to each one's user: (n,)."""
-        columns = {name: getattr(self, name) for name in COLUMNS}
-        return Requests(columns | {"user_tokens": tokens})
-
-    def with_lengths(self, ratio: float) -> Requests:
-        """The same, with answers foretold to be so many times as long."""
-        columns = {name: getattr(self, name) for name in COLUMNS}
-        return Requests(columns | {"length": self.length * ratio})
+    def with_columns(self, **changed: NDArray[Any]) -> Requests:
+        """The same, but for these columns."""
+        return Requests({name: getattr(self, name) for name in COLUMNS} | changed)
 
     def remaining_tokens(self, level: float = 0.9) -> Floats:
         """RequestView.remaining_tokens of every request: (n,)."""

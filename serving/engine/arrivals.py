@@ -20,10 +20,7 @@ MOST = 1024
 
 
 class Arrivals:
-    """The latest rows of a table, as they were when they were noted.
-
-    A number stays one name's for longer than a row stays here (accounts.FORGET_AFTER_S).
-    """
+    """The latest rows of a table, as they were when they were noted."""
 
     def __init__(self) -> None:
         self._began_s = np.inf

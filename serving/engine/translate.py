@@ -149,10 +149,14 @@ class Ledger:
         return Requests(shown)
 
     def arrivals(self) -> tuple[Requests, float]:
-        """As Arrivals.since, with what the users of what arrived were served until now."""
+        """As Arrivals.since, with what the users of what arrived were served until now.
+
+        Their numbers are still theirs: accounts keep a name for longer than arrivals are shown.
+        """
         now_s = self.clock()
         arrivals, arrivals_s = self._arrivals.since(now_s)
-        return arrivals.with_user_tokens(self._users.tokens(arrivals.user, now_s)), arrivals_s
+        served = self._users.tokens(arrivals.user, now_s)
+        return arrivals.with_columns(user_tokens=served), arrivals_s
 
     def _read(self, places: list[int], state: RequestState) -> None:
         requests, columns = [self._rows[place] for place in places], self._columns

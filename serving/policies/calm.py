@@ -120,7 +120,8 @@ def _prepared(view: StepView, length_ratio: float) -> StepView:
     """Requests by (arrival, id), so that ties end in their place; lengths as they were lately."""
     requests = view.requests.take(sorted_places(view.requests))
     requests.length *= length_ratio  # of a copy that is ours
-    return view._replace(requests=requests, arrivals=view.arrivals.with_lengths(length_ratio))
+    arrivals = view.arrivals.with_columns(length=view.arrivals.length * length_ratio)
+    return view._replace(requests=requests, arrivals=arrivals)
 
 
 def _mean_tokens(programs: Programs) -> float:
