@@ -48,6 +48,9 @@ class RequestView(NamedTuple):
         program_tokens: computed so far for all calls of its program, ended ones too.
         user_tokens: served so far to its user, weighted as in `fairness`.
         stage_missing: calls of its program's present stage that are still to arrive.
+        ended_tokens: input and output of its program's calls that came to their end.
+        length_ratio: what true output lengths of its user were lately, in units of the foretold
+            medians.
     """
 
     request_id: str
@@ -63,6 +66,8 @@ class RequestView(NamedTuple):
     program_tokens: float = 0.0
     user_tokens: float = 0.0
     stage_missing: int = 0
+    ended_tokens: float = 0.0
+    length_ratio: float = 1.0
 
     @property
     def deadline_s(self) -> float:
@@ -118,6 +123,8 @@ COLUMNS: dict[str, tuple[type | str, int]] = {
     "program_tokens": (np.float64, 0),
     "user_tokens": (np.float64, 0),
     "stage_missing": (np.int64, 0),
+    "ended_tokens": (np.float64, 0),
+    "length_ratio": (np.float64, 0),
 }
 """Each column's type, and its width where a row has more than one number of it."""
 
@@ -141,7 +148,7 @@ class Requests(Sequence[RequestView]):
         kind, on_late, state: codes (KINDS, ON_LATE, RequestState).
         ttft_s, tbt_s: of the latency kind.
         waiting_s: patience; infinity where it is without end.
-        program, user: equal numbers for equal programs and users; who names no program is one.
+        program, user: equal numbers for equal ones, as `program_name` tells programs apart.
         length: (n, levels) quantiles of the output length; NaN where nothing is known.
         future: (n, 5), as FutureWork; NaN where nothing is known.
         others: as in RequestView and Slo.
@@ -175,6 +182,8 @@ class Requests(Sequence[RequestView]):
     program_tokens: Floats
     user_tokens: Floats
     stage_missing: Ints
+    ended_tokens: Floats
+    length_ratio: Floats
 
     __slots__ = tuple(COLUMNS)
 
@@ -217,6 +226,8 @@ class Requests(Sequence[RequestView]):
             program_tokens=float(self.program_tokens[place]),
             user_tokens=float(self.user_tokens[place]),
             stage_missing=int(self.stage_missing[place]),
+            ended_tokens=float(self.ended_tokens[place]),
+            length_ratio=float(self.length_ratio[place]),
         )
 
     def __iter__(self) -> Iterator[RequestView]:
@@ -284,13 +295,21 @@ _LIVE = (
     "program_tokens",
     "user_tokens",
     "stage_missing",
+    "ended_tokens",
+    "length_ratio",
 )
 _BY_NAME = ("ttft_s", "tbt_s", "weight", "stage_calls")
 
 
 def program_name(request_id: str, slo: Slo) -> str:
-    """What a request's program goes by: no two are alike, however callers name theirs."""
-    return f"named {slo.program}" if slo.program else f"alone {request_id}"
+    """What a request's program goes by: no two are alike, however callers name theirs.
+
+    Two users' programs are two, whatever they are called. So are the streams of a run and its
+    other calls: a stream counts by itself.
+    """
+    if not slo.program:
+        return f"alone {request_id}"
+    return f"{'streams' if slo.kind is SloKind.LATENCY else 'calls'} {(slo.user, slo.program)}"
 
 
 def new_columns(rows: int) -> dict[str, NDArray[Any]]:

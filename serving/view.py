@@ -69,8 +69,7 @@ class StepView(NamedTuple):
         model: the same and more, as a function of what a step is made of.
         kv_tokens, free_kv_tokens: room of the KV cache, in all and now.
         arrivals: the first calls of the programs that arrived in the last `arrivals_s` seconds,
-            as they were when they arrived, ended ones too; but user_tokens are those of now.
-        length_ratio: what true output lengths were lately, in units of the foretold medians.
+            as they were when they arrived, ended ones too; but what is known of users is of now.
     """
 
     now_s: float
@@ -84,7 +83,6 @@ class StepView(NamedTuple):
     free_kv_tokens: int = 1 << 40
     arrivals: Requests = Requests.of(())
     arrivals_s: float = 1.0
-    length_ratio: float = 1.0
 
 
 class Plan(NamedTuple):

@@ -50,6 +50,10 @@ class Accounts:
         """Whether the name was here before, and is not forgotten."""
         return name in self._number
 
+    def is_open(self, name: str) -> bool:
+        """Whether a request of this name is here now."""
+        return self._number.get(name) in self._open
+
     def open(self, name: str, now_s: float) -> int:
         """A request of this name begins: the name's number."""
         number = self._number.get(name)
@@ -111,8 +115,8 @@ class Accounts:
             self._spare.append(number)
 
 
-class StageCalls:
-    """How many calls of each program's present stage are still to arrive, by the program's number.
+class ProgramCalls:
+    """What of each program's calls is still to arrive and what has ended, by the program's number.
 
     A stage's calls are made at once and reach the engine one after another. Who saw the first of
     them alone would take the program for a smaller one than it is.
@@ -121,20 +125,42 @@ class StageCalls:
     def __init__(self) -> None:
         self._stage = np.full(_ROOM, -1)
         self._missing = np.zeros(_ROOM, dtype=np.int64)
+        self._ended_tokens = np.zeros(_ROOM)
 
-    def arrived(self, number: int, stage: int, stage_calls: int, *, is_new: bool) -> None:
-        """A call of a stage that is known to have so many of them arrived."""
+    def arrived(
+        self, number: int, stage: int, stage_calls: int, *, is_new: bool, is_alone: bool
+    ) -> None:
+        """A call of a stage that is known to have so many of them arrived.
+
+        Args:
+            is_new: whether it is the first of its program.
+            is_alone: whether no other call of its program is in the engine. If one is, a call of
+                an earlier stage comes late, and says nothing of the present one.
+        """
         if number >= len(self._stage):
             more = number + 1
             self._stage = np.concatenate([self._stage, np.full(more, -1)])
             self._missing = np.concatenate([self._missing, np.zeros(more, dtype=np.int64)])
-        stage = min(stage, MOST_STAGES)
-        if is_new or stage != self._stage[number]:
+            self._ended_tokens = np.concatenate([self._ended_tokens, np.zeros(more)])
+        stage, present = min(stage, MOST_STAGES), self._stage[number]
+        if is_new:
+            self._ended_tokens[number] = 0.0
+        if is_new or stage > present or (stage < present and is_alone):
             self._stage[number] = stage
             self._missing[number] = min(stage_calls, MOST_CALLS)
-        self._missing[number] = max(self._missing[number] - 1, 0)
+        if stage == self._stage[number]:
+            self._missing[number] = max(self._missing[number] - 1, 0)
+
+    def ended(self, number: int, tokens: int) -> None:
+        """A call of this program has come to its end, with so many tokens read and written."""
+        self._ended_tokens[number] += tokens
 
     def missing(self, numbers: Ints) -> Ints:
-        """Of each of these programs."""
+        """Calls of each one's present stage that are still to arrive."""
         still_to_come: Ints = self._missing[numbers]
         return still_to_come
+
+    def ended_tokens(self, numbers: Ints) -> Floats:
+        """Tokens that each one's calls read and wrote which came to their end."""
+        tokens: Floats = self._ended_tokens[numbers]
+        return tokens

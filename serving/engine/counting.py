@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from serving.engine.length_bias import LengthBias
 from serving.engine.scheduler import SloAsyncScheduler, SloScheduler, SloSchedulerMixin
 from serving.engine.tracker import StepTracker
 from serving.engine.translate import Ledger
@@ -35,7 +34,6 @@ class CountingMixin(SloSchedulerMixin):
         """Plan by this policy; forget what was counted, and what was learned of former work."""
         self.use_policy(policy)
         self.ledger = Ledger(self.ledger.clock)
-        self.length_bias = LengthBias()
         self.tracker = StepTracker(most_samples=MOST_SAMPLES)
         self._count_anew()
 

@@ -8,37 +8,56 @@ from collections import deque
 import numpy as np
 
 from serving.analyzer.sketch import LENGTH_LEVELS
+from serving.requests import Floats, Ints
 from serving.slo import Slo
 
 KEPT = 256
 """The latest answers that count."""
 
 PRIOR_ANSWERS = 8
-"""So many answers are taken to have been foretold truly before the first."""
+"""So many answers are taken to have been foretold truly before the first; of a user, to have been
+as far off as those of all users."""
+
+MOST_OF_OTHERS = 4.0
+"""No user's lengths are multiplied or divided by more than this for how others' were foretold."""
 
 _MEDIAN = LENGTH_LEVELS.index(0.5)
+_MOST_LOG = math.log(MOST_OF_OTHERS)
 
 
 class LengthBias:
-    """The median of true length over foretold median.
+    """The median of true length over foretold median, for each user, by the user's number.
 
-    Of answers that ended by themselves or at their limit.
+    Of answers that ended by themselves or at their limit. Who has few of them is taken to be
+    foretold as others are.
     """
 
     def __init__(self) -> None:
         self._logs = deque([0.0] * PRIOR_ANSWERS, maxlen=KEPT)
-        self._ratio: float | None = 1.0
+        self._ratio = 1.0
+        self._own: dict[int, deque[float]] = {}
+        self._own_ratio: dict[int, float] = {}
 
-    def ended(self, slo: Slo, output_tokens: int) -> None:
-        """An answer is complete."""
+    def begin(self, user: int) -> None:
+        """This number is a new user's."""
+        self._own.pop(user, None)
+        self._own_ratio.pop(user, None)
+
+    def ended(self, user: int, slo: Slo, output_tokens: int) -> None:
+        """An answer to this user is complete."""
         if slo.length is None or output_tokens < 1:
             return
-        self._logs.append(math.log(output_tokens / max(slo.length.tokens[_MEDIAN], 1.0)))
-        self._ratio = None
+        log = math.log(output_tokens / max(slo.length.tokens[_MEDIAN], 1.0))
+        self._logs.append(log)
+        of_all = float(np.clip(np.median(self._logs), -_MOST_LOG, _MOST_LOG))
+        self._ratio = math.exp(of_all)
+        own = self._own.setdefault(user, deque(maxlen=KEPT))
+        own.append(log)
+        self._own_ratio[user] = math.exp(float(np.median([*own, *[of_all] * PRIOR_ANSWERS])))
 
-    @property
-    def ratio(self) -> float:
-        """What a foretold length is to be multiplied with."""
-        if self._ratio is None:
-            self._ratio = math.exp(float(np.median(np.array(self._logs))))
-        return self._ratio
+    def ratios(self, users: Ints) -> Floats:
+        """What a length foretold for each of these users is to be multiplied with: (n,)."""
+        present, which = np.unique(users, return_inverse=True)
+        own = [self._own_ratio.get(user, self._ratio) for user in present.tolist()]
+        ratios: Floats = np.array(own, dtype=np.float64)[which]
+        return ratios

@@ -19,7 +19,6 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
 from serving.engine.adapting import AdaptingPolicy
-from serving.engine.length_bias import LengthBias
 from serving.engine.parent import end_with_parent
 from serving.engine.plan_queue import PlanQueue
 from serving.engine.tracker import StepTracker
@@ -65,7 +64,6 @@ class SloSchedulerMixin(_VllmScheduler):
         self.policy = SchedulingPolicy.FCFS
         self.ledger = Ledger()
         self.tracker = StepTracker()
-        self.length_bias = LengthBias()
         self._own_step_tokens: int = self.max_num_scheduled_tokens
         self._own_chunk_tokens: int = self.scheduler_config.long_prefill_token_threshold
         self.composition = Composition(0, 0, 0, ())
@@ -91,7 +89,14 @@ class SloSchedulerMixin(_VllmScheduler):
         self._plan_holds_step = 0
 
     def add_request(self, request: Request) -> None:
-        """Take a request; one with malformed tags ends at its caller in the next step."""
+        """Take a request; one with malformed tags ends at its caller in the next step.
+
+        One that is here already goes on with more input, under the promise it was given.
+        """
+        if request.request_id in self.requests:
+            super().add_request(request)
+            self._plan_due = True
+            return
         if not self.requests:
             self.tracker.idle()
             if self._adapting is not None:
@@ -158,22 +163,19 @@ class SloSchedulerMixin(_VllmScheduler):
         self._plan_due = True
         self._paused.pop(request.request_id, None)
         self._rejected.pop(request.request_id, None)
-        self._count_end(request)
-        self.ledger.forget(request.request_id)
+        is_whole = request.status in (_STOPPED, _AT_ITS_LIMIT)
+        self._count_end(request, is_whole)
+        self.ledger.forget(request.request_id, is_whole=is_whole)
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)
 
-    def _count_end(self, request: Request) -> None:
+    def _count_end(self, request: Request, is_whole: bool) -> None:
         """Tell those who learn from ends."""
         now_s, request_id = self.ledger.clock(), request.request_id
         output_tokens = request.num_output_tokens
-        is_whole = request.status in (_STOPPED, _AT_ITS_LIMIT)
-        slo = self.ledger.slo(request_id)
         if self._adapting is not None:
             self._adapting.end(request_id, output_tokens, now_s, whole=is_whole)
-        if is_whole:
-            self.length_bias.ended(slo, output_tokens)
         due_s = self.ledger.last_due_s(request_id, output_tokens)
-        self.tracker.ended(slo.kind, is_whole and now_s <= due_s)
+        self.tracker.ended(self.ledger.slo(request_id).kind, is_whole and now_s <= due_s)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Whoever loses its KV cache, by our hand or vLLM's, is not paused but waits."""
@@ -207,7 +209,6 @@ class SloSchedulerMixin(_VllmScheduler):
             free_kv_tokens=blocks.get_num_free_blocks() * self.block_size,
             arrivals=arrivals,
             arrivals_s=arrivals_s,
-            length_ratio=self.length_bias.ratio,
         )
         plan = self._decide(view)
         faults = plan_faults(view, plan)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.engine.accounts import FAIR_MEMORY_S, Accounts, StageCalls
+from serving.engine.accounts import FAIR_MEMORY_S, Accounts, ProgramCalls
 from serving.engine.arrivals import Arrivals
+from serving.engine.length_bias import LengthBias
 from serving.errors import InvalidSlo
 from serving.requests import (
     LATENCY,
@@ -55,7 +56,8 @@ class Ledger:
         self._stale: set[str] = set()
         self._programs = Accounts()
         self._users = Accounts(lifted=True, memory_s=FAIR_MEMORY_S)
-        self._stages = StageCalls()
+        self._calls = ProgramCalls()
+        self._length_bias = LengthBias()
         self._arrivals = Arrivals()
 
     def admit(self, request: Request) -> InvalidSlo | None:
@@ -74,11 +76,14 @@ class Ledger:
         columns, request_id = self._columns, request.request_id
         write_promise(columns, place, request_id, now_s, slo)
         program = program_name(request_id, slo)
-        is_known = self._programs.knows(program)
+        is_new, is_alone = not self._programs.knows(program), not self._programs.is_open(program)
         number = self._programs.open(program, now_s)
         columns["program"][place] = number
-        self._stages.arrived(number, slo.stage, slo.stage_calls, is_new=not is_known)
+        self._calls.arrived(number, slo.stage, slo.stage_calls, is_new=is_new, is_alone=is_alone)
+        is_new_user = not self._users.knows(slo.user)
         columns["user"][place] = self._users.open(slo.user, now_s)
+        if is_new_user:
+            self._length_bias.begin(int(columns["user"][place]))
         columns["prompt_tokens"][place] = request.num_prompt_tokens
         columns["max_tokens"][place] = min(request.max_tokens, MOST)
         columns["priority"][place] = min(max(request.priority, -MOST), MOST)
@@ -86,7 +91,7 @@ class Ledger:
         self._rows.append(request)
         self._place[request_id] = place
         self._read([place], RequestState.WAITING)
-        if slo.stage == 0 and not is_known:
+        if slo.stage == 0 and is_new and error is None:
             self._arrivals.note(columns, place)
         return error
 
@@ -103,14 +108,24 @@ class Ledger:
         served[served == 1] = OUTPUT_WEIGHT  # a prompt's last token now and then, too
         self._users.add(self._columns["user"][places], served, now_s)
 
-    def forget(self, request_id: str) -> None:
-        """Stop following a request that ended; the last row takes its place."""
+    def forget(self, request_id: str, *, is_whole: bool = False) -> None:
+        """Stop following a request that ended; the last row takes its place.
+
+        Args:
+            is_whole: whether its answer is complete.
+        """
         place = self._place.pop(request_id, None)
         if place is None:
             return
         self._stale.discard(request_id)
-        self._programs.close(int(self._columns["program"][place]), self.clock())
-        self._users.close(int(self._columns["user"][place]), self.clock())
+        program, user = (int(self._columns[name][place]) for name in ("program", "user"))
+        if is_whole:
+            request = self._rows[place]
+            output_tokens = request.num_output_tokens
+            self._calls.ended(program, request.num_prompt_tokens + output_tokens)
+            self._length_bias.ended(user, self._columns["slo"][place], output_tokens)
+        self._programs.close(program, self.clock())
+        self._users.close(user, self.clock())
         last = self._rows.pop()
         if last.request_id != request_id:
             self._rows[place] = last
@@ -145,18 +160,21 @@ class Ledger:
         now_s = self.clock()
         shown["program_tokens"] = self._programs.tokens(shown["program"], now_s)
         shown["user_tokens"] = self._users.tokens(shown["user"], now_s)
-        shown["stage_missing"] = self._stages.missing(shown["program"])
+        shown["stage_missing"] = self._calls.missing(shown["program"])
+        shown["ended_tokens"] = self._calls.ended_tokens(shown["program"])
+        shown["length_ratio"] = self._length_bias.ratios(shown["user"])
         return Requests(shown)
 
     def arrivals(self) -> tuple[Requests, float]:
-        """As Arrivals.since, with what the users of what arrived were served until now.
+        """As Arrivals.since, with what is known until now of the users of what arrived.
 
         Their numbers are still theirs: accounts keep a name for longer than arrivals are shown.
         """
         now_s = self.clock()
         arrivals, arrivals_s = self._arrivals.since(now_s)
         served = self._users.tokens(arrivals.user, now_s)
-        return arrivals.with_columns(user_tokens=served), arrivals_s
+        ratios = self._length_bias.ratios(arrivals.user)
+        return arrivals.with_columns(user_tokens=served, length_ratio=ratios), arrivals_s
 
     def _read(self, places: list[int], state: RequestState) -> None:
         requests, columns = [self._rows[place] for place in places], self._columns

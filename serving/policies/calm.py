@@ -23,7 +23,7 @@ from serving.policies.programs import (
 )
 from serving.policies.ranking import sorted_places
 from serving.policies.urgency import Standing, Urgency, to_drop, urgency_of
-from serving.requests import BEST_EFFORT, Flags, Floats
+from serving.requests import BEST_EFFORT, Flags, Floats, Requests
 from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
@@ -68,10 +68,11 @@ def calm(
         urgent: whether the admitted run by slack; if not, by worth per need.
         correct: whether foretold lengths are corrected by those of the latest answers.
     """
-    view = _prepared(view, view.length_ratio if correct else 1.0)
+    view = _prepared(view, correct=correct)
     urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
     programs, arrived = present_programs(view, calls), arrived_programs(view)
-    unit = _mean_tokens(arrived if len(view.arrivals) else programs)
+    recent = (view.arrivals, arrived) if len(view.arrivals) else (view.requests, programs)
+    unit = _mean_tokens(*recent)
     coming = arrived.worth(view.arrivals, unit, token_share)
     worth = programs.worth(view.requests, unit, token_share)
     if fairness:
@@ -82,10 +83,7 @@ def calm(
     if pace:
         step = pace_of(view, pace)
     else:
-        recent = (view.arrivals, arrived, coming)
-        step = best_pace(
-            view, *(recent if len(view.arrivals) else (view.requests, programs, worth))
-        )
+        step = best_pace(view, *recent, coming if len(view.arrivals) else worth)
     begins_s = margin * step.each_s
     worth *= _can_be_in_time(view, programs, urgency, begins_s)
     timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= arrived.ends_s
@@ -116,17 +114,21 @@ def calm(
     return limited(view, plan, unless=admitted) if fairness else plan
 
 
-def _prepared(view: StepView, length_ratio: float) -> StepView:
+def _prepared(view: StepView, *, correct: bool) -> StepView:
     """Requests by (arrival, id), so that ties end in their place; lengths as they were lately."""
-    requests = view.requests.take(sorted_places(view.requests))
-    requests.length *= length_ratio  # of a copy that is ours
-    arrivals = view.arrivals.with_columns(length=view.arrivals.length * length_ratio)
+    requests, arrivals = view.requests.take(sorted_places(view.requests)), view.arrivals
+    if correct:
+        requests.length *= requests.length_ratio[:, np.newaxis]  # of a copy that is ours
+        arrivals = arrivals.with_columns(
+            length=arrivals.length * arrivals.length_ratio[:, np.newaxis]
+        )
     return view._replace(requests=requests, arrivals=arrivals)
 
 
-def _mean_tokens(programs: Programs) -> float:
-    """What the worth of tokens is measured in."""
-    return max(float(programs.tokens.mean()), 1.0) if len(programs.tokens) else 1.0
+def _mean_tokens(requests: Requests, programs: Programs) -> float:
+    """What the worth of tokens is measured in: the mean program that was promised anything."""
+    tokens = programs.tokens[requests.kind[programs.first] != BEST_EFFORT]
+    return max(float(tokens.mean()), 1.0) if len(tokens) else 1.0
 
 
 def _can_be_in_time(view: StepView, programs: Programs, urgency: Urgency, step_s: float) -> Flags:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.errors import InvalidEngineConfig
-from serving.policies.urgency import standing
+from serving.policies.urgency import Standing, standing
 from serving.requests import Flags, Floats, Ints, Requests
 from serving.view import Plan, StepView
 
@@ -85,7 +85,8 @@ def limited(view: StepView, plan: Plan, unless: Flags | None = None) -> Plan:
     it longer for the others. So while several users are present, one who is ahead may take no
     more than an equal share of a step's time: as many sequences as fit in it, and of its prompts
     what fits once nobody else's is unread. What others leave of their shares stays unused, for
-    nobody knows yet what they will ask. Whoever is held that way is paused, or waits.
+    nobody knows yet what they will ask. Whoever is held that way is paused, or waits; expired work
+    of others does not run in its place.
 
     Args:
         unless: requests that are not held, whoever's they are: (n,).
@@ -107,15 +108,19 @@ def limited(view: StepView, plan: Plan, unless: Flags | None = None) -> Plan:
         own = order[(runs & ahead & (requests.user == user))[order]]
         runs[own] = False
         runs[_within(view, own, share_s, may_read=not others_read)] = True
+    late = standing(view) > Standing.FEASIBLE
+    if (~runs & ~late)[order].any():
+        runs &= ~late
     if not runs.any():
         runs[order[:1]] = True
+    order = order[np.lexsort((~runs[order], late[order]))]
     names = requests.request_id
-    running, held = names[order[runs[order]]].tolist(), names[order[~runs[order]]].tolist()
+    running = names[order[runs[order]]].tolist()
     chunk_tokens = plan.chunk_tokens
     if not others_read:
         chunk_tokens = min(chunk_tokens or view.step_tokens, _chunk_tokens(view, share_s))
     return plan._replace(
-        order=(*running, *held, *plan.order[num_kept:]),
+        order=(*names[order].tolist(), *plan.order[num_kept:]),
         run=frozenset(running),
         chunk_tokens=chunk_tokens,
         steps=min(plan.steps, LIMITED_STEPS),

@@ -106,15 +106,16 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     future = np.fmax(requests.future.take(first, axis=0), 0.0)  # NaN gives way
     at_once = requests.stage_calls[first]
     later_s = _later_prompts_s(future, model)
-    unread_prompts = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)
     # Calls of the stage that are still to arrive are taken to be like those that have.
     missing = requests.stage_missing[first] / np.bincount(of, minlength=count)
     missing_s = missing * np.bincount(of, model.prompt_s(requests.prompt_tokens - 1), count)
     decode = (1.0 + missing) * np.bincount(of, calls.tokens, count)
     contexts = (1.0 + missing) * np.bincount(of, calls.tokens * calls.context, count)
     tokens_of_missing = missing * np.bincount(of, requests.prompt_tokens + calls.tokens, count)
-    to_come = np.bincount(of, unread_prompts + calls.tokens, count) + tokens_of_missing
-    whole = requests.program_tokens[first] + to_come + future[:, _PREFILL] + future[:, _DECODE]
+    # Whatever of it was computed, found in a cache or computed twice, it counts once.
+    present = requests.prompt_tokens + requests.output_tokens + calls.tokens
+    whole = requests.ended_tokens[first] + np.bincount(of, present, count) + tokens_of_missing
+    whole += future[:, _PREFILL] + future[:, _DECODE]
     streams = requests.kind[first] == LATENCY
     kept = np.ones(count, dtype=bool)
     kept[streams] = ~_is_broken(view, calls, first[streams])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.errors import InvalidEngineConfig
 from serving.policies.acceptance import Demand, accepted_places
 from serving.policies.fairness import fair_order, limited
 from serving.policies.phases import (
@@ -63,10 +62,8 @@ def slos_serve(
         candidates: most requests in one dynamic programme.
 
     Raises:
-        InvalidEngineConfig: a batch or candidates below 0.
+        InvalidEngineConfig: a batch below 0.
     """
-    if candidates < 0:
-        raise InvalidEngineConfig("candidates", candidates, "give 0 or more")
     requests, size = view.requests, active_size(view, batch)
     stands, decodes = standing(view), is_decoding(requests)
     promised = (stands == Standing.FEASIBLE) & (requests.kind != BEST_EFFORT)

@@ -51,6 +51,20 @@ LIMITS: Limits = MappingProxyType(
         "leftover": (0, 1),
         "frame_steps": (1, 1_000_000),
         "least_steps": (1, 1_000_000),
+        "quantum_s": (1e-6, 1e9),
+        "levels": (1, 64),
+        "starvation_ratio": (0, 1e9),
+        "exponent": (0, 1e9),
+        "quantum_steps": (1, 1_000_000),
+        "offset": (0, 1_000_000),
+        "pressed_offset": (0, 1_000_000),
+        "window": (1, 4096),
+        "iterations": (0, 1_000_000),
+        "heat": (0, 1e9),
+        "tile_tokens": (1, 1_000_000_000),
+        "candidates": (0, 4096),
+        "cutoff": (0, 1),
+        "starvation_tokens": (0, 1e9),
     }
 )
 """The least and the most of parameters that stand for the same in every policy."""

@@ -168,8 +168,9 @@ def virtual_engine(
         ),
         default=0,
     )
-    if longest > setting.machine.kv_tokens:
-        told = f"the machine has room for {setting.machine.kv_tokens:,} tokens: take another"
+    room = setting.machine.kv_tokens - setting.machine.block_tokens  # vLLM keeps one block empty
+    if longest > room:
+        told = f"the machine has room for {room:,} tokens: take another"
         raise InvalidWorkload("longest call, tokens", longest, told)
     config = VirtualConfig(
         policy=policy,

@@ -145,7 +145,20 @@ def test_expired_work_never_outranks_feasible_work(
     policy: AnyPolicy, view: StepView, batch: int
 ) -> None:
     """Law 5, for the order and for the slots."""
-    plan = policy(view, batch=batch)
+    assert_expired_is_last(view, policy(view, batch=batch))
+
+
+@every_policy
+@law
+@given(view=step_views(), batch=batches, fairness=st.sampled_from([0.1, 0.5, 1.0]))
+def test_nor_does_it_where_users_are_kept_apart(
+    policy: AnyPolicy, view: StepView, batch: int, fairness: float
+) -> None:
+    """Law 5 with fairness on; with it the control sees deadlines too."""
+    assert_expired_is_last(view, policy(view, batch=batch, fairness=fairness))
+
+
+def assert_expired_is_last(view: StepView, plan: Plan) -> None:
     by_id = {request.request_id: request for request in view.requests}
     gone = {request_id for request_id, _ in plan.drop}
     order = [by_id[request_id] for request_id in plan.order if request_id not in gone]

@@ -15,7 +15,6 @@ import pytest
 
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.engine.embedded import EmbeddedEngine, scheduler_of
-from serving.engine.length_bias import LengthBias
 from serving.engine.tracker import StepTracker
 from serving.engine.translate import Ledger
 from serving.policies.table import POLICIES, PolicySpec
@@ -109,7 +108,6 @@ class Recorder:
         scheduler.max_num_active_reqs = SLOTS
         scheduler.ledger = Ledger(lambda: float(scheduler.current_step - began))
         scheduler.tracker = StepTracker()
-        scheduler.length_bias = LengthBias()
 
     def __call__(self) -> tuple[StepView, Plan]:
         view, plan = self._make_plan()
@@ -249,7 +247,7 @@ async def both(
     def work(llm: Any) -> list[Step]:
         player = Production(llm)
         scheduler = player.scheduler
-        own = {name: getattr(scheduler, name) for name in ("ledger", "tracker", "length_bias")}
+        own = {name: getattr(scheduler, name) for name in ("ledger", "tracker")}
         try:
             return play(player, decides[0], arrivals)
         finally:

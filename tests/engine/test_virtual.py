@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.orderings import fcfs
 from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
@@ -230,3 +231,63 @@ def test_blocks_may_be_of_another_size() -> None:
 def compositions(engine: VirtualEngine, clock: Clock) -> list[Composition]:
     """What each step of a drive computes."""
     return [step for step, _ in drive(engine, clock).trace]
+
+
+def test_a_program_is_worth_the_same_however_often_it_is_computed() -> None:
+    """Read from the cache, evicted and computed again: each token of its calls counts once."""
+    from serving.policies.programs import calls_of, present_programs
+
+    clock = Clock()
+    engine = engine_of(clock, prefix_caching=True, kv_blocks=100)
+    scheduler = engine.scheduler
+
+    def worth() -> dict[str, float]:
+        view, _ = scheduler._make_plan()
+        programs = present_programs(view, calls_of(view.requests, view.model))
+        names = view.requests.slo[programs.first]
+        return {slo.program: tokens for slo, tokens in zip(names, programs.tokens, strict=True)}
+
+    def go_on(steps: int) -> None:
+        for _ in range(steps):
+            engine.plan_step()
+            clock.now_s += STEP_S
+            engine.finish_step()
+
+    length = LengthSketch((20.0,) * len(LENGTH_LEVELS))
+    slo = Slo(kind=SloKind.COMPOUND, deadline_s=90, final_s=200, program="first", length=length)
+    submit(engine, "a/0", 160, 20, slo)
+    go_on(5)
+    submit(engine, "b/0", 160, 20, replace(slo, program="second"))  # all but a block is cached
+    assert worth() == {"first": 180.0, "second": 180.0}
+    go_on(4)
+    assert scheduler.requests["b/0"].num_computed_tokens > 160
+    assert worth() == {"first": 180.0, "second": 180.0}
+    for _ in range(3):
+        scheduler._evict(scheduler.running[0])
+        go_on(2)
+    assert worth() == {"first": 180.0, "second": 180.0}
+    while "a/0" in scheduler.requests:
+        go_on(1)
+    submit(engine, "a/1", 160, 20, replace(slo, program="first", stage=1))
+    assert worth()["first"] == 360.0
+    go_on(2)
+    engine.abort("a/1")
+    submit(engine, "a/2", 160, 20, replace(slo, program="first", stage=1))
+    assert worth()["first"] == 360.0  # who gave it up has nothing of it
+
+
+def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
+    """vLLM adds the parts of a session whose input is streamed under one id."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request, RequestStatus
+
+    clock = Clock()
+    scheduler = engine_of(clock, "calm").scheduler
+    for _ in range(2):
+        params = SamplingParams(max_tokens=4)
+        scheduler.add_request(Request("session", [5] * 20, params, None, resumable=True))
+        view, plan = scheduler._make_plan()
+        assert view.requests.request_id.tolist() == ["session"]
+        assert plan.run == {"session"}
+    scheduler.finish_requests("session", RequestStatus.FINISHED_ABORTED)
+    assert len(scheduler.ledger.requests([], ())) == 0

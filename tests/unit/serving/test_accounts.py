@@ -17,7 +17,7 @@ from serving.engine.accounts import (
     FORGET_AFTER_S,
     MOST_CALLS,
     Accounts,
-    StageCalls,
+    ProgramCalls,
 )
 from serving.policies.fairness import LEAD
 from tests.strategies import law
@@ -174,20 +174,53 @@ def test_a_name_that_comes_back_in_time_keeps_its_number_and_its_sum() -> None:
     assert accounts.tokens(np.array([mine]), float(STREAM)) == 3.0
 
 
+def arrived(calls: ProgramCalls, number: int, stage: int, stage_calls: int, **how: bool) -> None:
+    calls.arrived(number, stage, stage_calls, **{"is_new": False, "is_alone": False} | how)
+
+
 def test_the_calls_of_a_stage_that_are_still_to_arrive_are_counted() -> None:
-    stages = StageCalls()
-    stages.arrived(2, 0, 3, is_new=True)
-    assert stages.missing(np.array([2, 0])).tolist() == [2, 0]
-    stages.arrived(2, 0, 3, is_new=False)
-    stages.arrived(2, 0, 3, is_new=False)
-    stages.arrived(2, 0, 3, is_new=False)  # one more than was said
-    assert stages.missing(np.array([2])).tolist() == [0]
-    stages.arrived(2, 1, 2, is_new=False)
-    assert stages.missing(np.array([2])).tolist() == [1]
-    stages.arrived(2, 1, 2, is_new=True)  # the number was given to another program
-    assert stages.missing(np.array([2])).tolist() == [1]
-    stages.arrived(500, 0, 10**30, is_new=True)
-    assert stages.missing(np.array([500, 2])).tolist() == [MOST_CALLS - 1, 1]
+    calls = ProgramCalls()
+    arrived(calls, 2, 0, 3, is_new=True)
+    assert calls.missing(np.array([2, 0])).tolist() == [2, 0]
+    arrived(calls, 2, 0, 3)
+    arrived(calls, 2, 0, 3)
+    arrived(calls, 2, 0, 3)  # one more than was said
+    assert calls.missing(np.array([2])).tolist() == [0]
+    arrived(calls, 2, 1, 2)
+    assert calls.missing(np.array([2])).tolist() == [1]
+    arrived(calls, 2, 1, 2, is_new=True)  # the number was given to another program
+    assert calls.missing(np.array([2])).tolist() == [1]
+    arrived(calls, 500, 0, 10**30, is_new=True)
+    assert calls.missing(np.array([500, 2])).tolist() == [MOST_CALLS - 1, 1]
+
+
+def test_a_late_call_of_a_former_stage_says_nothing_of_the_present_one() -> None:
+    calls = ProgramCalls()
+    arrived(calls, 0, 1, 3, is_new=True)
+    arrived(calls, 0, 0, 4)
+    assert calls.missing(np.array([0])).tolist() == [2]
+    arrived(calls, 0, 1, 3)
+    arrived(calls, 0, 1, 3)
+    assert calls.missing(np.array([0])).tolist() == [0]
+
+
+def test_a_program_that_begins_again_begins_with_its_stage() -> None:
+    """Nothing of it is in the engine any more: its first call is no late one."""
+    calls = ProgramCalls()
+    arrived(calls, 0, 3, 1, is_new=True)
+    arrived(calls, 0, 0, 4, is_alone=True)
+    assert calls.missing(np.array([0])).tolist() == [3]
+
+
+def test_what_ended_is_kept_until_the_number_is_another_s() -> None:
+    calls = ProgramCalls()
+    arrived(calls, 1, 0, 1, is_new=True)
+    calls.ended(1, 30)
+    arrived(calls, 1, 1, 1)
+    calls.ended(1, 12)
+    assert calls.ended_tokens(np.array([1, 0])).tolist() == [42.0, 0.0]
+    arrived(calls, 1, 0, 1, is_new=True)
+    assert calls.ended_tokens(np.array([1])).tolist() == [0.0]
 
 
 class Looked(dict[int, float]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serving.policies.calm import CROWD, calm
+from serving.policies.calm import CROWD, _mean_tokens, calm
+from serving.policies.programs import arrived_programs
 from serving.requests import Requests, RequestView
 from serving.slo import Slo
 from serving.view import StepModel
@@ -64,6 +65,18 @@ def test_a_frame_takes_no_more_decodes_than_the_pace_has_time_for() -> None:
 def of_user(user: str, served: float, name: str, output_tokens: int) -> RequestView:
     slo = deadline(20.0, user=user)
     return request(name, slo=slo, prompt_tokens=100, max_tokens=output_tokens, user_tokens=served)
+
+
+def test_what_was_promised_nothing_does_not_change_what_tokens_are_worth() -> None:
+    """A call without a sketch may be as long as its caller's limit, which is no foretold length."""
+    promised = [request(f"p{n}", slo=deadline(60.0), max_tokens=90) for n in range(3)]
+    free = [request(f"f{n}", max_tokens=100_000) for n in range(3)]
+    for rows in (promised, promised + free):
+        arrivals = Requests.of(rows)
+        arrived = arrived_programs(step(model=MODEL, arrivals=arrivals))
+        assert _mean_tokens(arrivals, arrived) == 100.0
+    nothing = Requests.of(free)
+    assert _mean_tokens(nothing, arrived_programs(step(model=MODEL, arrivals=nothing))) == 1.0
 
 
 def test_a_user_who_is_ahead_is_not_slowed_while_there_is_room_for_all() -> None:

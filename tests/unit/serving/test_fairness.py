@@ -16,7 +16,7 @@ from serving.policies.ranking import order_by, sorted_places
 from serving.policies.table import POLICIES, PolicySpec
 from serving.policies.urgency import standing
 from serving.requests import Requests, RequestView
-from serving.slo import Slo
+from serving.slo import OnLate, Slo
 from serving.view import Plan, StepModel, StepView, plan_faults
 from tests.strategies import law, step_views
 from tests.unit.serving.serving_examples import deadline, request, running, step
@@ -161,6 +161,19 @@ def test_what_is_spared_is_not_limited_and_counts_as_the_others_do() -> None:
     plan = limited(view, everybody(view), unless=spared)
     own = {f"own {n}" for n in range(9)}
     assert plan.run == {"flood 000", "flood 001", "flood 099"} | own
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_late_work_of_others_does_not_run_in_the_place_of_what_is_held(name: str) -> None:
+    view = crowd(num_flooding=100, flooder_tokens=1e6, slo=deadline(900.0))
+    late = replace(deadline(1.0), on_late=OnLate.CONTINUE)
+    row = of_user("user 0", 10.0, running("late", arrival_s=-9.0, output_tokens=1, slo=late))
+    view = view._replace(requests=Requests.of([*view.requests, row]))
+    plan = POLICIES[name](view, fairness=0.5)
+    assert plan_faults(view, plan) == []
+    if any(each.startswith("flood") and each not in plan.run for each in plan.order):
+        assert plan.order[-1] == "late"
+        assert "late" not in plan.run
 
 
 def test_a_user_alone_has_the_whole_machine() -> None:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from serving.engine.accounts import FAIR_MEMORY_S, MOST_CALLS
+from serving.engine.length_bias import LengthBias
 from serving.engine.translate import OUTPUT_WEIGHT, Ledger, composition_of
-from serving.requests import COLUMNS, Requests, RequestState, RequestView
+from serving.requests import COLUMNS, Requests, RequestState, RequestView, program_name
 from serving.slo import BEST_EFFORT, Slo, to_tags
 from tests.strategies import slos
 from tests.unit.serving.serving_examples import compound, deadline
@@ -66,24 +67,41 @@ class Naive:
         self.program_tokens: Counter[str] = Counter()
         self.user_tokens: defaultdict[str, float] = defaultdict(float)
         self.stages: dict[str, tuple[int, int]] = {}
+        self.ended_tokens: Counter[str] = Counter()
+        self.length_bias = LengthBias()
 
     def admit(self, request: EngineRequest, slo: Slo, now_s: float) -> None:
         users = {each.slo.user for each in self.followed.values()}
         if users and slo.user not in users:
             least = min(self.user_tokens[user] for user in users)
             self.user_tokens[slo.user] = max(self.user_tokens[slo.user], least)
-        each = self.followed[request.request_id] = Followed(request, slo, now_s, now_s)
-        stage, missing = self.stages.get(self.program(each), (-1, 0))
-        if stage != slo.stage:
-            missing = min(slo.stage_calls, MOST_CALLS)
-        self.stages[self.program(each)] = (slo.stage, max(missing - 1, 0))
+        program = program_name(request.request_id, slo)
+        is_alone = program not in map(self.program, self.followed.values())
+        self.followed[request.request_id] = Followed(request, slo, now_s, now_s)
+        stage, missing = self.stages.get(program, (-1, 0))
+        if slo.stage > stage or (slo.stage < stage and is_alone):
+            stage, missing = slo.stage, min(slo.stage_calls, MOST_CALLS)
+        if slo.stage == stage:
+            missing = max(missing - 1, 0)
+        self.stages[program] = (stage, missing)
 
     def pass_time(self, seconds: float) -> None:
         for user in self.user_tokens:
             self.user_tokens[user] *= math.exp(-seconds / FAIR_MEMORY_S)
 
     def program(self, each: Followed) -> str:
-        return f"p {each.slo.program}" if each.slo.program else f"r {each.request.request_id}"
+        return program_name(each.request.request_id, each.slo)
+
+    def end(self, request_id: str, *, is_whole: bool) -> None:
+        each = self.followed.pop(request_id)
+        if is_whole:
+            request = each.request
+            tokens = request.num_prompt_tokens + request.num_output_tokens
+            self.ended_tokens[self.program(each)] += tokens
+            self.length_bias.ended(hash(each.slo.user), each.slo, request.num_output_tokens)
+
+    def length_ratio(self, each: Followed) -> float:
+        return float(self.length_bias.ratios(np.array([hash(each.slo.user)]))[0])
 
     def computed(self, tokens: dict[str, int], now_s: float) -> None:
         for request_id, count in tokens.items():
@@ -111,6 +129,8 @@ class Naive:
                     program_tokens=float(self.program_tokens[self.program(each)]),
                     user_tokens=float(self.user_tokens[each.slo.user]),
                     stage_missing=self.stages[self.program(each)][1],
+                    ended_tokens=float(self.ended_tokens[self.program(each)]),
+                    length_ratio=self.length_ratio(each),
                 )
             )
         return rows
@@ -178,14 +198,14 @@ class LedgerAndNaive(RuleBasedStateMachine):
         if (request := self._some(place)) and request.request_id in self.running:
             self.paused ^= {request.request_id}
 
-    @rule(place=PLACES)
-    def end(self, place: int) -> None:
+    @rule(place=PLACES, is_whole=st.booleans())
+    def end(self, place: int, is_whole: bool) -> None:
         if request := self._some(place):
             self.running.pop(request.request_id, None)
             self.paused.discard(request.request_id)
-            self.ledger.forget(request.request_id)
-            self.ledger.forget(request.request_id)  # vLLM may tell an end twice
-            del self.naive.followed[request.request_id]
+            self.ledger.forget(request.request_id, is_whole=is_whole)
+            self.ledger.forget(request.request_id, is_whole=is_whole)  # vLLM may tell it twice
+            self.naive.end(request.request_id, is_whole=is_whole)
 
     @rule()
     def look(self) -> None:
@@ -258,6 +278,7 @@ def test_malformed_tags_are_returned_and_the_request_followed_without_a_promise(
     assert error is not None
     assert "slo_weight" in str(error)
     assert ledger.slo("a") == BEST_EFFORT
+    assert len(ledger.arrivals()[0]) == 0  # it will never be computed
     ledger.forget("a")
     assert len(ledger.requests([], ())) == 0
 

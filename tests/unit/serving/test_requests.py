@@ -64,7 +64,10 @@ def test_equal_numbers_mean_equal_programs_and_users(view: StepView) -> None:
     requests = view.requests
     for one, other in combinations(range(len(requests)), 2):
         first, second = requests[one].slo, requests[other].slo
-        same_program = bool(first.program) and first.program == second.program
+        same_program = bool(first.program) and all(
+            getattr(first, name) == getattr(second, name) for name in ("program", "user")
+        )
+        same_program &= (first.kind is SloKind.LATENCY) == (second.kind is SloKind.LATENCY)
         assert (requests.program[one] == requests.program[other]) == same_program
         assert (requests.user[one] == requests.user[other]) == (first.user == second.user)
 
@@ -74,6 +77,13 @@ def test_no_name_makes_a_program_of_two_strangers(name: str) -> None:
     """Who names no program is one of its own, however another's is called."""
     rows = [request("a"), request("b", slo=Slo(program=name)), request("c", slo=Slo(program="c"))]
     assert len(set(Requests.of(rows).program.tolist())) == 3
+
+
+def test_programs_of_two_users_are_two_however_they_are_called() -> None:
+    rows = [
+        request(user + name, slo=Slo(user=user, program=name)) for user in "ab" for name in "xy"
+    ]
+    assert len(set(Requests.of(rows).program.tolist())) == 4
 
 
 @law
