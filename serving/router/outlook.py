@@ -62,9 +62,10 @@ def admits(request: RoutedRequest, snapshot: ReplicaSnapshot, *, share: float = 
     if promised > snapshot.kv_blocks or not _fast_enough(request, snapshot.speed):
         return False
     due = list(snapshot.due_work_s)
-    first = len(HORIZONS_S)
+    first, own_s = len(HORIZONS_S), 0.0
     for demand in demands(request, snapshot.speed):
-        if snapshot.work_before_s(demand.due_s) + demand.work_s > share * demand.due_s:
+        own_s += demand.work_s
+        if snapshot.work_before_s(demand.due_s) + own_s > share * demand.due_s:
             return False
         for place, horizon_s in enumerate(HORIZONS_S):
             if horizon_s >= demand.due_s:

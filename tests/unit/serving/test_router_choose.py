@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from serving.errors import InvalidEngineConfig
 from serving.router.choose import Router, as_best_effort
 from serving.router.outlook import admits, predicted_end_s, priority_on
-from serving.router.snapshot import ReplicaSnapshot, RoutedRequest, Speed
+from serving.router.snapshot import ReplicaSnapshot, RoutedRequest, Speed, snapshot_of
 from serving.router.table import ROUTERS, RouterSpec
 from serving.slo import Slo, SloKind
 from tests.unit.serving.router_examples import (
     SPEED,
+    Report,
     busy,
     due_in,
     fleets,
@@ -230,3 +231,10 @@ def test_a_bad_router_is_named(name: str, params: dict[str, float | str]) -> Non
     with pytest.raises(InvalidEngineConfig) as caught:
         RouterSpec(name, params)
     assert name in str(caught.value)
+
+
+def test_a_stream_s_prompt_counts_beside_its_answer() -> None:
+    """4 s of prompt and 4 s of answer are due within 7.5 s, for which there is no horizon."""
+    slow = snapshot_of("a", Report(speed=Speed(0.001, 0.01, 0.004)), [])
+    assert not admits(request(stream(4.5, 0.0075, output_tokens=400), prompt_tokens=4000), slow)
+    assert admits(request(stream(4.5, 0.0095, output_tokens=400), prompt_tokens=4000), slow)
