@@ -48,6 +48,7 @@ class RequestView(NamedTuple):
         program_tokens: computed so far for all calls of its program, ended ones too.
         user_tokens: served so far to its user, weighted as in `fairness`.
         stage_missing: calls of its program's present stage that are still to arrive.
+        cached_tokens: of its prompt, what the prefix cache held when it arrived.
         ended_tokens: input and output of its program's calls that came to their end.
         length_ratio: what true output lengths of its user were lately, in units of the foretold
             medians.
@@ -66,6 +67,7 @@ class RequestView(NamedTuple):
     program_tokens: float = 0.0
     user_tokens: float = 0.0
     stage_missing: int = 0
+    cached_tokens: int = 0
     ended_tokens: float = 0.0
     length_ratio: float = 1.0
 
@@ -123,6 +125,7 @@ COLUMNS: dict[str, tuple[type | str, int]] = {
     "program_tokens": (np.float64, 0),
     "user_tokens": (np.float64, 0),
     "stage_missing": (np.int64, 0),
+    "cached_tokens": (np.int64, 0),
     "ended_tokens": (np.float64, 0),
     "length_ratio": (np.float64, 0),
 }
@@ -182,6 +185,7 @@ class Requests(Sequence[RequestView]):
     program_tokens: Floats
     user_tokens: Floats
     stage_missing: Ints
+    cached_tokens: Ints
     ended_tokens: Floats
     length_ratio: Floats
 
@@ -226,6 +230,7 @@ class Requests(Sequence[RequestView]):
             program_tokens=float(self.program_tokens[place]),
             user_tokens=float(self.user_tokens[place]),
             stage_missing=int(self.stage_missing[place]),
+            cached_tokens=int(self.cached_tokens[place]),
             ended_tokens=float(self.ended_tokens[place]),
             length_ratio=float(self.length_ratio[place]),
         )
@@ -295,6 +300,7 @@ _LIVE = (
     "program_tokens",
     "user_tokens",
     "stage_missing",
+    "cached_tokens",
     "ended_tokens",
     "length_ratio",
 )

@@ -101,7 +101,7 @@ class SloSchedulerMixin(_VllmScheduler):
             self.tracker.idle()
             if self._adapting is not None:
                 self._adapting.idle()
-        error = self.ledger.admit(request)
+        error = self.ledger.admit(request, cached_tokens=self._cached_tokens(request))
         if error is not None:
             self._rejected[request.request_id] = error
         elif self._adapting is not None:
@@ -167,6 +167,16 @@ class SloSchedulerMixin(_VllmScheduler):
         self._count_end(request, is_whole)
         self.ledger.forget(request.request_id, is_whole=is_whole)
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)
+
+    def _cached_tokens(self, request: Request) -> int:
+        """Of its prompt, what the prefix cache holds now."""
+        manager = self.kv_cache_manager
+        if not manager.prefix_cache_lookup_enabled(request):
+            return 0
+        _, tokens, _ = manager.coordinator.find_longest_cache_hit(
+            request.block_hashes, request.num_tokens - 1
+        )
+        return int(tokens)
 
     def _count_end(self, request: Request, is_whole: bool) -> None:
         """Tell those who learn from ends."""

@@ -60,8 +60,12 @@ class Ledger:
         self._length_bias = LengthBias()
         self._arrivals = Arrivals()
 
-    def admit(self, request: Request) -> InvalidSlo | None:
-        """Start to follow a request. Malformed tags are returned, never raised, in the engine."""
+    def admit(self, request: Request, *, cached_tokens: int = 0) -> InvalidSlo | None:
+        """Start to follow a request. Malformed tags are returned, never raised, in the engine.
+
+        Args:
+            cached_tokens: of its prompt, what the prefix cache holds.
+        """
         now_s = self.clock()
         error = None
         slo = BEST_EFFORT
@@ -85,6 +89,7 @@ class Ledger:
         if is_new_user:
             self._length_bias.begin(int(columns["user"][place]))
         columns["prompt_tokens"][place] = request.num_prompt_tokens
+        columns["cached_tokens"][place] = cached_tokens
         columns["max_tokens"][place] = min(request.max_tokens, MOST)
         columns["priority"][place] = min(max(request.priority, -MOST), MOST)
         columns["unscheduled_s"][place] = now_s

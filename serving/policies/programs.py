@@ -11,7 +11,15 @@ from typing import NamedTuple
 import numpy as np
 
 from serving.policies.urgency import Standing
-from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Ints, Requests
+from serving.requests import (
+    BEST_EFFORT,
+    LATENCY,
+    Flags,
+    Floats,
+    Ints,
+    Requests,
+    RequestState,
+)
 from serving.slo import FutureWork
 from serving.view import StepModel, StepView
 
@@ -32,7 +40,7 @@ _CALLS, _PREFILL, _DECODE, _TOOLS = map(
 class Calls(NamedTuple):
     """What each request still has before it, (n,) each."""
 
-    unread: Ints  # tokens to prefill, those of a lost cache too
+    unread: Ints  # tokens to prefill, those of a lost cache too, but for what may be found in it
     prompt_s: Floats  # seconds that these add to steps
     tokens: Floats  # output to come
     context: Floats  # tokens in its cache while it decodes, on average
@@ -93,8 +101,10 @@ def calls_of(requests: Requests, model: StepModel) -> Calls:
     """What each request still has before it, its length taken at the median."""
     tokens = requests.remaining_tokens(MEDIAN)
     behind = requests.prompt_tokens + requests.output_tokens
-    unread = np.maximum(behind - requests.computed_tokens - 1, 0)
-    prompt_s = model.prompt_s(unread, requests.computed_tokens)
+    waits = requests.state == RequestState.WAITING
+    known = np.maximum(requests.computed_tokens, requests.cached_tokens * waits)
+    unread = np.maximum(behind - known - 1, 0)
+    prompt_s = model.prompt_s(unread, known)
     return Calls(unread, prompt_s, tokens, behind + tokens / 2)
 
 
@@ -108,7 +118,8 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     later_s = _later_prompts_s(future, model)
     # Calls of the stage that are still to arrive are taken to be like those that have.
     missing = requests.stage_missing[first] / np.bincount(of, minlength=count)
-    missing_s = missing * np.bincount(of, model.prompt_s(requests.prompt_tokens - 1), count)
+    to_read = np.maximum(requests.prompt_tokens - requests.cached_tokens - 1, 0)
+    missing_s = missing * np.bincount(of, model.prompt_s(to_read, requests.cached_tokens), count)
     decode = (1.0 + missing) * np.bincount(of, calls.tokens, count)
     contexts = (1.0 + missing) * np.bincount(of, calls.tokens * calls.context, count)
     tokens_of_missing = missing * np.bincount(of, requests.prompt_tokens + calls.tokens, count)

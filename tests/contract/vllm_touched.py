@@ -169,11 +169,13 @@ TOUCHED = [
         "request",
         REQUEST,
         {
+            "block_hashes",
             "client_index",
             "next_decode_eligible_step",
             "num_computed_tokens",
             "num_output_tokens",
             "num_prompt_tokens",
+            "num_tokens",
             "request_id",
             "status",
             "take_events",
@@ -185,6 +187,18 @@ TOUCHED = [
         "self.kv_cache_manager",
         "vllm.v1.core.kv_cache_manager.KVCacheManager",
         {"block_pool"},
+    ),
+    Touch(
+        "scheduler",
+        "manager",
+        "vllm.v1.core.kv_cache_manager.KVCacheManager",
+        {"coordinator", "prefix_cache_lookup_enabled"},
+    ),
+    Touch(
+        "scheduler",
+        "manager.coordinator",
+        "vllm.v1.core.kv_cache_coordinator.KVCacheCoordinator",
+        {"find_longest_cache_hit"},
     ),
     Touch(
         "scheduler",
@@ -228,6 +242,7 @@ TOUCHED = [
         {
             "max_tokens",
             "num_computed_tokens",
+            "num_output_tokens",
             "num_prompt_tokens",
             "priority",
             "request_id",

@@ -259,6 +259,8 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed() -> None:
     go_on(5)
     submit(engine, "b/0", 160, 20, replace(slo, program="second"))  # all but a block is cached
     assert worth() == {"first": 180.0, "second": 180.0}
+    seen = scheduler.ledger.requests(scheduler.running, ())
+    assert dict(zip(seen.request_id, seen.cached_tokens, strict=True)) == {"a/0": 0, "b/0": 144}
     go_on(4)
     assert scheduler.requests["b/0"].num_computed_tokens > 160
     assert worth() == {"first": 180.0, "second": 180.0}

@@ -14,7 +14,14 @@ from serving.policies.urgency import next_token_due_s
 from serving.requests import Flags, Floats, RequestState
 from serving.view import StepModel, StepView
 from tests.strategies import law
-from tests.unit.serving.serving_examples import compound, deadline, latency, request, step
+from tests.unit.serving.serving_examples import (
+    compound,
+    deadline,
+    latency,
+    request,
+    running,
+    step,
+)
 
 NOBODY = Expected(np.zeros(0), np.zeros((1, len(AHEAD_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
@@ -175,3 +182,13 @@ def test_a_long_prompt_needs_more_than_its_tokens_do() -> None:
             for view in views
         ]
         assert priced - plain == pytest.approx(0.5 * unread * (before + unread / 2))
+
+
+def test_who_waits_need_not_read_what_the_prefix_cache_holds() -> None:
+    """Until it is read: then it is known what was found."""
+    model = StepModel(base_s=0.5, token_s=0.25)
+    waits = request("waits", prompt_tokens=100, cached_tokens=64)
+    reads = running("reads", prompt_tokens=100, cached_tokens=64, computed_tokens=32)
+    found = calls_of(step(waits, reads).requests, model)
+    assert found.unread.tolist() == [35, 67]
+    assert found.prompt_s.tolist() == [0.25 * 35, 0.25 * 67]

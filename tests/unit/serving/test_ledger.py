@@ -270,6 +270,14 @@ def test_what_arrived_shows_what_its_user_was_served_until_now() -> None:
     assert ledger.arrivals()[0].user_tokens.tolist() == [20.0, 20.0]
 
 
+def test_what_the_prefix_cache_held_at_its_arrival_is_shown() -> None:
+    ledger = Ledger(Clock())
+    ledger.admit(engine_request("a"), cached_tokens=8)  # type: ignore[arg-type]
+    ledger.admit(engine_request("b"))  # type: ignore[arg-type]
+    assert ledger.requests([], ()).cached_tokens.tolist() == [8, 0]
+    assert ledger.arrivals()[0].cached_tokens.tolist() == [8, 0]
+
+
 def test_malformed_tags_are_returned_and_the_request_followed_without_a_promise() -> None:
     ledger = Ledger(Clock())
     request = engine_request("a")
