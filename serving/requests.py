@@ -48,7 +48,8 @@ class RequestView(NamedTuple):
         program_tokens: computed so far for all calls of its program, ended ones too.
         user_tokens: served so far to its user, weighted as in `fairness`.
         stage_missing: calls of its program's present stage that are still to arrive.
-        cached_tokens: of its prompt, what the prefix cache held when it arrived.
+        cached_tokens: of its prompt, what the prefix cache held when it arrived, or when it began.
+        cached_share: of the prompts of its user's later calls, what the prefix cache lately held.
         ended_tokens: input and output of its program's calls that came to their end.
         length_ratio: what true output lengths of its user were lately, in units of the foretold
             medians.
@@ -68,6 +69,7 @@ class RequestView(NamedTuple):
     user_tokens: float = 0.0
     stage_missing: int = 0
     cached_tokens: int = 0
+    cached_share: float = 0.0
     ended_tokens: float = 0.0
     length_ratio: float = 1.0
 
@@ -126,6 +128,7 @@ COLUMNS: dict[str, tuple[type | str, int]] = {
     "user_tokens": (np.float64, 0),
     "stage_missing": (np.int64, 0),
     "cached_tokens": (np.int64, 0),
+    "cached_share": (np.float64, 0),
     "ended_tokens": (np.float64, 0),
     "length_ratio": (np.float64, 0),
 }
@@ -186,6 +189,7 @@ class Requests(Sequence[RequestView]):
     user_tokens: Floats
     stage_missing: Ints
     cached_tokens: Ints
+    cached_share: Floats
     ended_tokens: Floats
     length_ratio: Floats
 
@@ -231,6 +235,7 @@ class Requests(Sequence[RequestView]):
             user_tokens=float(self.user_tokens[place]),
             stage_missing=int(self.stage_missing[place]),
             cached_tokens=int(self.cached_tokens[place]),
+            cached_share=float(self.cached_share[place]),
             ended_tokens=float(self.ended_tokens[place]),
             length_ratio=float(self.length_ratio[place]),
         )
@@ -301,6 +306,7 @@ _LIVE = (
     "user_tokens",
     "stage_missing",
     "cached_tokens",
+    "cached_share",
     "ended_tokens",
     "length_ratio",
 )

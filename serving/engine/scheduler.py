@@ -131,6 +131,8 @@ class SloSchedulerMixin(_VllmScheduler):
         if len(self.running) > num_running:
             self.running.sort(key=self._running_key)
         self._short_of_room = self._is_short_of_room(output)
+        begun = output.scheduled_new_reqs
+        self.ledger.began({each.req_id: each.num_computed_tokens for each in begun})
         self.ledger.computed(output.num_scheduled_tokens)
         self.composition = composition_of(output, self.requests)
         now_s = self.ledger.clock()

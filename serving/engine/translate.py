@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 
 from serving.engine.accounts import FAIR_MEMORY_S, Accounts, ProgramCalls
 from serving.engine.arrivals import Arrivals
+from serving.engine.cached_share import CachedShare
 from serving.engine.length_bias import LengthBias
 from serving.errors import InvalidSlo
 from serving.requests import (
     LATENCY,
     MOST,
+    Floats,
+    Ints,
     Requests,
     RequestState,
     new_columns,
@@ -58,6 +61,7 @@ class Ledger:
         self._users = Accounts(lifted=True, memory_s=FAIR_MEMORY_S)
         self._calls = ProgramCalls()
         self._length_bias = LengthBias()
+        self._cached_share = CachedShare()
         self._arrivals = Arrivals()
 
     def admit(self, request: Request, *, cached_tokens: int = 0) -> InvalidSlo | None:
@@ -88,6 +92,7 @@ class Ledger:
         columns["user"][place] = self._users.open(slo.user, now_s)
         if is_new_user:
             self._length_bias.begin(int(columns["user"][place]))
+            self._cached_share.begin(int(columns["user"][place]))
         columns["prompt_tokens"][place] = request.num_prompt_tokens
         columns["cached_tokens"][place] = cached_tokens
         columns["max_tokens"][place] = min(request.max_tokens, MOST)
@@ -99,6 +104,11 @@ class Ledger:
         if slo.stage == 0 and is_new and error is None:
             self._arrivals.note(columns, place)
         return error
+
+    def began(self, cached_tokens: Mapping[str, int]) -> None:
+        """Note that these requests have begun, and what of each one's prompt was found."""
+        for request_id, tokens in cached_tokens.items():
+            self._columns["cached_tokens"][self._place[request_id]] = tokens
 
     def computed(self, tokens: Mapping[str, int]) -> None:
         """Note that these requests were part of a step just now, with so many tokens each."""
@@ -129,6 +139,9 @@ class Ledger:
             output_tokens = request.num_output_tokens
             self._calls.ended(program, request.num_prompt_tokens + output_tokens)
             self._length_bias.ended(user, self._columns["slo"][place], output_tokens)
+            if self._columns["stage"][place] > 0:
+                found = int(self._columns["cached_tokens"][place])
+                self._cached_share.ended(user, request.num_prompt_tokens, found)
         self._programs.close(program, self.clock())
         self._users.close(user, self.clock())
         last = self._rows.pop()
@@ -167,7 +180,7 @@ class Ledger:
         shown["user_tokens"] = self._users.tokens(shown["user"], now_s)
         shown["stage_missing"] = self._calls.missing(shown["program"])
         shown["ended_tokens"] = self._calls.ended_tokens(shown["program"])
-        shown["length_ratio"] = self._length_bias.ratios(shown["user"])
+        shown |= self._learned(shown["user"])
         return Requests(shown)
 
     def arrivals(self) -> tuple[Requests, float]:
@@ -178,8 +191,15 @@ class Ledger:
         now_s = self.clock()
         arrivals, arrivals_s = self._arrivals.since(now_s)
         served = self._users.tokens(arrivals.user, now_s)
-        ratios = self._length_bias.ratios(arrivals.user)
-        return arrivals.with_columns(user_tokens=served, length_ratio=ratios), arrivals_s
+        learned = self._learned(arrivals.user)
+        return arrivals.with_columns(user_tokens=served, **learned), arrivals_s
+
+    def _learned(self, users: Ints) -> dict[str, Floats]:
+        """The columns of what was learned of each request's user, from answers that ended."""
+        return {
+            "length_ratio": self._length_bias.ratios(users),
+            "cached_share": self._cached_share.shares(users),
+        }
 
     def _read(self, places: list[int], state: RequestState) -> None:
         requests, columns = [self._rows[place] for place in places], self._columns

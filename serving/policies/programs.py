@@ -115,7 +115,7 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     count = len(first)
     future = np.fmax(requests.future.take(first, axis=0), 0.0)  # NaN gives way
     at_once = requests.stage_calls[first]
-    later_s = _later_prompts_s(future, model)
+    later_s = _later_prompts_s(future, requests.cached_share[first], model)
     # Calls of the stage that are still to arrive are taken to be like those that have.
     missing = requests.stage_missing[first] / np.bincount(of, minlength=count)
     to_read = np.maximum(requests.prompt_tokens - requests.cached_tokens - 1, 0)
@@ -154,7 +154,9 @@ def arrived_programs(view: StepView) -> Programs:
     future = np.fmax(requests.future, 0.0)
     at_once = requests.stage_calls
     rows = np.arange(len(requests))
-    prompts_s = calls.prompt_s * at_once + _later_prompts_s(future, view.model)
+    prompts_s = calls.prompt_s * at_once + _later_prompts_s(
+        future, requests.cached_share, view.model
+    )
     prefill = requests.prompt_tokens * at_once + future[:, _PREFILL]
     decode = calls.tokens * at_once + future[:, _DECODE]
     streams = requests.kind == LATENCY
@@ -198,10 +200,11 @@ def _grouped(numbers: Ints) -> tuple[Ints, Ints]:
     return first[present], which[numbers]
 
 
-def _later_prompts_s(future: Floats, model: StepModel) -> Floats:
+def _later_prompts_s(future: Floats, cached_share: Floats, model: StepModel) -> Floats:
     """Seconds that the prompts of later stages add to steps, taken to be all of one length."""
     calls = np.maximum(future[:, _CALLS], 1.0)
-    return calls * model.prompt_s(future[:, _PREFILL] / calls)
+    prompt = future[:, _PREFILL] / calls
+    return calls * model.prompt_s((1.0 - cached_share) * prompt, cached_share * prompt)
 
 
 def _contexts(future: Floats) -> Floats:

@@ -155,7 +155,18 @@ TOUCHED = [
     ),
     Touch("scheduler", "batch", ENGINE_OUTPUTS, {"outputs"}),
     Touch("scheduler", "blocks", BLOCKS, {"get_num_free_blocks", "num_gpu_blocks"}),
-    Touch("scheduler", "output", STEP, {"num_scheduled_tokens", "total_num_scheduled_tokens"}),
+    Touch(
+        "scheduler",
+        "each",
+        "vllm.v1.core.sched.output.NewRequestData",
+        {"num_computed_tokens", "req_id"},
+    ),
+    Touch(
+        "scheduler",
+        "output",
+        STEP,
+        {"num_scheduled_tokens", "scheduled_new_reqs", "total_num_scheduled_tokens"},
+    ),
     Touch("scheduler", "output", ENGINE_OUTPUT, {"new_token_ids", "request_id"}),
     Touch(
         "scheduler",

@@ -12,6 +12,7 @@ from serving.policies.pace import Pace
 from serving.policies.programs import calls_of, present_programs
 from serving.policies.urgency import next_token_due_s
 from serving.requests import Flags, Floats, RequestState
+from serving.slo import FutureWork
 from serving.view import StepModel, StepView
 from tests.strategies import law
 from tests.unit.serving.serving_examples import (
@@ -192,3 +193,14 @@ def test_who_waits_need_not_read_what_the_prefix_cache_holds() -> None:
     found = calls_of(step(waits, reads).requests, model)
     assert found.unread.tolist() == [35, 67]
     assert found.prompt_s.tolist() == [0.25 * 35, 0.25 * 67]
+
+
+def test_what_later_calls_will_find_in_the_prefix_cache_costs_nothing() -> None:
+    """It earns what it would earn all the same."""
+    model = StepModel(base_s=0.5, token_s=0.25)
+    slo = compound(90.0, final_s=200.0, program="p", future=FutureWork(2.0, 400.0, 0.0, 1.0, 0.0))
+    rows = [request("a", slo=slo, prompt_tokens=1, cached_share=share) for share in (0.0, 0.75)]
+    views = [step(row, model=model) for row in rows]
+    plain, cached = (present_programs(view, calls_of(view.requests, model)) for view in views)
+    assert (plain.prompts_s[0], cached.prompts_s[0]) == (100.0, 25.0)
+    assert plain.tokens == cached.tokens

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from serving.engine.accounts import FAIR_MEMORY_S, MOST_CALLS
+from serving.engine.cached_share import CachedShare
 from serving.engine.length_bias import LengthBias
 from serving.engine.translate import OUTPUT_WEIGHT, Ledger, composition_of
 from serving.requests import COLUMNS, Requests, RequestState, RequestView, program_name
@@ -57,6 +58,7 @@ class Followed:
     slo: Slo
     arrival_s: float
     unscheduled_s: float
+    cached_tokens: int = 0
 
 
 class Naive:
@@ -69,15 +71,17 @@ class Naive:
         self.stages: dict[str, tuple[int, int]] = {}
         self.ended_tokens: Counter[str] = Counter()
         self.length_bias = LengthBias()
+        self.cached_share = CachedShare()
 
-    def admit(self, request: EngineRequest, slo: Slo, now_s: float) -> None:
+    def admit(self, request: EngineRequest, slo: Slo, now_s: float, cached_tokens: int) -> None:
         users = {each.slo.user for each in self.followed.values()}
         if users and slo.user not in users:
             least = min(self.user_tokens[user] for user in users)
             self.user_tokens[slo.user] = max(self.user_tokens[slo.user], least)
         program = program_name(request.request_id, slo)
         is_alone = program not in map(self.program, self.followed.values())
-        self.followed[request.request_id] = Followed(request, slo, now_s, now_s)
+        each = Followed(request, slo, now_s, now_s, cached_tokens)
+        self.followed[request.request_id] = each
         stage, missing = self.stages.get(program, (-1, 0))
         if slo.stage > stage or (slo.stage < stage and is_alone):
             stage, missing = slo.stage, min(slo.stage_calls, MOST_CALLS)
@@ -99,9 +103,16 @@ class Naive:
             tokens = request.num_prompt_tokens + request.num_output_tokens
             self.ended_tokens[self.program(each)] += tokens
             self.length_bias.ended(hash(each.slo.user), each.slo, request.num_output_tokens)
+            if each.slo.stage:
+                prompt_tokens = request.num_prompt_tokens
+                self.cached_share.ended(hash(each.slo.user), prompt_tokens, each.cached_tokens)
 
-    def length_ratio(self, each: Followed) -> float:
-        return float(self.length_bias.ratios(np.array([hash(each.slo.user)]))[0])
+    def learned(self, each: Followed) -> dict[str, float]:
+        user = np.array([hash(each.slo.user)])
+        return {
+            "length_ratio": float(self.length_bias.ratios(user)[0]),
+            "cached_share": float(self.cached_share.shares(user)[0]),
+        }
 
     def computed(self, tokens: dict[str, int], now_s: float) -> None:
         for request_id, count in tokens.items():
@@ -130,7 +141,8 @@ class Naive:
                     user_tokens=float(self.user_tokens[each.slo.user]),
                     stage_missing=self.stages[self.program(each)][1],
                     ended_tokens=float(self.ended_tokens[self.program(each)]),
-                    length_ratio=self.length_ratio(each),
+                    cached_tokens=each.cached_tokens,
+                    **self.learned(each),
                 )
             )
         return rows
@@ -154,20 +166,26 @@ class LedgerAndNaive(RuleBasedStateMachine):
         self.paused: set[str] = set()
         self.count = 0
 
-    @rule(slo=SLOS, prompt_tokens=st.integers(1, 4000), priority=st.integers(-9, 9))
-    def arrive(self, slo: Slo, prompt_tokens: int, priority: int) -> None:
+    @rule(
+        slo=SLOS,
+        prompt_tokens=st.integers(1, 4000),
+        priority=st.integers(-9, 9),
+        cached_tokens=st.integers(0, 4000),
+    )
+    def arrive(self, slo: Slo, prompt_tokens: int, priority: int, cached_tokens: int) -> None:
         self.count += 1
         request = engine_request(
             str(self.count), slo, num_prompt_tokens=prompt_tokens, priority=priority
         )
-        assert self.ledger.admit(request) is None  # type: ignore[arg-type]
-        self.naive.admit(request, slo, self.clock.now_s)
+        error = self.ledger.admit(request, cached_tokens=cached_tokens)  # type: ignore[arg-type]
+        assert error is None
+        self.naive.admit(request, slo, self.clock.now_s, cached_tokens)
 
     @rule(slo=SLOS, count=st.integers(2, 90))
     def arrive_in_crowds(self, slo: Slo, count: int) -> None:
         """More than the ledger has room for at first."""
         for _ in range(count):
-            self.arrive(slo, 7, 0)
+            self.arrive(slo, 7, 0, 3)
 
     @rule(shares=st.lists(st.tuples(PLACES, st.integers(1, 600)), max_size=8))
     def compute(self, shares: list[tuple[int, int]]) -> None:
@@ -185,6 +203,13 @@ class LedgerAndNaive(RuleBasedStateMachine):
         self.naive.pass_time(0.5)
         self.ledger.computed(tokens)
         self.naive.computed(tokens, self.clock.now_s)
+
+    @rule(place=PLACES, found=st.integers(0, 4000))
+    def begin(self, place: int, found: int) -> None:
+        """What was cached at its arrival may be gone, or more of it be there."""
+        if request := self._some(place):
+            self.ledger.began({request.request_id: found})
+            self.naive.followed[request.request_id].cached_tokens = found
 
     @rule(place=PLACES)
     def evict(self, place: int) -> None:
