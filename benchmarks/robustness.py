@@ -55,6 +55,7 @@ class Condition:
     slo_scale: float = 1.0
     length_bias: float = 1.0
     unsteadiness: float = 0.0
+    prefix_caching: bool = False
 
     def setting(self, *, window_s: float, warmup_s: float) -> Setting:
         """Raises InvalidWorkload where a value is out of range."""
@@ -64,6 +65,7 @@ class Condition:
             slo_scale=self.slo_scale,
             length_bias=self.length_bias,
             unsteadiness=self.unsteadiness,
+            prefix_caching=self.prefix_caching,
             window_s=window_s,
             warmup_s=warmup_s,
         )
@@ -81,6 +83,7 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "lengths-x2": Condition(length_bias=2.0),
         "lengths-x0.5": Condition(length_bias=0.5),
         "unsteady": Condition(unsteadiness=1.0),
+        "loops": Condition(workload="tools", prefix_caching=True),
         NO_TAGS: Condition(),
     }
 )

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cli import bench_options, options
+from cli.errors import CannotWrite
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from serving.sim.compare import Comparison
 
 EPILOG = (
@@ -37,6 +40,7 @@ def bench(
     machine: bench_options.Machine = None,
     slots: bench_options.Slots = 256,
     step_tokens: bench_options.StepTokens = None,
+    prefix_caching: bench_options.PrefixCaching = False,
     jobs: bench_options.Jobs = None,
     bound: bench_options.Bound = True,
     plot: bench_options.Plot = None,
@@ -50,7 +54,9 @@ def bench(
     from serving.sim.setting import Setting
 
     bench_request.check_plot(plot)
-    live = bench_request.live_of(engine, slots=slots, step_tokens=step_tokens)
+    live = bench_request.live_of(
+        engine, slots=slots, step_tokens=step_tokens, prefix_caching=prefix_caching
+    )
     plan = Plan(
         setting=Setting(
             source=bench_request.source_of(workload, trace),
@@ -63,6 +69,7 @@ def bench(
             length_bias=length_bias,
             slots=slots,
             step_tokens=2048 if step_tokens is None else step_tokens,
+            prefix_caching=prefix_caching,
         ),
         policies=bench_request.policies_of(policy or []),
         loads=bench_request.loads_of(loads),
@@ -71,21 +78,33 @@ def bench(
         live=live,
     )
     comparison = compared(plan, jobs=jobs, use_cache=not no_cache)
-    if plot is not None:
-        from serving.sim.chart import draw
-
-        draw(comparison, plot)
-    if json:
-        from cli.bench_report import document_of
-        from cli.output import print_json
-        from serving.sim.cache import code_version
-
-        print_json(document_of(comparison, code=code_version()))
-    else:
-        _print(comparison)
+    try:
+        if json:
+            _print_document(comparison)
+        else:
+            _print_tables(comparison)
+    finally:  # whoever hung up on the tables still has the picture
+        if plot is not None:
+            _draw(comparison, plot)
 
 
-def _print(comparison: Comparison) -> None:
+def _draw(comparison: Comparison, path: Path) -> None:
+    from serving.sim.chart import draw
+
+    try:
+        draw(comparison, path)
+    except OSError as error:
+        raise CannotWrite(path, error.strerror or str(error)) from error
+
+
+def _print_document(comparison: Comparison) -> None:
+    from cli.bench_report import document_of
+    from cli.output import print_json
+
+    print_json(document_of(comparison))
+
+
+def _print_tables(comparison: Comparison) -> None:
     from rich.text import Text
 
     from cli.bench_report import goodput_table, latency_table, legend, title

@@ -143,6 +143,14 @@ StepTokens = Annotated[
         rich_help_panel=_MACHINE,
     ),
 ]
+PrefixCaching = Annotated[
+    bool,
+    typer.Option(
+        "--prefix-caching",
+        help="Calls of a program share the KV cache of what their prompts have in common.",
+        rich_help_panel=_MACHINE,
+    ),
+]
 Jobs = Annotated[
     int | None,
     typer.Option(

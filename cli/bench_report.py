@@ -25,10 +25,9 @@ KINDS = (SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)
 _KIND_HEADS = {SloKind.LATENCY: "lat", SloKind.DEADLINE: "ddl", SloKind.COMPOUND: "cmp"}
 
 
-def document_of(comparison: Comparison, *, code: str) -> dict[str, Any]:
+def document_of(comparison: Comparison) -> dict[str, Any]:
     """All of it, JSON-safe; rows in the order of policies, loads, seeds."""
     plan, setting = comparison.plan, comparison.plan.setting
-    trace = setting.source.trace
     return {
         "workload": setting.source.name,
         "window_s": setting.window_s,
@@ -42,14 +41,15 @@ def document_of(comparison: Comparison, *, code: str) -> dict[str, Any]:
         "slo_scale": setting.slo_scale,
         "predictions": setting.predictions,
         "length_bias": setting.length_bias,
-        "trace": None if trace is None else trace.name,
+        "trace": setting.source.file_name,
         "trace_repeats": comparison.trace_repeats,
         "machine": setting.machine.step_cost.name,
         "machine_source": setting.machine.step_cost.source,
         "slots": setting.slots,
         "step_tokens": setting.step_tokens,
+        "prefix_caching": setting.prefix_caching,
         "kv_blocks": setting.machine.kv_blocks,
-        "code": code,
+        "code": comparison.code,
         "rows": [
             {"policy": run.policy, "load": run.load, "seed": run.seed, **_row(outcome)}
             for run, outcome in comparison.outcomes.items()
@@ -78,10 +78,11 @@ def title(comparison: Comparison) -> list[str]:
     arrivals = f", {setting.arrivals} arrivals" if setting.arrivals else ""
     scale = f", promises times {setting.slo_scale:g}" if setting.slo_scale != 1 else ""
     bias = f" times {setting.length_bias:g}" if setting.length_bias != 1 else ""
+    caching = ", with prefix caching" if setting.prefix_caching else ""
     lines = [
         f"{setting.source.name}, {how}: {setting.window_s:g} s after {setting.warmup_s:g} s of "
         f"warm-up, {seeds}{arrivals}{scale}, {setting.predictions} predictions{bias}",
-        f"machine {setting.machine.step_cost.name}",
+        f"machine {setting.machine.step_cost.name}{caching}",
         f"1.0x is {comparison.capacity_programs_s:.2f} programs/s: what fcfs drains, simulated",
     ]
     if comparison.trace_repeats:

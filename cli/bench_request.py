@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -95,29 +95,40 @@ def window_of(window_s: float | None, *, live: bool) -> float:
     return DEFAULT_LIVE_WINDOW_S if live else DEFAULT_WINDOW_S
 
 
-def live_of(engine: str, *, slots: int, step_tokens: int | None) -> LiveSettings | None:
+def live_of(
+    engine: str, *, slots: int, step_tokens: int | None, prefix_caching: bool
+) -> LiveSettings | None:
     """How the real engine is set up; None: it is not used. Raises BadInput, InvalidWorkload."""
     if engine not in ENGINES:
         raise BadInput(f"no engine {engine!r}; known: {', '.join(ENGINES)}")
     if engine == "sim":
         return None
+    if prefix_caching:
+        raise BadInput("--prefix-caching is simulated only: leave it out with --engine vllm")
     if step_tokens is None:
         return LiveSettings(slots=slots)
     return LiveSettings(slots=slots, step_tokens=step_tokens)
 
 
 def check_plot(path: Path | None) -> None:
-    """See that a picture can be written, before anything is computed; raises BadInput."""
+    """See that a picture can be written, before anything is computed; raises BadInput.
+
+    What is there stays as it is.
+    """
     if path is None:
         return
     if path.suffix.lower() not in PICTURES:
         raise BadInput(f"--plot {path}: its name must end with one of {', '.join(PICTURES)}")
     if path.is_dir():
         raise BadInput(f"--plot {path}: that is a folder; give it a file's name")
+    target = Path(os.path.realpath(path))  # where a link leads, even if there is nothing yet
     try:
-        with tempfile.TemporaryFile(dir=path.parent):
+        is_new = not target.exists()
+        with target.open("ab"):
             pass
+        if is_new:
+            target.unlink()
     except OSError as error:
         reason = error.strerror or str(error)
-        told = "give it a folder that exists and that you may write to"
+        told = "give it a folder that exists, and a file that you may write to"
         raise BadInput(f"--plot {path}: {reason}; {told}") from error

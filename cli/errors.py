@@ -29,7 +29,7 @@ class CannotWrite(CommandError):
 
     def __str__(self) -> str:
         path, cause = self.args
-        return f"cannot write to {path}: {cause}. Give --out a folder that you may write to"
+        return f"cannot write to {path}: {cause}. Name a place with room that you may write to"
 
 
 class Interrupted(CommandError):

@@ -60,7 +60,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "StructuredOutputInvalid",
             "TooFewSamples",
         ],
-        "serving.sim.errors": ["WorkerDied"],
+        "serving.sim.errors": ["WorkerDied", "CodeChanged"],
         "agents.tools.errors": ["ToolError"],
         "cli.errors": ["CommandError"],
     },

@@ -138,6 +138,7 @@ class BoundCase:
             observed_until_s=offered.decided_s,
             step_tokens=self.setting.step_tokens,
             slots=self.setting.slots,
+            prefix_caching=self.setting.prefix_caching,
         )
         return {
             "token_goodput": bound.token_goodput,
@@ -178,6 +179,7 @@ def virtual_engine(
         step_tokens=setting.step_tokens,
         kv_blocks=setting.machine.kv_blocks,
         max_model_tokens=max(DEFAULT_CONTEXT_TOKENS, 1 << (longest - 1).bit_length()),
+        prefix_caching=setting.prefix_caching,
     )
     engine: SteppedEngine = VirtualEngine(config, clock)
     return engine

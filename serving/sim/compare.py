@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from serving.policies.table import PolicySpec
 from serving.sim.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
 from serving.sim.cases import BoundCase, Case, Task, bound_of
-from serving.sim.errors import InvalidWorkload
+from serving.sim.errors import CodeChanged, InvalidWorkload
 from serving.sim.live_cases import LiveCase, MachineTask, machine_of
 from serving.sim.live_scale import LiveSettings, scale_of
 from serving.sim.outcome import Outcome
@@ -88,6 +88,7 @@ class Comparison:
         outcomes: in the order of policies, loads, seeds.
         bounds: by load and seed; empty where none were asked for.
         trace_repeats: how often a trace had to be begun anew in one run, at most.
+        code: version of the code that computed all of it.
     """
 
     plan: Plan
@@ -95,6 +96,7 @@ class Comparison:
     outcomes: Mapping[Run, Outcome]
     bounds: Mapping[tuple[float, int], Goodputs]
     trace_repeats: int
+    code: str
 
     def of(self, policy: str, load: float) -> list[Outcome]:
         """A policy's outcomes at a load, one a seed."""
@@ -159,18 +161,22 @@ def compare(
         on_progress: told before each part, and each time that a task is done.
     Raises:
         WorkerDied: a process ended by itself.
+        CodeChanged: a process runs other code than the comparison began with.
         InvalidWorkload, TraceMissing, BadTrace: the setting does not give programs.
     """
     plan.setting.offer(rate_per_s=1.0, seed=0)  # what gives no programs is told at once
     watched = _Watched(plan.num_tasks, on_progress)
     if plan.live is not None:
         assert live_runner is not None, "somebody has to measure"
+        if live_runner.code != runner.code:
+            raise CodeChanged(runner.code, live_runner.code)
         [found] = watched.run("machine", live_runner, [MachineTask(plan.live)], machine_of)
         plan = replace(plan, setting=_on_machine(plan.setting, machine_of(found), plan.live))
     setting = plan.setting
     measured = [CapacityCase(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
     drained = watched.run("capacity", runner, measured, lambda each: capacity_of([each]))
     capacity = capacity_of(drained)
+    setting.check(rate_per_s=min(plan.loads) * capacity, num_seeds=plan.num_seeds)
     cases, bounds = _cases(plan, capacity)
     if plan.live is None:
         results = watched.run("runs", runner, [*bounds.values(), *cases.values()], _check)
@@ -186,6 +192,7 @@ def compare(
         {run: Outcome.from_document(each) for run, each in zip(cases, ran, strict=True)},
         {at: Goodputs(*bound_of(each)) for at, each in zip(bounds, bounded, strict=True)},
         max(int(each["trace_repeats"]) for each in ran),
+        runner.code,
     )
 
 

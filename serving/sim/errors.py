@@ -53,6 +53,24 @@ class StepFitFailed(SimError):
         return "{} measured steps: {}".format(*self.args)
 
 
+class CodeChanged(SimError):
+    """A process of a comparison runs other code than the comparison began with.
+
+    Args:
+        begun, found: versions of the code.
+    """
+
+    def __init__(self, begun: str, found: str) -> None:
+        super().__init__(begun, found)
+
+    def __str__(self) -> str:
+        begun, found = self.args
+        return (
+            f"the code changed while policies were compared: begun with version {begun}, and a "
+            f"process runs {found}. Start again, and leave the code as it is until the end"
+        )
+
+
 class WorkerDied(SimError):
     """A process that computed a part of a comparison ended by itself."""
 

@@ -6,6 +6,7 @@ emptying machine to themselves, until the fate of every counted program is decid
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,13 +15,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from blake3 import blake3
 
 from serving.sim.arrivals import ARRIVALS
-from serving.sim.errors import BadTrace, InvalidWorkload, TraceMissing
+from serving.sim.errors import InvalidWorkload
 from serving.sim.programs import Program
-from serving.sim.trace_files import read_trace
-from serving.sim.traces import load_trace
+from serving.sim.rhythm import Rhythm
+from serving.sim.trace_files import Trace, read_trace
+from serving.sim.traces import trace_programs
 from serving.sim.workloads import WORKLOADS, generate
 from serving.slo import SloKind
 
@@ -33,9 +34,9 @@ class Source:
     """Where programs come from: a generator by its name, or a trace file.
 
     Attributes:
-        name: of the generator, or the trace file's without its suffix.
+        name: of the generator, or the trace file's without its suffix; always text.
         trace: the file; None: a generator.
-        digest: of the file's content; "" for a generator.
+        digest: of the file's content, which is what every run reads; "" for a generator.
     """
 
     name: str
@@ -52,18 +53,27 @@ class Source:
     @classmethod
     def file(cls, path: Path) -> Source:
         """A trace file; raises TraceMissing or BadTrace as read_trace does."""
-        read_trace(path)
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError as cause:
-            raise TraceMissing(str(path), f"cannot read it: {cause.strerror}") from cause
-        except OSError as cause:
-            raise BadTrace(str(path), f"cannot read it: {cause.strerror}") from cause
-        return cls(name=path.stem, trace=path.absolute(), digest=blake3(content).hexdigest())
+        digest = read_trace(path).digest
+        return cls(name=_text(path.stem), trace=path.absolute(), digest=digest)
+
+    @property
+    def file_name(self) -> str | None:
+        """The trace file's with its suffix, as text; None for a generator."""
+        return None if self.trace is None else _text(self.trace.name)
 
     def key(self) -> dict[str, Any]:
         """What its programs depend on: JSON-safe, and the same wherever the file lies."""
         return {"name": self.name, "digest": self.digest}
+
+    def read(self) -> Trace:
+        """What the trace file holds; raises as read_trace, and where it is no longer the same."""
+        assert self.trace is not None, "a generator has no file"
+        return read_trace(self.trace, digest=self.digest)
+
+
+def _text(file_name: str) -> str:
+    """A file's name, which may be any bytes, as text that everything can print and encode."""
+    return os.fsencode(file_name).decode("utf-8", "replace")
 
 
 class Offer(NamedTuple):
@@ -95,6 +105,20 @@ class _Trace(NamedTuple):
     first: int
 
 
+def check_rhythm(source: Source, *, rate_per_s: float, num_seeds: int, until_s: float) -> None:
+    """See that a trace's own times serve every seed at this rate, and thus at any higher one.
+
+    Args:
+        until_s: warm-up and window.
+    Raises:
+        InvalidWorkload: for a seed they do not; name a process of arrivals.
+        TraceMissing, BadTrace: as Source.read.
+    """
+    times_s = tuple(each.arrival_s for each in source.read().requests)
+    for seed in range(num_seeds if times_s else 0):
+        Rhythm(times_s, _first(seed, len(times_s))).head(rate_per_s, until_s)
+
+
 def offer(
     source: Source,
     *,
@@ -118,7 +142,7 @@ def offer(
             window, "burst" goes on as Poisson arrivals.
     Raises:
         InvalidWorkload: a value is out of range, or the trace's times have no rhythm.
-        TraceMissing, BadTrace: as read_trace.
+        TraceMissing, BadTrace: as Source.read.
     """
     if arrivals is not None and arrivals not in ARRIVALS:
         raise InvalidWorkload("arrivals", arrivals, f"unknown; known: {', '.join(ARRIVALS)}")
@@ -138,7 +162,7 @@ def offer(
 
         num_known = 0
     else:
-        trace = _read(source.trace, seed, slo_scale)
+        trace = _read(source, seed, slo_scale)
         num_known = len(trace.programs)
 
         def drawn(times_s: Sequence[float]) -> tuple[Program, ...]:
@@ -161,7 +185,7 @@ def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, .
         times_s = [0.0] * num_programs
         programs = generate(source.name, rate_per_s=1.0, window_s=1.0, seed=seed, arrivals=times_s)
     else:
-        programs = _taken(_read(source.trace, seed, 1.0), source.name, [0.0] * num_programs)
+        programs = _taken(_read(source, seed, 1.0), source.name, [0.0] * num_programs)
     return tuple(
         replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None) for program in programs
     )
@@ -196,17 +220,24 @@ def _process(
     return times
 
 
-def _read(path: Path, seed: int, slo_scale: float) -> _Trace:
-    found = read_trace(path)
+def _read(source: Source, seed: int, slo_scale: float) -> _Trace:
+    found = source.read()
     if found.requests:
-        programs = load_trace(path, seed=seed, slo_scale=slo_scale)
-        first = int(seed * GOLDEN % 1.0 * len(programs))
-        return _Trace(programs, tuple(each.arrival_s for each in programs), first)
+        programs = trace_programs(found, seed=seed, slo_scale=slo_scale)
+        times_s = tuple(each.arrival_s for each in programs)
+        return _Trace(programs, times_s, _first(seed, len(programs)))
     count = len(found.workflows)
     # At one a second, so many seconds hold enough arrivals for each workflow to come once.
     window_s = count + 10.0 * count**0.5 + 10.0
-    programs = load_trace(path, rate_per_s=1.0, window_s=window_s, seed=seed, slo_scale=slo_scale)
+    programs = trace_programs(
+        found, rate_per_s=1.0, window_s=window_s, seed=seed, slo_scale=slo_scale
+    )
     return _Trace(programs[:count], None, 0)
+
+
+def _first(seed: int, count: int) -> int:
+    """Where a seed begins in a trace of so many requests."""
+    return int(seed * GOLDEN % 1.0 * count)
 
 
 def _taken(trace: _Trace, name: str, times_s: Sequence[float]) -> tuple[Program, ...]:
@@ -226,30 +257,15 @@ def _in_own_rhythm(
     trace: _Trace, name: str, rate_per_s: float, window_s: tuple[float, float]
 ) -> Offer:
     assert trace.times_s is not None, "only requests have times"
-    times_s, count = trace.times_s, len(trace.times_s)
-    span_s = times_s[-1] - times_s[0]
-    if span_s <= 0:
-        told = "the trace has no two times: name a process for them, such as poisson"
-        raise InvalidWorkload("arrivals", None, told)
-    lap_s = span_s * count / (count - 1)
-
-    def own_s(place: int) -> float:
-        laps, index = divmod(trace.first + place, count)
-        return times_s[index] + laps * lap_s - times_s[trace.first]
-
-    to_s = window_s[1]
-    num_head = max(round(rate_per_s * to_s), 1)
-    head_s = own_s(num_head)
-    if head_s <= 0:
-        told = f"{num_head} requests of the trace come at once: name a process, such as poisson"
-        raise InvalidWorkload("arrivals", None, told)
-    scale = to_s / head_s
+    count, to_s = len(trace.times_s), window_s[1]
+    rhythm = Rhythm(trace.times_s, trace.first)
+    num_head, scale = rhythm.head(rate_per_s, to_s)
 
     def until(end_s: float, most: int) -> list[float]:
-        scaled = (own_s(place) * scale for place in range(most))
+        scaled = (rhythm.own_s(place) * scale for place in range(most))
         return list(takewhile(lambda time_s: time_s < end_s, scaled))
 
     decided_s = _decided_s(_taken(trace, name, until(to_s, num_head)), window_s)
-    most = num_head + count * (2 + int((decided_s - to_s) / (lap_s * scale)))
+    most = num_head + count * (2 + int((decided_s - to_s) / (rhythm.lap_s * scale)))
     programs = _taken(trace, name, until(decided_s, most))
     return Offer(programs, window_s, decided_s, len(programs) // count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple, Self
 from serving.sim import worker
 from serving.sim.cache import ResultCache, code_version
 from serving.sim.cases import Task
+from serving.sim.errors import CodeChanged
 from serving.sim.pool import WorkerPool
 
 
@@ -41,18 +43,24 @@ class Computing:
     """What a worker does with a task: compute its result, and keep it at once.
 
     Results are kept by the process that made them, so that whoever interrupts the owner loses
-    only what was under way, and only where it runs the code that the owner believes it runs.
+    only what was under way.
+
+    Attributes:
+        code: the version that the owner believes it runs.
     """
 
     cache: ResultCache | None
+    code: str
     work: Callable[[Any], dict[str, Any]] = worker.work
 
     def __call__(self, task: Task) -> Computed:
-        """Compute a task's result."""
+        """Compute a task's result; raises CodeChanged where it would be that of other code."""
+        if _loaded_version() != self.code:
+            raise CodeChanged(self.code, _loaded_version())
         began_s = time.perf_counter()
         result = self.work(task)
         took_s = time.perf_counter() - began_s
-        if self.cache is not None and self.cache.version == _loaded_version():
+        if self.cache is not None:
             self.cache.put(key_of(task), result)
         return Computed(result, took_s)
 
@@ -65,6 +73,8 @@ class Runner:
         jobs: most processes at once.
         cache: None: nothing is kept, and nothing kept is used.
         work, prepare, ends_at_once: as WorkerPool takes them.
+    Attributes:
+        code: version that every result is of: as it was when the runner was made.
     """
 
     jobs: int = 1
@@ -72,10 +82,12 @@ class Runner:
     work: Callable[[Any], dict[str, Any]] = worker.work
     prepare: Callable[[], None] = worker.prepare
     ends_at_once: bool = True
+    code: str = field(init=False)
     _pool: WorkerPool[Task, Computed] = field(init=False)
 
     def __post_init__(self) -> None:
-        computing = Computing(self.cache, self.work)
+        self.code = code_version() if self.cache is None else self.cache.version
+        computing = Computing(self.cache, self.code, self.work)
         self._pool = WorkerPool(
             computing, prepare=self.prepare, jobs=self.jobs, ends_at_once=self.ends_at_once
         )
@@ -134,11 +146,7 @@ def key_of(task: Task) -> dict[str, Any]:
     return {"sort": task.sort, **task.key()}
 
 
-_LOADED: list[str] = []
-
-
+@functools.cache
 def _loaded_version() -> str:
-    """The version of the code that this process runs, as far as the files still tell."""
-    if not _LOADED:
-        _LOADED.append(code_version())
-    return _LOADED[0]
+    """The version of the code that a worker runs: as the files were once it was prepared."""
+    return code_version()

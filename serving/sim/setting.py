@@ -9,7 +9,7 @@ from typing import Any
 from serving.sim.arrivals import ARRIVALS
 from serving.sim.errors import InvalidWorkload
 from serving.sim.live_scale import LiveSettings, Scale, scaled, scaled_foresight, scaled_offer
-from serving.sim.offer import Offer, Source, backlog, offer
+from serving.sim.offer import Offer, Source, backlog, check_rhythm, offer
 from serving.sim.predictions import ORACLE_FUTURES, ORACLE_LENGTHS, FutureErrors, LengthErrors
 from serving.sim.programs import Program
 from serving.sim.promises import Foresight
@@ -47,6 +47,7 @@ class Setting:
             an unsteady one may exceed for a while.
         slots: most requests in the model runner at once.
         step_tokens: most tokens of one step.
+        prefix_caching: whether calls of a program may share the KV cache of a common prefix.
         scaling: None: the machine is of the workload's own size.
     Raises:
         InvalidWorkload: a value is unknown or out of range.
@@ -63,6 +64,7 @@ class Setting:
     unsteadiness: float = 0.0
     slots: int = 256
     step_tokens: int = 2048
+    prefix_caching: bool = False
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
@@ -102,15 +104,34 @@ class Setting:
             told = Foresight(lengths=lengths, futures=FutureErrors(seed=seed))
         return told if self.scaling is None else scaled_foresight(told, self.scaling.scale)
 
+    def check(self, *, rate_per_s: float, num_seeds: int) -> None:
+        """See that `offer` gives all seeds programs at this rate and above.
+
+        Raises:
+            InvalidWorkload, TraceMissing, BadTrace: as check_rhythm, for a trace in its own rhythm.
+        """
+        if self.source.trace is None or self.arrivals is not None:
+            return
+        check_rhythm(
+            self.source,
+            rate_per_s=rate_per_s * self._faster,
+            num_seeds=num_seeds,
+            until_s=self.warmup_s / self._faster + self.window_s / self._faster,
+        )
+
+    @property
+    def _faster(self) -> float:
+        """A call's seconds here, over those that the workload has them take."""
+        return 1.0 if self.scaling is None else self.scaling.scale.whole
+
     def offer(self, *, rate_per_s: float, seed: int) -> Offer:
         """The programs of one run. All times and rates are this machine's, scaled or not."""
-        faster = 1.0 if self.scaling is None else self.scaling.scale.whole
         offered = offer(
             self.source,
-            rate_per_s=rate_per_s * faster,
+            rate_per_s=rate_per_s * self._faster,
             seed=seed,
-            warmup_s=self.warmup_s / faster,
-            window_s=self.window_s / faster,
+            warmup_s=self.warmup_s / self._faster,
+            window_s=self.window_s / self._faster,
             arrivals=self.arrivals,
             slo_scale=self.slo_scale,
         )
@@ -141,6 +162,7 @@ class Setting:
             "machine": asdict(self.machine),
             "slots": self.slots,
             "step_tokens": self.step_tokens,
+            "prefix_caching": self.prefix_caching,
             "scaling": None if self.scaling is None else asdict(self.scaling),
         }
 

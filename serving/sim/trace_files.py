@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import stat
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from blake3 import blake3
 
 from serving.sim.errors import BadTrace, TraceMissing
 from serving.sim.programs import Call, Stage
@@ -43,13 +46,18 @@ class Workflow(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What a file holds: requests in order of arrival, or workflows in the file's order."""
+    """What a file holds: requests in order of arrival, or workflows in the file's order.
+
+    Attributes:
+        digest: of the very bytes that were read.
+    """
 
     requests: tuple[TraceRequest, ...] = ()
     workflows: tuple[Workflow, ...] = ()
+    digest: str = ""
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path, *, digest: str | None = None) -> Trace:
     """Read a trace; its format is told from what the file begins with and holds.
 
     - Azure LLM inference traces: CSV with TIMESTAMP, ContextTokens, GeneratedTokens.
@@ -58,16 +66,36 @@ def read_trace(path: Path) -> Trace:
     - Tree of Thoughts: the same with {kind, calls}, where a call of n samples is n calls with one
       prompt and the call's output tokens each.
 
+    Args:
+        digest: what the file must still hold; None: whatever it holds.
     Raises:
         TraceMissing: there is no such file.
-        BadTrace: it cannot be read, is of another format, or breaks its format; with its place.
+        BadTrace: it cannot be read or read again, has changed, is of another format, or breaks
+            its format; with its place.
     """
+    content = _content(path)
+    found = blake3(content).hexdigest()
+    if digest not in (None, found):
+        told = "it changed while in use: start again, and leave it as it is until the end"
+        raise BadTrace(str(path), told)
+    return _parsed(path, content)._replace(digest=found)
+
+
+def _content(path: Path) -> bytes:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        if not stat.S_ISREG(path.stat().st_mode):  # each process reads it for itself
+            told = "it is no regular file, but a directory, a pipe or a device: save it to a file"
+            raise BadTrace(str(path), f"{told} first")
+        return path.read_bytes()
     except FileNotFoundError as cause:
         raise TraceMissing(str(path), f"cannot read it: {cause.strerror}") from cause
     except OSError as cause:
         raise BadTrace(str(path), f"cannot read it: {cause.strerror}") from cause
+
+
+def _parsed(path: Path, content: bytes) -> Trace:
+    try:
+        text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()
     except UnicodeDecodeError as cause:
         raise BadTrace(str(path), f"it is no UTF-8 text: {cause}") from cause
     head = text.lstrip()[:1]
@@ -110,7 +138,7 @@ def _azure(path: Path, text: str) -> tuple[TraceRequest, ...]:
 
 def _mooncake(path: Path, text: str) -> tuple[TraceRequest, ...]:
     rows = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         at = f"line {number}"

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from serving.sim.arrivals import poisson, rescaled
 from serving.sim.errors import InvalidWorkload
 from serving.sim.programs import Call, Program, Stage
-from serving.sim.trace_files import TraceRequest, Workflow, read_trace
+from serving.sim.trace_files import Trace, TraceRequest, Workflow
 from serving.sim.workloads import STAGE_DEADLINE_S, TBT_S, TTFT_S
 from serving.slo import SloKind
 
 
-def load_trace(
-    path: Path,
+def trace_programs(
+    trace: Trace,
     *,
     rate_per_s: float | None = None,
     window_s: float | None = None,
@@ -25,7 +24,7 @@ def load_trace(
     kinds: Sequence[SloKind] = (SloKind.LATENCY, SloKind.DEADLINE),
     slo_scale: float = 1.0,
 ) -> tuple[Program, ...]:
-    """The programs of a trace file, by arrival, with Wu's promises (section 6.1).
+    """The programs of a trace, by arrival, with Wu's promises (section 6.1).
 
     Requests become programs of one call, each of a kind drawn from `kinds` (no trace tells them),
     and are all of different text: a program cannot say that it shares its prompt with another.
@@ -38,7 +37,6 @@ def load_trace(
         kinds: of single requests; latency, deadline or best effort.
         slo_scale: what every promised time is multiplied with.
     Raises:
-        TraceMissing, BadTrace: as read_trace.
         InvalidWorkload: a value is out of range, the trace is too short for the window at this
             rate, or it holds workflows and rate or window is missing.
     """
@@ -50,7 +48,6 @@ def load_trace(
         told = "single requests need at least one kind, and none of them compound"
         raise InvalidWorkload("kinds", tuple(map(str, kinds)), told)
     rng = np.random.default_rng(seed)
-    trace = read_trace(path)
     if trace.workflows:
         if rate_per_s is None or window_s is None:
             told = "the trace holds no times: give the rate and the window"
@@ -67,9 +64,8 @@ def load_trace(
             for request in trace.requests[: len(times)]
         ]
         drawn = [kinds[which] for which in rng.integers(len(kinds), size=len(times)).tolist()]
-    name = path.stem
     return tuple(
-        _program(f"{name}-{index:06d}", kind, arrival_s, workflow, slo_scale)
+        _program(f"trace-{index:06d}", kind, arrival_s, workflow, slo_scale)
         for index, (kind, arrival_s, workflow) in enumerate(zip(drawn, times, asked, strict=True))
     )
 

@@ -1,4 +1,4 @@
-"""What a worker process of a comparison does: vLLM imported once, then one task after another."""
+"""What a worker process of a comparison does: all imported once, then one task after another."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from serving.sim.cases import Task
 
 
 def prepare() -> None:
-    """Import the production scheduler in peace; stdout belongs to the results of the owner."""
+    """Import all that tasks run, in peace; stdout belongs to the results of the owner.
+
+    No task's time then holds an import, and no module is of other code than the rest.
+    """
     os.dup2(2, 1)
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     for name, value in EngineConfig().environment(vllm_platform()).items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
-    import serving.engine.virtual  # noqa: F401 - so that no task's time holds the import
+    import serving.engine.replaying
+    import serving.engine.virtual
+    import serving.sim.bound
+    import serving.sim.capacity
+    import serving.sim.live  # noqa: F401
 
 
 def work(task: Task) -> dict[str, Any]:

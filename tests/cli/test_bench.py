@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 import typing
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,10 @@ from cli import bench_options, bench_session
 from cli.bench_progress import remaining_s
 from cli.bench_request import DEFAULT_LIVE_WINDOW_S, loads_of, policy_of, window_of
 from cli.errors import BadInput
+from serving.sim import cache
+from serving.sim.cases import Task
 from serving.sim.compare import Progress
+from serving.sim.runner import Done
 from serving.sim.setting import DEFAULT_WINDOW_S
 from tests.cli.cli_samples import exit_code
 from tests.unit.serving.bench_examples import CAPACITY, HereRunner
@@ -133,6 +138,31 @@ def test_a_picture_is_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "goodput.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("extra", [[], ["--no-cache"]])
+def test_the_document_names_the_code_that_ran_whatever_the_files_are_later(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    extra: list[str],
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "policy.py").write_text("as it ran")
+    monkeypatch.setattr(cache, "_PACKAGE", package)
+    begun = cache.code_version()
+
+    class EditingRunner(HereRunner):
+        def run(
+            self, tasks: Sequence[Task], check: Callable[[dict[str, Any]], object]
+        ) -> Iterator[Done]:
+            (package / "policy.py").write_text("as it was changed meanwhile")
+            return super().run(tasks, check)
+
+    monkeypatch.setattr(bench_session, "Runner", EditingRunner)
+    assert exit_code(*SMALL, "--json", *extra) == 0
+    assert json.loads(capsys.readouterr().out)["code"] == begun != cache.code_version()
+
+
 def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*SMALL, "--engine", "vllm") == 0
     first = capsys.readouterr().out.splitlines()[0]
@@ -166,6 +196,7 @@ def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixtu
         (["--machine", "abacus"], "known: a100-llama3-8b"),
         (["--engine", "steam"], "known: sim, vllm"),
         (["--engine", "vllm", "--machine", "a100-llama3-8b"], "measures its own"),
+        (["--engine", "vllm", "--prefix-caching"], "simulated only"),
         (["--slots", "0"], "slots"),
         (["--jobs", "0"], "jobs"),
         (["--trace", "nowhere.csv"], "nowhere.csv: cannot read it"),

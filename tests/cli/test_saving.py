@@ -19,7 +19,7 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotWrite, match="gone"):
         save(tmp_path / "gone" / "report.md", "text")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CannotWrite, match="--out"):
+    with pytest.raises(CannotWrite, match="Name a place"):
         prepare_folder(tmp_path / "file")
 
 

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.cache import ResultCache
+from serving.sim.cache import ResultCache, code_version
 from serving.sim.capacity import CAPACITY_SEEDS, CapacityCase
 from serving.sim.cases import BoundCase, Case
 from serving.sim.compare import Goodputs, Progress, Run, compare, label_of
-from serving.sim.errors import InvalidWorkload
+from serving.sim.errors import CodeChanged, InvalidWorkload
 from serving.sim.live_cases import LiveCase, MachineTask
 from serving.sim.live_scale import LiveSettings
 from serving.sim.offer import Source
@@ -86,12 +87,11 @@ def test_what_was_kept_is_not_computed_again_and_gives_the_same(tmp_path: Path) 
         {"unsteadiness": 1.0},
         {"slots": 128},
         {"step_tokens": 1024},
+        {"prefix_caching": True},
         {"source": Source.generator("chatbot")},
     ],
 )
 def test_every_setting_is_part_of_what_a_result_is_kept_under(changes: dict[str, object]) -> None:
-    from dataclasses import replace
-
     case = Case(setting=CODER, policy=PolicySpec("fcfs"), load=1.0, rate_per_s=2.0, seed=0)
     other = replace(case, setting=replace(CODER, **changes))  # type: ignore[arg-type]
     assert key_of(case) != key_of(other)
@@ -124,6 +124,33 @@ def test_a_kept_result_of_the_wrong_form_is_computed_again(
     assert compare(a_plan("fcfs"), runner).outcomes == before.outcomes
     assert runner.computed == [case]
     assert "computed again" in caplog.text
+
+
+def test_a_comparison_names_the_code_that_it_began_with(tmp_path: Path) -> None:
+    cache = ResultCache(tmp_path, "v1")
+    assert compare(a_plan("fcfs"), HereRunner(cache=cache)).code == "v1"
+    assert a_comparison("fcfs").code == code_version()
+    live = a_plan("fcfs", live=LiveSettings())
+    with pytest.raises(CodeChanged, match="begun with version v1, and a process runs"):
+        compare(live, HereRunner(cache=cache), live_runner=HereRunner())
+
+
+def test_a_trace_without_a_rhythm_for_a_later_seed_or_load_is_refused_before_any_run(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "flood.jsonl"
+    line = '{{"timestamp": {}, "input_length": 9, "output_length": 3}}\n'
+    stamps = [*range(0, 100_000, 1000), *[100_000] * 60, *range(101_000, 111_000, 1000)]
+    path.write_text("".join(map(line.format, stamps)))
+    setting = Setting(source=Source.file(path), window_s=20.0, warmup_s=5.0)
+    runner = HereRunner()
+    with pytest.raises(InvalidWorkload, match="52 requests of the trace come at once"):
+        compare(a_plan("fcfs", setting=setting), runner)
+    assert {type(task) for task in runner.computed} == {CapacityCase}
+    compare(a_plan("fcfs", setting=setting, num_seeds=1), runner)
+    compare(a_plan("fcfs", setting=setting, loads=(2.0,)), runner)
+    poisson = replace(setting, arrivals="poisson")
+    compare(a_plan("fcfs", setting=poisson), runner)
 
 
 def test_progress_tells_each_result_and_ends_with_nothing_left() -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import functools
 import json
+import os
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from serving.sim.errors import BadTrace, InvalidWorkload, TraceMissing
-from serving.sim.offer import Offer, Source, backlog, fate_s, offer
+from serving.sim.offer import Offer, Source, backlog, check_rhythm, fate_s, offer
+from serving.sim.predictions import LengthErrors
 from serving.slo import SloKind
 
 MIXED = Source.generator("mixed")
@@ -90,6 +94,34 @@ def test_seeds_begin_at_different_places_of_a_trace(tmp_path: Path) -> None:
     assert 1 in firsts
 
 
+def test_a_rhythm_is_refused_beforehand_exactly_where_a_run_would_refuse_it(
+    tmp_path: Path,
+) -> None:
+    source = azure(tmp_path / "t.csv", [0.0, 1.0, 2.0, 3.0, *[4.0] * 12, 5.0, 6.0])
+
+    def refuses(work: Callable[[], object]) -> bool:
+        try:
+            work()
+        except InvalidWorkload:
+            return True
+        return False
+
+    refused = set()
+    for rate in (0.05, 0.1, 0.2):
+        seeds = [
+            seed
+            for seed in range(3)
+            if refuses(functools.partial(offered, source, rate_per_s=rate, seed=seed))
+        ]
+        refused.update((rate, seed) for seed in seeds)
+        for num_seeds in (1, 2, 3):
+            check = functools.partial(
+                check_rhythm, source, rate_per_s=rate, num_seeds=num_seeds, until_s=80.0
+            )
+            assert refuses(check) is any(seed < num_seeds for seed in seeds)
+    assert refused == {(0.05, 1), (0.05, 2), (0.1, 2)}
+
+
 @pytest.mark.parametrize("seconds", [[5.0], [5.0, 5.0, 5.0]])
 def test_a_trace_without_rhythm_needs_other_arrivals(tmp_path: Path, seconds: list[float]) -> None:
     source = azure(tmp_path / "t.csv", seconds)
@@ -124,6 +156,25 @@ def test_a_trace_is_known_by_its_content_wherever_it_lies(tmp_path: Path) -> Non
     moved = azure(tmp_path / "other" / "t.csv", [0.0, 2.0])
     changed = azure(tmp_path / "other" / "t.csv", [0.0, 3.0])
     assert one.key() == moved.key() != changed.key()
+
+
+def test_a_trace_that_changes_is_refused_by_every_later_run(tmp_path: Path) -> None:
+    source = azure(tmp_path / "t.csv", [0.0, 2.0])
+    before = offered(source)
+    azure(tmp_path / "t.csv", [0.0, 3.0])
+    for work in (lambda: offered(source), lambda: backlog(source, num_programs=3, seed=0)):
+        with pytest.raises(BadTrace, match="changed while in use: start again"):
+            work()
+    azure(tmp_path / "t.csv", [0.0, 2.0])
+    assert offered(source) == before
+
+
+def test_a_name_that_is_no_text_is_made_text_and_the_file_is_still_found(tmp_path: Path) -> None:
+    source = azure(tmp_path / os.fsdecode(b"tr\xff.csv"), [0.0, 2.0])
+    assert (source.name, source.file_name) == ("tr\ufffd", "tr\ufffd.csv")
+    program = offered(source).programs[0]
+    assert LengthErrors().sketch(program.id, 5)
+    assert MIXED.file_name is None
 
 
 def test_what_cannot_be_offered_is_refused_by_name(tmp_path: Path) -> None:

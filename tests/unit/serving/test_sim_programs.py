@@ -8,6 +8,7 @@ import pytest
 
 from serving.sim.errors import (
     BadTrace,
+    CodeChanged,
     InvalidProgram,
     InvalidWorkload,
     StepFitFailed,
@@ -78,6 +79,7 @@ def test_a_malformed_program_is_refused_with_the_reason(
         BadTrace("file", "why"),
         TraceMissing("file", "why"),
         StepFitFailed(3, "why"),
+        CodeChanged("v1", "why"),
     ],
 )
 def test_an_error_survives_the_process_boundary(error: Exception) -> None:

@@ -1,13 +1,15 @@
 """Traces: four formats are told apart, and what is wrong with a file is said with its place."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serving.sim.errors import BadTrace, InvalidWorkload, TraceMissing
-from serving.sim.programs import Call
+from serving.sim.programs import Call, Program
 from serving.sim.trace_files import TraceRequest, read_trace
-from serving.sim.traces import load_trace
+from serving.sim.traces import trace_programs
 from serving.slo import SloKind
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
@@ -37,6 +39,10 @@ TREE = """{"workflows": [{"stages": [
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "trace"
+
+
+def load_trace(file: Path, **settings: Any) -> tuple[Program, ...]:
+    return trace_programs(read_trace(file), **settings)
 
 
 def test_azure_requests_come_in_order_with_seconds_since_the_first(file: Path) -> None:
@@ -139,7 +145,7 @@ def test_workflows_come_at_the_asked_rate_and_none_again_before_all(file: Path) 
 def test_settings_out_of_range_are_named(file: Path, settings: dict[str, object]) -> None:
     file.write_text(DEEP_RESEARCH)
     with pytest.raises(InvalidWorkload):
-        load_trace(file, **settings)  # type: ignore[arg-type]
+        load_trace(file, **settings)
 
 
 AZURE_HEAD = AZURE.split("\n", 1)[0] + "\n"
@@ -205,6 +211,31 @@ def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(BadTrace, match="UTF-8"):
         read_trace(file)
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85"])
+def test_only_a_line_feed_ends_a_line_of_json(file: Path, character: str) -> None:
+    line = '{{"timestamp": {}, "input_length": 2, "output_length": 3, "note": "a{}b"}}\r\n'
+    lines = [line.format(stamp, character) for stamp in (0, 7000)]
+    file.write_bytes("".join([*lines, "\r\n"]).encode())
+    assert read_trace(file).requests == (TraceRequest(0.0, 2, 3), TraceRequest(7.0, 2, 3))
+
+
+def test_a_pipe_is_refused_before_anybody_waits_for_it(file: Path) -> None:
+    os.mkfifo(file)
+    with pytest.raises(BadTrace, match="pipe or a device: save it to a file first"):
+        read_trace(file)
+
+
+def test_a_trace_is_known_by_the_bytes_that_were_read_and_refused_where_they_differ(
+    file: Path,
+) -> None:
+    file.write_text(AZURE)
+    digest = read_trace(file).digest
+    assert read_trace(file, digest=digest) == read_trace(file)
+    file.write_text(AZURE[:-8])  # also where it is damaged in the same moment
+    with pytest.raises(BadTrace, match="changed while in use"):
+        read_trace(file, digest=digest)
 
 
 def shared(name: str) -> Path:

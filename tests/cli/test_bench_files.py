@@ -1,0 +1,91 @@
+"""`orchestrate bench` and the files that users name: a picture to draw, a trace to read."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli import bench_session
+from cli.bench_request import check_plot
+from cli.errors import BadInput
+from tests.cli.cli_samples import exit_code
+from tests.unit.serving.bench_examples import HereRunner
+
+SMALL = ("bench", "coder", "--policy", "fcfs", "--loads", "0.7")
+
+
+@pytest.fixture(autouse=True)
+def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No scheduler: results are made up, and all else is real."""
+    monkeypatch.setattr(bench_session, "Runner", HereRunner)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.mark.parametrize("extra", [[], ["--json"]])
+def test_a_picture_that_cannot_be_drawn_costs_nothing_of_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: list[str]
+) -> None:
+    assert exit_code(*SMALL, *extra) == 0
+    results = capsys.readouterr().out
+    (tmp_path / "full.png").symlink_to("/dev/full")
+    assert exit_code(*SMALL, *extra, "--plot", str(tmp_path / "full.png")) == 2
+    told = capsys.readouterr()
+    assert told.out == results
+    last = told.err.splitlines()[-1]
+    assert last.startswith(f"error: cannot write to {tmp_path / 'full.png'}: No space left")
+
+
+def test_whoever_hangs_up_on_the_results_still_has_the_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HungUp(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr(sys, "stdout", HungUp())
+    assert exit_code(*SMALL, "--json", "--plot", str(tmp_path / "goodput.svg")) == 1
+    assert (tmp_path / "goodput.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_seeing_that_a_picture_can_be_written_changes_nothing(tmp_path: Path) -> None:
+    check_plot(tmp_path / "new.png")
+    (tmp_path / "link.png").symlink_to(tmp_path / "target.png")
+    check_plot(tmp_path / "link.png")
+    assert [each.name for each in tmp_path.iterdir()] == ["link.png"]
+    (tmp_path / "target.png").write_bytes(b"drawn before")
+    check_plot(tmp_path / "link.png")
+    assert (tmp_path / "target.png").read_bytes() == b"drawn before"
+
+
+def test_a_picture_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "astray.png").symlink_to(tmp_path / "nowhere" / "goodput.png")
+    (tmp_path / "round.png").symlink_to(tmp_path / "round.png")
+    (tmp_path / "kept.png").touch(mode=0o444)
+    names = ["astray.png", "round.png"]
+    if not os.access(tmp_path / "kept.png", os.W_OK):  # root may write to it
+        names.append("kept.png")
+    for name in names:
+        with pytest.raises(BadInput, match=f"{name}: .*; give it a folder that exists"):
+            check_plot(tmp_path / name)
+
+
+def test_a_trace_whose_name_is_no_text_has_results_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / os.fsdecode(b"tr\xff.jsonl")
+    line = '{{"timestamp": {}, "input_length": 10, "output_length": 3}}\n'
+    path.write_text("".join(line.format(1000 * second) for second in range(20)))
+    command = ("bench", "--trace", str(path), "--policy", "fcfs", "--loads", "1")
+    assert exit_code(*command, "--plot", str(tmp_path / "goodput.png")) == 0
+    assert capsys.readouterr().out.startswith("tr\ufffd, simulated")
+    assert exit_code(*command, "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["workload"], document["trace"]) == ("tr\ufffd", "tr\ufffd.jsonl")
+    path.write_text("odd")
+    assert exit_code(*command) == 2
+    assert "none of the known formats" in capsys.readouterr().err

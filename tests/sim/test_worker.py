@@ -1,0 +1,36 @@
+"""A worker process of a comparison, as its owner prepares it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys
+from serving.policies.table import PolicySpec
+from serving.sim import worker
+from serving.sim.capacity import CapacityCase
+from serving.sim.cases import BoundCase, Case
+from serving.sim.offer import Source
+from serving.sim.setting import Setting
+
+worker.prepare()
+before = set(sys.modules)
+setting = Setting(source=Source.generator("coder"), window_s=1.0, warmup_s=0.0)
+at = {"setting": setting, "load": 1.0, "rate_per_s": 2.0, "seed": 0}
+run, bound = Case(policy=PolicySpec("calm"), **at), BoundCase(**at)
+for task in (run, bound, CapacityCase(setting=setting, seed=0, num_programs=2)):
+    worker.work(task)
+late = {name for name in set(sys.modules) - before if name.startswith("serving.")}
+assert not late, late
+"""
+
+
+def test_a_prepared_worker_has_every_module_of_ours_that_tasks_run() -> None:
+    """What it would import later could be of other code than it was found to run."""
+    ran = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
