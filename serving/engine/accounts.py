@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from itertools import takewhile
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serving.requests import Floats, Ints
 
@@ -22,9 +24,20 @@ MOST_CALLS = 1024
 MOST_STAGES = 1 << 53
 """Stages are told apart up to here."""
 
+ROOM = 64
+"""Places of a table to begin with."""
+
 _MOST_GROWTH = 200.0  # exp of it is far from overflow
 _PRUNE_ABOVE = 4096
-_ROOM = 64
+
+N = TypeVar("N", np.float64, np.int64)
+
+
+def with_room(values: NDArray[N], number: int, *, fill: float = 0) -> NDArray[N]:
+    """The values with a place for this number, and for as many again; new ones hold `fill`."""
+    if number < len(values):
+        return values
+    return np.concatenate([values, np.full(number + 1, fill, dtype=values.dtype)])
 
 
 class Accounts:
@@ -44,7 +57,7 @@ class Accounts:
         self._open: dict[int, int] = {}
         self._closed_s: dict[int, float] = {}
         self._spare: list[int] = []
-        self._tokens = np.zeros(_ROOM)
+        self._tokens = np.zeros(ROOM)
 
     def knows(self, name: str) -> bool:
         """Whether the name was here before, and is not forgotten."""
@@ -98,8 +111,7 @@ class Accounts:
         if not self._spare and len(self._number) >= _PRUNE_ABOVE:
             self._prune(now_s)
         number = self._spare.pop() if self._spare else len(self._number)
-        if number == len(self._tokens):
-            self._tokens = np.concatenate([self._tokens, np.zeros(number)])
+        self._tokens = with_room(self._tokens, number)
         self._tokens[number] = 0.0
         self._number[name] = number
         self._name[number] = name
@@ -123,9 +135,9 @@ class ProgramCalls:
     """
 
     def __init__(self) -> None:
-        self._stage = np.full(_ROOM, -1)
-        self._missing = np.zeros(_ROOM, dtype=np.int64)
-        self._ended_tokens = np.zeros(_ROOM)
+        self._stage = np.full(ROOM, -1)
+        self._missing = np.zeros(ROOM, dtype=np.int64)
+        self._ended_tokens = np.zeros(ROOM)
 
     def arrived(
         self, number: int, stage: int, stage_calls: int, *, is_new: bool, is_alone: bool
@@ -137,11 +149,9 @@ class ProgramCalls:
             is_alone: whether no other call of its program is in the engine. If one is, a call of
                 an earlier stage comes late, and says nothing of the present one.
         """
-        if number >= len(self._stage):
-            more = number + 1
-            self._stage = np.concatenate([self._stage, np.full(more, -1)])
-            self._missing = np.concatenate([self._missing, np.zeros(more, dtype=np.int64)])
-            self._ended_tokens = np.concatenate([self._ended_tokens, np.zeros(more)])
+        self._stage = with_room(self._stage, number, fill=-1)
+        self._missing = with_room(self._missing, number)
+        self._ended_tokens = with_room(self._ended_tokens, number)
         stage, present = min(stage, MOST_STAGES), self._stage[number]
         if is_new:
             self._ended_tokens[number] = 0.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 
+from serving.engine.accounts import ROOM, with_room
 from serving.requests import Floats, Ints
 
 MEMORY_CALLS = 256
@@ -25,25 +24,24 @@ class CachedShare:
     """
 
     def __init__(self) -> None:
-        self._found = self._asked = 0.0
-        self._own: defaultdict[int, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        self._found_of_all = self._asked_of_all = 0.0
+        self._found, self._asked = np.zeros(ROOM), np.zeros(ROOM)
 
     def begin(self, user: int) -> None:
-        """This number is a new user's."""
-        self._own.pop(user, None)
+        """This number is a new user's; it comes before all else of that user."""
+        self._found = with_room(self._found, user)
+        self._asked = with_room(self._asked, user)
+        self._found[user] = self._asked[user] = 0.0
 
     def ended(self, user: int, prompt_tokens: int, cached_tokens: int) -> None:
         """A later call of this user has ended, of whose prompt so much was found."""
-        self._found = self._found * _KEPT + cached_tokens
-        self._asked = self._asked * _KEPT + prompt_tokens
-        found, asked = self._own[user]
-        self._own[user] = (found * _KEPT + cached_tokens, asked * _KEPT + prompt_tokens)
+        self._found_of_all = self._found_of_all * _KEPT + cached_tokens
+        self._asked_of_all = self._asked_of_all * _KEPT + prompt_tokens
+        self._found[user] = self._found[user] * _KEPT + cached_tokens
+        self._asked[user] = self._asked[user] * _KEPT + prompt_tokens
 
     def shares(self, users: Ints) -> Floats:
         """What is expected to be found of each of these users' later prompts: (n,), 0 to 1."""
-        of_all = self._found / max(self._asked, 1.0)
-        present, which = np.unique(users, return_inverse=True)
-        own = np.array([self._own.get(user, (0.0, 0.0)) for user in present.tolist()])
-        found, asked = own.reshape(-1, 2).T
-        shares: Floats = ((found + PRIOR_TOKENS * of_all) / (asked + PRIOR_TOKENS))[which]
+        found = PRIOR_TOKENS * self._found_of_all / max(self._asked_of_all, 1.0)
+        shares: Floats = (self._found[users] + found) / (self._asked[users] + PRIOR_TOKENS)
         return shares

@@ -8,6 +8,7 @@ from collections import deque
 import numpy as np
 
 from serving.analyzer.sketch import LENGTH_LEVELS
+from serving.engine.accounts import ROOM, with_room
 from serving.requests import Floats, Ints
 from serving.slo import Slo
 
@@ -36,12 +37,13 @@ class LengthBias:
         self._logs = deque([0.0] * PRIOR_ANSWERS, maxlen=KEPT)
         self._ratio = 1.0
         self._own: dict[int, deque[float]] = {}
-        self._own_ratio: dict[int, float] = {}
+        self._own_ratio = np.full(ROOM, np.nan)
 
     def begin(self, user: int) -> None:
-        """This number is a new user's."""
-        self._own.pop(user, None)
-        self._own_ratio.pop(user, None)
+        """This number is a new user's; it comes before all else of that user."""
+        self._own[user] = deque(maxlen=KEPT)
+        self._own_ratio = with_room(self._own_ratio, user, fill=np.nan)
+        self._own_ratio[user] = np.nan
 
     def ended(self, user: int, slo: Slo, output_tokens: int) -> None:
         """An answer to this user is complete."""
@@ -51,13 +53,11 @@ class LengthBias:
         self._logs.append(log)
         of_all = float(np.clip(np.median(self._logs), -_MOST_LOG, _MOST_LOG))
         self._ratio = math.exp(of_all)
-        own = self._own.setdefault(user, deque(maxlen=KEPT))
+        own = self._own[user]
         own.append(log)
         self._own_ratio[user] = math.exp(float(np.median([*own, *[of_all] * PRIOR_ANSWERS])))
 
     def ratios(self, users: Ints) -> Floats:
         """What a length foretold for each of these users is to be multiplied with: (n,)."""
-        present, which = np.unique(users, return_inverse=True)
-        own = [self._own_ratio.get(user, self._ratio) for user in present.tolist()]
-        ratios: Floats = np.array(own, dtype=np.float64)[which]
-        return ratios
+        own = self._own_ratio[users]
+        return np.where(np.isnan(own), self._ratio, own)

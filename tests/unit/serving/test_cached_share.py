@@ -8,6 +8,13 @@ import pytest
 from serving.engine.cached_share import MEMORY_CALLS, CachedShare
 
 
+def share_of_users() -> CachedShare:
+    cached = CachedShare()
+    for user in range(4):
+        cached.begin(user)
+    return cached
+
+
 def shares(cached: CachedShare, *users: int) -> list[float]:
     return [float(share) for share in cached.shares(np.array(users, dtype=np.int64))]
 
@@ -18,13 +25,13 @@ def ended(cached: CachedShare, user: int, count: int, *, prompt: int, found: int
 
 
 def test_nothing_is_expected_to_be_found_before_anything_was() -> None:
-    cached = CachedShare()
+    cached = share_of_users()
     assert shares(cached, 3, 0, 3) == [0.0, 0.0, 0.0]
     assert shares(cached) == []
 
 
 def test_each_user_has_its_own_share_and_who_is_new_that_of_all() -> None:
-    cached = CachedShare()
+    cached = share_of_users()
     ended(cached, 0, 400, prompt=1000, found=900)
     ended(cached, 1, 400, prompt=1000, found=0)
     looping, plain, new = shares(cached, 0, 1, 2)
@@ -35,21 +42,21 @@ def test_each_user_has_its_own_share_and_who_is_new_that_of_all() -> None:
 
 def test_what_was_long_ago_is_forgotten() -> None:
     """As where the cache has become too small for all who loop."""
-    cached = CachedShare()
+    cached = share_of_users()
     ended(cached, 0, 100, prompt=1000, found=1000)
     ended(cached, 0, 5 * MEMORY_CALLS, prompt=1000, found=0)
     assert shares(cached, 0, 1) == pytest.approx([0.0, 0.0], abs=0.01)
 
 
 def test_long_prompts_weigh_more() -> None:
-    cached = CachedShare()
+    cached = share_of_users()
     ended(cached, 0, 1, prompt=9000, found=9000)
     ended(cached, 0, 1, prompt=1000, found=0)
     assert shares(cached, 0)[0] == pytest.approx(0.9, abs=0.01)
 
 
 def test_a_number_that_is_given_anew_begins_anew() -> None:
-    cached = CachedShare()
+    cached = share_of_users()
     ended(cached, 0, 50, prompt=1000, found=1000)
     ended(cached, 1, 50, prompt=1000, found=0)
     before = shares(cached, 0)[0]

@@ -70,6 +70,7 @@ class Naive:
         self.user_tokens: defaultdict[str, float] = defaultdict(float)
         self.stages: dict[str, tuple[int, int]] = {}
         self.ended_tokens: Counter[str] = Counter()
+        self.users: dict[str, int] = {}
         self.length_bias = LengthBias()
         self.cached_share = CachedShare()
 
@@ -78,6 +79,10 @@ class Naive:
         if users and slo.user not in users:
             least = min(self.user_tokens[user] for user in users)
             self.user_tokens[slo.user] = max(self.user_tokens[slo.user], least)
+        if slo.user not in self.users:
+            self.users[slo.user] = user = len(self.users)
+            self.length_bias.begin(user)
+            self.cached_share.begin(user)
         program = program_name(request.request_id, slo)
         is_alone = program not in map(self.program, self.followed.values())
         each = Followed(request, slo, now_s, now_s, cached_tokens)
@@ -102,13 +107,14 @@ class Naive:
             request = each.request
             tokens = request.num_prompt_tokens + request.num_output_tokens
             self.ended_tokens[self.program(each)] += tokens
-            self.length_bias.ended(hash(each.slo.user), each.slo, request.num_output_tokens)
+            user = self.users[each.slo.user]
+            self.length_bias.ended(user, each.slo, request.num_output_tokens)
             if each.slo.stage:
                 prompt_tokens = request.num_prompt_tokens
-                self.cached_share.ended(hash(each.slo.user), prompt_tokens, each.cached_tokens)
+                self.cached_share.ended(user, prompt_tokens, each.cached_tokens)
 
     def learned(self, each: Followed) -> dict[str, float]:
-        user = np.array([hash(each.slo.user)])
+        user = np.array([self.users[each.slo.user]])
         return {
             "length_ratio": float(self.length_bias.ratios(user)[0]),
             "cached_share": float(self.cached_share.shares(user)[0]),
