@@ -220,24 +220,10 @@ class Requests(Sequence[RequestView]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
+        live = {name: getattr(self, name)[place].item() for name in _LIVE}
+        live["state"] = RequestState(live["state"])
         return RequestView(
-            request_id=self.request_id[place],
-            arrival_s=float(self.arrival_s[place]),
-            slo=self.slo[place],
-            prompt_tokens=int(self.prompt_tokens[place]),
-            max_tokens=int(self.max_tokens[place]),
-            priority=int(self.priority[place]),
-            state=RequestState(int(self.state[place])),
-            computed_tokens=int(self.computed_tokens[place]),
-            output_tokens=int(self.output_tokens[place]),
-            unscheduled_s=float(self.unscheduled_s[place]),
-            program_tokens=float(self.program_tokens[place]),
-            user_tokens=float(self.user_tokens[place]),
-            stage_missing=int(self.stage_missing[place]),
-            cached_tokens=int(self.cached_tokens[place]),
-            cached_share=float(self.cached_share[place]),
-            ended_tokens=float(self.ended_tokens[place]),
-            length_ratio=float(self.length_ratio[place]),
+            self.request_id[place], float(self.arrival_s[place]), self.slo[place], **live
         )
 
     def __iter__(self) -> Iterator[RequestView]:
@@ -294,22 +280,7 @@ class Numbering:
         return self._numbers.setdefault(name, len(self._numbers))
 
 
-_LIVE = (
-    "prompt_tokens",
-    "max_tokens",
-    "priority",
-    "state",
-    "computed_tokens",
-    "output_tokens",
-    "unscheduled_s",
-    "program_tokens",
-    "user_tokens",
-    "stage_missing",
-    "cached_tokens",
-    "cached_share",
-    "ended_tokens",
-    "length_ratio",
-)
+_LIVE = RequestView._fields[3:]  # all but the id, the arrival and the promise
 _BY_NAME = ("ttft_s", "tbt_s", "weight", "stage_calls")
 
 
