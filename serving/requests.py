@@ -287,12 +287,12 @@ _BY_NAME = ("ttft_s", "tbt_s", "weight", "stage_calls")
 def program_name(request_id: str, slo: Slo) -> str:
     """What a request's program goes by: no two are alike, however callers name theirs.
 
-    Two users' programs are two, whatever they are called. So are the streams of a run and its
-    other calls: a stream counts by itself.
+    Two users' programs are two, whatever they are called, and a stream is one by itself, whatever
+    run it is part of: it has its own promise, token by token.
     """
-    if not slo.program:
+    if not slo.program or slo.kind is SloKind.LATENCY:
         return f"alone {request_id}"
-    return f"{'streams' if slo.kind is SloKind.LATENCY else 'calls'} {(slo.user, slo.program)}"
+    return f"named {(slo.user, slo.program)}"
 
 
 def new_columns(rows: int) -> dict[str, NDArray[Any]]:

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
-from serving.requests import Requests, RequestState, RequestView
+from serving.requests import Requests, RequestState, RequestView, program_name
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 from serving.view import StepModel, StepView
 
@@ -162,12 +162,22 @@ def step_views(
 
 
 def _with_accounts(draw: st.DrawFn, rows: list[RequestView]) -> list[RequestView]:
-    """What was served to each program and user so far: the same for all of its requests."""
+    """What is known of each program and user so far: the same for all of its requests."""
     tokens = st.integers(0, 3) | st.integers(0, 10**7)
-    programs = [row.slo.program or f"alone {row.request_id}" for row in rows]
+    programs = [program_name(row.request_id, row.slo) for row in rows]
     to_program = {program: float(draw(tokens)) for program in dict.fromkeys(programs)}
     to_user = {user: float(draw(tokens)) for user in dict.fromkeys(row.slo.user for row in rows)}
+    ended = {program: float(draw(tokens)) for program in to_program}
+    shares = {user: draw(st.sampled_from([0.0, 0.3, 1.0])) for user in to_user}
+    ratios = {user: draw(st.sampled_from([1.0, 0.01, 500.0])) for user in to_user}
     return [
-        row._replace(program_tokens=to_program[program], user_tokens=to_user[row.slo.user])
+        row._replace(
+            program_tokens=to_program[program],
+            user_tokens=to_user[row.slo.user],
+            ended_tokens=ended[program],
+            cached_tokens=draw(st.sampled_from([0, row.prompt_tokens // 2, row.prompt_tokens])),
+            cached_share=shares[row.slo.user],
+            length_ratio=ratios[row.slo.user],
+        )
         for row, program in zip(rows, programs, strict=True)
     ]

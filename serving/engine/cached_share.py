@@ -10,8 +10,11 @@ from serving.requests import Floats, Ints
 MEMORY_CALLS = 256
 """What was found this many calls ago counts 1/e of what is found now."""
 
-PRIOR_TOKENS = 4096.0
-"""Of a user, so many prompt tokens are taken to have been found as those of all users are."""
+PRIOR_CALLS = 8.0
+"""Of a user, so many calls are taken to have found as much as those of all users did."""
+
+MOST_OF_OTHERS = 0.5
+"""Nobody is taken to find more than this share for what others found."""
 
 _KEPT = 1.0 - 1.0 / MEMORY_CALLS
 
@@ -24,24 +27,25 @@ class CachedShare:
     """
 
     def __init__(self) -> None:
-        self._found_of_all = self._asked_of_all = 0.0
-        self._found, self._asked = np.zeros(ROOM), np.zeros(ROOM)
+        self._of_all = np.zeros(3)
+        self._own = np.zeros((3, ROOM))  # calls, their prompt tokens, what of them was found
 
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""
-        self._found = with_room(self._found, user)
-        self._asked = with_room(self._asked, user)
-        self._found[user] = self._asked[user] = 0.0
+        self._own = np.stack([with_room(each, user) for each in self._own])
+        self._own[:, user] = 0.0
 
     def ended(self, user: int, prompt_tokens: int, cached_tokens: int) -> None:
         """A later call of this user has ended, of whose prompt so much was found."""
-        self._found_of_all = self._found_of_all * _KEPT + cached_tokens
-        self._asked_of_all = self._asked_of_all * _KEPT + prompt_tokens
-        self._found[user] = self._found[user] * _KEPT + cached_tokens
-        self._asked[user] = self._asked[user] * _KEPT + prompt_tokens
+        call = np.array([1.0, prompt_tokens, cached_tokens])
+        self._of_all = self._of_all * _KEPT + call
+        self._own[:, user] = self._own[:, user] * _KEPT + call
 
     def shares(self, users: Ints) -> Floats:
         """What is expected to be found of each of these users' later prompts: (n,), 0 to 1."""
-        found = PRIOR_TOKENS * self._found_of_all / max(self._asked_of_all, 1.0)
-        shares: Floats = (self._found[users] + found) / (self._asked[users] + PRIOR_TOKENS)
+        _, asked, found = self._of_all
+        others = min(found / max(asked, 1.0), MOST_OF_OTHERS)
+        calls, asked, found = self._own[:, users]
+        own = found / np.maximum(asked, 1.0)
+        shares: Floats = (calls * own + PRIOR_CALLS * others) / (calls + PRIOR_CALLS)
         return shares

@@ -41,7 +41,7 @@ class LengthBias:
 
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""
-        self._own[user] = deque(maxlen=KEPT)
+        self._own.pop(user, None)
         self._own_ratio = with_room(self._own_ratio, user, fill=np.nan)
         self._own_ratio[user] = np.nan
 
@@ -53,7 +53,7 @@ class LengthBias:
         self._logs.append(log)
         of_all = float(np.clip(np.median(self._logs), -_MOST_LOG, _MOST_LOG))
         self._ratio = math.exp(of_all)
-        own = self._own[user]
+        own = self._own.setdefault(user, deque(maxlen=KEPT))
         own.append(log)
         self._own_ratio[user] = math.exp(float(np.median([*own, *[of_all] * PRIOR_ANSWERS])))
 

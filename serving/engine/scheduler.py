@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import bisect_left
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,7 @@ class SloSchedulerMixin(_VllmScheduler):
         """
         if request.request_id in self.requests:
             super().add_request(request)
+            self.ledger.continued(request.request_id)
             self._plan_due = True
             return
         if not self.requests:
@@ -131,8 +133,13 @@ class SloSchedulerMixin(_VllmScheduler):
         if len(self.running) > num_running:
             self.running.sort(key=self._running_key)
         self._short_of_room = self._is_short_of_room(output)
-        begun = output.scheduled_new_reqs
-        self.ledger.began({each.req_id: each.num_computed_tokens for each in begun})
+        self.ledger.began(
+            {
+                new.req_id: new.num_computed_tokens
+                for new in output.scheduled_new_reqs
+                if not self.requests[new.req_id].num_preemptions  # it found its own, too
+            }
+        )
         self.ledger.computed(output.num_scheduled_tokens)
         self.composition = composition_of(output, self.requests)
         now_s = self.ledger.clock()
@@ -171,14 +178,19 @@ class SloSchedulerMixin(_VllmScheduler):
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)
 
     def _cached_tokens(self, request: Request) -> int:
-        """Of its prompt, what the prefix cache holds now."""
-        manager = self.kv_cache_manager
+        """Of its prompt, what the prefix cache holds now, by few looks; 0 if these cannot tell."""
+        manager, size = self.kv_cache_manager, self.block_size
         if not manager.prefix_cache_lookup_enabled(request):
             return 0
-        _, tokens, _ = manager.coordinator.find_longest_cache_hit(
-            request.block_hashes, request.num_tokens - 1
-        )
-        return int(tokens)
+
+        def is_missing(block: int) -> bool:
+            own_hash = request.block_hashes[block : block + 1]
+            found: int = manager.coordinator.find_longest_cache_hit(own_hash, size)[1]
+            return found == 0
+
+        # A block's hash is of all before it too, and vLLM gives up the last blocks first.
+        most = min(len(request.block_hashes), (request.num_tokens - 1) // size)
+        return int(size * bisect_left(range(most), True, key=is_missing))
 
     def _count_end(self, request: Request, is_whole: bool) -> None:
         """Tell those who learn from ends."""

@@ -26,7 +26,7 @@ from serving.requests import (
     write_promise,
 )
 from serving.sim.step_cost import Composition
-from serving.slo import BEST_EFFORT, Slo, from_tags
+from serving.slo import BEST_EFFORT, Slo, SloKind, from_tags
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -93,22 +93,27 @@ class Ledger:
         if is_new_user:
             self._length_bias.begin(int(columns["user"][place]))
             self._cached_share.begin(int(columns["user"][place]))
-        columns["prompt_tokens"][place] = request.num_prompt_tokens
         columns["cached_tokens"][place] = cached_tokens
-        columns["max_tokens"][place] = min(request.max_tokens, MOST)
         columns["priority"][place] = min(max(request.priority, -MOST), MOST)
         columns["unscheduled_s"][place] = now_s
         self._rows.append(request)
         self._place[request_id] = place
         self._read([place], RequestState.WAITING)
-        if slo.stage == 0 and is_new and error is None:
+        begins = is_new and (slo.stage == 0 or slo.kind is SloKind.LATENCY)
+        if begins and error is None:
             self._arrivals.note(columns, place)
         return error
 
     def began(self, cached_tokens: Mapping[str, int]) -> None:
         """Note that these requests have begun, and what of each one's prompt was found."""
         for request_id, tokens in cached_tokens.items():
-            self._columns["cached_tokens"][self._place[request_id]] = tokens
+            place = self._place[request_id]
+            found = min(tokens, int(self._columns["prompt_tokens"][place]))
+            self._columns["cached_tokens"][place] = found
+
+    def continued(self, request_id: str) -> None:
+        """Note that this request was given more input."""
+        self._stale.add(request_id)
 
     def computed(self, tokens: Mapping[str, int]) -> None:
         """Note that these requests were part of a step just now, with so many tokens each."""
@@ -206,6 +211,8 @@ class Ledger:
         columns["state"][places] = state
         columns["computed_tokens"][places] = [each.num_computed_tokens for each in requests]
         columns["output_tokens"][places] = [each.num_output_tokens for each in requests]
+        columns["prompt_tokens"][places] = [each.num_prompt_tokens for each in requests]
+        columns["max_tokens"][places] = [min(each.max_tokens, MOST) for each in requests]
 
 
 def _with_twice_the_room(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -71,7 +71,8 @@ def calm(
     view = _prepared(view, correct=correct)
     urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
     programs, arrived = present_programs(view, calls), arrived_programs(view)
-    recent = (view.arrivals, arrived) if len(view.arrivals) else (view.requests, programs)
+    is_telling = bool((view.arrivals.kind != BEST_EFFORT).any())
+    recent = (view.arrivals, arrived) if is_telling else (view.requests, programs)
     unit = _mean_tokens(*recent)
     coming = arrived.worth(view.arrivals, unit, token_share)
     worth = programs.worth(view.requests, unit, token_share)
@@ -83,7 +84,7 @@ def calm(
     if pace:
         step = pace_of(view, pace)
     else:
-        step = best_pace(view, *recent, coming if len(view.arrivals) else worth)
+        step = best_pace(view, *recent, coming if is_telling else worth)
     begins_s = margin * step.each_s
     worth *= _can_be_in_time(view, programs, urgency, begins_s)
     timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= arrived.ends_s

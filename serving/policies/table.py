@@ -59,7 +59,7 @@ LIMITS: Limits = MappingProxyType(
         "offset": (0, 1_000_000),
         "pressed_offset": (0, 1_000_000),
         "window": (1, 4096),
-        "iterations": (0, 1_000_000),
+        "iterations": (0, 10_000),
         "heat": (0, 1e9),
         "tile_tokens": (1, 1_000_000_000),
         "candidates": (0, 4096),
@@ -67,7 +67,7 @@ LIMITS: Limits = MappingProxyType(
         "starvation_tokens": (0, 1e9),
     }
 )
-"""The least and the most of parameters that stand for the same in every policy."""
+"""The least and the most of parameters, which stand for the same in every policy that has them."""
 
 
 @dataclass(frozen=True, slots=True)

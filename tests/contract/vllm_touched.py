@@ -157,7 +157,7 @@ TOUCHED = [
     Touch("scheduler", "blocks", BLOCKS, {"get_num_free_blocks", "num_gpu_blocks"}),
     Touch(
         "scheduler",
-        "each",
+        "new",
         "vllm.v1.core.sched.output.NewRequestData",
         {"num_computed_tokens", "req_id"},
     ),
@@ -211,6 +211,7 @@ TOUCHED = [
         "vllm.v1.core.kv_cache_coordinator.KVCacheCoordinator",
         {"find_longest_cache_hit"},
     ),
+    Touch("scheduler", "self.requests[new.req_id]", REQUEST, {"num_preemptions"}),
     Touch(
         "scheduler",
         "self.scheduler_config",
@@ -242,7 +243,12 @@ TOUCHED = [
         {"propagate_error"},
     ),
     Touch("server", "self._engine", "vllm.v1.engine.async_llm.AsyncLLM", {"output_processor"}),
-    Touch("translate", "each", REQUEST, {"num_computed_tokens", "num_output_tokens"}),
+    Touch(
+        "translate",
+        "each",
+        REQUEST,
+        {"max_tokens", "num_computed_tokens", "num_output_tokens", "num_prompt_tokens"},
+    ),
     Touch("translate", "last", REQUEST, {"request_id"}),
     Touch("translate", "output", STEP, {"num_scheduled_tokens", "total_num_scheduled_tokens"}),
     Touch("translate", "params", "vllm.sampling_params.SamplingParams", {"extra_args"}),
@@ -251,7 +257,6 @@ TOUCHED = [
         "request",
         REQUEST,
         {
-            "max_tokens",
             "num_computed_tokens",
             "num_output_tokens",
             "num_prompt_tokens",

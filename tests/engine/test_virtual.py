@@ -233,13 +233,18 @@ def compositions(engine: VirtualEngine, clock: Clock) -> list[Composition]:
     return [step for step, _ in drive(engine, clock).trace]
 
 
-def test_a_program_is_worth_the_same_however_often_it_is_computed() -> None:
-    """Read from the cache, evicted and computed again: each token of its calls counts once."""
+@pytest.mark.parametrize("is_v2", [False, True])
+def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -> None:
+    """Read from the cache, evicted and computed again: each token of its calls counts once.
+
+    The GPU's model runner is told of who goes on after an eviction as of one that is new.
+    """
     from serving.policies.programs import calls_of, present_programs
 
     clock = Clock()
     engine = engine_of(clock, prefix_caching=True, kv_blocks=100)
     scheduler = engine.scheduler
+    scheduler.use_v2_model_runner = is_v2
 
     def worth() -> dict[str, float]:
         view, _ = scheduler._make_plan()
@@ -272,6 +277,7 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed() -> None:
         scheduler._evict(scheduler.running[0])
         go_on(2)
     assert worth() == {"first": 180.0, "second": 180.0}
+    assert found() == {"a/0": 0, "b/0": 144}
     while "a/0" in scheduler.requests:
         go_on(1)
     submit(engine, "a/1", 160, 20, replace(slo, program="first", stage=1))
@@ -288,12 +294,31 @@ def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
     from vllm.v1.request import Request, RequestStatus
 
     clock = Clock()
-    scheduler = engine_of(clock, "calm").scheduler
-    for _ in range(2):
-        params = SamplingParams(max_tokens=4)
-        scheduler.add_request(Request("session", [5] * 20, params, None, resumable=True))
-        view, plan = scheduler._make_plan()
-        assert view.requests.request_id.tolist() == ["session"]
-        assert plan.run == {"session"}
+    engine = engine_of(clock, "calm", prefix_caching=True)
+    scheduler = engine.scheduler
+
+    def add(tokens: int, max_tokens: int) -> None:
+        params = SamplingParams(max_tokens=max_tokens)
+        given = [5] * tokens
+        scheduler.add_request(
+            Request(
+                "session", given, params, None, resumable=True, block_hasher=engine._block_hasher
+            )
+        )
+
+    add(20, 4)
+    engine._output_tokens["session"] = 4
+    shown = [scheduler._make_plan()[0].requests[0]]
+    for _ in range(8):
+        if not engine.has_work:
+            break
+        engine.plan_step()
+        clock.now_s += STEP_S
+        engine.finish_step()
+    add(300, 40)
+    view, plan = scheduler._make_plan()
+    assert plan.run == {"session"}
+    shown += view.requests
+    assert [(each.prompt_tokens, each.max_tokens) for each in shown] == [(20, 4), (323, 40)]
     scheduler.finish_requests("session", RequestStatus.FINISHED_ABORTED)
     assert len(scheduler.ledger.requests([], ())) == 0

@@ -9,7 +9,7 @@ from serving.policies.programs import arrived_programs
 from serving.requests import Requests, RequestView
 from serving.slo import Slo
 from serving.view import StepModel
-from tests.unit.serving.serving_examples import deadline, request, running, step
+from tests.unit.serving.serving_examples import deadline, latency, request, running, step
 
 MODEL = StepModel(base_s=0.02, token_s=1e-4, sequence_s=0.0, context_s=0.0)
 
@@ -75,8 +75,19 @@ def test_what_was_promised_nothing_does_not_change_what_tokens_are_worth() -> No
         arrivals = Requests.of(rows)
         arrived = arrived_programs(step(model=MODEL, arrivals=arrivals))
         assert _mean_tokens(arrivals, arrived) == 100.0
-    nothing = Requests.of(free)
-    assert _mean_tokens(nothing, arrived_programs(step(model=MODEL, arrivals=nothing))) == 1.0
+
+
+@pytest.mark.parametrize("fairness", [0.0, 0.5])
+def test_arrivals_without_a_promise_change_nothing_for_those_that_have_one(fairness: float) -> None:
+    """Where only such arrived lately, worth and pace are those of the programs that are here."""
+    crowd = [
+        running(f"{n}", slo=latency(2.0, 0.05), output_tokens=1, max_tokens=400) for n in range(20)
+    ]
+    crowd += [request(f"deadline {n}", slo=deadline(60.0), max_tokens=300) for n in range(20)]
+    view = step(*crowd, now_s=0.5, model=MODEL, slots=64, step_tokens=8192, token_s=0.02)
+    untagged = view._replace(arrivals=Requests.of([request("gone", max_tokens=90)]))
+    assert calm(untagged, fairness=fairness) == calm(view, fairness=fairness)
+    assert calm(view).step_tokens != view.step_tokens
 
 
 def test_a_user_who_is_ahead_is_not_slowed_while_there_is_room_for_all() -> None:

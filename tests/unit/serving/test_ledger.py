@@ -183,6 +183,7 @@ class LedgerAndNaive(RuleBasedStateMachine):
         request = engine_request(
             str(self.count), slo, num_prompt_tokens=prompt_tokens, priority=priority
         )
+        cached_tokens = min(cached_tokens, prompt_tokens)
         error = self.ledger.admit(request, cached_tokens=cached_tokens)  # type: ignore[arg-type]
         assert error is None
         self.naive.admit(request, slo, self.clock.now_s, cached_tokens)
@@ -215,6 +216,7 @@ class LedgerAndNaive(RuleBasedStateMachine):
         """What was cached at its arrival may be gone, or more of it be there."""
         if request := self._some(place):
             self.ledger.began({request.request_id: found})
+            found = min(found, request.num_prompt_tokens)
             self.naive.followed[request.request_id].cached_tokens = found
 
     @rule(place=PLACES)
@@ -228,6 +230,13 @@ class LedgerAndNaive(RuleBasedStateMachine):
     def pause_or_go_on(self, place: int) -> None:
         if (request := self._some(place)) and request.request_id in self.running:
             self.paused ^= {request.request_id}
+
+    @rule(place=PLACES, tokens=st.integers(1, 400))
+    def go_on_with_more_input(self, place: int, tokens: int) -> None:
+        if request := self._some(place):
+            request.num_prompt_tokens += tokens
+            request.max_tokens += 1
+            self.ledger.continued(request.request_id)
 
     @rule(place=PLACES, is_whole=st.booleans())
     def end(self, place: int, is_whole: bool) -> None:
@@ -244,6 +253,7 @@ class LedgerAndNaive(RuleBasedStateMachine):
         rows = self.naive.rows(set(self.running), self.paused)
         by_id = {row.request_id: row for row in rows}
         assert sorted(shown.request_id) == sorted(by_id)
+        assert ((shown.cached_share >= 0.0) & (shown.cached_share <= 1.0)).all()
         expected = Requests.of(by_id[request_id] for request_id in shown.request_id)
         np.testing.assert_allclose(shown.user_tokens, expected.user_tokens, rtol=1e-9)
         assert [_without_its_user(row) for row in shown] == [

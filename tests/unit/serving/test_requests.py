@@ -67,7 +67,7 @@ def test_equal_numbers_mean_equal_programs_and_users(view: StepView) -> None:
         same_program = bool(first.program) and all(
             getattr(first, name) == getattr(second, name) for name in ("program", "user")
         )
-        same_program &= (first.kind is SloKind.LATENCY) == (second.kind is SloKind.LATENCY)
+        same_program &= SloKind.LATENCY not in (first.kind, second.kind)
         assert (requests.program[one] == requests.program[other]) == same_program
         assert (requests.user[one] == requests.user[other]) == (first.user == second.user)
 
