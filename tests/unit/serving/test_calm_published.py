@@ -40,8 +40,7 @@ def naive_priorities(view: StepView) -> dict[str, float]:
             t_gen = max(
                 other.remaining_tokens(0.9) * view.token_s
                 for other in view.requests
-                if (other.slo.program, other.slo.stage) == (each.slo.program, each.slo.stage)
-                and (other.request_id == each.request_id or each.slo.program)
+                if same_stage(other, each)
             )
         goodput = tokens
         if each.slo.kind in (SloKind.DEADLINE, SloKind.COMPOUND):
@@ -50,6 +49,15 @@ def naive_priorities(view: StepView) -> dict[str, float]:
         frames_waited = max(view.now_s - each.unscheduled_s, 0.0) / (FRAME * view.token_s)
         priorities[each.request_id] = (goodput * each.slo.weight + DELTA * frames_waited) / t_gen
     return priorities
+
+
+def same_stage(one: RequestView, other: RequestView) -> bool:
+    """Of one program of one user; a stream is a program by itself."""
+    if one.request_id == other.request_id:
+        return True
+    keys = {(each.slo.user, each.slo.program, each.slo.stage) for each in (one, other)}
+    is_stream = SloKind.LATENCY in (one.slo.kind, other.slo.kind)
+    return len(keys) == 1 and bool(one.slo.program) and not is_stream
 
 
 def naive_groups(view: StepView, size: int) -> list[tuple[float, set[str]]]:
