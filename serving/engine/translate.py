@@ -108,7 +108,7 @@ class Ledger:
         """Note that these requests have begun, and what of each one's prompt was found."""
         for request_id, tokens in cached_tokens.items():
             place = self._place[request_id]
-            found = min(tokens, int(self._columns["prompt_tokens"][place]))
+            found = min(tokens, self._rows[place].num_prompt_tokens)
             self._columns["cached_tokens"][place] = found
 
     def continued(self, request_id: str) -> None:
