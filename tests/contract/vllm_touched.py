@@ -265,6 +265,7 @@ TOUCHED = [
             "sampling_params",
         },
     ),
+    Touch("translate", "self._rows[place]", REQUEST, {"num_prompt_tokens"}),
     Touch("virtual", "FinishReason", "vllm.v1.engine.FinishReason", {"LENGTH", "STOP"}),
     Touch("virtual", "RequestStatus", "vllm.v1.request.RequestStatus", {"FINISHED_ABORTED"}),
     Touch(
