@@ -1,5 +1,5 @@
 """Where calm could lose against fcfs: one-sided workloads, bursts, bad predictions, an unsteady
-machine, no promises.
+machine, loops that repeat their context beside a prefix cache, no promises.
 
     python -m benchmarks.robustness [--policy calm --policy edf] [--condition burst] [--loads 1,2]
         [--seeds 3] [--window-s 600] [--jobs 2] [--json]
