@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-_DIRECTIONS = [0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]  # and line breaks
-_CONTROLS = [*range(0x20), *range(0x7F, 0xA0), *_DIRECTIONS]
+_DIRECTIONS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_SEPARATORS = [0x2028, 0x2029]  # of lines and paragraphs
+_CONTROLS = [*range(0x20), *range(0x7F, 0xA0), *_SEPARATORS, *_DIRECTIONS]
 _LAYOUT = "\n\t"
 _LEFT_OUT = {code: None for code in _CONTROLS if chr(code) not in _LAYOUT}
 

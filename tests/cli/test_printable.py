@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from io import StringIO
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.markdown import Markdown
 from rich.table import Table
@@ -17,12 +18,22 @@ from store.records import CallKind, Status, StepKind, StepRecord
 from tests.cli.cli_samples import a_call, a_run, exit_code, fill_store
 
 CLEAR, TITLE, C1 = "\x1b[2J", "\x1b]0;owned\x07", "\x9b31m"
+MARKS = "a\u2028b\u2029c\u200e\u200f\u061c\u202a\u202e\u202fd\u2066\u2069e"
+DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 FORGED = f"plan{CLEAR}{C1}\n  41.200 s  run 3f2a completed in time\r\x08\x7f"
 
 
 def controls_in(text: str) -> set[str]:
-    return {each for each in text if not each.isprintable() and each not in "\n\t"} & {
-        chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)]
+    """Its control characters, line separators and marks of direction; of text, layout is none."""
+    return {
+        each
+        for each in text
+        if each not in "\n\t"
+        and (
+            unicodedata.category(each) in ("Cc", "Zl", "Zp")
+            or unicodedata.bidirectional(each) in DIRECTIONS
+            or each in "\u200e\u200f\u061c"
+        )
     }
 
 
@@ -98,6 +109,7 @@ def test_data_keeps_what_people_are_not_shown(
 
 
 @given(text=st.text())
+@example(text=MARKS)
 def test_printable_text_keeps_all_but_control_characters(text: str) -> None:
     left = printable(text)
     assert not controls_in(left)
