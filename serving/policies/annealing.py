@@ -45,7 +45,8 @@ def annealing(
     before and after become moves to an earlier and a later place. The listing's test would accept
     worse sequences only by mistake, and it ends with the last sequence; by its prose, a worse one
     is accepted the more seldom the worse it is and the colder, and the best that was seen counts.
-    Temperatures are shares of G, and iterations few enough for the time between two steps.
+    Temperatures are shares of the best G that was seen, since a start may keep nothing, and
+    iterations few enough for the time between two steps.
 
     Args:
         batch: largest batch size; 0: as many as the engine has slots. Fewer run where a smaller
@@ -53,7 +54,7 @@ def annealing(
         window: how many at the head of the line are annealed; with few iterations a longer one is
             only shuffled. The paper's experiments have 4 to 40 requests.
         iterations: sequences that are tried.
-        heat: the first temperature over the G of the start.
+        heat: the first temperature, a share of G.
         level: the quantile that foretells remaining output lengths.
         seed: of the moves: the same view and seed give the same plan.
     """
@@ -110,11 +111,11 @@ def annealed(
     offsets = rng.integers(1, len(head), size=iterations).tolist()
     luck = np.log1p(-rng.random(iterations)).tolist()
     current = best_score = forecast.score(head)
-    best, temperature = head, heat * current
+    best, temperature = head, heat
     for move, first, offset, chance in zip(moves, firsts, offsets, luck, strict=True):
         tried = moved(head, move, first, (first + offset) % len(head))
         score = forecast.score(tried)
-        if score >= current or score - current > temperature * chance:
+        if score >= current or score - current > temperature * best_score * chance:
             head, current = tried, score
             if score > best_score:
                 best, best_score = tried, score
