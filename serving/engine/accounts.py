@@ -59,9 +59,10 @@ class Accounts:
         self._spare: list[int] = []
         self._tokens = np.zeros(ROOM)
 
-    def knows(self, name: str) -> bool:
-        """Whether the name was here before, and is not forgotten."""
-        return name in self._number
+    def knows(self, name: str, now_s: float) -> bool:
+        """Whether the name is here, or was so lately that it is not forgotten."""
+        number = self._number.get(name)
+        return number is not None and not self._is_forgotten(number, now_s)
 
     def is_open(self, name: str) -> bool:
         """Whether a request of this name is here now."""
@@ -72,6 +73,8 @@ class Accounts:
         number = self._number.get(name)
         if number is None:
             number = self._new(name, now_s)
+        elif self._is_forgotten(number, now_s):
+            self._tokens[number] = 0.0
         if self._lifted and number not in self._open and self._open:
             least = self._tokens[list(self._open)].min()
             self._tokens[number] = max(self._tokens[number], least)
@@ -117,11 +120,13 @@ class Accounts:
         self._name[number] = name
         return number
 
+    def _is_forgotten(self, number: int, now_s: float) -> bool:
+        return now_s - self._closed_s.get(number, math.inf) >= FORGET_AFTER_S
+
     def _prune(self, now_s: float) -> None:
         """Names close in time order, so that the first that is young ends the search: it looks at
         few, however many there are, as it happens with every new name."""
-        closed_s = self._closed_s
-        for number in list(takewhile(lambda n: now_s - closed_s[n] >= FORGET_AFTER_S, closed_s)):
+        for number in list(takewhile(lambda n: self._is_forgotten(n, now_s), self._closed_s)):
             del self._closed_s[number]
             del self._number[self._name.pop(number)]
             self._spare.append(number)

@@ -53,6 +53,10 @@ class PlanQueue(RequestQueue):
         """The best admitted request; IndexError if none is."""
         return self._admitted[0][2]
 
+    def better_than(self, rank: float) -> list[Request]:
+        """The admitted requests that the plan puts before this rank, in no order."""
+        return [request for place, _, request in self._admitted if place < rank]
+
     def prepend_request(self, request: Request) -> None:
         """Put a request back; its rank, not its history, decides its place."""
         self.add_request(request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_left
+from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,10 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
 from serving.engine.adapting import AdaptingPolicy
+from serving.engine.giving_way import NEVER, held_back
 from serving.engine.parent import end_with_parent
 from serving.engine.plan_queue import PlanQueue
+from serving.engine.prefix_cache import cached_tokens
 from serving.engine.tracker import StepTracker
 from serving.engine.translate import Ledger, composition_of
 from serving.errors import InvalidSlo, dropped_stop_reason, rejected_stop_reason
@@ -42,12 +44,7 @@ logger = init_logger("vllm.orchestrate")  # under vLLM's root, so that its handl
 CONFIG_KEY = "orchestrate"
 """Where our settings lie in vLLM's ``additional_config``."""
 
-NEVER = 1 << 62
-"""A step number that is never reached: a request that waits for it is paused."""
-
-
-_STOPPED = RequestStatus.FINISHED_STOPPED
-_AT_ITS_LIMIT = RequestStatus.FINISHED_LENGTH_CAPPED
+_WHOLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
 
 class SloSchedulerMixin(_VllmScheduler):
@@ -72,10 +69,12 @@ class SloSchedulerMixin(_VllmScheduler):
         self._rank: dict[str, int] = {}
         self._ended: list[tuple[int, EngineCoreOutput]] = []
         self._rejected: dict[str, InvalidSlo] = {}
+        self._ending = ""
         self._plan_due = True
         self._plan_holds_step = self._plan_ends_step = 0
         self._plan_ends_s = math.inf
         self._short_of_room = False
+        self._gives_way = True
         settings = (self.vllm_config.additional_config or {}).get(CONFIG_KEY, {})
         self.use_policy(PolicySpec.from_json(settings.get("policy", {"name": "fcfs"})))
         logger.info("scheduler class %s, policy %s", type(self).__name__, self.policy_spec.name)
@@ -103,7 +102,8 @@ class SloSchedulerMixin(_VllmScheduler):
             self.tracker.idle()
             if self._adapting is not None:
                 self._adapting.idle()
-        error = self.ledger.admit(request, cached_tokens=self._cached_tokens(request))
+        found = cached_tokens(request, self.kv_cache_manager, self.block_size)
+        error = self.ledger.admit(request, cached_tokens=found)
         if error is not None:
             self._rejected[request.request_id] = error
         elif self._adapting is not None:
@@ -129,7 +129,13 @@ class SloSchedulerMixin(_VllmScheduler):
         if self._short_of_room:
             self._evict_last_paused()
         num_running = len(self.running)
-        output = super().schedule(throttle_prefills)
+        readers = self._readers_behind() if self._gives_way else []
+        needs = self._prompts_before(readers[0]) if readers else []
+        left = self.max_num_scheduled_tokens - num_running
+        with held_back(readers, needs, left, self.scheduler_config):
+            output = super().schedule(throttle_prefills)
+        # If nobody came in all the same vLLM has its reasons, and no step is to be empty for that.
+        self._gives_way &= not readers or len(self.running) > num_running
         if len(self.running) > num_running:
             self.running.sort(key=self._running_key)
         self._short_of_room = self._is_short_of_room(output)
@@ -142,14 +148,14 @@ class SloSchedulerMixin(_VllmScheduler):
         )
         self.ledger.computed(output.num_scheduled_tokens)
         self.composition = composition_of(output, self.requests)
-        now_s = self.ledger.clock()
-        self.tracker.begin(now_s, self.composition, planning_s=now_s - began_s)
+        self._launched(output, began_s)
         return output
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         """vLLM's own, and the ends of those that were dropped or rejected."""
+        self._completed(scheduler_output)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
             scheduler_output, model_runner_output
         )
@@ -167,30 +173,30 @@ class SloSchedulerMixin(_VllmScheduler):
         """Whether a step is needed: to compute, or to tell callers of an end."""
         return bool(self._ended) or super().has_requests()
 
+    def _launched(self, output: SchedulerOutput, began_s: float) -> None:
+        """A step is on its way that was planned from then on: the former one has ended."""
+        now_s = self.ledger.clock()
+        self.tracker.begin(now_s, self.composition, planning_s=now_s - began_s)
+
+    def _completed(self, output: SchedulerOutput) -> None:
+        """A step's tokens are here."""
+
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         """Every ended request passes here, whatever ended it."""
         self._plan_due = True
         self._paused.pop(request.request_id, None)
         self._rejected.pop(request.request_id, None)
-        is_whole = request.status in (_STOPPED, _AT_ITS_LIMIT)
+        is_whole = request.status in _WHOLE or self._has_met_a_stop(request)
         self._count_end(request, is_whole)
         self.ledger.forget(request.request_id, is_whole=is_whole)
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)
 
-    def _cached_tokens(self, request: Request) -> int:
-        """Of its prompt, what the prefix cache holds now, by few looks; 0 if these cannot tell."""
-        manager, size = self.kv_cache_manager, self.block_size
-        if not manager.prefix_cache_lookup_enabled(request):
-            return 0
-
-        def is_missing(block: int) -> bool:
-            own_hash = request.block_hashes[block : block + 1]
-            found: int = manager.coordinator.find_longest_cache_hit(own_hash, size)[1]
-            return found == 0
-
-        # A block's hash is of all before it too, and vLLM gives up the last blocks first.
-        most = min(len(request.block_hashes), (request.num_tokens - 1) // size)
-        return int(size * bisect_left(range(most), True, key=is_missing))
+    def _has_met_a_stop(self, request: Request) -> bool:
+        """Whether the front end may have found one of its stop strings: it then aborts the request,
+        and nothing tells that from a caller who left."""
+        params, ended_by_us = request.sampling_params, request.request_id == self._ending
+        has_stops = params is not None and bool(params.stop)
+        return has_stops and not ended_by_us and request.num_output_tokens > 0
 
     def _count_end(self, request: Request, is_whole: bool) -> None:
         """Tell those who learn from ends."""
@@ -255,14 +261,14 @@ class SloSchedulerMixin(_VllmScheduler):
         self.scheduler_config.long_prefill_token_threshold = (
             plan.chunk_tokens or self._own_chunk_tokens
         )
+        self._gives_way = True
         self._plan_due = False
         self._plan_holds_step = self.current_step + plan.least_steps
         self._plan_ends_step = self.current_step + plan.steps
         self._plan_ends_s = plan.until_s
 
     def _running_key(self, request: Request) -> tuple[bool, float]:
-        request_id = request.request_id
-        return (request_id in self._paused, self._rank.get(request_id, math.inf))
+        return (request.request_id in self._paused, self._rank_of(request))
 
     def _set_paused(self, request: Request, pause: bool) -> None:
         """A paused request keeps its KV cache and its slot, and is left out of the steps."""
@@ -272,6 +278,36 @@ class SloSchedulerMixin(_VllmScheduler):
             request.next_decode_eligible_step = NEVER
         elif not pause and request_id in self._paused:
             request.next_decode_eligible_step = self._paused.pop(request_id)
+
+    def _readers_behind(self) -> list[Request]:
+        """Who would be given the next step's tokens for its prompt before the best who waits and
+        has room, best first."""
+        if not self.waiting:
+            return []
+        best = self.waiting.peek_request()
+        blocks = self.kv_cache_manager.block_pool
+        if (
+            len(self.running) >= self.max_num_active_reqs
+            or best.num_tokens > blocks.get_num_free_blocks() * self.block_size
+            or self._is_blocked_waiting_status(best.status)
+        ):
+            return []
+        rank = self._rank_of(best)
+        return [
+            request
+            for request in self.running
+            if request.is_prefill_chunk
+            and request.request_id not in self._paused
+            and self._rank_of(request) > rank
+        ]
+
+    def _prompts_before(self, reader: Request) -> list[int]:
+        """What each of those has to read whom the plan puts before this one, and who wait."""
+        waiting = self.waiting.better_than(self._rank_of(reader))
+        return [request.num_tokens - request.num_computed_tokens for request in waiting]
+
+    def _rank_of(self, request: Request) -> float:
+        return self._rank.get(request.request_id, math.inf)
 
     def _is_short_of_room(self, output: SchedulerOutput) -> bool:
         """Whether somebody in the plan still waits, for a slot or for memory."""
@@ -294,6 +330,7 @@ class SloSchedulerMixin(_VllmScheduler):
 
     def _end(self, request_id: str, stop_reason: str) -> None:
         """End a request at its caller, with a stop reason that names the error."""
+        self._ending = request_id
         for request in self.finish_requests(request_id, RequestStatus.FINISHED_ABORTED):
             output = EngineCoreOutput(
                 request_id=request_id,
@@ -311,4 +348,23 @@ class SloScheduler(SloSchedulerMixin, Scheduler):
 
 
 class SloAsyncScheduler(SloSchedulerMixin, AsyncScheduler):
-    """For GPUs: deriving from Scheduler there would switch asynchronous scheduling off."""
+    """For GPUs: deriving from Scheduler there would switch asynchronous scheduling off.
+
+    A step is planned while the one before it is computed, so that each is timed from its own
+    launch, or from the end of the one before it, to the coming of its tokens.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._under_way: deque[tuple[Composition, float]] = deque()
+        self._last_end_s = -math.inf
+
+    def _launched(self, output: SchedulerOutput, began_s: float) -> None:
+        self._under_way.append((self.composition, self.ledger.clock()))
+
+    def _completed(self, output: SchedulerOutput) -> None:
+        composition, launched_s = self._under_way.popleft()  # vLLM completes them in their order
+        now_s = self.ledger.clock()
+        if composition.new_tokens:
+            self.tracker.took(composition, now_s - max(launched_s, self._last_end_s))
+        self._last_end_s = now_s

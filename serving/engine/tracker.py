@@ -82,8 +82,9 @@ class StepTracker:
     """Fits the cost of a step online, and counts.
 
     A step's duration is the time until the next one begins, so idle time must be told apart
-    (`idle`). The model is linear with non-negative coefficients, found by least squares over all
-    steps, of which older ones count exponentially less (MEMORY_STEPS), with a weak prior.
+    (`begin`, `idle`); where the next is planned before it has ended, it is given (`took`). The
+    model is linear with non-negative coefficients, found by least squares over all steps, of which
+    older ones count exponentially less (MEMORY_STEPS), with a weak prior.
 
     Outliers: the steps since the last solution are judged together. A typical deviation is 1.48
     times the median of their absolute residuals against the last model. A step further away than
@@ -120,11 +121,16 @@ class StepTracker:
         Args:
             planning_s: seconds until now in which it was planned: the last ones of the former.
         """
-        if self._began_s is not None and now_s > self._began_s:
-            self._recent.append(StepSample(self._composition, now_s - self._began_s, planning_s))
-            self._steps += 1
+        if self._began_s is not None:
+            self.took(self._composition, now_s - self._began_s, planning_s=planning_s)
         self._began_s = now_s if composition[0] else None
         self._composition = composition
+
+    def took(self, composition: Composition, seconds: float, *, planning_s: float = 0.0) -> None:
+        """A step of this composition took so long; one that took no time tells nothing."""
+        if seconds > 0:
+            self._recent.append(StepSample(composition, seconds, planning_s))
+            self._steps += 1
 
     def idle(self) -> None:
         """The engine ran dry: what passes until the next step is no step's duration."""

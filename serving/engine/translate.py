@@ -26,7 +26,7 @@ from serving.requests import (
     write_promise,
 )
 from serving.sim.step_cost import Composition
-from serving.slo import BEST_EFFORT, Slo, SloKind, from_tags
+from serving.slo import BEST_EFFORT, Slo, from_tags
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -84,11 +84,12 @@ class Ledger:
         columns, request_id = self._columns, request.request_id
         write_promise(columns, place, request_id, now_s, slo)
         program = program_name(request_id, slo)
-        is_new, is_alone = not self._programs.knows(program), not self._programs.is_open(program)
+        is_new = not self._programs.knows(program, now_s)
+        is_alone = not self._programs.is_open(program)
         number = self._programs.open(program, now_s)
         columns["program"][place] = number
         self._calls.arrived(number, slo.stage, slo.stage_calls, is_new=is_new, is_alone=is_alone)
-        is_new_user = not self._users.knows(slo.user)
+        is_new_user = not self._users.knows(slo.user, now_s)
         columns["user"][place] = self._users.open(slo.user, now_s)
         if is_new_user:
             self._length_bias.begin(int(columns["user"][place]))
@@ -99,8 +100,7 @@ class Ledger:
         self._rows.append(request)
         self._place[request_id] = place
         self._read([place], RequestState.WAITING)
-        begins = is_new and (slo.stage == 0 or slo.kind is SloKind.LATENCY)
-        if begins and error is None:
+        if is_new and error is None:  # whatever its stage: tools may have come before
             self._arrivals.note(columns, place)
         return error
 

@@ -23,7 +23,7 @@ from serving.policies.programs import (
 )
 from serving.policies.ranking import sorted_places
 from serving.policies.urgency import Standing, Urgency, to_drop, urgency_of
-from serving.requests import BEST_EFFORT, Flags, Floats, Requests
+from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Requests
 from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
@@ -94,10 +94,10 @@ def calm(
     density = worth / need_s
     chosen = admit(demands, density, expects, utilisation=utilisation)
     admitted = chosen.programs[programs.of]
-    key = _call_due_s(calls, programs, due_s, step) if urgent else -density[programs.of]
-    # Where no step is limited nobody is pressed, and who has begun is not displaced.
-    displaced = (view.requests.computed_tokens == 0) & (not step.is_limited)
-    order = np.lexsort((key, displaced, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
+    call_due_s = _call_due_s(calls, programs, due_s, step)
+    key = call_due_s if urgent else -density[programs.of]
+    waits = _can_wait(view, calls, call_due_s, step)
+    order = np.lexsort((key, waits, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
     least_steps += len(view.requests) // CROWD
     plan = planned(
         view,
@@ -154,6 +154,17 @@ def _call_due_s(calls: Calls, programs: Programs, due_s: Floats, step: Pace) -> 
     later_s = (programs.longest[programs.of] - calls.tokens) * step.each_s
     later: Floats = due_s[programs.of] + later_s
     return later
+
+
+def _can_wait(view: StepView, calls: Calls, due_s: Floats, step: Pace) -> Flags:
+    """Who has not begun, and is in time after all that others have begun to read, (n,): where no
+    step is limited nobody is pressed, and who has begun is not displaced for nothing."""
+    requests = view.requests
+    has_begun = requests.computed_tokens > 0
+    own_s = np.where(requests.kind == LATENCY, calls.prompt_s, 0.0)  # a program's is in its due
+    read_s = step.of(own_s + calls.prompt_s[has_begun].sum())
+    can_wait: Flags = ~has_begun & (view.now_s + read_s < due_s) & (not step.is_limited)
+    return can_wait
 
 
 def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_worth: Flags) -> Bytes:

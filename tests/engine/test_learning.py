@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,10 @@ from agents.tools.corpus import Corpus
 from orchestrator import Runtime, flow, gather, llm, step
 from orchestrator.deadlines import LEARNED
 from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.tracker import Promises
+from serving.generation import GenerationRequest
 from serving.requests import RequestView
+from serving.slo import Slo, SloKind
 from serving.view import Plan, StepView
 from store.session import Store, open_store
 from tests.unit.agents.deep_research_samples import QUESTION, open_corpus
@@ -86,3 +90,25 @@ async def test_deep_research_learns_to_divide_its_deadline(
         assert due_s == sorted(due_s, key=lambda at_s: at_s or 0.0)
     assert not learned[0]
     assert learned[-1]
+
+
+async def test_an_answer_that_ends_at_a_stop_string_is_a_whole_one(engine: EmbeddedEngine) -> None:
+    """The engine core is only told to abort it, as it is of one whose caller has left."""
+
+    def asked(name: str, **changes: Any) -> GenerationRequest:
+        slo = Slo(kind=SloKind.COMPOUND, deadline_s=100.0, final_s=100.0, program=name)
+        prompt = "The engine read the plan and"
+        return GenerationRequest(
+            request_id=name, prompt=prompt, max_tokens=30, temperature=0.0, slo=slo, **changes
+        )
+
+    def kept(llm: Any) -> Promises:
+        return scheduler_of(llm).tracker.snapshot().promises.get(SloKind.COMPOUND, Promises())
+
+    answer = (await engine.generate(asked("all"))).text
+    met, missed = await engine.call(kept)
+    piece = answer[len(answer) // 2 :][:4]
+    stopped = await engine.generate(asked("a part", stop=(piece,)))
+    assert stopped.finish_reason == "stop"
+    assert 0 < stopped.usage.output_tokens < 30
+    assert await engine.call(kept) == (met + 1, missed)

@@ -37,23 +37,30 @@ class AccountsAndSums(RuleBasedStateMachine):
         self.number: dict[str, int] = {}
         self.open_requests: Counter[str] = Counter()
         self.sums: dict[str, float] = {}
+        self.closed_s: dict[str, float] = {}
 
     @rule(name=NAMES)
     def arrive(self, name: str) -> None:
         present = [self.sums[each] for each in self.sums if self.open_requests[each]]
-        self.sums.setdefault(name, 0.0)
+        is_known = name in self.sums and self.now_s - self.closed_s[name] < FORGET_AFTER_S
+        assert self.accounts.knows(name, self.now_s) == is_known
+        if not is_known:
+            self.sums[name] = 0.0
+        self.closed_s[name] = math.inf
         if self.lifted and present and not self.open_requests[name]:
             self.sums[name] = max(self.sums[name], min(present))
         number = self.accounts.open(name, self.now_s)
         assert self.number.setdefault(name, number) == number
         self.open_requests[name] += 1
 
-    @rule(name=NAMES, seconds=st.floats(0, 100))
+    @rule(name=NAMES, seconds=st.floats(0, 100) | st.just(FORGET_AFTER_S))
     def end(self, name: str, seconds: float) -> None:
         if self.open_requests[name]:
             self.now_s += seconds
             self.open_requests[name] -= 1
             self.accounts.close(self.number[name], self.now_s)
+            if not self.open_requests[name]:
+                self.closed_s[name] = self.now_s
 
     @rule(served=st.lists(st.tuples(NAMES, st.integers(0, 2048))))
     def compute(self, served: list[tuple[str, int]]) -> None:
@@ -172,6 +179,19 @@ def test_a_name_that_comes_back_in_time_keeps_its_number_and_its_sum() -> None:
         number = accounts.open(f"name {place}", float(place))
         accounts.close(number, float(place))
     assert accounts.tokens(np.array([mine]), float(STREAM)) == 3.0
+
+
+def test_a_name_that_comes_back_too_late_is_new() -> None:
+    """Whether or not there are so many names that its number was given to another."""
+    accounts = Accounts()
+    mine = np.array([accounts.open("mine", 0.0)])
+    accounts.add(mine, np.array([3.0]), 0.0)
+    assert accounts.knows("mine", 10 * FORGET_AFTER_S), "it is still here"
+    accounts.close(int(mine[0]), 1.0)
+    assert accounts.knows("mine", FORGET_AFTER_S)
+    assert not accounts.knows("mine", 1.0 + FORGET_AFTER_S)
+    accounts.open("mine", 1.0 + FORGET_AFTER_S)
+    assert accounts.tokens(mine, 1.0 + FORGET_AFTER_S) == 0.0
 
 
 def arrived(calls: ProgramCalls, number: int, stage: int, stage_calls: int, **how: bool) -> None:

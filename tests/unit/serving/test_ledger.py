@@ -319,6 +319,14 @@ def test_what_the_prefix_cache_held_at_its_arrival_is_shown() -> None:
     assert ledger.arrivals()[0].cached_tokens.tolist() == [8, 0]
 
 
+def test_a_program_arrives_with_its_first_call_whatever_its_stage() -> None:
+    """Its tools may have come before, and a resumed run begins where it stopped."""
+    ledger = Ledger(Clock())
+    ledger.admit(engine_request("a", compound(9.0, program="p", stage=2)))  # type: ignore[arg-type]
+    ledger.admit(engine_request("b", compound(9.0, program="p", stage=3)))  # type: ignore[arg-type]
+    assert ledger.arrivals()[0].request_id.tolist() == ["a"]
+
+
 def test_malformed_tags_are_returned_and_the_request_followed_without_a_promise() -> None:
     ledger = Ledger(Clock())
     request = engine_request("a")
