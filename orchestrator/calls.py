@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 from orchestrator.context import CallTrace, LiveRun, Position, none_if_infinite
-from orchestrator.deadlines import call_slo
+from orchestrator.deadlines import RunTimes, StageDeadline, call_slo
 from orchestrator.digests import digest_of
 from orchestrator.events import CallFinished, CallStarted
 from orchestrator.failing import failure_of, remember
@@ -58,11 +58,13 @@ async def run_llm_call(
             request_id=f"{run.id}-{begun.trace.node}",
             slo=call_slo(
                 run_id=run.id,
+                run=RunTimes(run.started_s, run.deadline_at_s),
                 stage=begun.trace.stage,
                 stage_calls=position.stage_calls,
-                stage_deadline=begun.trace.deadline,
-                deadline_at_s=position.deadline_at_s,
+                stage_deadline=begun.stage_deadline,
+                limit_at_s=position.deadline_at_s,
                 now_s=run.clock.now_s(),
+                num_programs=position.num_programs,
                 length=foretold.sketch,
             ),
         )
@@ -103,10 +105,16 @@ async def run_tool_call(
 
 
 class _Begun(NamedTuple):
-    """A call that has its place in the run, and the stage that began with it, if one did."""
+    """A call that has its place in the run.
+
+    Attributes:
+        stage_deadline: of its stage; the call's own is that, within the limit around it.
+        stage: the one that began with it, if one did.
+    """
 
     trace: CallTrace
     parents: tuple[int, ...]
+    stage_deadline: StageDeadline
     stage: StageRecord | None
 
 
@@ -116,15 +124,16 @@ def _begin(position: Position, kind: Kind, identity: str) -> _Begun:
     now_s = run.clock.now_s()
     node, stage, parents = run.causality.begin()
     begins_stage = not run.stage_deadlines.has(stage)
-    deadline = run.stage_deadlines.of(
+    stage_deadline = run.stage_deadlines.of(
         stage, now_s, begun=(kind, identity), reveal=run.stage_so_far
-    ).by(position.deadline_at_s)
+    )
+    deadline = stage_deadline.by(position.deadline_at_s)
     record = stage_record(run, stage, now_s, deadline) if begins_stage else None
     if record is not None:
         note_use(run, record)
     trace = CallTrace(node, kind, identity, stage, now_s, deadline)
     run.calls.append(trace)
-    return _Begun(trace, parents, record)
+    return _Begun(trace, parents, stage_deadline, record)
 
 
 async def _generate(

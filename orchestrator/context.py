@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.causality import CausalLog
-from orchestrator.deadlines import StageDeadline, StageDeadlines
+from orchestrator.deadlines import StageDeadline, StageDeadlines, is_shorter
 from orchestrator.errors import OutsideRun
 from orchestrator.identity import Scope
 from orchestrator.replay import Past
@@ -134,7 +134,9 @@ class Position:
 
     Attributes:
         owner: the task, or a thread, whose steps begin here one after another; None: whoever's.
-        stage_calls: calls that are known to be made side by side from here.
+        stage_calls: calls that are known to be made side by side from here, under one limit.
+        num_programs: into how many programs, side by side, the run's calls are divided here: as
+            many as there are branches, where each has a limit of its own.
         best: what the flow around it would come to if its deadline passed now: the last of them.
     """
 
@@ -143,6 +145,7 @@ class Position:
     deadline_at_s: float
     owner: Owner | None = None
     stage_calls: int = 1
+    num_programs: int = 1
     best: list[Any] = field(default_factory=list)
 
     def remaining_s(self) -> float:
@@ -190,10 +193,17 @@ def worker() -> Owner:
 
 
 def moved(position: Position, **changes: Any) -> Position:
-    """A position that differs in some fields; its deadline can only come earlier."""
+    """A position that differs in some fields; its deadline can only come earlier.
+
+    Where it does, what is done there is promised for itself: of the calls that are made side by
+    side around it, this branch's alone are under the new limit, and how many they are is unknown.
+    """
     changed = replace(position, **changes)
     assert changed.deadline_at_s <= position.deadline_at_s, "children only shorten a deadline"
-    return changed
+    if not is_shorter(changed.deadline_at_s, position.deadline_at_s):
+        return changed
+    divided = position.num_programs * position.stage_calls
+    return replace(changed, stage_calls=1, num_programs=divided)
 
 
 def none_if_infinite(seconds: float) -> float | None:

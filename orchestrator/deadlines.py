@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from patterns.amortization import amortized_s
-from patterns.features import Call
+from patterns.features import Call, Outlook
 from patterns.matching import Estimate, LiveMatch
 from patterns.stages import Stage
 from serving.analyzer.sketch import LengthSketch
@@ -22,7 +22,22 @@ LEARNED = "learned"
 MIN_REMAINING_S = 0.001
 """What a call that begins at its deadline is still promised: the wire form has no past."""
 
+LIMIT_RESOLUTION_S = 0.001
+"""Limits that end within this of each other are one: what lies between them is rounding."""
+
 Reveal = Callable[[int], Stage | None]
+
+
+def is_shorter(limit_at_s: float, around_at_s: float) -> bool:
+    """Whether a limit ends before the one around it, by more than rounding; infinity is none."""
+    return around_at_s - limit_at_s > LIMIT_RESOLUTION_S
+
+
+class RunTimes(NamedTuple):
+    """When a run began, and when it must end: absolute on its clock, infinity without deadline."""
+
+    started_s: float
+    deadline_at_s: float
 
 
 class StageDeadline(NamedTuple):
@@ -117,46 +132,97 @@ class StageDeadlines:
 def call_slo(
     *,
     run_id: str,
+    run: RunTimes,
     stage: int,
     stage_calls: int,
     stage_deadline: StageDeadline,
-    deadline_at_s: float,
+    limit_at_s: float,
     now_s: float,
+    num_programs: int = 1,
     length: LengthSketch | None = None,
 ) -> Slo:
     """The promise made to one LLM call of a run.
 
+    A limit that is shorter than the run is a promise of its own: what is done under it must end
+    by then, and what the run does afterwards need not. So its calls are a program of their own,
+    since all calls of a program share one end, and of the rest of the run they carry only the
+    share that lies before the limit. Otherwise the scheduler would ask of a step of 20 s that the
+    whole run ends within them, and give it up as hopeless.
+
     Args:
-        stage_calls: calls that this stage is known to have, this one included; past runs may
-            have had more.
-        deadline_at_s: when the call's surroundings must end: the run, or a shorter limit within.
+        stage_calls: calls that are known to be made side by side, tools' too; 1: nothing is known.
+        stage_deadline: of the stage, whatever limit this call of it is under.
+        limit_at_s: when the call's surroundings must end: the run, or a shorter limit within.
+        num_programs: into how many programs, side by side, limits in branches divide the run here.
         length: how long the answer may be, None where nothing is known.
     """
-    if math.isinf(deadline_at_s):
+    if math.isinf(limit_at_s):
         return BEST_EFFORT if length is None else Slo(length=length)
-    final_s = max(deadline_at_s - now_s, MIN_REMAINING_S)
-    own_s = max(stage_deadline.by(deadline_at_s).at_s - now_s, MIN_REMAINING_S)
     estimate = stage_deadline.estimate
-    expected_calls = 0 if estimate is None else round(estimate.outlook.stage_calls)
+    outlook = None if estimate is None else estimate.outlook
+    share = _share_before(limit_at_s, stage_deadline.at_s, run.deadline_at_s)
     return Slo(
         kind=SloKind.COMPOUND,
-        deadline_s=own_s,
-        final_s=final_s,
+        deadline_s=max(stage_deadline.by(limit_at_s).at_s - now_s, MIN_REMAINING_S),
+        final_s=max(limit_at_s - now_s, MIN_REMAINING_S),
         on_late=OnLate.CONTINUE,
-        program=run_id,
+        program=_program(run_id, limit_at_s, run),
         stage=stage,
-        stage_calls=max(stage_calls, expected_calls),
+        stage_calls=_llm_calls(outlook, stage_calls, num_programs),
         length=length,
-        future=None if estimate is None else _future(estimate),
+        future=None if outlook is None else _future(outlook, share, num_programs),
     )
 
 
-def _future(estimate: Estimate) -> FutureWork:
-    outlook = estimate.outlook
+def _program(run_id: str, limit_at_s: float, run: RunTimes) -> str:
+    """A name for the calls that must end together: the run's, with a shorter limit that they have.
+
+    The limit counts from the run's start, so that it is the same after the run was resumed.
+    """
+    if not is_shorter(limit_at_s, run.deadline_at_s):
+        return run_id
+    return f"{run_id}+{limit_at_s - run.started_s:.3f}s"
+
+
+def _share_before(limit_at_s: float, stage_at_s: float, deadline_at_s: float) -> float:
+    """The share of a run's time after a stage that lies before a limit, in [0, 1].
+
+    A run without deadline has time without end, of which a limit leaves nothing.
+    """
+    if not is_shorter(limit_at_s, deadline_at_s):
+        return 1.0
+    if math.isinf(deadline_at_s):
+        return 0.0
+    left_s = max(limit_at_s - stage_at_s, 0.0)
+    return left_s / (left_s + deadline_at_s - limit_at_s)
+
+
+def _llm_calls(outlook: Outlook | None, known: int, num_programs: int) -> int:
+    """How many LLM calls a stage of a program has: what the engine sees of it, at least 1.
+
+    What is known exactly counts, but for the share of tools in it; else the mean of past runs.
+    """
+    if outlook is None:
+        return known
+    if known > 1:
+        expected = known * outlook.stage_llm_calls / outlook.stage_calls
+    else:
+        expected = outlook.stage_llm_calls / num_programs
+    return max(round(expected), 1)
+
+
+def _future(outlook: Outlook, share: float, num_programs: int) -> FutureWork | None:
+    """A program's share of the rest of its run; None without any.
+
+    Programs side by side divide the work of later stages, and each lasts as long as these do.
+    """
+    if share == 0.0:
+        return None
+    work = share / num_programs
     return FutureWork(
-        calls=outlook.later_calls,
-        prefill_tokens=outlook.later_input_tokens,
-        decode_tokens=outlook.later_output_tokens,
-        critical_s=outlook.later_s,
-        tool_s=outlook.later_tool_s,
+        calls=work * outlook.later_llm_calls,
+        prefill_tokens=work * outlook.later_input_tokens,
+        decode_tokens=work * outlook.later_output_tokens,
+        critical_s=share * outlook.later_s,
+        tool_s=share * outlook.later_tool_s,
     )

@@ -204,7 +204,8 @@ async def map(  # noqa: A001 - what it is everywhere else
 async def within(duration: str | float) -> AsyncIterator[None]:
     """Shorten the deadline for a block, and cancel what is not done by then.
 
-    The deadline around the block still holds: a longer duration changes nothing.
+    The deadline around the block still holds: a longer duration changes nothing. A shorter one is
+    a promise of its own: the engine is asked to end this block's calls by then, and not the run.
 
     Raises:
         DeadlineExceeded: the block's own limit passed, or the one around it has already.

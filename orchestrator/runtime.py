@@ -29,6 +29,7 @@ from orchestrator.liveness import at_work, this_process
 from orchestrator.recorder import RunRecorder
 from orchestrator.recovery import Interrupted, entry_of, interrupted
 from orchestrator.results import RunResult
+from orchestrator.under_way import UnderWay
 from serving.generation import Engine
 from store.errors import RunExists, RunNotFound
 from store.records import RunRecord, Status
@@ -72,6 +73,7 @@ class Runtime:
         self._clock = clock or SystemClock()
         self._leases = Leases(store, self._clock)
         self._handles: dict[str, RunHandle[Any]] = {}
+        self._under_way = UnderWay()
         self._durable = durable
         self._record_text = record_text
         self._on_event = list(on_event)
@@ -137,7 +139,9 @@ class Runtime:
                 if release is not None:
                     await release()
 
-        handle = RunHandle(run_id, work())
+        task = asyncio.ensure_future(work())
+        self._under_way.add(task)
+        handle = RunHandle(run_id, task)
         former = self._handles.get(run_id)
         if former is None or former.status is not Status.RUNNING:  # else the events are its own
             self._handles[run_id] = handle
@@ -147,6 +151,10 @@ class Runtime:
     def _forget(self, handle: RunHandle[Any]) -> None:
         if self._handles.get(handle.id) is handle:
             del self._handles[handle.id]
+
+    async def end_runs(self) -> None:
+        """End what is under way, and record it; once the engine is closed, before the store is."""
+        await self._under_way.end()
 
     async def resume(
         self, run_id: str, flow: Flow[..., R] | None = None, *, allow_changed: bool = False
@@ -225,7 +233,9 @@ class Runtime:
         before = waiting.cancelling()
         live.was_cancelled = lambda: waiting.cancelling() > before
         # A task of its own, so that nothing of the run's context is left in the caller's.
-        return await asyncio.create_task(execute())
+        executing = asyncio.create_task(execute())
+        self._under_way.add(executing)
+        return await executing
 
     def _live(self, flow: Flow[P, R], knowledge: Knowledge, *, age_s: float = 0.0) -> LiveRun:
         """A run that began `age_s` ago."""

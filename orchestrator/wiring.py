@@ -51,6 +51,10 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a store and an engine; flows awaited in the block run there.
 
+    Runs that are still under way at the block's end are ended: what waits for the engine raises
+    EngineClosed there, and whatever waits for anything else is cancelled. Each run is recorded as
+    failed or cancelled, and can be resumed.
+
     Args:
         settings: read from the environment by default.
         engine: used instead of the one that the settings name; closed at the end all the same.
@@ -92,26 +96,28 @@ async def unannounced_runtime(
             if settings.telemetry:
                 listeners.append(await resources.enter_async_context(_telemetry()))
             store = await open_store(settings.store)
+            resources.push_async_callback(store.close)
+            learner = Learner(
+                store,
+                models=models_folder(settings.store),
+                fit=BackgroundFit(settings.store) if settings.fit_every else None,
+                fit_every=settings.fit_every,
+            )
+            runtime = Runtime(
+                used,
+                store,
+                learner=learner,
+                durable=settings.durable,
+                record_text=settings.record_text,
+                on_event=listeners,
+                clock=clock,
+            )
         except BaseException:
             await used.close()
             raise
-        resources.push_async_callback(store.close)
+        resources.push_async_callback(runtime.end_runs)
         resources.push_async_callback(used.close)  # first: its calls' ends are still recorded
-        learner = Learner(
-            store,
-            models=models_folder(settings.store),
-            fit=BackgroundFit(settings.store) if settings.fit_every else None,
-            fit_every=settings.fit_every,
-        )
-        yield Runtime(
-            used,
-            store,
-            learner=learner,
-            durable=settings.durable,
-            record_text=settings.record_text,
-            on_event=listeners,
-            clock=clock,
-        )
+        yield runtime
 
 
 @asynccontextmanager

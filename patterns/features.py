@@ -39,9 +39,10 @@ class Outlook(NamedTuple):
         stage_s: this stage.
         rest_s: this stage and all that followed.
         share: accumulated share of the run at the end of this stage, in (0, 1].
-        stage_calls: calls in this stage.
-        later_calls, later_input_tokens, later_output_tokens, later_s, later_tool_s: sums over the
-            stages after this one.
+        stage_calls: calls in this stage, those of tools too.
+        stage_llm_calls: those of models alone, which an engine sees.
+        later_llm_calls, later_input_tokens, later_output_tokens, later_s, later_tool_s: sums over
+            the stages after this one.
     """
 
     elapsed_s: float
@@ -49,7 +50,8 @@ class Outlook(NamedTuple):
     rest_s: float
     share: float
     stage_calls: float
-    later_calls: float
+    stage_llm_calls: float
+    later_llm_calls: float
     later_input_tokens: float
     later_output_tokens: float
     later_s: float
@@ -63,7 +65,7 @@ class PatternTable:
     Attributes:
         num_stages: shape (n,).
         features: shape (n, s, 3), the logs of ATTRIBUTES.
-        outlooks: shape (n, s, 10), the fields of Outlook.
+        outlooks: shape (n, s, 11), the fields of Outlook.
         signature: shape (n, s), which of `signatures` a stage has; NO_STAGE beyond the end.
         signatures: the distinct sets of calls that a stage can consist of.
     """
@@ -144,12 +146,12 @@ def tabulate(
 
 
 def _outlooks(stages: Sequence[Stage]) -> Floats:
-    """Shape (num_stages, 10): the outlook of each stage of one pattern."""
+    """Shape (num_stages, 11): the outlook of each stage of one pattern."""
     ends = accumulated_seconds(stages)
     starts = np.concatenate([[0.0], ends[:-1]])
     sums = np.array(
         [
-            (len(stage.members), stage.input_tokens, stage.output_tokens, stage.tool_seconds)
+            (stage.num_llm_calls, stage.input_tokens, stage.output_tokens, stage.tool_seconds)
             for stage in stages
         ],
         dtype=np.float64,
@@ -160,8 +162,9 @@ def _outlooks(stages: Sequence[Stage]) -> Floats:
         "stage_s": ends - starts,
         "rest_s": ends[-1] - starts,
         "share": ends / ends[-1],
-        "stage_calls": sums[:, 0],
-        "later_calls": later[:, 0],
+        "stage_calls": np.array([len(stage.members) for stage in stages], dtype=np.float64),
+        "stage_llm_calls": sums[:, 0],
+        "later_llm_calls": later[:, 0],
         "later_input_tokens": later[:, 1],
         "later_output_tokens": later[:, 2],
         "later_s": ends[-1] - ends,

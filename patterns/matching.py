@@ -171,7 +171,7 @@ def _estimate(
     spread = float(np.sqrt(weights @ np.square(shares - weights @ shares)))
     total_s = mean.elapsed_s + mean.rest_s
     # A stage that is the last in every match has share 1 exactly, whatever rounding did.
-    is_last = mean.later_calls == 0.0
+    is_last = mean.later_s == 0.0
     share = 1.0 if is_last else min((mean.elapsed_s + mean.stage_s) / total_s, 1.0)
     matches = zip(rows.tolist(), similarity.tolist(), weights.tolist(), strict=True)
     return Estimate(

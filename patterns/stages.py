@@ -98,6 +98,11 @@ class Stage:
         if "tool" not in kinds and self.tool_seconds:
             self._refuse("tool_seconds", "0 without tools")
 
+    @property
+    def num_llm_calls(self) -> int:
+        """How many of the members ask a model; the others are tools."""
+        return sum(call.num_calls for call in self.calls if call.kind == "llm")
+
     def _check_calls(self) -> None:
         if not _ascend([(call.identity, call.kind) for call in self.calls]):
             self._refuse("calls", "distinct and sorted by identity and kind")

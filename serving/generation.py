@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeGuard
 
-from serving.errors import StructuredOutputInvalid
+from serving.errors import InvalidRequest, StructuredOutputInvalid
 from serving.slo import BEST_EFFORT, Slo
 
 Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length"]
+
+SEED_LIMIT = 2**63
+"""Seeds lie from minus this to one below it: what random generators take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class GenerationRequest:
         schema: JSON schema that the output must satisfy; None: free text.
         slo: what the call is promised.
         priority: lower is earlier, for the policies that look at it.
-        seed: same seed, same tokens; None: fresh randomness.
+        seed: same seed, same tokens; None: fresh randomness. In [-SEED_LIMIT, SEED_LIMIT).
+        stop: texts that end the answer before them.
     """
 
     request_id: str
@@ -45,6 +49,54 @@ class GenerationRequest:
     schema: Mapping[str, Any] | None = None
     slo: Slo = BEST_EFFORT
     priority: int = 0
+
+
+def require_sound(request: GenerationRequest) -> None:
+    """Refuse a request of wrong types: an engine may find them out in the middle of a step, which
+    all its callers share. Ranges that every engine checks at arrival, as of the temperature, are
+    left to it.
+
+    Raises:
+        InvalidRequest: what is wrong with it.
+    """
+    fault = None
+    if not _is_prompt(request.prompt):
+        fault = "prompt must be a text, or Messages with texts"
+    elif request.max_tokens is not None and not _is_whole(request.max_tokens):
+        fault = "max_tokens must be a whole number"
+    elif request.seed is not None and not _is_seed(request.seed):
+        fault = "seed must be a whole number from -2**63 to 2**63 - 1"
+    elif not _are_texts(request.stop):
+        fault = "stop must be a tuple of texts, none of them empty"
+    elif not _is_whole(request.priority):
+        fault = "priority must be a whole number"
+    elif not _is_slo(request.slo):
+        fault = "slo must be an Slo"
+    if fault is not None:
+        raise InvalidRequest(request.request_id, fault)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_seed(value: object) -> bool:
+    return _is_whole(value) and -SEED_LIMIT <= value < SEED_LIMIT
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(text, str) and text for text in value)
+
+
+def _is_prompt(value: object) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, tuple | list)
+        and all(isinstance(turn, Message) and isinstance(turn.content, str) for turn in value)
+    )
+
+
+def _is_slo(value: object) -> bool:
+    return isinstance(value, Slo)
 
 
 @dataclass(frozen=True, slots=True)

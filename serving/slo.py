@@ -62,11 +62,12 @@ class Slo:
         deadline_s: end-to-end latency of this request, or of its stage for a compound one.
         ttft_s, tbt_s: targets of the latency kind.
         waiting_s: longest time unscheduled before the request is dropped; None: never.
-        program, stage: run id and stage index of a compound request.
-        final_s: the run's own deadline.
+        program, stage: of a compound request. The program is a run, or the part of it that has a
+            shorter limit of its own.
+        final_s: when its program must end.
         length: output-length quantiles, None when nothing is known.
-        stage_calls: calls expected in this stage; the slowest one governs the stage.
-        future: the learned rest of the run, None when nothing is known.
+        stage_calls: LLM calls expected in this stage; the slowest one governs the stage.
+        future: the learned rest of the program, None when nothing is known.
         weight: goodput weight.
         user: key for fairness.
     Raises:

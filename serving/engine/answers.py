@@ -7,9 +7,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from serving.errors import RequestFailed, ServingError, error_of_stop_reason
+from serving.engine.loading import telling_line
+from serving.errors import InvalidRequest, RequestFailed, ServingError, error_of_stop_reason
 from serving.generation import Chunk, Completion, FinishReason, GenerationRequest, Usage
-from serving.slo import to_tags
+from serving.slo import Slo, SloKind, TagValue, to_tags
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -17,15 +18,25 @@ if TYPE_CHECKING:
 
 Answer = Chunk | ServingError
 
+LEAST_S = 0.001
+"""What is left on the wire of a time that has run out: it has no past."""
+
 
 class Caller:
-    """Collects one request's output on the engine's thread, and wakes its caller's event loop."""
+    """Collects one request's output on the engine's thread, and wakes its caller's event loop.
 
-    def __init__(self, request: GenerationRequest, loop: asyncio.AbstractEventLoop) -> None:
+    Attributes:
+        submitted_s: when the caller asked, on the clock of time.monotonic: what it waits for before
+            vLLM has its request is part of its answer's times, and of its promise.
+    """
+
+    def __init__(
+        self, request: GenerationRequest, loop: asyncio.AbstractEventLoop, *, submitted_s: float
+    ) -> None:
         self.request = request
         self.answers: asyncio.Queue[Answer] = asyncio.Queue()
+        self.submitted_s = submitted_s
         self._loop = loop
-        self._submitted_s = time.monotonic()
         self._first_token_s: float | None = None
         self._texts: list[str] = []
         self._output_tokens = 0
@@ -58,8 +69,8 @@ class Caller:
                 output_tokens=self._output_tokens,
                 cached_tokens=output.num_cached_tokens or 0,
             ),
-            ttft_s=(self._first_token_s or now_s) - self._submitted_s,
-            e2el_s=now_s - self._submitted_s,
+            ttft_s=(self._first_token_s or now_s) - self.submitted_s,
+            e2el_s=now_s - self.submitted_s,
         )
         return Chunk(part.text, completion)
 
@@ -89,3 +100,36 @@ def sampling_params(request: GenerationRequest, room_tokens: int) -> SamplingPar
         output_kind=RequestOutputKind.DELTA,
         extra_args=to_tags(request.slo) or None,
     )
+
+
+def promise_what_is_left(params: SamplingParams, slo: Slo, passed_s: float) -> None:
+    """Have a request's tags promise what is left of its SLO, so many seconds after it was made."""
+    params.extra_args = tags_left(slo, passed_s) or None
+
+
+def tags_left(slo: Slo, passed_s: float) -> dict[str, TagValue]:
+    """An SLO's tags, in which the seconds that count from the request's submission are fewer by
+    those that have passed since. A time that has run out stays above 0 (LEAST_S).
+
+    The times between two tokens, and without a slot, begin anew each time: they stay. So does what
+    is malformed, for the scheduler to refuse.
+    """
+    tags = to_tags(slo)
+    counted = ["slo_deadline_s", "slo_final_s"]
+    if slo.kind == SloKind.LATENCY:
+        tags.setdefault("slo_ttft_s", slo.ttft_s)
+        counted.append("slo_ttft_s")
+    for key in counted:
+        value = tags.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > LEAST_S:
+            tags[key] = max(value - passed_s, LEAST_S)
+    return tags
+
+
+def refusal(request_id: str, error: Exception) -> ServingError:
+    """What an error of vLLM's at a request's arrival means to its caller."""
+    from vllm.exceptions import VLLMClientError
+
+    if isinstance(error, ValueError | TypeError | ArithmeticError | VLLMClientError):
+        return InvalidRequest(request_id, telling_line(error))
+    return RequestFailed(request_id, f"{type(error).__name__}: {telling_line(error)}")

@@ -8,21 +8,22 @@ import itertools
 import os
 import queue
 import threading
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from serving.engine.answers import Caller, sampling_params
+from serving.engine.answers import Caller, promise_what_is_left, refusal, sampling_params
 from serving.engine.config import EngineConfig, vllm_platform
 from serving.engine.demo_model import has_random_weights
 from serving.engine.loading import model_path, quieten, telling_line
+from serving.engine.prompts import Prompts
 from serving.errors import (
     EngineBusy,
     EngineClosed,
     EngineDied,
-    InvalidRequest,
     ModelNotLoaded,
     PromptTooLong,
     ServingError,
@@ -33,6 +34,7 @@ from serving.generation import (
     EngineInfo,
     GenerationRequest,
     last_completion,
+    require_sound,
 )
 
 if TYPE_CHECKING:
@@ -94,10 +96,7 @@ class EmbeddedEngine:
         self._ready: Future[LLMEngine] = Future()
         self._ready.set_running_or_notify_cancel()  # a cancelled caller must not cancel it
         self._end: ServingError | None = None
-        # Tokenizing beside the stepping thread keeps long prompts from delaying steps. Never shut
-        # down, so that a caller who comes while the engine closes meets EngineClosed; its one
-        # idle thread ends with this object.
-        self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
+        self._prompts = Prompts()
 
     @property
     def info(self) -> EngineInfo:
@@ -130,16 +129,24 @@ class EmbeddedEngine:
     async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Submit a request and yield its text as it grows; closing the iterator aborts it.
 
+        Its promise counts from here on, or from when the model is loaded.
+
         Raises:
             InvalidRequest, PromptTooLong: the request can never run here.
             RequestDropped: the scheduler gave it up, as its SLO asked.
+            RequestFailed: vLLM failed on it, and goes on with the others.
             EngineClosed, EngineDied: the engine ended first.
         """
+        require_sound(request)
+        was_ready, submitted_s = self._ready.done(), time.monotonic()
         await self.start()
+        if not was_ready:
+            submitted_s = time.monotonic()
         loop = asyncio.get_running_loop()
         llm = self._ready.result()
-        tokens = await loop.run_in_executor(self._tokenizing, self._tokens, llm, request)
-        caller = Caller(request, loop)
+        thread = self._prompts.thread_for(request)
+        tokens = await loop.run_in_executor(thread, self._tokens, llm, request)
+        caller = Caller(request, loop, submitted_s=submitted_s)
         # vLLM reports by the id that it was given, so each submission needs one of its own.
         engine_id = f"{request.request_id}.{next(self._submissions)}"
         try:
@@ -177,16 +184,9 @@ class EmbeddedEngine:
         await asyncio.to_thread(self._thread.join)
 
     def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
-        """The prompt as token ids; on a thread of its own."""
-        tokenizer = llm.get_tokenizer()
-        try:
-            if isinstance(request.prompt, str):
-                return list(tokenizer.encode(request.prompt))
-            turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
-            text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-            return list(tokenizer.encode(text, add_special_tokens=False))
-        except Exception as error:  # tokenizers and chat templates raise what they like
-            raise InvalidRequest(request.request_id, telling_line(error)) from error
+        """The prompt as token ids; on the thread for it."""
+        limit = llm.model_config.max_model_len
+        return self._prompts.tokens(llm.get_tokenizer(), request, limit_tokens=limit)
 
     # What follows runs on the engine's thread.
 
@@ -267,15 +267,14 @@ class EmbeddedEngine:
         limit = llm.model_config.max_model_len
         if len(tokens) >= limit:
             raise PromptTooLong(request.request_id, len(tokens), limit - 1)
-        from vllm.exceptions import VLLMClientError
-
         try:
             params = self._parameters(llm, request, limit - len(tokens))
             prompt = {"prompt_token_ids": tokens}
+            promise_what_is_left(params, request.slo, time.monotonic() - caller.submitted_s)
             llm.add_request(engine_id, prompt, params, priority=request.priority)
-        except (ValueError, TypeError, VLLMClientError) as error:
+        except Exception as error:  # this request's, whatever it is: the others go on
             llm.abort_request([engine_id])  # whatever part of vLLM has it already
-            raise InvalidRequest(request.request_id, telling_line(error)) from error
+            raise refusal(request.request_id, error) from error
         self._callers[engine_id] = caller
 
     def _abort(self, llm: LLMEngine, engine_id: str) -> None:

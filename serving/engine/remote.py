@@ -25,6 +25,7 @@ from serving.generation import (
     EngineInfo,
     GenerationRequest,
     last_completion,
+    require_sound,
 )
 from serving.slo import to_tags
 
@@ -114,6 +115,7 @@ class RemoteEngine:
             RemoteRefused, RemoteUnavailable: the server failed, or went away.
             EngineClosed: this engine was closed.
         """
+        require_sound(request)
         await self.start()
         answers: asyncio.Queue[Chunk | BaseException] = asyncio.Queue()
         reading = asyncio.create_task(self._read(request, answers))

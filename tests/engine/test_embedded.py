@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -13,8 +14,17 @@ import pytest
 
 from serving.engine.config import EngineConfig
 from serving.engine.embedded import EmbeddedEngine, scheduler_of
-from serving.errors import EngineBusy, EngineClosed, InvalidRequest, PromptTooLong
+from serving.errors import (
+    EngineBusy,
+    EngineClosed,
+    InvalidRequest,
+    PromptTooLong,
+    RequestDropped,
+    RequestFailed,
+    ServingError,
+)
 from serving.generation import Chunk, Completion, GenerationRequest, Message
+from serving.slo import OnLate, Slo, SloKind
 
 STORY = "The engine read the plan and"
 
@@ -247,8 +257,23 @@ async def test_an_answer_without_a_limit_ends_where_the_context_does(
         {"prompt": ()},
         {"prompt": "a lone surrogate \ud800"},
         {"stop": ("",)},
+        {"stop": (b"a",)},
+        {"stop": ("a", 1)},
+        {"seed": 2**64},
+        {"seed": -(2**63) - 1},
+        {"seed": 1.5},
+        {"seed": "7"},
+        {"seed": True},
+        {"temperature": float("nan")},
+        {"temperature": 10**400},
+        {"top_p": "1"},
+        {"max_tokens": 1.5},
+        {"priority": "1"},
+        {"schema": {"enum": {1}}},
+        {"schema": [1]},
+        {"slo": None},
     ],
-    ids=repr,
+    ids=lambda wrong: repr(wrong)[:60],
 )
 async def test_what_the_engine_cannot_take_is_an_invalid_request(
     engine: EmbeddedEngine, wrong: dict[str, Any]
@@ -257,6 +282,94 @@ async def test_what_the_engine_cannot_take_is_an_invalid_request(
         await engine.generate(call("mine", **wrong))
     assert caught.value.args[0] == "mine"
     assert (await engine.generate(call(max_tokens=3))).usage.output_tokens == 3
+
+
+@pytest.mark.parametrize("place", ["output_processor", "engine_core"])
+async def test_whatever_vllm_raises_for_one_request_is_its_callers_alone(
+    engine: EmbeddedEngine, place: str
+) -> None:
+    """Before vLLM has any of it, and once half of vLLM has it; nothing is left of it there."""
+
+    def sabotage(llm: Any) -> Any:
+        part, real = getattr(llm, place), getattr(llm, place).add_request
+
+        def broken(request: Any, *more: Any) -> Any:
+            if request.external_req_id.startswith("mine"):
+                raise KeyError("lost")
+            return real(request, *more)
+
+        part.add_request = broken
+        return lambda llm: setattr(part, "add_request", real)
+
+    async def outcome(request: GenerationRequest) -> Completion | ServingError:
+        try:
+            return await engine.generate(request)
+        except ServingError as error:
+            return error
+
+    mend = await engine.call(sabotage)
+    try:
+        names = ("before", "mine", "after")
+        before, mine, after = await asyncio.gather(*(outcome(call(name)) for name in names))
+    finally:
+        await engine.call(mend)
+    assert isinstance(before, Completion)
+    assert isinstance(after, Completion)
+    assert isinstance(mine, RequestFailed)
+    assert mine.args[0] == "mine"
+    assert not await engine.call(lambda llm: llm.has_unfinished_requests())
+
+
+async def test_a_huge_prompt_is_refused_by_its_length_and_holds_up_nobody(
+    engine: EmbeddedEngine,
+) -> None:
+    """Read to its end this one would take half a minute."""
+    huge = asyncio.create_task(engine.generate(call("huge", prompt="plan engine " * 750_000)))
+    await asyncio.sleep(0)
+    small = await engine.generate(call(max_tokens=2))
+    assert small.e2el_s < 10
+    began_s = time.monotonic()
+    with pytest.raises(PromptTooLong) as refused:
+        await huge
+    assert time.monotonic() - began_s < 10
+    assert refused.value.args[1] > 1_000_000
+
+
+async def test_a_promise_counts_from_the_submission(engine: EmbeddedEngine) -> None:
+    """Not from when the engine's thread has time for it."""
+    slo = Slo(kind=SloKind.COMPOUND, deadline_s=50.0, final_s=100.0)
+    in_time = Slo(kind=SloKind.LATENCY, ttft_s=0.1, waiting_s=60.0)
+    expired = Slo(kind=SloKind.DEADLINE, deadline_s=0.1, on_late=OnLate.DROP)
+    held = Held()
+    holding = asyncio.create_task(engine.call(held))
+    await held.reached()
+    tasks = [
+        asyncio.create_task(engine.generate(call(name, slo=each, max_tokens=300)))
+        for name, each in (("run", slo), ("chat", in_time), ("late", expired))
+    ]
+    await asyncio.sleep(0.3)
+    tags = asyncio.create_task(engine.call(promised))
+    held.let_go()
+    await holding
+    found = await tags
+    assert 99.0 < found["run"]["slo_final_s"] <= 99.7
+    assert 49.0 < found["run"]["slo_deadline_s"] <= 49.7
+    assert 0 < found["chat"]["slo_ttft_s"] < 0.01
+    assert 0 < found["late"]["slo_deadline_s"] < 0.01
+    run, chat, late = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(run, Completion)
+    assert isinstance(chat, Completion)
+    assert isinstance(late, RequestDropped)
+    assert 0.3 <= run.ttft_s < run.e2el_s
+
+
+def promised(llm: Any) -> dict[str, dict[str, Any]]:
+    """The tags of each request in the scheduler, by its caller's name for it."""
+    scheduler: Any = scheduler_of(llm)
+    return {
+        request_id.split(".")[0]: request.sampling_params.extra_args
+        for request_id, request in scheduler.requests.items()
+    }
 
 
 async def test_a_process_takes_one_engine(engine: EmbeddedEngine) -> None:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from orchestrator import Runtime, flow, within
 from orchestrator.deadlines import (
     FALLBACK,
+    LIMIT_RESOLUTION_S,
     MIN_REMAINING_S,
+    RunTimes,
     StageDeadline,
     StageDeadlines,
     call_slo,
@@ -89,32 +91,42 @@ def test_sub_deadlines_rise_with_the_stages_and_never_pass_the_runs(
 @given(
     now_s=st.floats(-1e12, 1e12),
     at_s=st.floats(-1e12, 1e12) | st.just(math.inf),
-    deadline_at_s=st.floats(-1e12, 1e12) | st.just(math.inf),
+    limit_at_s=st.floats(-1e12, 1e12) | st.just(math.inf),
+    later_s=st.just(0.0) | st.floats(0, 1e12) | st.just(math.inf),
     stage=st.integers(0, 1 << 40),
     stage_calls=st.integers(1, 1 << 40),
     run_id=st.text(),
 )
 def test_a_call_is_always_promised_something_valid_within_its_surroundings(
-    now_s: float, at_s: float, deadline_at_s: float, stage: int, stage_calls: int, run_id: str
+    now_s: float,
+    at_s: float,
+    limit_at_s: float,
+    later_s: float,
+    stage: int,
+    stage_calls: int,
+    run_id: str,
 ) -> None:
+    run = RunTimes(now_s, deadline_at_s=limit_at_s + later_s)
     slo = call_slo(
         run_id=run_id,
+        run=run,
         stage=stage,
         stage_calls=stage_calls,
         stage_deadline=StageDeadline(at_s, FALLBACK),
-        deadline_at_s=deadline_at_s,
+        limit_at_s=limit_at_s,
         now_s=now_s,
     )
     assert from_tags(to_tags(slo)) == slo
-    if math.isinf(deadline_at_s):
+    if math.isinf(limit_at_s):
         assert slo == BEST_EFFORT
         return
-    assert (slo.kind, slo.on_late, slo.program) == (SloKind.COMPOUND, OnLate.CONTINUE, run_id)
+    assert (slo.kind, slo.on_late) == (SloKind.COMPOUND, OnLate.CONTINUE)
+    assert (slo.program != run_id) == (run.deadline_at_s - limit_at_s > LIMIT_RESOLUTION_S)
     assert (slo.stage, slo.stage_calls) == (stage, stage_calls)
     assert slo.deadline_s is not None
     assert slo.final_s is not None
     assert MIN_REMAINING_S <= slo.deadline_s <= slo.final_s
-    assert slo.final_s == max(deadline_at_s - now_s, MIN_REMAINING_S)
+    assert slo.final_s == max(limit_at_s - now_s, MIN_REMAINING_S)
 
 
 async def test_what_is_recorded_is_what_the_engine_was_promised(runtime: Runtime) -> None:

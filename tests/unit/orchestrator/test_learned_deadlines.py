@@ -8,13 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.deadlines import FALLBACK, LEARNED, StageDeadline, StageDeadlines, call_slo
+from orchestrator.deadlines import (
+    FALLBACK,
+    LEARNED,
+    RunTimes,
+    StageDeadline,
+    StageDeadlines,
+    call_slo,
+)
 from patterns.features import Call
 from patterns.library import KeptPattern, PatternLibrary
 from patterns.nodes import LlmNode, Node, ToolNode
 from patterns.stages import Stage, summarise
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
-from serving.slo import BEST_EFFORT, SloKind, from_tags, to_tags
+from serving.slo import BEST_EFFORT, Slo, SloKind, from_tags, to_tags
 from tests.unit.orchestrator.orchestrator_samples import law
 
 SKETCH = LengthSketch(tuple(float(10 * place) for place in range(1, len(LENGTH_LEVELS) + 1)))
@@ -43,6 +50,29 @@ def divided(
 
 def begun(name: str) -> Call:
     return ("llm", f"demo:{name}")
+
+
+def promised(
+    stage: StageDeadline,
+    *,
+    limit_at_s: float = 100.0,
+    run_deadline_at_s: float = 100.0,
+    known: int = 1,
+    num_programs: int = 1,
+    length: LengthSketch | None = None,
+) -> Slo:
+    """To a call of the first stage of a run that began at 0, as it begins."""
+    return call_slo(
+        run_id="r",
+        run=RunTimes(0.0, run_deadline_at_s),
+        stage=0,
+        stage_calls=known,
+        stage_deadline=stage,
+        limit_at_s=limit_at_s,
+        now_s=0.0,
+        num_programs=num_programs,
+        length=length,
+    )
 
 
 def test_a_stage_gets_the_share_that_past_runs_spent_on_it() -> None:
@@ -160,7 +190,7 @@ def test_learned_sub_deadlines_rise_and_never_pass_the_runs(
         assert found.at_s >= min(now_s, deadline_s)
         if found.estimate is not None:
             assert 0 < found.estimate.outlook.share <= 1
-            if found.estimate.outlook.later_calls == 0:
+            if found.estimate.outlook.later_s == 0:
                 assert found.at_s == deadline_s
         before_s = found.at_s
         now_s += waits[stage.index] * deadline_s / len(live)
@@ -169,47 +199,108 @@ def test_learned_sub_deadlines_rise_and_never_pass_the_runs(
 def test_a_call_carries_its_length_and_the_rest_of_the_run() -> None:
     deadlines = divided(library_of(a_run(1.0, 6.0, 3.0)))
     stage = deadlines.of(0, 0.0, begun=begun("plan"))
-    slo = call_slo(
-        run_id="r",
-        stage=0,
-        stage_calls=1,
-        stage_deadline=stage,
-        deadline_at_s=100.0,
-        now_s=0.0,
-        length=SKETCH,
-    )
+    slo = promised(stage, length=SKETCH)
     assert (slo.kind, slo.deadline_s, slo.length) == (SloKind.COMPOUND, 10.0, SKETCH)
     assert slo.future is not None
     assert tuple(slo.future) == pytest.approx((2, 200, 100, 9.0, 0.0))
     assert from_tags(to_tags(slo)) == slo
 
 
-@pytest.mark.parametrize(("known", "said"), [(1, 3), (5, 5)])
-def test_a_stage_is_expected_to_have_the_calls_that_past_ones_had(known: int, said: int) -> None:
-    three = summarise(0, range(3), (LlmNode("demo:plan", 1, 1, 1.0),) * 3)
-    stage = divided(library_of((three,))).of(0, 0.0, begun=begun("plan"))
-    slo = call_slo(
-        run_id="r",
-        stage=0,
-        stage_calls=known,
-        stage_deadline=stage,
-        deadline_at_s=100.0,
-        now_s=0.0,
-    )
+def test_under_a_shorter_limit_a_call_carries_what_of_the_rest_lies_before_it() -> None:
+    """Of the 90 s after its stage, 45 lie before the limit, in which half of the rest is due."""
+    stage = divided(library_of(a_run(1.0, 6.0, 3.0))).of(0, 0.0, begun=begun("plan"))
+    slo = promised(stage, limit_at_s=55.0)
+    assert (slo.deadline_s, slo.final_s, slo.program) == (10.0, 55.0, "r+55.000s")
+    assert slo.future is not None
+    assert tuple(slo.future) == pytest.approx((1, 100, 50, 4.5, 0.0))
+    assert from_tags(to_tags(slo)) == slo
+
+
+@pytest.mark.parametrize("limit_at_s", [4.0, 10.0])
+def test_a_limit_that_comes_before_the_stages_own_end_leaves_no_rest(limit_at_s: float) -> None:
+    stage = divided(library_of(a_run(1.0, 6.0, 3.0))).of(0, 0.0, begun=begun("plan"))
+    slo = promised(stage, limit_at_s=limit_at_s)
+    assert (slo.deadline_s, slo.final_s, slo.future) == (limit_at_s, limit_at_s, None)
+
+
+def test_a_limit_in_a_run_without_deadline_leaves_no_rest() -> None:
+    library = library_of(a_run(1.0, 6.0, 3.0))
+    stage = divided(library, deadline_at_s=math.inf).of(0, 0.0, begun=begun("plan"))
+    slo = promised(stage, limit_at_s=20.0, run_deadline_at_s=math.inf)
+    assert (slo.deadline_s, slo.final_s, slo.program) == (20.0, 20.0, "r+20.000s")
+    assert slo.future is None
+
+
+def test_a_limit_that_only_rounding_tells_from_the_runs_deadline_is_none() -> None:
+    stage = divided(library_of(a_run(1.0, 6.0, 3.0))).of(0, 0.0, begun=begun("plan"))
+    slo = promised(stage, limit_at_s=100.0 - 1e-9)
+    assert (slo.program, slo.future) == ("r", promised(stage).future)
+
+
+def test_programs_side_by_side_share_the_work_of_what_follows_and_not_its_time() -> None:
+    """Else each of four branches would have the whole run's rest before it."""
+    stage = divided(library_of(a_run(1.0, 6.0, 3.0))).of(0, 0.0, begun=begun("plan"))
+    slo = promised(stage, limit_at_s=55.0, num_programs=4)
+    assert slo.future is not None
+    assert tuple(slo.future) == pytest.approx((0.25, 25, 12.5, 4.5, 0.0))
+
+
+def a_stage(*, llm_calls: int, tools: int, index: int = 0) -> Stage:
+    asked, looked = LlmNode("demo:plan", 1, 1, 1.0), ToolNode("look", 1.0)
+    nodes = (*[asked] * llm_calls, *[looked] * tools)
+    return summarise(index, range(len(nodes)), nodes)
+
+
+@pytest.mark.parametrize(("known", "said"), [(1, 3), (2, 2), (5, 5)])
+def test_where_nothing_is_known_a_stage_is_expected_to_have_the_calls_that_past_ones_had(
+    known: int, said: int
+) -> None:
+    stages = divided(library_of((a_stage(llm_calls=3, tools=0),)))
+    slo = promised(stages.of(0, 0.0, begun=begun("plan")), known=known)
     assert slo.stage_calls == said
+
+
+@pytest.mark.parametrize(
+    ("llm_calls", "tools", "known", "said"),
+    [(1, 8, 1, 1), (1, 8, 9, 1), (3, 3, 1, 3), (3, 3, 6, 3), (3, 3, 10, 5), (1, 9, 2, 1)],
+)
+def test_tools_of_a_stage_are_no_calls_that_the_engine_waits_for(
+    llm_calls: int, tools: int, known: int, said: int
+) -> None:
+    stages = divided(library_of((a_stage(llm_calls=llm_calls, tools=tools),)))
+    slo = promised(stages.of(0, 0.0, begun=begun("plan")), known=known)
+    assert slo.stage_calls == said
+
+
+def test_programs_side_by_side_divide_the_calls_of_a_stage() -> None:
+    stages = divided(library_of((a_stage(llm_calls=8, tools=0),)))
+    stage = stages.of(0, 0.0, begun=begun("plan"))
+    assert promised(stage, limit_at_s=20.0, num_programs=8).stage_calls == 1
+    assert promised(stage, limit_at_s=20.0, num_programs=2).stage_calls == 4
+
+
+def test_tools_to_come_are_no_calls_of_the_engines() -> None:
+    past = (
+        a_stage(llm_calls=1, tools=0),
+        *(a_stage(llm_calls=1, tools=4, index=i) for i in (1, 2)),
+    )
+    slo = promised(divided(library_of(past)).of(0, 0.0, begun=begun("plan")))
+    assert slo.future is not None
+    assert slo.future.calls == 2
+
+
+def test_a_stage_that_only_tools_follow_leaves_them_their_time() -> None:
+    past = (a_stage(llm_calls=1, tools=0), a_stage(llm_calls=0, tools=1, index=1))
+    found = divided(library_of(past)).of(0, 0.0, begun=begun("plan"))
+    assert found.at_s == 50.0
+    future = promised(found).future
+    assert future is not None
+    assert (future.calls, future.tool_s) == (0, 1.0)
 
 
 def test_without_deadline_the_length_is_all_that_is_promised() -> None:
     nothing = StageDeadline(math.inf, FALLBACK)
     for length, slo in ((None, BEST_EFFORT), (SKETCH, None)):
-        found = call_slo(
-            run_id="r",
-            stage=0,
-            stage_calls=1,
-            stage_deadline=nothing,
-            deadline_at_s=math.inf,
-            now_s=0.0,
-            length=length,
-        )
+        found = promised(nothing, limit_at_s=math.inf, run_deadline_at_s=math.inf, length=length)
         assert (found.kind, found.length) == (SloKind.BEST_EFFORT, length)
         assert slo is None or found == slo

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from orchestrator import Runtime, Settings, flow, open_runtime
+from orchestrator import (
+    Flow,
+    RunHandle,
+    Runtime,
+    Settings,
+    flow,
+    input_required,
+    open_runtime,
+    tool,
+)
+from orchestrator.events import CallStarted, Event, InputRequired, RunStarted
 from orchestrator.testing import ScriptedEngine
 from orchestrator.wiring import engine_config, shared_runtime, unannounced_runtime
 from serving.engine.config import DEMO_MODEL
 from serving.errors import EngineClosed, InvalidEngineConfig, ModelNotLoaded
+from serving.generation import GenerationRequest
 from serving.policies.table import DEFAULT_POLICY
 from store.errors import StoreClosed, StoreUnreachable
-from tests.unit.orchestrator.orchestrator_samples import answer_ok, ask, store_url
+from store.records import Status
+from store.session import open_store
+from tests.unit.orchestrator.orchestrator_samples import (
+    NEVER_S,
+    Recorded,
+    all_runs,
+    answer_ok,
+    ask,
+    store_url,
+    under_way,
+)
 
 
 class Openings:
@@ -138,6 +160,118 @@ async def test_what_is_open_is_closed_at_the_end_whatever_happens(tmp_path: Path
         await runtime.run(flow(ask))
     with pytest.raises(StoreClosed):
         runtime.store.transaction()
+
+
+async def left_in_the_store(folder: Path) -> list[Recorded]:
+    """Every run, as the next process finds it."""
+    async with await open_store(store_url(folder)) as store:
+        return await all_runs(store)
+
+
+@pytest.mark.parametrize("how", ["started", "in a task"])
+async def test_closing_ends_what_waits_for_the_engine_by_name_and_records_it(
+    tmp_path: Path, how: str
+) -> None:
+    submitted: list[str] = []
+    all_submitted = asyncio.Event()
+
+    def answer(request: GenerationRequest) -> str:
+        submitted.append(request.request_id)
+        if len(submitted) == 20:
+            all_submitted.set()
+        return "all is well"
+
+    engine = ScriptedEngine(answer, token_s=NEVER_S)
+    async with open_runtime(Settings(store=store_url(tmp_path)), engine=engine) as runtime:
+        begin = runtime.start if how == "started" else runtime.run
+        runs = [asyncio.create_task(told(begin(flow(ask)))) for _ in range(20)]
+        await all_submitted.wait()
+    assert await asyncio.gather(*runs) == ["EngineClosed"] * 20
+    found = await left_in_the_store(tmp_path)
+    assert [each.run.status for each in found] == [Status.FAILED] * 20
+    assert [each.run.error_type for each in found] == ["EngineClosed"] * 20
+    assert [each.still_running() for each in found] == [[]] * 20
+
+
+async def told(run: Awaitable[object]) -> str:
+    """What whoever waits for a run is told."""
+    try:
+        await run
+    except (Exception, asyncio.CancelledError) as error:
+        return type(error).__name__
+    return "an answer"
+
+
+@tool(effects="pure")
+async def takes_long() -> str:
+    await asyncio.sleep(NEVER_S)
+    return "done"
+
+
+@flow
+async def uses() -> str:
+    return await takes_long()
+
+
+@flow
+async def asks() -> str:
+    return await input_required("Publish?")
+
+
+@flow
+async def pauses() -> str:
+    await asyncio.sleep(NEVER_S)
+    return "done"
+
+
+@pytest.mark.parametrize("left_by", ["its end", "an error", "a cancellation"])
+@pytest.mark.parametrize(
+    ("waits", "reached"), [(uses, CallStarted), (asks, InputRequired), (pauses, RunStarted)]
+)
+async def test_closing_cancels_what_waits_for_anything_else(
+    tmp_path: Path, waits: Flow[[], str], reached: type[Event], left_by: str
+) -> None:
+    """A tool at work, a question to a human, a pause: promptly, and recorded."""
+    began: list[float] = []
+    begun: list[RunHandle[str]] = []
+
+    async def block() -> None:
+        settings = Settings(store=store_url(tmp_path))
+        async with open_runtime(settings, engine=ScriptedEngine(answer_ok)) as runtime:
+            handle = runtime.start(waits)
+            begun.append(handle)
+            async for event in handle.events():
+                if isinstance(event, reached):
+                    break
+            began.append(time.monotonic())
+            if left_by == "an error":
+                raise KeyError
+            if left_by == "a cancellation":
+                current = asyncio.current_task()
+                assert current is not None
+                current.cancel()
+                await asyncio.sleep(NEVER_S)
+
+    ends = {"its end": "an answer", "an error": "KeyError", "a cancellation": "CancelledError"}
+    assert await told(asyncio.create_task(block())) == ends[left_by]
+    assert time.monotonic() - began[0] < 20
+    assert begun[0].status is Status.CANCELLED
+    [found] = await left_in_the_store(tmp_path)
+    assert found.run.status is Status.CANCELLED
+    assert found.still_running() == []
+
+
+async def test_a_run_that_closing_ended_is_gone_on_with_by_the_next_runtime(
+    tmp_path: Path,
+) -> None:
+    settings, stuck = Settings(store=store_url(tmp_path)), ScriptedEngine(answer_ok, token_s=9.0)
+    one = flow(ask).options(run_id="one")
+    async with open_runtime(settings, engine=stuck) as runtime:
+        handle = runtime.start(one)
+        await under_way(stuck)
+    assert handle.status is Status.FAILED
+    async with open_runtime(settings, engine=ScriptedEngine(answer_ok)) as runtime:
+        assert (await runtime.run(one)).value == "all is well"
 
 
 async def test_a_store_that_cannot_be_opened_is_named_before_any_engine_starts(

@@ -13,6 +13,10 @@ from tests.unit.patterns.pattern_strategies import SAMPLE, law, many_runs, stage
 Run = tuple[Stage, ...]
 
 
+def num_llm_calls(stage: Stage) -> int:
+    return sum(call.num_calls for call in stage.calls if call.kind == "llm")
+
+
 @law
 @given(many_runs)
 def test_a_row_has_its_patterns_stages_and_nothing_beyond(past: list[Run]) -> None:
@@ -38,7 +42,8 @@ def test_an_outlook_divides_the_run_into_before_now_and_later(past: list[Run]) -
             later = stages[place + 1 :]
             assert found.rest_s == pytest.approx(found.stage_s + found.later_s)
             assert found.stage_calls == len(stage.members)
-            assert found.later_calls == sum(len(its.members) for its in later)
+            assert found.stage_llm_calls == num_llm_calls(stage) <= found.stage_calls
+            assert found.later_llm_calls == sum(num_llm_calls(its) for its in later)
             assert found.later_input_tokens == pytest.approx(sum(i.input_tokens for i in later))
             assert found.later_output_tokens == pytest.approx(sum(i.output_tokens for i in later))
             assert 0.0 < found.stage_s <= found.rest_s

@@ -100,7 +100,7 @@ def test_the_last_stage_of_every_match_ends_the_run(past: list[Run], data: st.Da
     for num_revealed, found in enumerate(estimates(matcher_of(past), live)):
         if found and all(len(past[match.row]) == num_revealed + 1 for match in found.matches):
             assert found.outlook.share == 1.0
-            assert found.outlook.later_calls == found.outlook.later_s == 0.0
+            assert found.outlook.later_llm_calls == found.outlook.later_s == 0.0
 
 
 @law

@@ -33,6 +33,11 @@ def test_a_stage_adds_tokens_up_and_lasts_as_long_as_its_slowest_call() -> None:
     assert PatternGraph(nodes).stages == (MIXED,)
 
 
+def test_tools_are_no_calls_of_a_model() -> None:
+    (tools,) = PatternGraph((ToolNode("search", 1.0), ToolNode("fetch", 4.0))).stages
+    assert (MIXED.num_llm_calls, tools.num_llm_calls) == (2, 0)
+
+
 def test_the_slowest_tool_governs_the_tools_time() -> None:
     (stage,) = PatternGraph((ToolNode("search", 1.0), ToolNode("fetch", 4.0))).stages
     assert (stage.seconds, stage.tool_seconds) == (4.0, 4.0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.engine.answers import Caller, finish_reason
+from serving.engine.answers import LEAST_S, Caller, finish_reason, refusal, tags_left
 from serving.errors import (
+    InvalidRequest,
     InvalidSlo,
     RequestDropped,
     RequestFailed,
@@ -18,6 +20,7 @@ from serving.errors import (
     rejected_stop_reason,
 )
 from serving.generation import Chunk, GenerationRequest
+from serving.slo import DEFAULT_TTFT_S, Slo, SloKind, from_tags, to_tags
 from tests.strategies import law
 
 
@@ -42,7 +45,8 @@ class Output:
 
 
 def caller(loop: asyncio.AbstractEventLoop) -> Caller:
-    return Caller(GenerationRequest(request_id="r", prompt="p"), loop)
+    request = GenerationRequest(request_id="r", prompt="p")
+    return Caller(request, loop, submitted_s=time.monotonic())
 
 
 @pytest.fixture
@@ -130,3 +134,68 @@ def test_a_caller_whose_loop_is_closed_is_nobody_to_tell() -> None:
     one = caller(closed)
     closed.close()
     one.answer(Chunk("x"))
+
+
+def test_an_answers_times_count_from_the_submission(loop: asyncio.AbstractEventLoop) -> None:
+    request = GenerationRequest(request_id="r", prompt="p")
+    one = Caller(request, loop, submitted_s=time.monotonic() - 5.0)
+    chunk = one.take(Output([Part("x", [1], "stop")], finished=True))  # type: ignore[arg-type]
+    assert isinstance(chunk, Chunk)
+    assert chunk.completion is not None
+    assert 5.0 <= chunk.completion.ttft_s <= chunk.completion.e2el_s < 60.0
+
+
+seconds = st.floats(1e-6, 1e6)
+
+
+@law
+@given(own_s=seconds, more_s=st.floats(0.0, 1e6), passed_s=st.floats(0.0, 1e6))
+def test_a_promise_shrinks_by_what_has_passed_and_stays_one(
+    own_s: float, more_s: float, passed_s: float
+) -> None:
+    """Sound as the scheduler reads it: above 0, and a stage's never later than its run's."""
+    made = Slo(kind=SloKind.COMPOUND, deadline_s=own_s, final_s=own_s + more_s, stage=2)
+    left = from_tags(tags_left(made, passed_s))
+    assert left.deadline_s is not None
+    assert left.final_s is not None
+    assert left.deadline_s <= max(own_s - passed_s, LEAST_S)
+    assert left.deadline_s >= min(own_s - passed_s, own_s)
+    assert left.final_s <= max(own_s + more_s - passed_s, LEAST_S)
+    assert (left.stage, left.kind) == (2, SloKind.COMPOUND)
+
+
+def test_the_first_token_is_promised_as_much_earlier() -> None:
+    """The seconds between tokens, and without a slot, begin anew each time."""
+    left = from_tags(tags_left(Slo(kind=SloKind.LATENCY, tbt_s=0.1, waiting_s=3.0), 1.5))
+    assert (left.ttft_s, left.tbt_s, left.waiting_s) == (DEFAULT_TTFT_S - 1.5, 0.1, 3.0)
+    assert from_tags(tags_left(Slo(kind=SloKind.LATENCY), 1e9)).ttft_s == LEAST_S
+
+
+@pytest.mark.parametrize("slo", [Slo(), Slo(waiting_s=3.0, weight=2.0)])
+def test_where_nothing_is_promised_nothing_shrinks(slo: Slo) -> None:
+    assert tags_left(slo, 100.0) == to_tags(slo)
+
+
+def test_a_malformed_promise_is_left_to_be_refused() -> None:
+    for value in (-1.0, 0.0, True, "soon", float("nan")):
+        slo = Slo(kind=SloKind.DEADLINE, deadline_s=1.0)
+        object.__setattr__(slo, "deadline_s", value)
+        with pytest.raises(InvalidSlo, match="slo_deadline_s"):
+            from_tags(tags_left(slo, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("no such thing"), InvalidRequest),
+        (OverflowError("int too large"), InvalidRequest),
+        (KeyError("lost"), RequestFailed),
+        (RuntimeError("out of luck"), RequestFailed),
+        (AssertionError(), RequestFailed),
+    ],
+)
+def test_whatever_vllm_raises_for_a_request_is_named(error: Exception, kind: type) -> None:
+    named = refusal("mine", error)
+    assert type(named) is kind
+    assert named.args[0] == "mine"
+    assert named.args[1]

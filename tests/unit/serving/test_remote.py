@@ -371,6 +371,18 @@ async def test_a_refusal_is_named_and_not_repeated(
     assert len(fake.asked) == 1
 
 
+@pytest.mark.parametrize("wrong", [{"seed": 2**64}, {"stop": (b"a",)}], ids=repr)
+async def test_a_request_of_wrong_types_is_refused_before_it_is_sent(
+    wrong: dict[str, Any],
+) -> None:
+    async with FakeServer(saying("hi")) as fake:
+        engine = RemoteEngine(fake.url)
+        with pytest.raises(InvalidRequest, match=r"r1: (seed|stop) must be"):
+            await engine.generate(request(**wrong))
+        await engine.close()
+    assert fake.asked == []
+
+
 async def test_a_server_that_answers_no_json_is_refused() -> None:
     with pytest.raises(RemoteRefused, match="Bad Gateway"):
         await answered(lambda _: Response("Bad Gateway", status_code=502), request())
