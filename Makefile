@@ -18,8 +18,9 @@ demo: $(INSTALLED)
 		--corpus docs --deadline 60s --out demo-output
 	$(BIN)/orchestrate show
 
+# A file's tests stay together, since some share an engine; each worker has engines of its own.
 test: $(INSTALLED)
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --durations 20
 
 static: $(INSTALLED)
 	$(BIN)/ruff format --check .
