@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,19 +25,19 @@ if __name__ == "__main__":
     os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from benchmarks.comparing import exit_code
+from benchmarks.comparing import exit_code, ratio, shown
 from serving.policies.table import POLICIES, PolicySpec
 from serving.sim.driver import VirtualTime, replay
 from serving.sim.metrics import Report, summarise
+from serving.sim.offer import Offer, Source, fate_s, offer
 from serving.sim.predictions import FutureErrors, LengthErrors
 from serving.sim.programs import Call, Program, Stage
 from serving.sim.promises import Foresight
 from serving.sim.step_cost import MACHINES
-from serving.sim.workloads import generate
+from serving.sim.stopping import AllDecided, StoppingEngine
 from serving.slo import SloKind
 
-WARMUP_S, WINDOW_S, TAIL_S = 30.0, 120.0, 60.0
-END_S = WARMUP_S + WINDOW_S + TAIL_S
+WARMUP_S, WINDOW_S = 30.0, 120.0
 
 CAPACITY_PER_S = 2.01
 """Programs of `mixed` that fcfs completes a second on the machine below: load 1."""
@@ -61,11 +62,11 @@ class Flood:
     tbt_s: float = 0.04
     weight: float = 1.0
 
-    def programs(self) -> Iterator[Program]:
-        """All of them, by arrival."""
+    def programs(self, until_s: float) -> Iterator[Program]:
+        """All of them, by arrival, before a moment."""
         kind = SloKind.LATENCY if self.deadline_s is None else SloKind.DEADLINE
         call = Call(self.prompt_tokens, self.output_tokens)
-        for index in range(int(END_S * self.rate_per_s)):
+        for index in range(math.ceil(until_s * self.rate_per_s)):
             yield Program(
                 id=f"{FLOODER}-{index}",
                 application=FLOODER,
@@ -108,7 +109,7 @@ class Others:
         return cls(
             tokens=report.goodputs["tokens"],
             requests=report.goodputs["requests"],
-            least_user_tokens=min(report.user_goodput.values()),
+            least_user_tokens=min(report.user_goodput.values(), default=0.0),
             flooder_tokens=flooder.goodputs["tokens"],
         )
 
@@ -119,36 +120,55 @@ def simulated(policy: str, fairness: float, flood: str | None, load: float, seed
     from serving.engine.virtual import VirtualConfig, VirtualEngine
 
     machine, clock = MACHINES["a100-llama3-8b"], VirtualTime()
-    programs = list(_ordinary(load, seed))
-    if flood is not None:
-        programs += FLOODS[flood].programs()
+    programs, window_s, decided_s, _ = offered(flood, load, seed)
+    counted = [each for each in programs if window_s[0] <= each.arrival_s < window_s[1]]
     spec = PolicySpec(policy, {"fairness": fairness})
     engine = VirtualEngine(VirtualConfig(policy=spec, kv_blocks=machine.kv_blocks), clock)
     foresight = Foresight(lengths=LengthErrors(seed=seed), futures=FutureErrors(seed=seed))
     run = replay(
-        sorted(programs, key=lambda program: (program.arrival_s, program.id)),
-        engine,
+        programs,
+        StoppingEngine(engine, AllDecided(counted, clock)),
         clock,
         machine.step_cost,
         foresight=foresight,
-        until_s=END_S,
+        until_s=decided_s,
     )
     reports = [
         summarise(
             [each for each in run.programs if (each.user == FLOODER) is floods],
-            window_s=(WARMUP_S, WARMUP_S + WINDOW_S),
-            observed_until_s=END_S,
+            window_s=window_s,
+            observed_until_s=decided_s,
         )
         for floods in (False, True)
     ]
     return Others.of(*reports)
 
 
-def _ordinary(load: float, seed: int) -> Iterator[Program]:
-    """The workload of the ten users, who take turns."""
-    programs = generate("mixed", rate_per_s=load * CAPACITY_PER_S, window_s=END_S, seed=seed)
-    for index, program in enumerate(programs):
-        yield replace(program, user=f"user-{index % NUM_USERS}")
+def offered(flood: str | None, load: float, seed: int) -> Offer:
+    """The workload of the ten users, who take turns, and the flooder's beside it.
+
+    Both go on until every counted program of either kept its promise or broke it.
+    """
+    found = offer(
+        Source.generator("mixed"),
+        rate_per_s=load * CAPACITY_PER_S,
+        seed=seed,
+        warmup_s=WARMUP_S,
+        window_s=WINDOW_S,
+    )
+    programs = [
+        replace(program, user=f"user-{index % NUM_USERS}")
+        for index, program in enumerate(found.programs)
+    ]
+    if flood is None:
+        return found._replace(programs=tuple(programs))
+    flooding = list(FLOODS[flood].programs(found.decided_s))
+    from_s, to_s = found.window_s
+    fates_s = [fate_s(each) for each in flooding if from_s <= each.arrival_s < to_s]
+    assert max(fates_s) <= found.decided_s, "the flooder is promised less time than the others"
+    programs += flooding
+    programs.sort(key=lambda program: (program.arrival_s, program.id))
+    return found._replace(programs=tuple(programs))
 
 
 def rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -166,9 +186,11 @@ def rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
                             "seed": seed,
                             "fairness": fairness,
                             "flood": flood or "none",
-                            "token_share": others.tokens / alone.tokens,
-                            "request_share": others.requests / alone.requests,
-                            "least_user_share": others.least_user_tokens / alone.least_user_tokens,
+                            "token_share": ratio(others.tokens, alone.tokens),
+                            "request_share": ratio(others.requests, alone.requests),
+                            "least_user_share": ratio(
+                                others.least_user_tokens, alone.least_user_tokens
+                            ),
                             "flooder_tokens_s": others.flooder_tokens,
                         }
 
@@ -195,7 +217,7 @@ def _show(chosen: argparse.Namespace) -> None:
             continue
         print(
             f"{row['policy']:15} {row['load']:4} {row['seed']:4} {row['fairness']:4}"
-            f" {row['flood']:14} {row['token_share']:6.2f} {row['request_share']:8.2f}"
+            f" {row['flood']:14} {shown(row['token_share']):>6} {shown(row['request_share']):>8}"
             f" {row['flooder_tokens_s']:18.0f}",
             flush=True,
         )

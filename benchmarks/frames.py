@@ -146,13 +146,12 @@ class Crowd:
             number, program, call = next(self._calls)
             now_s[0] += ARRIVAL_GAP_S
             arrived = replace(program, arrival_s=now_s[0])
-            length = call.call.output_tokens
             self._engine.submit(
                 f"{number:07}",
                 prompt=[1000] * call.call.prompt_tokens,
-                output_tokens=length,
+                output_tokens=call.call.output_tokens,
                 slo=slo_of(arrived, call, now_s[0], self._foresight),
-                max_tokens=max(length, self._foresight.max_tokens),
+                max_tokens=self._foresight.max_tokens,
             )
             self.under_way += 1
 

@@ -3,7 +3,9 @@
     python benchmarks/replicas.py [--policy edf:batch=96] [--router power_of_k:k=4] [--json]
 
 Every replica runs the production scheduler class in virtual time, at the same load per replica.
-The single replica has the same policy and no choice. --slow 2 gives every second replica steps of
+The single replica has the same policy and no choice. Programs that arrive after the warm-up and
+within the window count; others go on arriving until it is decided of all of them whether they kept
+their promise. --slow 2 gives every second replica steps of
 twice the length, and counts it as half a replica.
 """
 
@@ -24,14 +26,15 @@ from typing import NamedTuple, TypeVar
 from serving.errors import InvalidEngineConfig
 from serving.policies.table import PolicySpec
 from serving.router.table import RouterSpec
+from serving.sim.cases import report_of
 from serving.sim.driver import VirtualTime
 from serving.sim.fleet import FleetReplay, run_fleet
-from serving.sim.metrics import summarise
+from serving.sim.offer import Offer, Source, offer
 from serving.sim.predictions import FutureErrors, LengthErrors
 from serving.sim.promises import Foresight
 from serving.sim.replica import Replica
 from serving.sim.step_cost import MACHINES, StepCost
-from serving.sim.workloads import WORKLOADS, generate
+from serving.sim.workloads import WORKLOADS
 
 MACHINE = MACHINES["a100-llama3-8b"]
 FULL_RATE_PER_S = 2.01
@@ -45,9 +48,6 @@ ROUTERS = (
     "power_of_k:k=0",
     "power_of_k:k=2,late=false",
 )
-WARM_UP = 1 / 6
-"""Of the window: programs that arrive in it load the replicas and do not count."""
-
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -65,8 +65,8 @@ class Setting(NamedTuple):
 
     workload: str
     rate_per_s: float
+    warmup_s: float
     window_s: float
-    follow_s: float
     slots: int
     slow: float
 
@@ -137,6 +137,18 @@ def slowed(cost: StepCost, factor: float) -> StepCost:
     return replace(cost, **{name: factor * value for name, value in seconds.items()})
 
 
+def offered_to(setting: Setting, cell: Cell) -> Offer:
+    """The programs of one cell, so many that each replica has its load."""
+    full_s = setting.rate_per_s * capacity(cell.replicas, setting.slow)
+    return offer(
+        Source.generator(setting.workload),
+        rate_per_s=cell.load * full_s,
+        seed=cell.seed,
+        warmup_s=setting.warmup_s,
+        window_s=setting.window_s,
+    )
+
+
 def simulate(setting: Setting, cell: Cell) -> Figures:
     """Run one cell in virtual time."""
     from serving.engine.replica import VirtualReplica  # imports vLLM
@@ -152,24 +164,19 @@ def simulate(setting: Setting, cell: Cell) -> Figures:
         clock = VirtualTime()
         cost = slowed(MACHINE.step_cost, setting.slow if number % 2 else 1.0)
         replicas.append(Replica(f"{number:02d}", VirtualReplica(config, clock), clock, cost))
-    full_s = setting.rate_per_s * capacity(cell.replicas, setting.slow)
-    programs = generate(
-        setting.workload, rate_per_s=cell.load * full_s, window_s=setting.window_s, seed=cell.seed
+    offered = offered_to(setting, cell)
+    told = Foresight(
+        lengths=LengthErrors(seed=cell.seed),
+        futures=FutureErrors(seed=cell.seed),
+        max_tokens=Source.generator(setting.workload).max_tokens,
     )
-    until_s = setting.window_s + setting.follow_s
-    told = Foresight(lengths=LengthErrors(seed=cell.seed), futures=FutureErrors(seed=cell.seed))
     router = spec_of(RouterSpec, cell.router if cell.replicas > 1 else ROUTERS[0]).build()
-    found = run_fleet(programs, replicas, router, foresight=told, until_s=until_s)
-    return _figures(setting, found)
+    found = run_fleet(offered.programs, replicas, router, foresight=told, until_s=offered.decided_s)
+    return _figures(offered, found)
 
 
-def _figures(setting: Setting, found: FleetReplay) -> Figures:
-    report = summarise(
-        found.replay.programs,
-        window_s=(WARM_UP * setting.window_s, setting.window_s),
-        observed_until_s=setting.window_s + setting.follow_s,
-        counters=found.replay.counters,
-    )
+def _figures(offered: Offer, found: FleetReplay) -> Figures:
+    report = report_of(offered, found.replay)
     calls = list(found.calls.values())
     kept = {kind: share or 0.0 for kind, share in report.attainment.items()}
     return Figures(
@@ -269,8 +276,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="how many")
     parser.add_argument("--singles", type=int, default=6, help="seeds of the single replica")
     parser.add_argument("--rate", type=float, default=FULL_RATE_PER_S, help="a replica, load 1")
-    parser.add_argument("--window", type=float, default=60.0, help="seconds of arrivals")
-    parser.add_argument("--follow", type=float, default=30.0, help="seconds after the last")
+    parser.add_argument("--window", type=float, default=60.0, help="seconds that count")
+    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of arrivals before")
     parser.add_argument("--slots", type=int, default=256)
     parser.add_argument("--slow", type=float, default=1.0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -287,8 +294,8 @@ def main() -> None:
     setting = Setting(
         workload=arguments.workload,
         rate_per_s=arguments.rate,
+        warmup_s=arguments.warm_up,
         window_s=arguments.window,
-        follow_s=arguments.follow,
         slots=arguments.slots,
         slow=arguments.slow,
     )

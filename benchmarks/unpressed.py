@@ -16,7 +16,6 @@ from serving.sim.driver import VirtualTime, replay
 from serving.sim.goodput import ProgramOutcome
 from serving.sim.metrics import summarise
 from serving.sim.programs import Program
-from serving.sim.promises import Foresight
 from serving.sim.setting import Setting
 from serving.sim.stopping import StoppingEngine
 from serving.slo import SloKind
@@ -87,7 +86,11 @@ class Unpressed:
             ),
             clock,
             self.setting.costing(clock, seed=self.seed),
-            foresight=self.setting.foresight(self.seed) if self.is_tagged else Foresight(),
+            foresight=(
+                self.setting.foresight(self.seed)
+                if self.is_tagged
+                else self.setting.nothing_foretold
+            ),
             until_s=LONGEST_DRAIN * to_s,
         )
         whole_s = (0.0, max(replayed.ended_s, to_s))

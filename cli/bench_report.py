@@ -24,6 +24,9 @@ _ROOMY = 110
 KINDS = (SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)
 _KIND_HEADS = {SloKind.LATENCY: "lat", SloKind.DEADLINE: "ddl", SloKind.COMPOUND: "cmp"}
 
+_SIMULATED_PARTS = ("capacity_programs_s", "upper_bound")
+"""Of a comparison's document, whatever was measured: they are of a machine that is a model."""
+
 
 def document_of(comparison: Comparison) -> dict[str, Any]:
     """All of it, JSON-safe; rows in the order of policies, loads, seeds."""
@@ -32,6 +35,7 @@ def document_of(comparison: Comparison) -> dict[str, Any]:
         "workload": setting.source.name,
         "window_s": setting.window_s,
         "simulated": plan.live is None,
+        "simulated_parts": list(_SIMULATED_PARTS if plan.live else (*_SIMULATED_PARTS, "rows")),
         "engine": "sim" if plan.live is None else "vllm",
         "warmup_s": setting.warmup_s,
         "capacity_programs_s": comparison.capacity_programs_s,
@@ -126,7 +130,8 @@ def goodput_table(
         rows.append([Text(label), *cells(runs[label]), *kinds])
     if bounds:
         blank = [Text() for _ in KINDS]
-        rows.append([Text("upper bound", style="dim"), *cells(bounds, is_bound=True), *blank])
+        name = Text(comparison.bound_name, style="dim")
+        rows.append([name, *cells(bounds, is_bound=True), *blank])
     gap = _gap(width)
     return named_table(heads, rows, width=width, gap=gap, texts=("policy",), glyphs=glyphs)
 
@@ -162,7 +167,7 @@ def legend(comparison: Comparison, *, ascii_only: bool = False) -> list[str]:
     """What the tables' columns mean."""
     glyphs = ASCII if ascii_only else UNICODE
     whose = "latency programs" if _has_streams(comparison) else "all calls"
-    how = "All measured in real time."
+    how = "All measured in real time but for load 1.0x and a bound, which are simulated."
     if comparison.plan.live is None:
         how = (
             "All simulated but for sched ms: what scheduling a step takes on this machine, really."
@@ -177,8 +182,17 @@ def legend(comparison: Comparison, *, ascii_only: bool = False) -> list[str]:
         "the whole run.",
     ]
     if comparison.bounds:
-        lines.append("bound: share of what no scheduler could exceed on these programs.")
+        lines.append(_bound_told(comparison))
     return lines
+
+
+def _bound_told(comparison: Comparison) -> str:
+    if comparison.plan.live is None:
+        return "bound: share of what no scheduler could exceed on these programs."
+    return (
+        f"bound: share of the {comparison.bound_name}. It is of a machine whose step cost is "
+        "fitted to this engine: an estimate, which a measured run may exceed."
+    )
 
 
 def _labels(comparison: Comparison) -> list[str]:

@@ -14,7 +14,8 @@ from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Ints, Requests
 from serving.view import Plan, StepView
 
 ACTIVE_LIMIT = 128
-"""Requests with a place in the KV cache, unless a batch is asked for.
+"""Most requests with a place in the KV cache, unless a batch is asked for: SLAI's number, which
+the other policies that tell the phases apart have taken over.
 
 Source: Bari et al. (2025), section 7 (alpha and beta), section 4.2 (a tile of decodes).
 """
@@ -83,12 +84,13 @@ def token_due_s(view: StepView, pace: Floats) -> Floats:
 
 
 def step_seconds(view: StepView, streams: Flags) -> float:
-    """How long a step should take, so that every promise of a TBT is kept.
+    """How long a step should take at most: the less of two, but at least twice the fixed cost.
 
-    The requests that are paced by a deadline always ask for shorter steps than are good for all,
-    so that it is the shortest that does not waste the machine (FIXED_SHARE), or the tightest TBT
-    of all streams, but at least twice the fixed cost: no single promise may leave the machine
-    nothing to give.
+    One is the tightest TBT of all streams, as in the papers. The other is our choice, and governs
+    wherever that TBT is longer: four times the fixed cost (FIXED_SHARE), the shortest step that
+    does not waste the machine, since requests that are paced by a deadline always ask for shorter
+    steps than are good for all. Below twice the fixed cost no single promise may push it: the
+    machine would have nothing left to give.
     """
     base_s = view.model.base_s
     tightest_s = float(view.requests.tbt_s[streams].min(initial=np.inf))

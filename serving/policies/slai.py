@@ -37,11 +37,13 @@ def slai(
 ) -> Plan:
     """Critical decodes, then prompts begun, then the shortest new prompts, then other decodes.
 
-    A step's token budget is the largest whose step stays within the tightest TBT of all streams,
-    where the paper tunes it by hand. New prompts begin only while the active are few enough and
-    their memory is free. What the paper does not know: a stream's token is due on the schedule of
-    its own TTFT and TBT; deadline and compound requests have the TBT of their required pace, the
-    compound ones for their stage's sub-deadline; expired work fills what feasible work leaves.
+    A step's token budget, which the paper tunes by hand, is the largest whose step stays within the
+    tightest TBT of all streams, and within four times a step's fixed cost (`step_seconds`), which
+    governs where the TBT is longer. At most `active_size` requests are active: the paper's 128
+    unless a batch is asked for. New prompts begin only while the active are few enough and their
+    memory is free. What the paper does not know: a stream's token is due on the schedule of its own
+    TTFT and TBT; deadline and compound requests have the TBT of their required pace, the compound
+    ones for their stage's sub-deadline; expired work fills what feasible work leaves.
 
     Args:
         batch: alpha and beta, as `active_size` takes it.

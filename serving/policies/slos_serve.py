@@ -42,7 +42,12 @@ def slos_serve(
     level: float = 0.9,
     candidates: int = 48,
 ) -> Plan:
-    """Admit by dynamic programme, then fill steps as long as the decodes' promises allow.
+    """Admit by dynamic programme, then fill steps as long as promises and the fixed cost allow.
+
+    A step is as long as the tightest TBT of all streams allows, and at most four times its fixed
+    cost (`step_seconds`), which governs where the TBT is longer: the paper takes the largest batch
+    that the tightest TPOT allows. At most `active_size` requests are active: 128, a number of
+    another paper's, unless a batch is asked for.
 
     Who decodes stays admitted while it can be in time. The admitted come first: decodes whose
     token is due, prompts by the time when they must have been read, other decodes. Declined work

@@ -15,7 +15,6 @@ from typing import Any
 from serving.policies.table import PolicySpec
 from serving.sim.cases import virtual_engine
 from serving.sim.driver import VirtualTime, replay
-from serving.sim.promises import Foresight
 from serving.sim.setting import Setting
 from serving.sim.stopping import Drained, StoppingEngine
 
@@ -54,7 +53,7 @@ class CapacityCase:
             StoppingEngine(engine, drained),
             clock,
             self.setting.machine.step_cost,
-            foresight=Foresight(),
+            foresight=self.setting.nothing_foretold,
             until_s=float("inf"),
         )
         assert drained.reached_s is not None, "nothing is dropped, so that all tokens come"

@@ -105,7 +105,8 @@ def _goodput(axes: Axes, comparison: Comparison, at: int, unit: str) -> None:
         bound = [
             statistics.fmean(each[at] for each in comparison.bounds_at(load)) for load in loads
         ]
-        axes.plot(loads, bound, label="upper bound", color="black", linestyle=":", linewidth=1.8)
+        name = comparison.bound_name
+        axes.plot(loads, bound, label=name, color="black", linestyle=":", linewidth=1.8)
     axes.set_title(("token goodput", "request goodput")[at])
     axes.set_ylabel(unit)
     axes.set_ylim(bottom=0)
@@ -160,7 +161,7 @@ def _distribution(axes: Axes, comparison: Comparison, load: float, name: str) ->
 
 
 def _over_loads(axes: Axes, loads: Sequence[float]) -> None:
-    axes.set_xlabel("load, times what fcfs drains")
+    axes.set_xlabel("load, times what fcfs drains (simulated)")
     axes.set_xticks(loads, [f"{load:g}x" for load in loads])
     axes.grid(alpha=0.25)
 

@@ -58,12 +58,8 @@ class LiveCall:
             prompt=self._prompt(),
             output_tokens=self.call.call.output_tokens,
             slo=slo,
-            max_tokens=self.max_tokens(foresight),
+            max_tokens=foresight.max_tokens,
         )
-
-    def max_tokens(self, foresight: Foresight) -> int:
-        """Its caller's limit, which is no hint at its length."""
-        return max(self.call.call.output_tokens, foresight.max_tokens)
 
     def _prompt(self) -> list[int]:
         """Token ids that two calls share exactly where they share a prefix."""

@@ -98,6 +98,11 @@ class Comparison:
     trace_repeats: int
     code: str
 
+    @property
+    def bound_name(self) -> str:
+        """What the bounds are: of measured runs an estimate, since the bounded machine is a fit."""
+        return "upper bound" if self.plan.live is None else "simulated bound"
+
     def of(self, policy: str, load: float) -> list[Outcome]:
         """A policy's outcomes at a load, one a seed."""
         return [self.outcomes[Run(policy, load, seed)] for seed in range(self.plan.num_seeds)]

@@ -105,7 +105,7 @@ class _Fleet:
             request_id=call.call_id,
             number=self._number,
             prompt_tokens=inner.prompt_tokens,
-            max_tokens=call.max_tokens(self._foresight),
+            max_tokens=self._foresight.max_tokens,
             slo=slo,
             prefix=call.program.id if inner.shared_prefix_tokens else "",
             prefix_tokens=inner.shared_prefix_tokens,

@@ -172,14 +172,24 @@ def tokens(program: ProgramOutcome) -> float:
 def met(program: ProgramOutcome) -> bool:
     """Whether the program as a whole met its SLO; False while it is undecided.
 
-    Latency: it ended, and in every call the first token and at least STREAM_SHARE_IN_TIME of the
-    output were on the timeline of `tokens`. All others: it ended by its deadline.
+    Latency: in every call the first token and at least STREAM_SHARE_IN_TIME of the output were on
+    the timeline of `tokens`, and the call ended by `stream_end_s`, late tokens included: else it
+    would depend on how long one looks whether a stream that pauses before its last token met its
+    SLO. All others: it ended by its deadline.
     """
     if program.kind is not SloKind.LATENCY:
         return _in_time(program)
     return program.finished and all(
         _stream_met(program, call, start_s) for call, start_s in _streams(program)
     )
+
+
+def stream_end_s(*, start_s: float, ttft_s: float, tbt_s: float, output_tokens: int) -> float:
+    """By when a stream must have ended to meet its SLO, absolute: a TBT after its last due.
+
+    It follows from the promise and the true length alone, and is the same for every scheduler.
+    """
+    return start_s + ttft_s + tbt_s * output_tokens
 
 
 def requests(program: ProgramOutcome) -> float:
@@ -269,7 +279,13 @@ def _stream_met(program: ProgramOutcome, call: CallOutcome, start_s: float) -> b
         return False
     first_in_time = call.token_times_s[0] <= start_s + program.ttft_s + CLOCK_TOLERANCE_S
     enough = _tokens_in_time(program, call, start_s) >= STREAM_SHARE_IN_TIME * call.output_tokens
-    return first_in_time and enough
+    end_s = stream_end_s(
+        start_s=start_s,
+        ttft_s=program.ttft_s,
+        tbt_s=program.tbt_s,
+        output_tokens=call.output_tokens,
+    )
+    return first_in_time and enough and call.token_times_s[-1] <= end_s + CLOCK_TOLERANCE_S
 
 
 def _in_time(program: ProgramOutcome) -> bool:

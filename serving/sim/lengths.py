@@ -13,6 +13,9 @@ from serving.sim.errors import InvalidWorkload
 MOST_CALL_TOKENS = 32768
 """Longest prompt or answer of one call (assumed: no table prints its maximum)."""
 
+USUAL_ANSWER_TOKENS = 4096
+"""The limit that callers set on every answer (max_tokens) where few would be longer (assumed)."""
+
 MOST_PROGRAM_TOKENS = 4 * MOST_CALL_TOKENS
 """Most prompt or answer tokens of a whole program (assumed)."""
 

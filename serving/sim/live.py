@@ -38,7 +38,7 @@ def replaying_engine(settings: LiveSettings) -> Iterator[LiveEngine]:
             policy=PolicySpec("fcfs"),
             slots=settings.slots,
             step_tokens=settings.step_tokens,
-            max_model_tokens=settings.most_call_tokens,
+            max_model_tokens=settings.context_tokens,
             kv_tokens=settings.kv_tokens,
         )
     )

@@ -170,12 +170,13 @@ class _Loop:
 
     async def _run_call(self, live: _LiveProgram, place: int, call: _LiveCall) -> None:
         true_tokens = call.call.call.output_tokens
+        assert true_tokens <= self._foresight.max_tokens, "an answer keeps to its caller's limit"
         request = ForcedRequest(
             request_id=call.call.call_id,
             prompt="",
             prompt_token_ids=self._prompt(live.number, place, call.call),
             output_tokens=true_tokens,
-            max_tokens=max(true_tokens, self._foresight.max_tokens),
+            max_tokens=self._foresight.max_tokens,
             temperature=0.0,
             slo=slo_of(live.program, call.call, call.submitted_s, self._foresight),
         )

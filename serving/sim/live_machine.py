@@ -9,6 +9,7 @@ from serving.policies.table import PolicySpec
 from serving.sim.live_driver import LiveEngine, replay_live
 from serving.sim.live_scale import LiveSettings, Scale, scaled
 from serving.sim.programs import Program, Stage
+from serving.sim.promises import Foresight
 from serving.sim.step_cost import Machine, fit
 from serving.sim.workloads import generate
 from serving.slo import SloKind
@@ -41,7 +42,13 @@ async def measured_machine(
     """
     room = await engine.room()
     lanes = calibration_lanes(settings, num_lanes=room.slots, rising_s=RISING_SHARE * calibration_s)
-    await replay_live(lanes, engine, policy=PolicySpec("fcfs"), until_s=calibration_s)
+    await replay_live(
+        lanes,
+        engine,
+        policy=PolicySpec("fcfs"),
+        foresight=Foresight(max_tokens=settings.most_call_tokens),
+        until_s=calibration_s,
+    )
     samples = await engine.samples()
     own_blocks = f"{room.kv_blocks} blocks of {room.block_tokens} tokens"
     return Machine(

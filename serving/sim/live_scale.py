@@ -18,6 +18,9 @@ REFERENCE = MACHINES["a100-llama3-8b"]
 REFERENCE_SLOTS = 256
 """Its slots."""
 
+KEPT_EMPTY_TOKENS = 64
+"""Of an engine's KV cache, in whole blocks of any usual size."""
+
 BUSY_CONTEXT_TOKENS = 1000
 BUSY_PROMPT_TOKENS = 2
 """A busy step: every slot decodes with so long a context, and as many prompt tokens are read per
@@ -35,6 +38,8 @@ class LiveSettings:
             as the reference machine has for each of 256.
         length_scale: every prompt's and answer's length is multiplied with this.
         most_call_tokens: a prompt and its answer together; longer ones are cut, the prompt first.
+            The engine's context is twice as long: what a prompt leaves of it must never be less
+            than the caller's limit, as it would be all that the answer needs.
     Raises:
         InvalidWorkload: a value is out of range.
     """
@@ -54,9 +59,17 @@ class LiveSettings:
         if not 0 < self.length_scale <= 1:
             told = "must be above 0 and at most 1"
             raise InvalidWorkload("length_scale", self.length_scale, told)
-        if not 2 <= self.most_call_tokens <= self.kv_tokens:
-            told = f"must lie within 2 and kv_tokens ({self.kv_tokens})"
+        if not 2 <= self.most_call_tokens <= self.kv_tokens // 2:
+            told = f"must lie within 2 and half of kv_tokens ({self.kv_tokens})"
             raise InvalidWorkload("most_call_tokens", self.most_call_tokens, told)
+
+    @property
+    def context_tokens(self) -> int:
+        """The engine's longest context: any prompt, and the longest answer its caller may want.
+
+        At most what the KV cache has room for, of which vLLM keeps a block empty.
+        """
+        return min(2 * self.most_call_tokens, self.kv_tokens - KEPT_EMPTY_TOKENS)
 
 
 class Scale(NamedTuple):
@@ -127,13 +140,16 @@ def scaled_offer(offered: Offer, scale: Scale, *, most_call_tokens: int) -> Offe
     )
 
 
-def scaled_foresight(foresight: Foresight, scale: Scale) -> Foresight:
-    """What is foretold on this machine: the same errors, at its own speed and lengths."""
+def scaled_foresight(foresight: Foresight, scale: Scale, *, most_call_tokens: int) -> Foresight:
+    """What is foretold on this machine: the same errors, at its own speed and lengths.
+
+    An answer that kept to its caller's limit keeps to the scaled one after `scaled`, too.
+    """
     return replace(
         foresight,
         token_s=foresight.token_s * scale.step,
         prefill_token_s=foresight.prefill_token_s * scale.step,
-        max_tokens=max(round(foresight.max_tokens * scale.tokens), 1),
+        max_tokens=min(max(round(foresight.max_tokens * scale.tokens), 1), most_call_tokens - 1),
     )
 
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from serving.sim.arrivals import ARRIVALS
 from serving.sim.errors import InvalidWorkload
+from serving.sim.goodput import stream_end_s
 from serving.sim.programs import Program
 from serving.sim.rhythm import Rhythm
-from serving.sim.trace_files import Trace, read_trace
+from serving.sim.trace_files import MOST_ANSWER_TOKENS, Trace, read_trace
 from serving.sim.traces import trace_programs
 from serving.sim.workloads import WORKLOADS, generate
 from serving.slo import SloKind
@@ -55,6 +56,11 @@ class Source:
         """A trace file; raises TraceMissing or BadTrace as read_trace does."""
         digest = read_trace(path).digest
         return cls(name=_text(path.stem), trace=path.absolute(), digest=digest)
+
+    @property
+    def max_tokens(self) -> int:
+        """Every caller's limit on an answer, which policies see; no answer is longer."""
+        return WORKLOADS[self.name].max_tokens if self.trace is None else MOST_ANSWER_TOKENS
 
     @property
     def file_name(self) -> str | None:
@@ -194,13 +200,17 @@ def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, .
 def fate_s(program: Program) -> float:
     """When it is decided at the latest, absolute, whether a program keeps its promise.
 
-    A latency program's last token is due TTFT and as many TBT after its arrival as it has tokens
-    before; best effort is promised nothing.
+    A latency program must have ended by its stream's end; best effort is promised nothing.
     """
     if program.deadline_s is not None:
         return program.arrival_s + program.deadline_s
     if program.kind is SloKind.LATENCY:
-        return program.arrival_s + program.ttft_s + program.tbt_s * program.output_tokens
+        return stream_end_s(
+            start_s=program.arrival_s,
+            ttft_s=program.ttft_s,
+            tbt_s=program.tbt_s,
+            output_tokens=program.output_tokens,
+        )
     return program.arrival_s
 
 

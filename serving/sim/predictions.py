@@ -60,9 +60,10 @@ class LengthErrors:
 class FutureErrors:
     """How the estimated rest of a compound program misses the true one.
 
-    Every number of an estimate is the truth times one common factor bias * exp(sigma * z), with z
-    standard normal and drawn once for each stage of a program from the seed, the program's id and
-    the stage: who takes a program to be longer takes all of it to be longer.
+    Every number of an estimate, that of later stages included, is the truth times one common factor
+    bias * exp(sigma * z), with z standard normal and drawn once for each stage of a program from
+    the seed, the program's id and the stage: who takes a program to be longer takes all of it to
+    be longer.
 
     Attributes:
         sigma: of the logarithm.
@@ -106,10 +107,18 @@ class FutureErrors:
             critical_s=compute_s + tool_s,
             tool_s=tool_s,
         )
-        factor = self.bias
-        if self.sigma:
-            factor *= math.exp(self.sigma * _score("future", self.seed, f"{program.id}/{stage}"))
+        factor = self._factor(program, stage)
         return FutureWork(*(part * factor for part in truth))
+
+    def later_stages(self, program: Program, stage: int) -> float:
+        """How many stages are estimated to follow one: the truth times the same factor."""
+        return (len(program.stages) - stage - 1) * self._factor(program, stage)
+
+    def _factor(self, program: Program, stage: int) -> float:
+        if not self.sigma:
+            return self.bias
+        score = _score("future", self.seed, f"{program.id}/{stage}")
+        return self.bias * math.exp(self.sigma * score)
 
 
 def _score(what: str, seed: int, key: str) -> float:

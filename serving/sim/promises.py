@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from serving.sim.lengths import USUAL_ANSWER_TOKENS
 from serving.sim.predictions import FutureErrors, LengthErrors
 from serving.sim.programs import Program, StageCall
 from serving.slo import OnLate, Slo, SloKind
@@ -19,21 +20,22 @@ class Foresight:
     Attributes:
         lengths, futures: None: nothing is known.
         token_s, prefill_token_s: an idle machine's speed, for estimates of what is to come.
-        max_tokens: every call's limit, unless its true length is beyond.
+        max_tokens: every call's limit, the same for all, so that it is no hint at a length; no
+            answer may be longer.
     """
 
     lengths: LengthErrors | None = None
     futures: FutureErrors | None = None
     token_s: float = 0.012
     prefill_token_s: float = 0.00005
-    max_tokens: int = 4096
+    max_tokens: int = USUAL_ANSWER_TOKENS
 
 
 def slo_of(program: Program, call: StageCall, now_s: float, foresight: Foresight) -> Slo:
     """The promise that one call carries, as the runtime would make it.
 
-    A compound program's stage gets an even share of the time left over the stages that the
-    estimated future holds: as many calls a stage as in this one.
+    A compound program's stage gets an even share of the time left, over itself and the later
+    stages that are foretold.
     """
     length = None
     if foresight.lengths is not None:
@@ -57,7 +59,7 @@ def slo_of(program: Program, call: StageCall, now_s: float, foresight: Foresight
             token_s=foresight.token_s,
             prefill_token_s=foresight.prefill_token_s,
         )
-        stages_left += future.calls / stage_calls
+        stages_left += foresight.futures.later_stages(program, call.stage)
     return replace(
         own,
         kind=SloKind.COMPOUND,

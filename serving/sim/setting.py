@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from serving.sim.arrivals import ARRIVALS
@@ -96,13 +96,22 @@ class Setting:
 
     def foresight(self, seed: int) -> Foresight:
         """What schedulers are told; the errors of two seeds are independent."""
-        told = Foresight()
+        told = self.nothing_foretold
         if self.predictions == "oracle":
-            told = Foresight(lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
-        elif self.predictions == "learned":
+            return replace(told, lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
+        if self.predictions == "learned":
             lengths = LengthErrors(bias=self.length_bias, seed=seed)
-            told = Foresight(lengths=lengths, futures=FutureErrors(seed=seed))
-        return told if self.scaling is None else scaled_foresight(told, self.scaling.scale)
+            return replace(told, lengths=lengths, futures=FutureErrors(seed=seed))
+        return told
+
+    @property
+    def nothing_foretold(self) -> Foresight:
+        """What schedulers know of every call in any case: its caller's limit, one for all."""
+        told = Foresight(max_tokens=self.source.max_tokens)
+        if self.scaling is None:
+            return told
+        most = self.scaling.settings.most_call_tokens
+        return scaled_foresight(told, self.scaling.scale, most_call_tokens=most)
 
     def check(self, *, rate_per_s: float, num_seeds: int) -> None:
         """See that `offer` gives all seeds programs at this rate and above.

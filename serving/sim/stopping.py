@@ -1,8 +1,9 @@
 """An engine that stops when enough is known.
 
 What comes later would change no promise that is kept, and so neither goodput in tokens nor in
-requests. Only programs that are late already would still end: what is told of all that ended (E2EL,
-TBT, the service gain that decays) leaves these out.
+requests: by then every counted stream has ended, or has missed the moment by which it had to. Only
+programs that are late already would still end: what is told of all that ended (E2EL, TBT, the
+service gain that decays) leaves these out.
 """
 
 from __future__ import annotations

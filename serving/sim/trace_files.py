@@ -13,10 +13,15 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from serving.sim.errors import BadTrace, TraceMissing
+from serving.sim.lengths import MOST_CALL_TOKENS
 from serving.sim.programs import Call, Stage
 
 MOST_TOKENS = 1_000_000
-"""Of a prompt or an answer; more is taken to be a mistake in the file."""
+"""Of a prompt; more is taken to be a mistake in the file."""
+
+MOST_ANSWER_TOKENS = MOST_CALL_TOKENS
+"""Of an answer: the limit that every call of a trace is submitted with, whatever its length, as
+policies see limits."""
 
 HASH_BLOCK_TOKENS = 512
 """Prompt tokens that one of Mooncake's hash ids stands for."""
@@ -65,6 +70,8 @@ def read_trace(path: Path, *, digest: str | None = None) -> Trace:
     - Deep research (JITServe): a JSON object with workflows of stages of {state, requests}.
     - Tree of Thoughts: the same with {kind, calls}, where a call of n samples is n calls with one
       prompt and the call's output tokens each.
+
+    A prompt has at most MOST_TOKENS, an answer at most MOST_ANSWER_TOKENS.
 
     Args:
         digest: what the file must still hold; None: whatever it holds.
@@ -130,7 +137,7 @@ def _azure(path: Path, text: str) -> tuple[TraceRequest, ...]:
                 raise BadTrace(str(path), f"{at}: {_briefly(stamp)} is no time") from None
             if time.tzinfo is None:
                 time = time.replace(tzinfo=UTC)
-            rows.append((time, _tokens(path, at, prompt), _tokens(path, at, output)))
+            rows.append((time, _prompt(path, at, prompt), _answer(path, at, output)))
     except (csv.Error, KeyError) as cause:
         raise BadTrace(str(path), f"after line {reader.line_num}: {cause}") from cause
     return _by_arrival(path, [(row[0].timestamp(), *row[1:], ()) for row in rows])
@@ -150,8 +157,8 @@ def _mooncake(path: Path, text: str) -> tuple[TraceRequest, ...]:
         if not all(type(block) is int for block in hash_ids):
             raise BadTrace(str(path), f"{at}: hash_ids must be whole numbers")
         prompt, output = (
-            _tokens(path, f"{at}: {key}", _member(path, at, row, key, int))
-            for key in ("input_length", "output_length")
+            tokens_of(path, f"{at}: {key}", _member(path, at, row, key, int))
+            for key, tokens_of in (("input_length", _prompt), ("output_length", _answer))
         )
         rows.append((stamp / 1000.0, prompt, output, tuple(hash_ids)))
     return _by_arrival(path, rows)
@@ -200,7 +207,8 @@ def _workflows(path: Path, text: str) -> tuple[Workflow, ...]:
 
 def _samples(path: Path, at: str, call: object) -> list[Call]:
     prompt, output = (
-        _tokens(path, f"{at}.{key}", _member(path, at, call, key, int)) for key in ("in", "out")
+        tokens_of(path, f"{at}.{key}", _member(path, at, call, key, int))
+        for key, tokens_of in (("in", _prompt), ("out", _answer))
     )
     num_samples = call.get("n", 1) if isinstance(call, dict) else 1
     if type(num_samples) is not int or not 1 <= num_samples <= 1000:
@@ -237,12 +245,20 @@ def _member(path: Path, at: str, document: object, key: str, kind: Any) -> Any:
     return value
 
 
-def _tokens(path: Path, at: str, value: object) -> int:
+def _prompt(path: Path, at: str, value: object) -> int:
+    return _tokens(path, at, value, what="tokens", most=MOST_TOKENS)
+
+
+def _answer(path: Path, at: str, value: object) -> int:
+    return _tokens(path, at, value, what="an answer's tokens", most=MOST_ANSWER_TOKENS)
+
+
+def _tokens(path: Path, at: str, value: object, *, what: str, most: int) -> int:
     """A number of tokens, at least 1: no call is without any."""
     if isinstance(value, str) and len(value) < 20 and value.strip().isdecimal():
         value = int(value)
-    if not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
-        rule = f"tokens are a whole number from 0 to {MOST_TOKENS:,}"
+    if not isinstance(value, int) or not 0 <= value <= most:
+        rule = f"{what} are a whole number from 0 to {most:,}"
         raise BadTrace(str(path), f"{at}: {rule}, and not {_briefly(value)}")
     return max(value, 1)
 

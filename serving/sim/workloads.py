@@ -52,10 +52,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tasks drawn independently by their shares; `source` says what is the paper's and what not."""
+    """Tasks drawn independently by their shares; `source` says what is the paper's and what not.
+
+    Attributes:
+        max_tokens: the callers' limit on an answer, one for all calls, as policies see it; longer
+            answers end there. Where it is the usual one, that cuts one in a thousand (assumed: no
+            table prints a limit).
+    """
 
     source: str
     tasks: tuple[Task, ...]
+    max_tokens: int = lengths.USUAL_ANSWER_TOKENS
 
 
 def generate(
@@ -95,21 +102,34 @@ def generate(
         times = ARRIVALS[arrivals](rng, rate_per_s=rate_per_s, window_s=window_s).tolist()
     else:
         raise InvalidWorkload("arrivals", arrivals, f"unknown; known: {', '.join(ARRIVALS)}")
-    tasks = WORKLOADS[name].tasks
+    tasks, max_tokens = WORKLOADS[name].tasks, WORKLOADS[name].max_tokens
     reached = list(accumulate(task.share for task in tasks))
     programs = []
     for index, arrival_s in enumerate(times):
         rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index])
         which = np.searchsorted(reached, rng.random() * reached[-1], side="right")
         task = tasks[min(int(which), len(tasks) - 1)]
-        programs.append(_program(f"{name}-{index:06d}", task, arrival_s, rng, slo_scale))
+        stages = _ended_at(max_tokens, task.stages(rng))
+        programs.append(_program(f"{name}-{index:06d}", task, arrival_s, stages, slo_scale))
     return tuple(programs)
 
 
+def _ended_at(max_tokens: int, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """The same calls, none with a longer answer."""
+    return tuple(
+        stage._replace(
+            calls=tuple(
+                call._replace(output_tokens=min(call.output_tokens, max_tokens))
+                for call in stage.calls
+            )
+        )
+        for stage in stages
+    )
+
+
 def _program(
-    program_id: str, task: Task, arrival_s: float, rng: np.random.Generator, slo_scale: float
+    program_id: str, task: Task, arrival_s: float, stages: tuple[Stage, ...], slo_scale: float
 ) -> Program:
-    stages = task.stages(rng)
     ttft_s = TTFT_S
     if task.ttft_slowdown is not None:
         ttft_s = task.ttft_slowdown * _alone_s(stages[0].calls[0].prompt_tokens)
@@ -249,6 +269,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
         "reasoning": Workload(
             _SLOS_SERVE.format("; the response is promised as fast as the thinking"),
             (_streamed("reasoning", _thinking, slowdown=3, tbt_s=0.05),),
+            max_tokens=lengths.MOST_CALL_TOKENS,  # most answers are longer than the usual limit
         ),
         "tools": Workload(
             "SLOs-Serve, table 4: mean and standard deviation of prompts and answers, 2.7 +- 1.1"

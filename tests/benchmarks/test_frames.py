@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from benchmarks.frames import PARTS, WARM_UP_FRAMES, measure, table, timed_engine
+from benchmarks.frames import PARTS, WARM_UP_FRAMES, Crowd, measure, table, timed_engine
 from serving.policies.table import PolicySpec
-from serving.slo import BEST_EFFORT
+from serving.sim.programs import Call, Program, Stage
+from serving.slo import BEST_EFFORT, SloKind
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -24,6 +27,23 @@ def test_a_frame_is_noted_for_each_plan_and_no_other_step() -> None:
     engine.plan_step()
     assert len(frames) == 2
     assert all(part >= 0 for frame in frames for part in frame)
+
+
+def test_the_crowd_has_one_limit_whatever_the_lengths() -> None:
+    limits: dict[int, int] = {}
+
+    class Watched:
+        def submit(self, request_id: str, *, output_tokens: int, max_tokens: int, **_: Any) -> None:
+            limits[output_tokens] = max_tokens
+
+    crowd = Crowd(Watched())  # type: ignore[arg-type]
+    stages = (Stage((Call(10, 50), Call(10, 5000))),)
+    program = Program(
+        id="p", application="", kind=SloKind.BEST_EFFORT, arrival_s=0.0, stages=stages
+    )
+    crowd._calls = iter([(place, program, call) for place, call in enumerate(program.all_calls())])
+    crowd.fill(2, [0.0])
+    assert limits == {50: 4096, 5000: 4096}
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "calm_published"])

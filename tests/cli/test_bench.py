@@ -171,6 +171,30 @@ def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixtu
     assert exit_code(*SMALL, "--engine", "vllm", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["simulated"], document["engine"]) == (False, "vllm")
+    assert "rows" not in document["simulated_parts"]
+
+
+def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bound beside measured runs is that of a fitted machine: simulated, and an estimate."""
+    for engine, is_live in (("sim", False), ("vllm", True)):
+        assert exit_code(*SMALL, "--engine", engine) == 0
+        told = " ".join(capsys.readouterr().out.split())
+        assert ("simulated bound 10,000" in told) is is_live
+        assert ("upper bound" in told) is not is_live
+        assert ("no scheduler could exceed" in told) is not is_live
+        assert ("load 1.0x and a bound, which are simulated" in told) is is_live
+        assert ("an estimate, which a measured run may exceed" in told) is is_live
+        assert ("measured" in told) is is_live
+        assert exit_code(*SMALL, "--engine", engine, "--json") == 0
+        document = json.loads(capsys.readouterr().out)
+        simulated = {"capacity_programs_s", "upper_bound"}
+        assert set(document["simulated_parts"]) == simulated | (set() if is_live else {"rows"})
+        assert document["upper_bound"][0].keys() == {
+            "load",
+            "seed",
+            "token_goodput",
+            "request_goodput",
+        }
 
 
 @pytest.mark.parametrize(

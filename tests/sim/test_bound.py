@@ -7,7 +7,7 @@ import pytest
 from serving.policies.table import PolicySpec
 from serving.sim.bound import Bound, upper_bound
 from serving.sim.driver import VirtualTime, replay
-from serving.sim.metrics import summarise
+from serving.sim.metrics import Report, summarise
 from serving.sim.predictions import FutureErrors, LengthErrors
 from serving.sim.programs import Program
 from serving.sim.promises import Foresight
@@ -31,16 +31,30 @@ def bound(programs: tuple[Program, ...]) -> Bound:
     return upper_bound(programs, MACHINE, window_s=WINDOW_S)
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "edf", "srpt", "calm_published"])
+@pytest.mark.parametrize("policy", ["fcfs", "edf", "srpt", "calm_published", "calm", "slos_serve"])
 def test_no_policy_exceeds_the_bound(
     policy: str, programs: tuple[Program, ...], bound: Bound
 ) -> None:
+    found = report(policy, programs)
+    assert 0 < found.token_goodput <= bound.token_goodput
+    assert 0 < found.request_goodput <= bound.request_goodput
+
+
+def test_no_policy_exceeds_the_bound_where_prompts_are_found_in_the_cache() -> None:
+    """The loops of `tools` repeat all that came before."""
+    loops = generate("tools", rate_per_s=12.0, window_s=WINDOW_S[1], seed=1)
+    bound = upper_bound(loops, MACHINE, window_s=WINDOW_S, prefix_caching=True)
+    found = report("calm", loops, prefix_caching=True)
+    assert 0 < found.token_goodput <= bound.token_goodput
+    assert 0 < found.request_goodput <= bound.request_goodput
+
+
+def report(policy: str, programs: tuple[Program, ...], *, prefix_caching: bool = False) -> Report:
     from serving.engine.virtual import VirtualConfig, VirtualEngine
 
     clock = VirtualTime()
-    engine = VirtualEngine(VirtualConfig(policy=PolicySpec(policy)), clock)
+    config = VirtualConfig(policy=PolicySpec(policy), prefix_caching=prefix_caching)
+    engine = VirtualEngine(config, clock)
     told = Foresight(lengths=LengthErrors(), futures=FutureErrors())
     run = replay(programs, engine, clock, MACHINE.step_cost, foresight=told, until_s=140.0)
-    report = summarise(run.programs, window_s=WINDOW_S)
-    assert 0 < report.token_goodput <= bound.token_goodput
-    assert 0 < report.request_goodput <= bound.request_goodput
+    return summarise(run.programs, window_s=WINDOW_S)

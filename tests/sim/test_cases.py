@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,43 @@ def test_the_same_case_gives_the_same_bytes_but_for_what_is_measured(policy: str
         assert document["report"].pop("schedule_ms_per_step") > 0
     assert json.dumps(one) == json.dumps(two)
     assert one["report"]["counts"]["arrived"] > 10
+
+
+HASHED = """
+import json
+import sys
+from pathlib import Path
+from serving.sim import worker
+
+worker.prepare()
+from serving.policies.table import PolicySpec
+from serving.sim.cases import Case
+from serving.sim.offer import Source
+from serving.sim.setting import Setting
+
+setting = Setting(
+    source=Source.generator("tools"), window_s=3.0, warmup_s=0.0, prefix_caching=True
+)
+case = Case(setting=setting, policy=PolicySpec("calm"), load=1.0, rate_per_s=4.0, seed=0)
+document = case.run()
+document["report"].pop("schedule_ms_per_step")
+Path(sys.argv[1]).write_text(json.dumps(document))
+"""
+
+
+def test_two_processes_give_the_same_bytes_however_they_hash(tmp_path: Path) -> None:
+    """Also with the prefix cache on, whose blocks are known by hashes."""
+    for seed in ("1", "2"):
+        subprocess.run(
+            [sys.executable, "-c", HASHED, str(tmp_path / seed)],
+            cwd=Path(__file__).parents[2],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            check=True,
+            timeout=300,
+        )
+    one, two = ((tmp_path / seed).read_bytes() for seed in ("1", "2"))
+    assert json.loads(one)["report"]["counts"]["arrived"] > 3
+    assert one == two
 
 
 def test_seeds_and_loads_make_a_difference() -> None:

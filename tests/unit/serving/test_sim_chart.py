@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from serving.sim.chart import draw
-from tests.unit.serving.bench_examples import a_comparison
+from serving.sim.compare import compare
+from serving.sim.live_scale import LiveSettings
+from tests.unit.serving.bench_examples import HereRunner, a_comparison, a_plan
 
 MANY = ("fcfs", "priority", "edf", "sjf", "srpt", "calm_published")
 
@@ -44,3 +46,16 @@ def test_what_was_not_observed_is_said_instead_of_drawn(tmp_path: Path) -> None:
     assert told.count("none in this workload") == 1  # no deadline programs in the made-up results
     assert told.count("nothing was observed") == 1  # nor any end
     assert "upper bound" not in told
+
+
+def test_a_bound_beside_measured_runs_is_called_simulated(tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    live = compare(a_plan("fcfs", live=LiveSettings()), HereRunner(), live_runner=HereRunner())
+    path = tmp_path / "live.svg"
+    with mpl.rc_context({"svg.fonttype": "none"}):
+        draw(live, path)
+    told = path.read_text()
+    assert "simulated bound" in told
+    assert "upper bound" not in told
+    assert "what fcfs drains (simulated)" in told

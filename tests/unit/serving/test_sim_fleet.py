@@ -38,6 +38,7 @@ class Engine:
         self.waited: dict[str, int] = {}
         self.told: list[tuple[str, str, float]] = []
         self.slos: dict[str, Slo] = {}
+        self.limits: set[int] = set()
         self.planned: str | None = None
         self.in_step = False
 
@@ -54,6 +55,7 @@ class Engine:
         self.told.append(("submit", request_id, self.clock.now_s))
         self.queue[request_id] = output_tokens
         self.slos[request_id] = slo
+        self.limits.add(max_tokens)
 
     def abort(self, request_id: str) -> None:
         assert not self.in_step
@@ -97,6 +99,7 @@ class Fleet:
         self.engines: dict[str, Engine] = {}
         self.replicas: list[Replica] = []
         self.seen: list[tuple[ReplicaSnapshot, ...]] = []
+        self.limits: set[int] = set()
         for name, step_s in (("b", b_step_s), ("a", 1.0)):
             clock = VirtualTime()
             self.engines[name] = Engine(clock, patience=patience)
@@ -105,6 +108,7 @@ class Fleet:
 
     def route(self, request: RoutedRequest, snapshots: Sequence[ReplicaSnapshot]) -> Route:
         self.seen.append(tuple(snapshots))
+        self.limits.add(request.max_tokens)
         names = tuple(self.routes[request.request_id.split("/")[0]])
         return Route(names, best_effort="!" in request.request_id)
 
@@ -137,6 +141,13 @@ def test_each_engine_steps_on_its_own_clock() -> None:
     assert times["y"] == [pytest.approx((0.9, 1.3, 1.7))]
     assert found.calls == {"a": 1, "b": 1}
     assert found.replay.counters.steps == 5
+
+
+def test_every_replica_and_the_router_see_one_limit_whatever_the_lengths() -> None:
+    fleet = Fleet({"x": "a", "y": "b"})
+    fleet.run(single("x", 0.0, 2), single("y", 0.5, 4096))
+    limits = {limit for engine in fleet.engines.values() for limit in engine.limits}
+    assert limits == fleet.limits == {4096}
 
 
 def test_what_comes_during_a_step_reaches_the_engine_at_its_end() -> None:

@@ -149,8 +149,18 @@ def test_a_first_call_is_timed_from_its_programs_arrival() -> None:
 
 @pytest.mark.parametrize(("num_late", "is_met"), [(0, True), (1, True), (2, False)])
 def test_a_stream_has_met_its_slo_with_nine_tenths_in_time(num_late: int, is_met: bool) -> None:
-    times = [0.0] * (10 - num_late) + [100.0] * num_late
+    times = [0.0] * (10 - num_late) + [6.9] * num_late  # the last two are due by 6 and 6.5
     assert met(program((call(*times),))) is is_met
+
+
+@pytest.mark.parametrize(("ended_s", "is_met"), [(6.5, True), (7.0, True), (7.1, False)])
+def test_a_stream_must_have_ended_a_tbt_after_its_last_token_is_due(
+    ended_s: float, is_met: bool
+) -> None:
+    """However long one looks: its last token alone may be late, but not for ever."""
+    stream = program((call(*[0.0] * 9, ended_s),))
+    assert met(stream) is is_met
+    assert tokens(stream) == (10 if ended_s == 6.5 else 9)
 
 
 def test_a_stream_with_a_late_first_token_has_missed_its_slo() -> None:

@@ -216,10 +216,26 @@ def test_an_offer_scales_as_a_whole() -> None:
     assert len(small.programs) == len(offered.programs)
     counted = [each for each in small.programs if 2.0 <= each.arrival_s < 12.0]
     assert max(map(fate_s, counted)) <= small.decided_s * 1.01
-    own = scaled_foresight(TOLD, scale)
+    own = scaled_foresight(TOLD, scale, most_call_tokens=4096)
     assert own.max_tokens == 250
     assert own.token_s == pytest.approx(TOLD.token_s * 0.4)
     assert own.lengths == TOLD.lengths
+
+
+@pytest.mark.parametrize("name", ["mixed", "reasoning"])
+def test_scaled_answers_keep_to_the_scaled_limit_which_the_context_never_lowers(name: str) -> None:
+    """What a prompt leaves of the context would else be the limit: just what its answer needs."""
+    settings = LiveSettings()
+    source, most = Source.generator(name), settings.most_call_tokens
+    offered = offer(source, rate_per_s=5.0, seed=1, warmup_s=10.0, window_s=50.0)
+    for tokens in (0.1, 0.5, 1.0):
+        scale = Scale(tokens, 1.0)
+        told = Foresight(max_tokens=source.max_tokens)
+        limit = scaled_foresight(told, scale, most_call_tokens=most).max_tokens
+        for program in scaled(offered.programs, scale, most_call_tokens=most):
+            for call in program.all_calls():
+                assert call.call.output_tokens <= limit
+                assert call.call.prompt_tokens + limit <= settings.context_tokens
 
 
 @law

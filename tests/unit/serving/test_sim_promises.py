@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serving.sim.driver import VirtualTime, replay
+from serving.sim.offer import Source
 from serving.sim.predictions import ORACLE_FUTURES, FutureErrors, LengthErrors
 from serving.sim.programs import Call, Program, Stage
 from serving.sim.promises import MIN_REMAINING_S, Foresight, slo_of
+from serving.sim.setting import Setting
+from serving.sim.step_cost import StepCost
 from serving.sim.workloads import generate
 from serving.slo import Slo, SloKind, from_tags, to_tags
+from tests.unit.serving.bench_examples import FifoEngine
 
 NOTHING = Foresight()
 TOLD = Foresight(lengths=LengthErrors(), futures=FutureErrors())
@@ -34,6 +44,51 @@ def a_program(kind: SloKind, stages: int = 1) -> Program:
 def promised(program: Program, stage: int, now_s: float, foresight: Foresight = NOTHING) -> Slo:
     [call] = program.stage_calls(stage)
     return slo_of(program, call, now_s, foresight)
+
+
+class WatchedEngine(FifoEngine):
+    """Remembers each call's length and the limit that a policy would see."""
+
+    def __init__(self) -> None:
+        super().__init__(slots=256)
+        self.lengths: set[int] = set()
+        self.limits: set[int] = set()
+
+    def submit(
+        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+    ) -> None:
+        self.lengths.add(output_tokens)
+        self.limits.add(max_tokens)
+        super().submit(
+            request_id, prompt=prompt, output_tokens=output_tokens, slo=slo, max_tokens=max_tokens
+        )
+
+
+@pytest.mark.parametrize("sort", ["mixed", "reasoning", "trace"])
+@pytest.mark.parametrize("predictions", ["learned", "none"])
+def test_the_limit_is_the_same_for_a_short_answer_and_for_the_longest(
+    sort: str, predictions: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "requests.jsonl"
+    rows = [{"timestamp": 500 * n, "input_length": 9, "output_length": n * n} for n in range(181)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    setting = Setting(
+        source=Source.file(path) if sort == "trace" else Source.generator(sort),
+        predictions=predictions,
+    )
+    programs = setting.backlog(num_programs=181 if sort == "trace" else 1500, seed=0)
+    longest_last = sorted(programs, key=longest_answer)
+    two = (longest_last[0], longest_last[-1])
+    clock, engine = VirtualTime(), WatchedEngine()
+    cost = StepCost(name="", source="", uncertainty="", fixed_s=0.01)
+    replay(two, engine, clock, cost, foresight=setting.foresight(0), until_s=math.inf)
+    assert engine.limits == {setting.source.max_tokens}
+    assert min(engine.lengths) < 3000
+    assert 4096 <= max(engine.lengths) <= setting.source.max_tokens
+
+
+def longest_answer(program: Program) -> int:
+    return max(call.call.output_tokens for call in program.all_calls())
 
 
 def test_a_stream_is_promised_its_own_pace() -> None:
@@ -61,6 +116,28 @@ def test_the_stages_that_are_foretold_share_what_is_left() -> None:
     assert first.future.calls == 3
     last = promised(program, 3, 45.0, oracle)
     assert (last.deadline_s, last.final_s, last.stage) == (5.0, 5.0, 3)
+
+
+@pytest.mark.parametrize("widths", [(3, 3, 3, 3, 1), (1, 3, 1), (1, 1, 1, 8)])
+def test_stages_of_any_width_get_even_shares(widths: tuple[int, ...]) -> None:
+    """The last judging stage of a tree has half of the time left: one stage is to come."""
+    program = replace(
+        a_program(SloKind.COMPOUND),
+        stages=tuple(Stage((Call(100, 50),) * width) for width in widths),
+    )
+    oracle = Foresight(futures=ORACLE_FUTURES)
+    for stage in range(len(widths)):
+        call, *_ = program.stage_calls(stage)
+        slo = slo_of(program, call, 10.0, oracle)
+        assert slo.deadline_s == pytest.approx(40.0 / (len(widths) - stage))
+
+
+def test_later_stages_are_foretold_with_the_error_of_all_that_is_foretold() -> None:
+    program = a_program(SloKind.COMPOUND, stages=4)
+    for seed in range(20):
+        slo = promised(program, 1, 10.0, Foresight(futures=FutureErrors(bias=1.5, seed=seed)))
+        assert slo.future is not None
+        assert slo.deadline_s == pytest.approx(40.0 / (1 + slo.future.calls))
 
 
 def test_without_foresight_every_stage_may_be_the_last() -> None:

@@ -168,6 +168,12 @@ AZURE_HEAD = AZURE.split("\n", 1)[0] + "\n"
         (AZURE_HEAD + "2023-11-16 18:15:46.68,3,4.5\n", "line 2.*tokens"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,3,9999999\n", "line 2.*tokens"),
         (AZURE_HEAD + '2023-11-16 18:15:46.68,3,"4\n', "after line"),
+        (AZURE_HEAD + "2023-11-16 18:15:46.68,3,32769\n", "line 2: an answer's.* 0 to 32,768"),
+        ('{"timestamp": 1, "input_length": 2, "output_length": 40000}', "0 to 32,768.*40000"),
+        (
+            '{"workflows": [{"stages": [{"kind": "a", "calls": [{"in": 1, "out": 40000}]}]}]}',
+            r"calls\[0\]\.out: an answer's",
+        ),
         (MOONCAKE + "{oops\n", "line 5.*not JSON"),
         (MOONCAKE + "[]\n", "line 5.*object"),
         ('{"timestamp": 1, "input_length": 2}', "line 1.*output_length"),

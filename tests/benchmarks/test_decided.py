@@ -1,0 +1,60 @@
+"""Benchmarks that make their own offers: what counts is decided when they stop looking."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from benchmarks import fairness, replicas
+from benchmarks.fairness import FLOODER, FLOODS, Others
+from serving.sim.offer import Offer, fate_s
+from serving.sim.programs import Program
+from serving.slo import SloKind
+
+
+def counted(offered: Offer) -> list[Program]:
+    from_s, to_s = offered.window_s
+    return [each for each in offered.programs if from_s <= each.arrival_s < to_s]
+
+
+def is_decided(offered: Offer) -> bool:
+    """And arrivals go on until then, so that the last have no emptying machine to themselves."""
+    last_s = max(each.arrival_s for each in offered.programs)
+    decided = max(map(fate_s, counted(offered))) <= offered.decided_s
+    return decided and offered.decided_s - 15.0 < last_s < offered.decided_s
+
+
+@pytest.mark.parametrize("flood", [None, *FLOODS])
+def test_with_a_flood_or_without_every_fate_is_decided(flood: str | None) -> None:
+    offered = fairness.offered(flood, 0.7, 0)
+    assert is_decided(offered)
+    assert any(each.kind is SloKind.COMPOUND for each in counted(offered))
+    flooding = [each for each in offered.programs if each.user == FLOODER]
+    if flood is not None:
+        assert max(each.arrival_s for each in flooding) > offered.decided_s - 1.0
+    plain = [each for each in offered.programs if each.user != FLOODER]
+    assert plain == list(fairness.offered(None, 0.7, 0).programs)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_replicas_are_watched_until_every_fate_is_decided(count: int) -> None:
+    setting = replicas.Setting("mixed", 2.01, 10.0, 60.0, 256, 2.0)
+    offered = replicas.offered_to(setting, replicas.Cell("fcfs", 1.0, count, "none", 0))
+    assert offered.window_s == (10.0, 70.0)
+    assert is_decided(offered)
+    assert any(each.kind is SloKind.COMPOUND for each in counted(offered))
+    rate_per_s = 2.01 * replicas.capacity(count, 2.0)
+    assert len(offered.programs) == pytest.approx(rate_per_s * offered.decided_s, rel=0.2)
+
+
+def test_a_share_of_nothing_is_no_number(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fairness, "simulated", lambda *_: Others(0.0, 0.0, 0.0, 5.0))
+    chosen = argparse.Namespace(policy=["fcfs"], load=[2.0], seed=[0], fairness=[0.0], flood=[])
+    [row] = fairness.rows(chosen)
+    assert (row["token_share"], row["request_share"], row["least_user_share"]) == (None,) * 3
+    chosen.json = False
+    fairness._show(chosen)
+    assert capsys.readouterr().out.splitlines()[-1].split()[-3:] == ["-", "-", "5"]
