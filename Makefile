@@ -20,7 +20,7 @@ demo: $(INSTALLED)
 
 # A file's tests stay together, since some share an engine; each worker has engines of its own.
 test: $(INSTALLED)
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --durations 20
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
 
 static: $(INSTALLED)
 	$(BIN)/ruff format --check .
