@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -52,6 +52,13 @@ class PlanQueue(RequestQueue):
     def peek_request(self) -> Request:
         """The best admitted request; IndexError if none is."""
         return self._admitted[0][2]
+
+    def best(self, is_ready: Callable[[Request], bool]) -> Request | None:
+        """The best admitted request of those that are ready, or None."""
+        if not self._admitted or is_ready(self._admitted[0][2]):
+            return self._admitted[0][2] if self._admitted else None
+        ready = [item for item in self._admitted if is_ready(item[2])]
+        return min(ready, key=lambda item: item[:2])[2] if ready else None
 
     def better_than(self, rank: float) -> list[Request]:
         """The admitted requests that the plan puts before this rank, in no order."""

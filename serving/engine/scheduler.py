@@ -7,23 +7,21 @@ every attribute that is touched here.
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.request_queue import SchedulingPolicy
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
 from serving.engine.adapting import AdaptingPolicy
-from serving.engine.giving_way import NEVER, held_back
 from serving.engine.parent import end_with_parent
-from serving.engine.plan_queue import PlanQueue
 from serving.engine.prefix_cache import cached_tokens
+from serving.engine.room import RoomMixin
 from serving.engine.tracker import StepTracker
 from serving.engine.translate import Ledger, composition_of
 from serving.errors import InvalidSlo, dropped_stop_reason, rejected_stop_reason
@@ -33,11 +31,8 @@ from serving.view import Plan, Policy, StepView, plan_faults
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.core.sched.scheduler import Scheduler as _VllmScheduler
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
-else:
-    _VllmScheduler = object  # the mixin stands before the vLLM class in each class below
 
 logger = init_logger("vllm.orchestrate")  # under vLLM's root, so that its handlers show it
 
@@ -47,7 +42,7 @@ CONFIG_KEY = "orchestrate"
 _WHOLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 
 
-class SloSchedulerMixin(_VllmScheduler):
+class SloSchedulerMixin(RoomMixin):
     """Plans at every arrival and end, and when the last plan runs out; else the plan holds.
 
     A plan that asks for it holds for a few steps whatever happens, as long as somebody is computed
@@ -56,25 +51,17 @@ class SloSchedulerMixin(_VllmScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.waiting = PlanQueue()
-        # `running` is kept in plan order, so that under memory pressure vLLM's first-come rule
-        # (the last in `running` gives way) evicts what the plan ranks last.
-        self.policy = SchedulingPolicy.FCFS
         self.ledger = Ledger()
         self.tracker = StepTracker()
         self._own_step_tokens: int = self.max_num_scheduled_tokens
         self._own_chunk_tokens: int = self.scheduler_config.long_prefill_token_threshold
         self.composition = Composition(0, 0, 0, ())
-        self._paused: dict[str, int] = {}  # request id -> the step number to restore
-        self._rank: dict[str, int] = {}
         self._ended: list[tuple[int, EngineCoreOutput]] = []
         self._rejected: dict[str, InvalidSlo] = {}
         self._ending = ""
         self._plan_due = True
         self._plan_holds_step = self._plan_ends_step = 0
         self._plan_ends_s = math.inf
-        self._short_of_room = False
-        self._gives_way = True
         settings = (self.vllm_config.additional_config or {}).get(CONFIG_KEY, {})
         self.use_policy(PolicySpec.from_json(settings.get("policy", {"name": "fcfs"})))
         logger.info("scheduler class %s, policy %s", type(self).__name__, self.policy_spec.name)
@@ -91,17 +78,27 @@ class SloSchedulerMixin(_VllmScheduler):
     def add_request(self, request: Request) -> None:
         """Take a request; one with malformed tags ends at its caller in the next step.
 
-        One that is here already goes on with more input, under the promise it was given.
+        One that is here already goes on with more input: under the promise it was given while
+        it runs, and as a new arrival after it has waited for that input.
         """
-        if request.request_id in self.requests:
+        known = self.requests.get(request.request_id)
+        if known is None:
+            if not self.requests:
+                self.tracker.idle()
+                if self._adapting is not None:
+                    self._adapting.idle()
+            self._follow(request)
             super().add_request(request)
-            self.ledger.continued(request.request_id)
-            self._plan_due = True
-            return
-        if not self.requests:
-            self.tracker.idle()
-            if self._adapting is not None:
-                self._adapting.idle()
+        else:
+            super().add_request(request)
+            if self.ledger.follows(known.request_id):
+                self.ledger.continued(known.request_id)
+            elif not known.is_finished():
+                self._follow(known)
+        self._plan_due = True
+
+    def _follow(self, request: Request) -> None:
+        """From now on it is in the plans."""
         found = cached_tokens(request, self.kv_cache_manager, self.block_size)
         error = self.ledger.admit(request, cached_tokens=found)
         if error is not None:
@@ -113,8 +110,6 @@ class SloSchedulerMixin(_VllmScheduler):
                 self.ledger.clock(),
                 prompt_tokens=request.num_prompt_tokens,
             )
-        super().add_request(request)
-        self._plan_due = True
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One step of vLLM's own scheduler, over what the plan admits."""
@@ -126,19 +121,7 @@ class SloSchedulerMixin(_VllmScheduler):
             self._end(request_id, rejected_stop_reason(error))
         if self._plan_has_ended():
             self._honour(*self._make_plan())
-        if self._short_of_room:
-            self._evict_last_paused()
-        num_running = len(self.running)
-        readers = self._readers_behind() if self._gives_way else []
-        needs = self._prompts_before(readers[0]) if readers else []
-        left = self.max_num_scheduled_tokens - num_running
-        with held_back(readers, needs, left, self.scheduler_config):
-            output = super().schedule(throttle_prefills)
-        # If nobody came in all the same vLLM has its reasons, and no step is to be empty for that.
-        self._gives_way &= not readers or len(self.running) > num_running
-        if len(self.running) > num_running:
-            self.running.sort(key=self._running_key)
-        self._short_of_room = self._is_short_of_room(output)
+        output = super().schedule(throttle_prefills)
         self.ledger.began(
             {
                 new.req_id: new.num_computed_tokens
@@ -169,6 +152,12 @@ class SloSchedulerMixin(_VllmScheduler):
         self._ended.clear()
         return outputs
 
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        """As vLLM's; while nobody new comes in, those who run end without a pause."""
+        super().set_pause_state(pause_state)
+        self._plan_due = True
+        self._plan_holds_step = 0
+
     def has_requests(self) -> bool:
         """Whether a step is needed: to compute, or to tell callers of an end."""
         return bool(self._ended) or super().has_requests()
@@ -181,15 +170,25 @@ class SloSchedulerMixin(_VllmScheduler):
     def _completed(self, output: SchedulerOutput) -> None:
         """A step's tokens are here."""
 
+    def _handle_stopped_request(self, request: Request) -> bool:
+        """A session that waits for more input is in no plan until that comes."""
+        has_ended: bool = super()._handle_stopped_request(request)
+        if request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
+            self._forget(request, is_whole=True)
+        return has_ended
+
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         """Every ended request passes here, whatever ended it."""
+        if self.ledger.follows(request.request_id):
+            is_whole = request.status in _WHOLE or self._has_met_a_stop(request)
+            self._forget(request, is_whole=is_whole)
+        return super()._free_request(request, delay_free_blocks=delay_free_blocks)
+
+    def _forget(self, request: Request, *, is_whole: bool) -> None:
         self._plan_due = True
-        self._paused.pop(request.request_id, None)
         self._rejected.pop(request.request_id, None)
-        is_whole = request.status in _WHOLE or self._has_met_a_stop(request)
         self._count_end(request, is_whole)
         self.ledger.forget(request.request_id, is_whole=is_whole)
-        return super()._free_request(request, delay_free_blocks=delay_free_blocks)
 
     def _has_met_a_stop(self, request: Request) -> bool:
         """Whether the front end may have found one of its stop strings: it then aborts the request,
@@ -208,8 +207,7 @@ class SloSchedulerMixin(_VllmScheduler):
         self.tracker.ended(self.ledger.slo(request_id).kind, is_whole and now_s <= due_s)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Whoever loses its KV cache, by our hand or vLLM's, is not paused but waits."""
-        self._set_paused(request, False)
+        """Whoever loses its KV cache, by our hand or vLLM's, reads it again."""
         num_blocks = -(-request.num_computed_tokens // self.block_size)
         self.tracker.lost(num_blocks, self.block_size)
         super()._preempt_request(request, *args, **kwargs)
@@ -250,83 +248,19 @@ class SloSchedulerMixin(_VllmScheduler):
             self._end(request_id, dropped_stop_reason(reason))
         ranked = plan.run.union(request.request_id for request in self.running)
         best_first = islice(filter(ranked.__contains__, plan.order), len(ranked))
-        self._rank = {request_id: rank for rank, request_id in enumerate(best_first)}
-        for request in [r for r in self.running if r.request_id in plan.preempt]:
-            self._evict(request)
-        for request in self.running:
-            self._set_paused(request, request.request_id not in plan.run)
-        self.running.sort(key=self._running_key)
-        self.waiting.follow({request_id: self._rank[request_id] for request_id in plan.run})
+        rank = {request_id: place for place, request_id in enumerate(best_first)}
+        if self.pause_state == PauseState.UNPAUSED:  # else who runs is to end
+            for request in [r for r in self.running if r.request_id in plan.preempt]:
+                self._evict(request)
+        self._take_places(rank, plan.run)
         self.max_num_scheduled_tokens = plan.step_tokens or self._own_step_tokens
         self.scheduler_config.long_prefill_token_threshold = (
             plan.chunk_tokens or self._own_chunk_tokens
         )
-        self._gives_way = True
         self._plan_due = False
         self._plan_holds_step = self.current_step + plan.least_steps
         self._plan_ends_step = self.current_step + plan.steps
         self._plan_ends_s = plan.until_s
-
-    def _running_key(self, request: Request) -> tuple[bool, float]:
-        return (request.request_id in self._paused, self._rank_of(request))
-
-    def _set_paused(self, request: Request, pause: bool) -> None:
-        """A paused request keeps its KV cache and its slot, and is left out of the steps."""
-        request_id = request.request_id
-        if pause and request_id not in self._paused:
-            self._paused[request_id] = request.next_decode_eligible_step
-            request.next_decode_eligible_step = NEVER
-        elif not pause and request_id in self._paused:
-            request.next_decode_eligible_step = self._paused.pop(request_id)
-
-    def _readers_behind(self) -> list[Request]:
-        """Who would be given the next step's tokens for its prompt before the best who waits and
-        has room, best first."""
-        if not self.waiting:
-            return []
-        best = self.waiting.peek_request()
-        blocks = self.kv_cache_manager.block_pool
-        if (
-            len(self.running) >= self.max_num_active_reqs
-            or best.num_tokens > blocks.get_num_free_blocks() * self.block_size
-            or self._is_blocked_waiting_status(best.status)
-        ):
-            return []
-        rank = self._rank_of(best)
-        return [
-            request
-            for request in self.running
-            if request.is_prefill_chunk
-            and request.request_id not in self._paused
-            and self._rank_of(request) > rank
-        ]
-
-    def _prompts_before(self, reader: Request) -> list[int]:
-        """What each of those has to read whom the plan puts before this one, and who wait."""
-        waiting = self.waiting.better_than(self._rank_of(reader))
-        return [request.num_tokens - request.num_computed_tokens for request in waiting]
-
-    def _rank_of(self, request: Request) -> float:
-        return self._rank.get(request.request_id, math.inf)
-
-    def _is_short_of_room(self, output: SchedulerOutput) -> bool:
-        """Whether somebody in the plan still waits, for a slot or for memory."""
-        if not self._paused or not self.waiting:
-            return False
-        if output.total_num_scheduled_tokens >= self.max_num_scheduled_tokens:
-            return False  # it only waits for the next step's tokens
-        return not self._is_blocked_waiting_status(self.waiting.peek_request().status)
-
-    def _evict_last_paused(self) -> None:
-        paused = [request for request in self.running if request.request_id in self._paused]
-        if paused:
-            self._evict(max(paused, key=self._running_key))
-
-    def _evict(self, request: Request) -> None:
-        self.running.remove(request)
-        self._preempt_request(
-            request, time.monotonic(), drop_stale_output=self.requires_kv_delivery
-        )
 
     def _end(self, request_id: str, stop_reason: str) -> None:
         """End a request at its caller, with a stop reason that names the error."""

@@ -111,6 +111,10 @@ class Ledger:
             found = min(tokens, self._rows[place].num_prompt_tokens)
             self._columns["cached_tokens"][place] = found
 
+    def follows(self, request_id: str) -> bool:
+        """Whether this request is in the views."""
+        return request_id in self._place
+
     def continued(self, request_id: str) -> None:
         """Note that this request was given more input."""
         self._stale.add(request_id)
