@@ -53,6 +53,8 @@ class RequestView(NamedTuple):
         ended_tokens: input and output of its program's calls that came to their end.
         length_ratio: what true output lengths of its user were lately, in units of the foretold
             medians.
+        usual_length: quantiles of its user's latest answers of which no length was foretold; 0
+            while there are none.
     """
 
     request_id: str
@@ -72,6 +74,7 @@ class RequestView(NamedTuple):
     cached_share: float = 0.0
     ended_tokens: float = 0.0
     length_ratio: float = 1.0
+    usual_length: tuple[float, ...] = (0.0,) * len(LENGTH_LEVELS)
 
     @property
     def deadline_s(self) -> float:
@@ -131,6 +134,7 @@ COLUMNS: dict[str, tuple[type | str, int]] = {
     "cached_share": (np.float64, 0),
     "ended_tokens": (np.float64, 0),
     "length_ratio": (np.float64, 0),
+    "usual_length": (np.float64, len(LENGTH_LEVELS)),
 }
 """Each column's type, and its width where a row has more than one number of it."""
 
@@ -156,6 +160,7 @@ class Requests(Sequence[RequestView]):
         waiting_s: patience; infinity where it is without end.
         program, user: equal numbers for equal ones, as `program_name` tells programs apart.
         length: (n, levels) quantiles of the output length; NaN where nothing is known.
+        usual_length: (n, levels).
         future: (n, 5), as FutureWork; NaN where nothing is known.
         others: as in RequestView and Slo.
     Arrays belong to the engine that showed them and are true until its next step.
@@ -192,6 +197,7 @@ class Requests(Sequence[RequestView]):
     cached_share: Floats
     ended_tokens: Floats
     length_ratio: Floats
+    usual_length: Floats
 
     __slots__ = tuple(COLUMNS)
 
@@ -220,7 +226,8 @@ class Requests(Sequence[RequestView]):
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
-        live = {name: getattr(self, name)[place].item() for name in _LIVE}
+        live = {name: getattr(self, name)[place].tolist() for name in _LIVE}
+        live["usual_length"] = tuple(live["usual_length"])
         live["state"] = RequestState(live["state"])
         return RequestView(
             self.request_id[place], float(self.arrival_s[place]), self.slo[place], **live

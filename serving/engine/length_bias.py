@@ -7,10 +7,9 @@ from collections import deque
 
 import numpy as np
 
-from serving.analyzer.sketch import LENGTH_LEVELS
+from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.engine.accounts import ROOM, with_room
 from serving.requests import Floats, Ints
-from serving.slo import Slo
 
 KEPT = 256
 """The latest answers that count."""
@@ -45,11 +44,9 @@ class LengthBias:
         self._own_ratio = with_room(self._own_ratio, user, fill=np.nan)
         self._own_ratio[user] = np.nan
 
-    def ended(self, user: int, slo: Slo, output_tokens: int) -> None:
-        """An answer to this user is complete."""
-        if slo.length is None or output_tokens < 1:
-            return
-        log = math.log(output_tokens / max(slo.length.tokens[_MEDIAN], 1.0))
+    def ended(self, user: int, foretold: LengthSketch, output_tokens: int) -> None:
+        """An answer to this user is complete, at least a token."""
+        log = math.log(output_tokens / max(foretold.tokens[_MEDIAN], 1.0))
         self._logs.append(log)
         of_all = float(np.clip(np.median(self._logs), -_MOST_LOG, _MOST_LOG))
         self._ratio = math.exp(of_all)

@@ -13,6 +13,7 @@ from serving.engine.accounts import FAIR_MEMORY_S, Accounts, ProgramCalls
 from serving.engine.arrivals import Arrivals
 from serving.engine.cached_share import CachedShare
 from serving.engine.length_bias import LengthBias
+from serving.engine.usual_length import UsualLength
 from serving.errors import InvalidSlo
 from serving.requests import (
     LATENCY,
@@ -61,6 +62,7 @@ class Ledger:
         self._users = Accounts(lifted=True, memory_s=FAIR_MEMORY_S)
         self._calls = ProgramCalls()
         self._length_bias = LengthBias()
+        self._usual_length = UsualLength()
         self._cached_share = CachedShare()
         self._arrivals = Arrivals()
 
@@ -92,8 +94,8 @@ class Ledger:
         is_new_user = not self._users.knows(slo.user, now_s)
         columns["user"][place] = self._users.open(slo.user, now_s)
         if is_new_user:
-            self._length_bias.begin(int(columns["user"][place]))
-            self._cached_share.begin(int(columns["user"][place]))
+            for learner in (self._length_bias, self._usual_length, self._cached_share):
+                learner.begin(int(columns["user"][place]))
         columns["cached_tokens"][place] = cached_tokens
         columns["priority"][place] = min(max(request.priority, -MOST), MOST)
         columns["unscheduled_s"][place] = now_s
@@ -147,7 +149,7 @@ class Ledger:
             request = self._rows[place]
             output_tokens = request.num_output_tokens
             self._calls.ended(program, request.num_prompt_tokens + output_tokens)
-            self._length_bias.ended(user, self._columns["slo"][place], output_tokens)
+            self._learn_length(user, self._columns["slo"][place], output_tokens)
             if self._columns["stage"][place] > 0:
                 found = int(self._columns["cached_tokens"][place])
                 self._cached_share.ended(user, request.num_prompt_tokens, found)
@@ -161,6 +163,14 @@ class Ledger:
                 column[place] = column[len(self._rows)]
         for name in ("request_id", "slo"):
             self._columns[name][len(self._rows)] = None
+
+    def _learn_length(self, user: int, slo: Slo, output_tokens: int) -> None:
+        if output_tokens < 1:
+            return
+        if slo.length is None:
+            self._usual_length.ended(user, output_tokens)
+        else:
+            self._length_bias.ended(user, slo.length, output_tokens)
 
     def slo(self, request_id: str) -> Slo:
         """The promise made to a request that is being followed."""
@@ -207,6 +217,7 @@ class Ledger:
         """The columns of what was learned of each request's user, from answers that ended."""
         return {
             "length_ratio": self._length_bias.ratios(users),
+            "usual_length": self._usual_length.lengths(users),
             "cached_share": self._cached_share.shares(users),
         }
 

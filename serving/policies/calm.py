@@ -66,7 +66,8 @@ def calm(
             who is ahead has no more than an equal share of a step for what is not admitted.
         price: whether room is kept for better work that is still to arrive.
         urgent: whether the admitted run by slack; if not, by worth per need.
-        correct: whether foretold lengths are corrected by those of the latest answers.
+        correct: whether lengths are corrected by those of the latest answers, and taken from them
+            where none was foretold.
     """
     view = _prepared(view, correct=correct)
     urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
@@ -119,11 +120,19 @@ def _prepared(view: StepView, *, correct: bool) -> StepView:
     """Requests by (arrival, id), so that ties end in their place; lengths as they were lately."""
     requests, arrivals = view.requests.take(sorted_places(view.requests)), view.arrivals
     if correct:
-        requests.length *= requests.length_ratio[:, np.newaxis]  # of a copy that is ours
-        arrivals = arrivals.with_columns(
-            length=arrivals.length * arrivals.length_ratio[:, np.newaxis]
-        )
+        requests.length[:] = _corrected(requests)  # of a copy that is ours
+        arrivals = arrivals.with_columns(length=_corrected(arrivals))
     return view._replace(requests=requests, arrivals=arrivals)
+
+
+def _corrected(requests: Requests) -> Floats:
+    """Lengths as those foretold have turned out, and as usual where none was: (n, levels)."""
+    told = requests.length * requests.length_ratio[:, np.newaxis]
+    if not (untold := np.isnan(told[:, 0])).any():
+        return told
+    told[untold] = requests.usual_length[untold]
+    told[told[:, -1] == 0.0] = np.nan  # no answer has ended as yet
+    return told
 
 
 def _mean_tokens(requests: Requests, programs: Programs) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from serving.policies.fairness import fair, limited, mixed
 from serving.policies.gate import exchange_batch
-from serving.policies.ranking import plan_of, sorted_places
+from serving.policies.ranking import giving_memory, plan_of, sorted_places
 from serving.policies.urgency import Standing, expiry_s, standing, stay_of, to_drop
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Floats, Ints, RequestState
 from serving.view import Plan, StepView
@@ -66,6 +66,7 @@ def calm_published(
     run[group] = True
     # While feasible requests are left out, the group fills every slot.
     run[late[: size - len(group)]] = True
+    run = giving_memory(view, kept, run, stands > Standing.FEASIBLE)
     order = sorted_places(requests, ~run, stands, -priority)
     plan = plan_of(view, order, run, stay=stay)
     left_out = ~gone & ~run & (requests.state == RequestState.RUNNING)

@@ -7,7 +7,7 @@ import numpy as np
 from serving.policies.pace import LEAST_S, Pace
 from serving.policies.phases import tokens_within
 from serving.policies.programs import Calls
-from serving.policies.ranking import plan_of
+from serving.policies.ranking import giving_memory, plan_of
 from serving.policies.urgency import BEST_EFFORT_DEADLINE_S, Standing, Urgency
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import Plan, StepView
@@ -49,6 +49,9 @@ def planned(
     chosen = np.zeros(len(run), dtype=bool)
     chosen[order[run[order]][: size - len(overdue)]] = True
     chosen[overdue] = True
+    weaker = ~admitted
+    weaker[overdue] = False
+    chosen = giving_memory(view, order, chosen, weaker)
     decoding = chosen & (calls.unread == 0)
     first = decoding & ~late  # each is a single token
     first[overdue] = True

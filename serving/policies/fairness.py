@@ -58,7 +58,8 @@ def mixed(priority: Floats | float, fair: Floats, fairness: float) -> Floats:
 def fair_order(view: StepView, order: Ints, fairness: float) -> Ints:
     """An order with fairness mixed in: by standing, then by the mix, then as before: (n,).
 
-    A request's priority is its normalised rank among those of its standing: 1 for the first, 0
+    Who has begun to read a prompt reads it to its end first: else users whose turn it is one after
+    the other could take the memory of each other's prompts for ever. A request's priority is its normalised rank among those of its standing: 1 for the first, 0
     for the last, so that it weighs the same whatever unit the order came from.
 
     Args:
@@ -74,7 +75,8 @@ def fair_order(view: StepView, order: Ints, fairness: float) -> Ints:
     normalised = 1.0 - rank / np.repeat(np.maximum(size - 1, 1), size)
     order, stands = order[by_class], stands[by_class]
     blend = mixed(normalised, fair(view.requests.user_tokens)[order], fairness)
-    resorted: Ints = order[np.lexsort((rank, -blend, stands))]
+    has_begun = (_is_reading(view.requests) & (view.requests.computed_tokens > 0))[order]
+    resorted: Ints = order[np.lexsort((rank, -blend, ~has_begun, stands))]
     return resorted
 
 
@@ -104,10 +106,9 @@ def limited(view: StepView, plan: Plan, unless: Flags | None = None) -> Plan:
     runs[[named[name] for name in plan.run]] = True
     share_s = _share_s(view, runs, ahead)
     others_read = bool((runs & ~ahead & _is_reading(requests)).any())
-    for user in np.unique(requests.user[ahead]):
-        own = order[(runs & ahead & (requests.user == user))[order]]
-        runs[own] = False
-        runs[_within(view, own, share_s, may_read=not others_read)] = True
+    own = order[(runs & ahead)[order]]
+    runs[own] = False
+    runs[_within_shares(view, own, share_s, may_read=not others_read)] = True
     late = standing(view) > Standing.FEASIBLE
     if (~runs & ~late)[order].any():
         runs &= ~late
@@ -150,19 +151,24 @@ def _share_s(view: StepView, runs: Flags, ahead: Flags) -> float:
     return float(view.model.base_s + decodes.sum()) / len(np.unique(view.requests.user[others]))
 
 
-def _within(view: StepView, own: Ints, share_s: float, *, may_read: bool) -> Ints:
-    """Of one user's places, best first, those that fit within its share of the coming steps."""
+def _within_shares(view: StepView, own: Ints, share_s: float, *, may_read: bool) -> Ints:
+    """Of these places, best first, those that fit within their users' shares of the coming steps.
+
+    Each user has a share for decodes, and one for prompts if anybody may read.
+    """
     requests = view.requests
     reading = _is_reading(requests)[own]
-    decodes, prompts = own[~reading], own[reading]
-    cost_s = _decode_s(view)[decodes]
-    decodes = decodes[np.cumsum(cost_s) - cost_s < share_s]
-    if not may_read:
-        return decodes
-    unread = _unread_tokens(requests)[prompts]
-    begun = np.cumsum(unread) - unread
-    prompts = prompts[begun < LIMITED_STEPS * _chunk_tokens(view, share_s)]
-    return np.concatenate([decodes, prompts])
+    most_read = LIMITED_STEPS * _chunk_tokens(view, share_s) if may_read else 0
+    costs = np.where(reading, _unread_tokens(requests)[own], _decode_s(view)[own])
+    shares = np.where(reading, most_read, share_s)
+    group = 2 * requests.user[own] + reading
+    by_group = np.argsort(group, kind="stable")
+    group, costs = group[by_group], costs[by_group]
+    before = np.cumsum(costs) - costs
+    _, first, size = np.unique(group, return_index=True, return_counts=True)
+    before -= np.repeat(before[first], size)
+    fits: Ints = own[by_group[before < shares[by_group]]]
+    return fits
 
 
 def _chunk_tokens(view: StepView, share_s: float) -> int:

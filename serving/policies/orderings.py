@@ -20,7 +20,7 @@ def fcfs(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
 
     With fairness it sees them: expired work is last then.
     """
-    return order_by(view, view.requests.arrival_s, batch=batch, fairness=fairness)
+    return order_by(view, None, view.requests.arrival_s, batch=batch, fairness=fairness)
 
 
 def edf(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:

@@ -7,17 +7,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from serving.policies.fairness import fair_order, limited
-from serving.policies.urgency import Stay, drops, next_change_s, stay_of
+from serving.policies.urgency import Standing, Stay, drops, next_change_s, stay_of, to_drop
 from serving.requests import Flags, Ints, Requests
 from serving.view import Plan, StepView
 
 Key = np.ndarray[tuple[int], np.dtype[np.float64]] | np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-def order_by(view: StepView, *keys: Key, batch: int = 0, fairness: float = 0.0) -> Plan:
-    """Order requests by the keys, lowest first, the first key first. The first `batch` run.
+def order_by(
+    view: StepView, stands: Ints | None, *keys: Key, batch: int = 0, fairness: float = 0.0
+) -> Plan:
+    """Order requests by standing, then by the keys, lowest first. The first `batch` run.
+
+    Expired work does not run in memory that feasible work waits for.
 
     Args:
+        stands: of each request, (n,), a Standing; None for an order that is blind to deadlines.
         keys: (n,) each; ties end in (arrival, id).
         batch: how many run at once; 0: as many as the engine has slots.
         fairness: f, 0 to 1; above 0 the order is mixed with Fair(r) within each standing.
@@ -25,11 +30,39 @@ def order_by(view: StepView, *keys: Key, batch: int = 0, fairness: float = 0.0) 
     Raises:
         InvalidEngineConfig: a fairness outside of 0 to 1.
     """
-    order = sorted_places(view.requests, *keys)
+    if stands is None:
+        order, late = sorted_places(view.requests, *keys), np.zeros(len(view.requests), dtype=bool)
+    else:
+        order, late = sorted_places(view.requests, stands, *keys), stands > Standing.FEASIBLE
     if fairness:
         order = fair_order(view, order, fairness)
-    plan = plan_of(view, order, batch or view.slots)
+    stay = stay_of(view)
+    run = np.zeros(len(order), dtype=bool)
+    run[order[~to_drop(view, stay)[order]][: batch or view.slots]] = True
+    plan = plan_of(view, order, giving_memory(view, order, run, late), stay=stay)
     return limited(view, plan) if fairness else plan
+
+
+def giving_memory(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Flags:
+    """Who runs, without those of the weaker whose memory others of them wait for: (n,).
+
+    The last of the order first, and no more than what the others' contexts want. The engine pauses
+    them, and takes the memory only if it really is short.
+
+    Args:
+        order: places of all requests, best first.
+        run: who would run, (n,).
+        weaker: who gives way to those who are not, (n,).
+    """
+    requests = view.requests
+    waits = run & ~weaker & (requests.computed_tokens == 0)
+    holders = order[(run & weaker & (requests.computed_tokens > 0))[order]][::-1]
+    context = requests.prompt_tokens + requests.output_tokens
+    short = context[waits].sum() - view.free_kv_tokens
+    held = requests.computed_tokens[holders]
+    run = run.copy()
+    run[holders[np.cumsum(held) - held < short]] = False
+    return run
 
 
 def sorted_places(requests: Requests, *keys: Key) -> Ints:

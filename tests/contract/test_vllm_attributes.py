@@ -18,6 +18,7 @@ import pytest
 
 from serving.engine.config import PINNED_VLLM, EngineConfig, vllm_platform
 from tests.contract.vllm_touched import (
+    OF_OUR_SCHEDULER,
     OURS_TOO,
     OVERRIDDEN,
     PYTHONS,
@@ -83,7 +84,8 @@ def test_this_list_is_what_the_code_touches(module: str, expression: str) -> Non
 def test_nothing_of_vllms_is_touched_outside_this_list(module: str) -> None:
     """Found by following vLLM's objects through our source; `self` in the scheduler is below."""
     known = listed()
-    known["scheduler", "self"] = OVERRIDDEN | REPLACED | READ
+    for ours in OF_OUR_SCHEDULER:
+        known[ours, "self"] = OVERRIDDEN | REPLACED | READ
     unlisted = {
         each
         for each in reached(module)
@@ -137,14 +139,15 @@ def test_what_is_touched_is_found_behind_any_name() -> None:
 def test_our_scheduler_touches_nothing_of_vllms_outside_this_list() -> None:
     ours = [
         node
-        for node in ast.walk(tree_of(ENGINE / "scheduler.py"))
+        for module in OF_OUR_SCHEDULER
+        for node in ast.walk(tree_of(ENGINE / f"{module}.py"))
         if isinstance(node, ast.ClassDef)
     ]
     methods = {node.name for own in ours for node in own.body if isinstance(node, ast.FunctionDef)}
-    touched = attributes_in("scheduler")
     own = methods.union(*(assigned_to_self(each) for each in ours))
-    assert touched["super()"] == OVERRIDDEN
-    assert touched["self"] - own == READ
+    touched = [attributes_in(module) for module in OF_OUR_SCHEDULER]
+    assert set().union(*(each["super()"] for each in touched)) == OVERRIDDEN
+    assert set().union(*(each["self"] for each in touched)) - own == READ
     assert own & names_of(SCHEDULER) == OVERRIDDEN | REPLACED, "ours must not shadow vLLM's names"
 
 

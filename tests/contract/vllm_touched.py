@@ -11,16 +11,19 @@ STEP = "vllm.v1.core.sched.output.SchedulerOutput"
 BLOCKS = "vllm.v1.core.block_pool.BlockPool"
 ENGINE_OUTPUT = "vllm.v1.engine.EngineCoreOutput"
 ENGINE_OUTPUTS = "vllm.v1.engine.EngineCoreOutputs"
+PAUSE_STATE = "vllm.v1.core.sched.interface.PauseState"
 LLM = "vllm.v1.engine.llm_engine.LLMEngine"
 TOKENIZER = "vllm.tokenizers.protocol.TokenizerLike"
 
 OVERRIDDEN = {
     "__init__",
     "_free_request",
+    "_handle_stopped_request",
     "_preempt_request",
     "add_request",
     "has_requests",
     "schedule",
+    "set_pause_state",
     "update_from_output",
 }
 """vLLM's methods that our scheduler wraps: each calls vLLM's own."""
@@ -28,13 +31,19 @@ OVERRIDDEN = {
 REPLACED = {"waiting", "policy", "max_num_scheduled_tokens"}
 """vLLM's attributes that our scheduler sets."""
 
+OF_OUR_SCHEDULER = ("room", "scheduler")
+"""The modules whose `self` is vLLM's scheduler."""
+
 READ = {
+    "_handle_blocked_waiting_request",
     "_is_blocked_waiting_status",
     "block_size",
     "current_step",
     "finish_requests",
     "kv_cache_manager",
     "max_num_active_reqs",
+    "num_waiting_for_streaming_input",
+    "pause_state",
     "requests",
     "requires_kv_delivery",
     "running",
@@ -156,20 +165,50 @@ TOUCHED = [
         "vllm.config.SchedulerConfig",
         {"max_num_batched_tokens", "max_num_seqs"},
     ),
+    Touch("room", "PauseState", PAUSE_STATE, {"UNPAUSED"}),
+    Touch(
+        "room",
+        "SchedulingPolicy",
+        "vllm.v1.core.sched.request_queue.SchedulingPolicy",
+        {"FCFS"},
+    ),
+    Touch("room", "each", REQUEST, {"status"}),
+    Touch("room", "output", STEP, {"total_num_scheduled_tokens"}),
+    Touch(
+        "room",
+        "request",
+        REQUEST,
+        {
+            "is_prefill_chunk",
+            "next_decode_eligible_step",
+            "num_computed_tokens",
+            "num_tokens",
+            "request_id",
+            "status",
+        },
+    ),
+    Touch(
+        "room",
+        "self.kv_cache_manager",
+        "vllm.v1.core.kv_cache_manager.KVCacheManager",
+        {"block_pool"},
+    ),
+    Touch("room", "self.kv_cache_manager.block_pool", BLOCKS, {"get_num_free_blocks"}),
     Touch("scheduler", "FinishReason", "vllm.v1.engine.FinishReason", {"ABORT"}),
     Touch(
         "scheduler",
         "RequestStatus",
         "vllm.v1.request.RequestStatus",
-        {"FINISHED_ABORTED", "FINISHED_LENGTH_CAPPED", "FINISHED_STOPPED"},
+        {
+            "FINISHED_ABORTED",
+            "FINISHED_LENGTH_CAPPED",
+            "FINISHED_STOPPED",
+            "WAITING_FOR_STREAMING_REQ",
+        },
     ),
-    Touch(
-        "scheduler",
-        "SchedulingPolicy",
-        "vllm.v1.core.sched.request_queue.SchedulingPolicy",
-        {"FCFS"},
-    ),
+    Touch("scheduler", "PauseState", PAUSE_STATE, {"UNPAUSED"}),
     Touch("scheduler", "batch", ENGINE_OUTPUTS, {"outputs"}),
+    Touch("scheduler", "known", REQUEST, {"is_finished", "request_id"}),
     Touch("scheduler", "blocks", BLOCKS, {"get_num_free_blocks", "num_gpu_blocks"}),
     Touch(
         "scheduler",
@@ -181,7 +220,7 @@ TOUCHED = [
         "scheduler",
         "output",
         STEP,
-        {"num_scheduled_tokens", "scheduled_new_reqs", "total_num_scheduled_tokens"},
+        {"num_scheduled_tokens", "scheduled_new_reqs"},
     ),
     Touch("scheduler", "output", ENGINE_OUTPUT, {"new_token_ids", "request_id"}),
     Touch(
@@ -198,12 +237,9 @@ TOUCHED = [
         REQUEST,
         {
             "client_index",
-            "is_prefill_chunk",
-            "next_decode_eligible_step",
             "num_computed_tokens",
             "num_output_tokens",
             "num_prompt_tokens",
-            "num_tokens",
             "request_id",
             "sampling_params",
             "status",
@@ -225,13 +261,6 @@ TOUCHED = [
         {"long_prefill_token_threshold"},
     ),
     Touch("scheduler", "self.vllm_config", "vllm.config.VllmConfig", {"additional_config"}),
-    Touch(
-        "scheduler",
-        "self.waiting",
-        "vllm.v1.core.sched.request_queue.RequestQueue",
-        {"follow", "peek_request"},
-    ),
-    Touch("scheduler", "self.waiting.peek_request()", REQUEST, {"status"}),
     Touch("server", "engine", "vllm.v1.engine.async_llm.AsyncLLM", {"generate", "shutdown"}),
     Touch("server", "failure", "vllm.exceptions.GenerationError", {"status_code"}),
     Touch(

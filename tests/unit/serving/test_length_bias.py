@@ -7,17 +7,13 @@ import pytest
 
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.engine.length_bias import MOST_OF_OTHERS, LengthBias
-from serving.slo import Slo
 
-
-def told(tokens: float) -> Slo:
-    return Slo(length=LengthSketch((tokens,) * len(LENGTH_LEVELS)))
-
+def told(tokens: float) -> LengthSketch:
+    return LengthSketch((tokens,) * len(LENGTH_LEVELS))
 
 def answers(bias: LengthBias, user: int, count: int, *, foretold: float, true: int) -> None:
     for _ in range(count):
         bias.ended(user, told(foretold), true)
-
 
 def bias_of_users() -> LengthBias:
     bias = LengthBias()
@@ -25,10 +21,8 @@ def bias_of_users() -> LengthBias:
         bias.begin(user)
     return bias
 
-
 def ratios(bias: LengthBias, *users: int) -> list[float]:
     return [float(ratio) for ratio in bias.ratios(np.array(users, dtype=np.int64))]
-
 
 def test_lengths_are_taken_as_foretold_until_some_answers_ended() -> None:
     bias = bias_of_users()
@@ -39,12 +33,10 @@ def test_lengths_are_taken_as_foretold_until_some_answers_ended() -> None:
     answers(bias, 0, 60, foretold=100.0, true=300)
     assert ratios(bias, 0) == pytest.approx([3.0])
 
-
 def test_who_is_new_is_foretold_as_others_are() -> None:
     bias = bias_of_users()
     answers(bias, 0, 60, foretold=100.0, true=50)
     assert ratios(bias, 1) == pytest.approx([0.5])
-
 
 def test_one_user_s_wrong_lengths_do_not_change_another_s() -> None:
     bias = bias_of_users()
@@ -52,7 +44,6 @@ def test_one_user_s_wrong_lengths_do_not_change_another_s() -> None:
     answers(bias, 1, 120, foretold=100.0, true=100)
     assert ratios(bias, 0, 1) == pytest.approx([500.0, 1.0])
     assert ratios(bias, 2) == [pytest.approx(MOST_OF_OTHERS)]
-
 
 def test_a_number_that_is_given_anew_begins_anew() -> None:
     bias = bias_of_users()
@@ -62,10 +53,3 @@ def test_a_number_that_is_given_anew_begins_anew() -> None:
     bias.begin(0)
     assert ratios(bias, 0) == [1.0]
 
-
-@pytest.mark.parametrize(("slo", "tokens"), [(Slo(), 9), (told(5.0), 0)])
-def test_what_says_nothing_counts_for_nothing(slo: Slo, tokens: int) -> None:
-    bias = bias_of_users()
-    for _ in range(100):
-        bias.ended(0, slo, tokens)
-    assert ratios(bias, 0) == [1.0]
