@@ -170,6 +170,7 @@ def _with_accounts(draw: st.DrawFn, rows: list[RequestView]) -> list[RequestView
     ended = {program: float(draw(tokens)) for program in to_program}
     shares = {user: draw(st.sampled_from([0.0, 0.3, 1.0])) for user in to_user}
     ratios = {user: draw(st.sampled_from([1.0, 0.01, 500.0])) for user in to_user}
+    usual = {user: draw(st.sampled_from([0.0, 0.4, 30.0, 1e6])) for user in to_user}
     return [
         row._replace(
             program_tokens=to_program[program],
@@ -178,6 +179,7 @@ def _with_accounts(draw: st.DrawFn, rows: list[RequestView]) -> list[RequestView
             cached_tokens=draw(st.sampled_from([0, row.prompt_tokens // 2, row.prompt_tokens])),
             cached_share=shares[row.slo.user],
             length_ratio=ratios[row.slo.user],
+            usual_length=tuple(usual[row.slo.user] * level for level in range(len(LENGTH_LEVELS))),
         )
         for row, program in zip(rows, programs, strict=True)
     ]

@@ -25,7 +25,7 @@ class UsualLength:
 
     def __init__(self) -> None:
         self._of_all: deque[int] = deque(maxlen=KEPT)
-        self._quantiles = np.zeros(len(LENGTH_LEVELS))
+        self._quantiles: Floats = np.zeros(len(LENGTH_LEVELS))
         self._own: dict[int, deque[int]] = {}
         self._own_quantiles = np.full((ROOM, len(LENGTH_LEVELS)), np.nan)
 
@@ -42,7 +42,7 @@ class UsualLength:
         own = self._own.setdefault(user, deque(maxlen=KEPT))
         own.append(output_tokens)
         self._of_all.append(output_tokens)
-        self._quantiles = np.quantile(self._of_all, LENGTH_LEVELS)
+        self._quantiles = np.asarray(np.quantile(self._of_all, LENGTH_LEVELS), np.float64)
         if len(own) >= FEWEST_OWN:
             self._own_quantiles[user] = np.quantile(own, LENGTH_LEVELS)
 

@@ -58,9 +58,10 @@ def mixed(priority: Floats | float, fair: Floats, fairness: float) -> Floats:
 def fair_order(view: StepView, order: Ints, fairness: float) -> Ints:
     """An order with fairness mixed in: by standing, then by the mix, then as before: (n,).
 
-    Who has begun to read a prompt reads it to its end first: else users whose turn it is one after
-    the other could take the memory of each other's prompts for ever. A request's priority is its normalised rank among those of its standing: 1 for the first, 0
-    for the last, so that it weighs the same whatever unit the order came from.
+    A request's priority is its normalised rank among those of its standing: 1 for the first, 0
+    for the last, so that it weighs the same whatever unit the order came from. Who has begun to
+    read a prompt reads it to its end first: else users whose turns alternate could take the memory
+    of each other's prompts for ever.
 
     Args:
         order: places of all requests, best first.
@@ -68,6 +69,9 @@ def fair_order(view: StepView, order: Ints, fairness: float) -> Ints:
     Raises:
         InvalidEngineConfig: a fairness outside of 0 to 1.
     """
+    has_begun = _is_reading(view.requests) & (view.requests.computed_tokens > 0)
+    if len(np.unique(view.requests.user)) < 2:
+        has_begun[:] = False  # there are no turns
     stands = standing(view)[order]
     by_class = np.argsort(stands, kind="stable")
     _, first, size = np.unique(stands[by_class], return_index=True, return_counts=True)
@@ -75,8 +79,7 @@ def fair_order(view: StepView, order: Ints, fairness: float) -> Ints:
     normalised = 1.0 - rank / np.repeat(np.maximum(size - 1, 1), size)
     order, stands = order[by_class], stands[by_class]
     blend = mixed(normalised, fair(view.requests.user_tokens)[order], fairness)
-    has_begun = (_is_reading(view.requests) & (view.requests.computed_tokens > 0))[order]
-    resorted: Ints = order[np.lexsort((rank, -blend, ~has_begun, stands))]
+    resorted: Ints = order[np.lexsort((rank, -blend, ~has_begun[order], stands))]
     return resorted
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from serving.policies.fairness import fair_order, limited
 from serving.policies.urgency import Standing, Stay, drops, next_change_s, stay_of, to_drop
-from serving.requests import Flags, Ints, Requests
+from serving.requests import Flags, Floats, Ints, Requests
 from serving.view import Plan, StepView
 
-Key = np.ndarray[tuple[int], np.dtype[np.float64]] | np.ndarray[tuple[int], np.dtype[np.int64]]
+Key = Floats | Ints | Flags
 
 
 def order_by(

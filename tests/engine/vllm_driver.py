@@ -68,14 +68,20 @@ class Driver:
         max_tokens: int,
         slo: Slo = BEST_EFFORT,
         tags: Mapping[str, Any] | None = None,
+        choice: Sequence[str] = (),
     ) -> None:
-        """Add a greedy request that generates exactly `max_tokens`."""
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        """Add a greedy request that generates exactly `max_tokens`, or one of the choices."""
+        from vllm.sampling_params import (
+            RequestOutputKind,
+            SamplingParams,
+            StructuredOutputsParams,
+        )
 
         params = SamplingParams(
             temperature=0.0,
             max_tokens=max_tokens,
-            ignore_eos=True,
+            ignore_eos=not choice,
+            structured_outputs=StructuredOutputsParams(choice=list(choice)) if choice else None,
             detokenize=False,
             output_kind=RequestOutputKind.DELTA,
             extra_args=dict(tags or to_tags(slo)) or None,
@@ -247,6 +253,7 @@ def left_in(scheduler: Any) -> dict[str, int]:
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),
         "paused": len(scheduler._paused),
+        "compiling": len(scheduler._compiling),
         "rejected": len(scheduler._rejected),
         "ends not told": len(scheduler._ended),
         "followed": len(ledger._rows) + len(ledger._place) + len(ledger._stale),

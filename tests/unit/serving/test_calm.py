@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.calm import CROWD, _mean_tokens, calm
 from serving.policies.programs import arrived_programs
 from serving.requests import Requests, RequestView
@@ -116,3 +117,18 @@ def test_where_not_all_fit_who_was_served_less_is_admitted() -> None:
     view = step(heavy, light, model=model, slots=8, step_tokens=1000)
     assert calm(view, leftover=0.0).run == {"heavy"}
     assert calm(view, leftover=0.0, fairness=0.9).run == {"light"}
+
+
+def test_a_call_of_which_no_length_was_foretold_is_as_long_as_such_calls_were_lately() -> None:
+    """At 10 ms a token its limit cannot be reached within 5 s, and 40 tokens can."""
+    call = request("call", slo=deadline(5.0), max_tokens=4000)
+    usual = call._replace(usual_length=(20.0, 30.0, 35.0, 40.0, 45.0, 50.0, 60.0))
+    told = usual._replace(slo=deadline(5.0, length=LengthSketch((3000.0,) * len(LENGTH_LEVELS))))
+    model = StepModel(base_s=0.01, token_s=1e-5, sequence_s=0.0, context_s=0.0)
+    other = request("other", slo=deadline(90.0), max_tokens=40)
+
+    def first(row: RequestView, *, correct: bool = True) -> str:
+        return calm(step(row, other, model=model, slots=1, token_s=0.01), correct=correct).order[0]
+
+    assert first(usual) == "call"
+    assert first(call) == first(told) == first(usual, correct=False) == "other"

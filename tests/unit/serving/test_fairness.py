@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.errors import InvalidEngineConfig
-from serving.policies.fairness import LEAD, MIN_CHUNK_TOKENS, fair, fair_order, limited, mixed
+from serving.policies.fairness import (
+    LEAD,
+    LIMITED_STEPS,
+    MIN_CHUNK_TOKENS,
+    _chunk_tokens,
+    _decode_s,
+    _within_shares,
+    fair,
+    fair_order,
+    limited,
+    mixed,
+)
 from serving.policies.ranking import order_by, sorted_places
 from serving.policies.table import POLICIES, PolicySpec
 from serving.policies.urgency import standing
@@ -71,7 +82,47 @@ def test_fairness_alone_is_the_order_of_what_users_were_served(view: StepView) -
     rows = [view.requests[int(place)] for place in order]
     stands = standing(view)[order].tolist()
     keys = [(stand, row.user_tokens, row.priority) for stand, row in zip(stands, rows, strict=True)]
-    assert keys == sorted(keys)
+    unread = [row.prompt_tokens + row.output_tokens - row.computed_tokens for row in rows]
+    begun = [row.computed_tokens > 0 and left > 1 for row, left in zip(rows, unread, strict=True)]
+    turns = [key for key, is_begun in zip(keys, begun, strict=True) if not is_begun]
+    assert turns == sorted(turns)
+
+
+def test_a_prompt_under_way_is_read_to_its_end_whosever_turn_comes_meanwhile() -> None:
+    """Where one fits into memory, two whose turns alternate would read neither to its end."""
+    for tokens in (1.0, 1000.0):
+        begun = of_user("a", tokens, running("begun", prompt_tokens=90))
+        other = of_user("b", 10.0, request("other", prompt_tokens=90))
+        plan = order_by(step(other, begun), None, np.array([0, 1]), batch=1, fairness=1.0)
+        assert plan.order == ("begun", "other")
+        read = begun._replace(computed_tokens=90)
+        plan = order_by(step(other, read), None, np.array([0, 1]), batch=1, fairness=1.0)
+        assert plan.order[0] == ("begun" if tokens < 10.0 else "other")
+
+
+@law
+@given(view=served_views(), share_s=st.floats(0.0, 0.5), may_read=st.booleans())
+def test_what_fits_each_user_s_share_is_as_if_each_was_asked_alone(
+    view: StepView, share_s: float, may_read: bool
+) -> None:
+    rows = list(view.requests)
+    decode_s = _decode_s(view)
+    fits = set()
+    for user in {row.slo.user for row in rows}:
+        taken_s = read = 0.0
+        for place, row in enumerate(rows):
+            if row.slo.user != user:
+                continue
+            unread = row.prompt_tokens + row.output_tokens - row.computed_tokens
+            if unread > 1:
+                may = may_read and read < LIMITED_STEPS * _chunk_tokens(view, share_s)
+                read += unread
+            else:
+                may = taken_s < share_s
+                taken_s += decode_s[place]
+            fits |= {place} if may else set()
+    shown = _within_shares(view, np.arange(len(rows)), share_s, may_read=may_read)
+    assert set(shown.tolist()) == fits
 
 
 @pytest.mark.parametrize(("fairness", "first"), [(0.4, "rank"), (0.6, "poor")])
@@ -80,7 +131,7 @@ def test_f_says_how_much_of_the_rank_a_turn_is_worth(fairness: float, first: str
     view = step(
         of_user("a", 100.0, request("rank", priority=0)), of_user("b", 0.0, request("poor"))
     )
-    plan = order_by(view, np.array([0, 1]), batch=1, fairness=fairness)
+    plan = order_by(view, None, np.array([0, 1]), batch=1, fairness=fairness)
     assert plan.order[0] == first
     assert plan.run == {first}
 
@@ -90,7 +141,7 @@ def test_f_says_how_much_of_the_rank_a_turn_is_worth(fairness: float, first: str
 def test_no_fairness_is_the_order_of_the_keys(view: StepView, batch: int) -> None:
     keys = view.requests.priority
     names = view.requests.request_id[sorted_places(view.requests, keys)].tolist()
-    plan = order_by(view, keys, batch=batch, fairness=0.0)
+    plan = order_by(view, None, keys, batch=batch, fairness=0.0)
     gone = {name for name, _ in plan.drop}
     assert list(plan.order[: len(plan.order) - len(gone)]) == [n for n in names if n not in gone]
 

@@ -18,6 +18,7 @@ from serving.engine.accounts import FAIR_MEMORY_S, MOST_CALLS
 from serving.engine.cached_share import CachedShare
 from serving.engine.length_bias import LengthBias
 from serving.engine.translate import OUTPUT_WEIGHT, Ledger, composition_of
+from serving.engine.usual_length import UsualLength
 from serving.requests import COLUMNS, Requests, RequestState, RequestView, program_name
 from serving.slo import BEST_EFFORT, Slo, to_tags
 from tests.strategies import slos
@@ -72,6 +73,7 @@ class Naive:
         self.ended_tokens: Counter[str] = Counter()
         self.users: dict[str, int] = {}
         self.length_bias = LengthBias()
+        self.usual_length = UsualLength()
         self.cached_share = CachedShare()
 
     def admit(self, request: EngineRequest, slo: Slo, now_s: float, cached_tokens: int) -> None:
@@ -82,6 +84,7 @@ class Naive:
         if slo.user not in self.users:
             self.users[slo.user] = user = len(self.users)
             self.length_bias.begin(user)
+            self.usual_length.begin(user)
             self.cached_share.begin(user)
         program = program_name(request.request_id, slo)
         is_alone = program not in map(self.program, self.followed.values())
@@ -108,15 +111,19 @@ class Naive:
             tokens = request.num_prompt_tokens + request.num_output_tokens
             self.ended_tokens[self.program(each)] += tokens
             user = self.users[each.slo.user]
-            self.length_bias.ended(user, each.slo, request.num_output_tokens)
+            if request.num_output_tokens and each.slo.length is None:
+                self.usual_length.ended(user, request.num_output_tokens)
+            elif request.num_output_tokens and each.slo.length is not None:
+                self.length_bias.ended(user, each.slo.length, request.num_output_tokens)
             if each.slo.stage:
                 prompt_tokens = request.num_prompt_tokens
                 self.cached_share.ended(user, prompt_tokens, each.cached_tokens)
 
-    def learned(self, each: Followed) -> dict[str, float]:
+    def learned(self, each: Followed) -> dict[str, Any]:
         user = np.array([self.users[each.slo.user]])
         return {
             "length_ratio": float(self.length_bias.ratios(user)[0]),
+            "usual_length": tuple(self.usual_length.lengths(user)[0].tolist()),
             "cached_share": float(self.cached_share.shares(user)[0]),
         }
 

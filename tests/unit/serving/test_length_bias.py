@@ -8,12 +8,15 @@ import pytest
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.engine.length_bias import MOST_OF_OTHERS, LengthBias
 
+
 def told(tokens: float) -> LengthSketch:
     return LengthSketch((tokens,) * len(LENGTH_LEVELS))
+
 
 def answers(bias: LengthBias, user: int, count: int, *, foretold: float, true: int) -> None:
     for _ in range(count):
         bias.ended(user, told(foretold), true)
+
 
 def bias_of_users() -> LengthBias:
     bias = LengthBias()
@@ -21,8 +24,10 @@ def bias_of_users() -> LengthBias:
         bias.begin(user)
     return bias
 
+
 def ratios(bias: LengthBias, *users: int) -> list[float]:
     return [float(ratio) for ratio in bias.ratios(np.array(users, dtype=np.int64))]
+
 
 def test_lengths_are_taken_as_foretold_until_some_answers_ended() -> None:
     bias = bias_of_users()
@@ -33,10 +38,12 @@ def test_lengths_are_taken_as_foretold_until_some_answers_ended() -> None:
     answers(bias, 0, 60, foretold=100.0, true=300)
     assert ratios(bias, 0) == pytest.approx([3.0])
 
+
 def test_who_is_new_is_foretold_as_others_are() -> None:
     bias = bias_of_users()
     answers(bias, 0, 60, foretold=100.0, true=50)
     assert ratios(bias, 1) == pytest.approx([0.5])
+
 
 def test_one_user_s_wrong_lengths_do_not_change_another_s() -> None:
     bias = bias_of_users()
@@ -45,6 +52,7 @@ def test_one_user_s_wrong_lengths_do_not_change_another_s() -> None:
     assert ratios(bias, 0, 1) == pytest.approx([500.0, 1.0])
     assert ratios(bias, 2) == [pytest.approx(MOST_OF_OTHERS)]
 
+
 def test_a_number_that_is_given_anew_begins_anew() -> None:
     bias = bias_of_users()
     answers(bias, 0, 20, foretold=100.0, true=800)
@@ -52,4 +60,3 @@ def test_a_number_that_is_given_anew_begins_anew() -> None:
     assert ratios(bias, 0) == pytest.approx([8.0])
     bias.begin(0)
     assert ratios(bias, 0) == [1.0]
-

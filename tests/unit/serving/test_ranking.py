@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policies.ranking import order_by, plan_of, sorted_places
+from serving.policies.ranking import giving_memory, order_by, plan_of, sorted_places
 from serving.policies.urgency import drops, next_change_s, stay_of
 from serving.requests import Requests
 from serving.view import StepView, plan_faults
@@ -17,6 +17,7 @@ from tests.unit.serving.serving_examples import (
     deadline,
     dropped_when_late,
     request,
+    running,
     step,
 )
 
@@ -111,7 +112,7 @@ def test_a_plan_ends_when_the_first_of_those_it_keeps_changes(view: StepView) ->
 @law
 @given(step_views(), st.integers(0, 5))
 def test_a_batch_of_nought_is_as_many_as_there_are_slots(view: StepView, batch: int) -> None:
-    plan = order_by(view, view.requests.prompt_tokens, batch=batch)
+    plan = order_by(view, None, view.requests.prompt_tokens, batch=batch)
     kept = len(view.requests) - len(plan.drop)
     assert len(plan.run) == min(batch or view.slots, kept)
     assert set(plan.order[: len(plan.run)]) == plan.run
@@ -125,3 +126,42 @@ def test_who_is_dropped_comes_last_in_the_order_with_its_reason() -> None:
     [(request_id, reason)] = plan.drop
     assert request_id == "late"
     assert "slo_on_late is drop" in reason
+
+
+def who_runs(view: StepView, weaker: str) -> str:
+    """All would run, best first; those of the weaker may have to give way."""
+    names = view.requests.request_id
+    run = np.ones(len(names), dtype=bool)
+    order = np.arange(len(names))
+    left = giving_memory(view, order, run, np.isin(names, list(weaker)))
+    assert run.all(), "what was given is not changed"
+    return "".join(names[left])
+
+
+def test_the_last_of_the_weaker_give_what_others_who_wait_still_want() -> None:
+    """Each holds 10 tokens or wants 10; "a" and "b" wait."""
+    waiting = [request("a"), request("b")]
+    view = step(*waiting, *(running(name) for name in "xyz"), kv_tokens=30, free_kv_tokens=0)
+    assert who_runs(view, "xyz") == "abx"
+    assert who_runs(view, "xy") == "abz"
+    assert who_runs(view, "") == "abxyz"
+    assert who_runs(view._replace(free_kv_tokens=5), "xyz") == "abx"
+    assert who_runs(view._replace(free_kv_tokens=10), "xyz") == "abxy"
+    assert who_runs(view._replace(free_kv_tokens=20), "xyz") == "abxyz"
+
+
+def test_who_holds_nothing_and_who_reads_already_takes_no_memory() -> None:
+    reading = running("a", prompt_tokens=900)
+    view = step(reading, request("x"), running("y"), kv_tokens=30, free_kv_tokens=0)
+    assert who_runs(view, "xy") == "axy"
+    waiting = step(request("a"), request("x"), running("y"), kv_tokens=30, free_kv_tokens=0)
+    assert who_runs(waiting, "xy") == "ax", "the one that waits has nothing to give"
+
+
+def test_an_order_that_knows_late_work_holds_it_for_memory_and_one_that_does_not_does_not() -> None:
+    late = running("late", slo=deadline(1.0), computed_tokens=60, prompt_tokens=60)
+    view = step(late, request("soon", slo=deadline(9.0)), now_s=2.0, free_kv_tokens=0)
+    stands = np.array([1, 0])
+    assert order_by(view, stands).run == {"soon"}
+    assert order_by(view, None).run == {"late", "soon"}
+    assert order_by(view._replace(free_kv_tokens=10), stands).run == {"late", "soon"}

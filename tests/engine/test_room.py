@@ -1,0 +1,257 @@
+"""Who is better in the plan and waits gets a slot, memory and a step's tokens from who is worse."""
+
+from __future__ import annotations
+
+import random
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from serving.engine.embedded import EmbeddedEngine
+from serving.policies.table import PolicySpec
+from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
+from tests.engine.test_virtual import STEP_S, Clock, Seen, drive, engine_of, submit
+from tests.engine.vllm_driver import Driver, Scripted
+
+if TYPE_CHECKING:
+    from serving.engine.virtual import VirtualEngine
+
+pytestmark = pytest.mark.usefixtures("imported_vllm")
+
+SOON = Slo(kind=SloKind.DEADLINE, deadline_s=20.0)
+LATER = Slo(kind=SloKind.DEADLINE, deadline_s=500.0)
+CHOICE = ("yes", "no")
+
+
+def tokens(seed: object, count: int) -> list[int]:
+    """A prompt of random tokens."""
+    choose = random.Random(str(seed))
+    return [choose.randint(2, 4095) for _ in range(count)]
+
+
+def go_on(engine: VirtualEngine, clock: Clock, steps: int) -> Seen:
+    """So many steps, at least one of which is left to do."""
+    seen = Seen()
+    for _ in range(steps):
+        composition = engine.plan_step()
+        clock.now_s += STEP_S
+        progress = engine.finish_step()
+        seen.trace.append((composition, progress))
+        seen.tokens.update(progress.tokens)
+        seen.ended.update({end.request_id: end for end in progress.ended})
+    return seen
+
+
+# -- calls with a grammar ------------------------------------------------------------------------
+
+
+def step_until_compiled(driver: Driver, *names: str) -> None:
+    """vLLM compiles grammars beside the engine's thread."""
+    for _ in range(1000):
+        driver.step()
+        asked = [driver.request(name).structured_output_request for name in names]
+        if all(each.is_grammar_ready for each in asked):
+            return
+        time.sleep(0.005)
+    raise AssertionError("no grammar came")
+
+
+@pytest.mark.parametrize("num_first", [1, 2])
+async def test_calls_with_a_grammar_take_the_slots_of_worse_calls_that_run(
+    engine: EmbeddedEngine, num_first: int
+) -> None:
+    """vLLM asks for a grammar only while it has a slot to give; here it has none."""
+
+    def work(llm: Any) -> None:
+        driver = Driver(llm, PolicySpec("fcfs"))
+        driver.scheduler.max_num_active_reqs = 2
+        driver.submit("x", tokens("x", 30), max_tokens=300)
+        driver.submit("y", tokens("y", 30), max_tokens=300)
+        first = ["a", "b"][:num_first]
+        script = Scripted(driver, "x", "y")
+        driver.steps(3)
+        for name in first:
+            driver.submit(name, tokens(name, 30), max_tokens=20, choice=CHOICE)
+        script.run(*first, *["x", "y"][num_first:])
+        step_until_compiled(driver, *first)
+        driver.steps(num_first + 9)
+        assert driver.unfinished() == ["x", "y"]
+        driver.abort("x")
+        driver.abort("y")
+
+    await engine.call(work)
+
+
+async def test_nobody_gives_way_to_a_grammar_that_is_not_ready(engine: EmbeddedEngine) -> None:
+    def work(llm: Any) -> None:
+        driver = Driver(llm, PolicySpec("fcfs"))
+        driver.scheduler.max_num_active_reqs = 1
+        driver.submit("x", tokens("x", 30), max_tokens=40)
+        script = Scripted(driver, "x")
+        driver.steps(3)
+        driver.submit("a", tokens("a", 30), max_tokens=20, choice=CHOICE)
+        driver.request("a").structured_output_request.grammar = pending = Future()
+        script.run("a", then=["x"])
+        driver.steps(5)
+        assert driver.running == ["x"]
+        assert driver.request("x").num_preemptions == 0
+        pending.set_exception(ValueError("it cannot be compiled"))
+        driver.steps(3)
+        assert driver.unfinished() == ["x"]
+        script.run("x")
+        driver.run()
+        assert len(driver.requests["x"].tokens) == 40
+
+    await engine.call(work)
+
+
+# -- who reads -----------------------------------------------------------------------------------
+
+
+def test_a_slot_is_given_to_who_is_better_although_a_prompt_takes_all_tokens_of_a_step() -> None:
+    """Both slots are taken, by a long prompt and by one that is paused; no step has tokens left."""
+    clock = Clock()
+    engine = engine_of(clock, "edf", slots=2, kv_blocks=400, max_model_tokens=4096)
+    submit(engine, "decode", 10, 150, BEST_EFFORT)
+    submit(engine, "long", 1920, 3, LATER)
+    go_on(engine, clock, 3)
+    submit(engine, "short", 50, 3, SOON)
+    seen = go_on(engine, clock, 8)
+    assert seen.tokens["short"] == 3
+    assert drive(engine, clock).tokens["decode"] > 100
+
+
+# -- memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["edf", "priority", "sjf", "srpt", "plas", "lsdf"])
+@pytest.mark.parametrize("waits", [100, 300])
+def test_late_work_gives_its_memory_to_work_in_time(policy: str, waits: int) -> None:
+    check_memory(policy, Slo(kind=SloKind.DEADLINE, deadline_s=0.02), waits)
+
+
+@pytest.mark.parametrize("policy", ["calm", "calm_published", "slos_serve", "slai", "rad"])
+def test_the_planned_ones_do_so_too(policy: str) -> None:
+    check_memory(policy, Slo(kind=SloKind.DEADLINE, deadline_s=0.02), 300)
+
+
+def check_memory(policy: str, late: Slo, prompt_tokens: int) -> None:
+    """Slots for four, and a memory that two late requests fill for hundreds of steps."""
+    clock = Clock()
+    engine = engine_of(clock, policy, kv_blocks=40, max_model_tokens=640)
+    free = engine.free_blocks
+    for name in ("late 1", "late 2"):
+        submit(engine, name, 250, 190, late)
+    go_on(engine, clock, 20)
+    assert engine.free_blocks * 16 < 100
+    submit(engine, "in time", prompt_tokens, 3, SOON)
+    seen = go_on(engine, clock, 20)
+    assert seen.tokens["in time"] == 3
+    drive(engine, clock)
+    assert engine.free_blocks == free
+
+
+# -- sessions whose input is streamed ------------------------------------------------------------
+
+
+def add(engine: VirtualEngine, session: str, output_tokens: int) -> None:
+    """One more part of a session's input."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    request = Request(
+        session,
+        [5] * 20,
+        SamplingParams(max_tokens=output_tokens),
+        None,
+        resumable=True,
+        block_hasher=engine._block_hasher,
+    )
+    engine._output_tokens[session] = 10**6  # its limit ends it, not its length
+    engine.scheduler.add_request(request)
+
+
+def views_of(engine: VirtualEngine) -> list[str]:
+    """Who is in the plans."""
+    return engine.scheduler._make_plan()[0].requests.request_id.tolist()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "edf", "calm"])
+def test_a_session_that_waits_for_input_is_in_no_plan_and_takes_nobody_s_turn(policy: str) -> None:
+    clock = Clock()
+    engine = engine_of(clock, policy, slots=4)
+    for number in range(3):
+        add(engine, f"session {number}", 4)
+    for _ in range(20):
+        if not engine.has_work:
+            break
+        go_on(engine, clock, 1)
+    assert engine.scheduler.num_waiting_for_streaming_input == 3
+    assert views_of(engine) == []
+    submit(engine, "other", 30, 5)
+    submit(engine, "last", 30, 5)
+    assert drive(engine, clock).tokens == {"other": 5, "last": 5}
+
+    clock.now_s += 100.0
+    add(engine, "session 1", 6)
+    seen = engine.scheduler._make_plan()[0].requests
+    assert (seen.request_id.tolist(), seen.arrival_s.tolist()) == (["session 1"], [clock.now_s])
+    assert go_on(engine, clock, 8).tokens == {"session 1": 6}
+
+
+@pytest.mark.parametrize("ended_while", ["idle", "it runs"])
+def test_a_session_that_ends_leaves_nothing_behind(ended_while: str) -> None:
+    from vllm.v1.request import RequestStatus
+
+    from tests.engine.vllm_driver import left_in
+
+    clock = Clock()
+    engine = engine_of(clock, "calm")
+    free = engine.free_blocks
+    add(engine, "session", 4)
+    go_on(engine, clock, 8 if ended_while == "idle" else 2)
+    engine.scheduler.finish_requests("session", RequestStatus.FINISHED_ABORTED)
+    submit(engine, "other", 30, 5)
+    assert drive(engine, clock).tokens == {"other": 5}
+    left = left_in(engine.scheduler)
+    assert left.pop("kv blocks") == free
+    assert not any(left.values()), left
+
+
+# -- an engine that is being paused --------------------------------------------------------------
+
+
+def test_who_runs_ends_while_nobody_new_is_let_in() -> None:
+    """vLLM's pause that waits: the one paused by a plan must not hold it up for ever."""
+    from vllm.v1.core.sched.interface import PauseState
+
+    clock = Clock()
+    engine = engine_of(clock, "edf", slots=2, kv_blocks=400, max_model_tokens=4096)
+    for name in ("a", "b"):
+        submit(engine, name, 20, 60, LATER)
+    go_on(engine, clock, 3)
+    for name in ("c", "d"):
+        submit(engine, name, 20, 60, SOON)
+    engine.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    seen = go_on(engine, clock, 62)
+    assert set(seen.ended) == {"a", "b"}
+    engine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    assert set(drive(engine, clock).ended) == {"c", "d"}
+
+
+def test_a_pause_lets_go_on_whom_a_plan_had_paused() -> None:
+    from vllm.v1.core.sched.interface import PauseState
+
+    clock = Clock()
+    engine = engine_of(clock, "calm", slots=4)
+    dropped = Slo(kind=SloKind.DEADLINE, deadline_s=500.0, on_late=OnLate.CONTINUE)
+    submit(engine, "a", 20, 60, dropped)
+    go_on(engine, clock, 3)
+    engine.scheduler._take_places({"a": 0}, frozenset())
+    assert engine.scheduler._paused
+    engine.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    go_on(engine, clock, 1)
+    assert not engine.scheduler._paused
+    assert set(drive(engine, clock).ended) == {"a"}
