@@ -20,6 +20,9 @@ TAG_PREFIX = "slo_"
 
 TagValue = str | int | float | list[float]
 
+MOST_CHARACTERS = 256
+"""In the name of a program or user, which the engine keeps while it remembers them."""
+
 
 class SloKind(StrEnum):
     """What counts as goodput. Source: Wu (2025), chapter 3."""
@@ -46,6 +49,14 @@ class FutureWork(NamedTuple):
     decode_tokens: float
     critical_s: float  # seconds on the critical path
     tool_s: float
+
+
+def _check_name(key: str, name: str) -> None:
+    if len(name) > MOST_CHARACTERS:
+        reason = f"has {len(name)} characters, and at most {MOST_CHARACTERS} are kept"
+        raise InvalidSlo(key, f"{name[:32]}...", reason)
+    if any("\ud800" <= character <= "\udfff" for character in name):
+        raise InvalidSlo(key, name, "must be text that UTF-8 can write")
 
 
 # Defaults of the thesis' API: Wu (2025), chapter 5.
@@ -107,6 +118,8 @@ class Slo:
             raise InvalidSlo(
                 "slo_deadline_s", self.deadline_s, f"later than slo_final_s ({self.final_s})"
             )
+        for name in ("program", "user"):
+            _check_name(TAG_PREFIX + name, getattr(self, name))
         if self.stage < 0:
             raise InvalidSlo("slo_stage", self.stage, "must not be negative")
         if self.stage_calls < 1:

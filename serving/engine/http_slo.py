@@ -42,8 +42,7 @@ def note_drop(stop_reason: str) -> None:
 
 
 class SloMiddleware:
-    """Answers 400 to malformed tags; names scheduler and policy in two headers.
-
+    """Answers 400 to malformed tags on TAGGED_PATHS; names scheduler and policy in two headers.
     It reads both from the arguments that vLLM keeps in the application's state, so that
     ``--middleware serving.engine.http_slo.SloMiddleware`` is all that it needs.
     """
@@ -105,19 +104,25 @@ class KeyGuard:
 def tags_error(body: bytes) -> InvalidSlo | None:
     """What is wrong with the SLO tags in a request's JSON body; None: nothing, or no tags.
 
-    A body that is no JSON object is left for vLLM to refuse in its own words.
+    Beam search is refused with tags: vLLM makes requests of its own for the beams, without them.
+    A body that is no JSON object, or nested too deeply, is left for vLLM to refuse.
     """
     if TAG_PREFIX.encode() not in body and b"\\" not in body:  # which could spell it otherwise
         return None
     try:
         document = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     tags = document.get("vllm_xargs") if isinstance(document, dict) else None
+    if not isinstance(tags, dict):
+        return None
     try:
-        from_tags(tags if isinstance(tags, dict) else None)
+        from_tags(tags)
     except InvalidSlo as error:
         return error
+    if document.get("use_beam_search") and any(key.startswith(TAG_PREFIX) for key in tags):
+        reason = "beam search keeps no promise; leave it out, or the tags"
+        return InvalidSlo("use_beam_search", document["use_beam_search"], reason)
     return None
 
 

@@ -201,6 +201,14 @@ async def test_a_malformed_tag_is_answered_400(url: str, path: str, body: dict[s
     assert (error["type"], error["param"]) == ("invalid_slo", "slo_deadline_s")
 
 
+async def test_a_body_nested_too_deeply_is_answered_400(url: str) -> None:
+    body = b'{"model": "demo", "vllm_xargs": {"slo_weight": ' + b"[" * 100_000
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=CALL_S) as client:
+        headers = {"content-type": "application/json"}
+        answer = await client.post("/v1/chat/completions", content=body, headers=headers)
+    assert answer.status_code == 400
+
+
 @pytest.mark.parametrize("prompt", ["hi", "word " * 3900], ids=["while it runs", "before a token"])
 @pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "plain"])
 async def test_a_deadline_that_cannot_be_met_ends_as_a_drop(

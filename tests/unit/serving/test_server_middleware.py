@@ -200,11 +200,20 @@ def test_a_drop_outside_a_request_is_noted_nowhere() -> None:
         b'{"vllm_xargs": "slo_kind"}',
         b'{"vllm_xargs": null, "prompt": "slo_kind"}',
         b'{"vllm_xargs": {"others": {"nested": 1}}, "prompt": "slo_kind"}',
+        b'{"vllm_xargs": {"slo_weight": ' + b"[" * 100_000,
+        b'{"vllm_xargs": {"others": 1}, "prompt": "slo_kind", "use_beam_search": true}',
         GOOD,
     ],
 )
 def test_bodies_without_malformed_tags_have_no_error(body: bytes) -> None:
     assert tags_error(body) is None
+
+
+def test_beam_search_would_lose_the_tags_and_is_refused_with_them() -> None:
+    error = tags_error(b'{"vllm_xargs": {"slo_weight": 2.0}, "use_beam_search": true}')
+    assert error is not None
+    assert error.args[0] == "use_beam_search"
+    assert tags_error(b'{"vllm_xargs": {"slo_weight": 2}, "use_beam_search": false}') is None
 
 
 def test_a_nested_tag_is_malformed() -> None:

@@ -77,6 +77,8 @@ MALFORMED = [
     ("slo_on_late", "explode"),
     ("slo_on_late", 1),
     ("slo_program", 7),
+    ("slo_program", "p" * 257),
+    ("slo_program", "half of a pair: \ud800"),
     ("slo_stage", -1),
     ("slo_stage", 0.5),
     ("slo_stage", math.inf),
@@ -102,6 +104,8 @@ MALFORMED = [
     ("slo_weight", -1),
     ("slo_weight", False),
     ("slo_user", ["me"]),
+    ("slo_user", "u" * 100_000),
+    ("slo_user", "\udfff"),
     ("slo_deadlines", 5.0),
     ("slo_", 5.0),
 ]
@@ -113,6 +117,7 @@ def test_a_malformed_tag_is_an_error_that_names_it(key: str, value: object) -> N
         from_tags({**DEADLINE, key: value})
     assert caught.value.args[0] == key
     assert str(caught.value).startswith(f"{key}=")
+    assert len(str(caught.value)) < 1000
 
 
 def test_no_stage_may_end_later_than_its_run() -> None:
