@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ import pytest
 from serving.engine.embedded import EmbeddedEngine
 from serving.policies.table import PolicySpec
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
-from tests.engine.test_virtual import STEP_S, Clock, Seen, drive, engine_of, submit
+from tests.engine.test_scheduler import tokens
+from tests.engine.test_virtual import Clock, Seen, drive, engine_of, submit
 from tests.engine.vllm_driver import Driver, Scripted
 
 if TYPE_CHECKING:
@@ -25,22 +25,11 @@ LATER = Slo(kind=SloKind.DEADLINE, deadline_s=500.0)
 CHOICE = ("yes", "no")
 
 
-def tokens(seed: object, count: int) -> list[int]:
-    """A prompt of random tokens."""
-    choose = random.Random(str(seed))
-    return [choose.randint(2, 4095) for _ in range(count)]
-
-
 def go_on(engine: VirtualEngine, clock: Clock, steps: int) -> Seen:
-    """So many steps, at least one of which is left to do."""
+    """So many steps, whether or not there is something to do."""
     seen = Seen()
     for _ in range(steps):
-        composition = engine.plan_step()
-        clock.now_s += STEP_S
-        progress = engine.finish_step()
-        seen.trace.append((composition, progress))
-        seen.tokens.update(progress.tokens)
-        seen.ended.update({end.request_id: end for end in progress.ended})
+        seen.step(engine, clock)
     return seen
 
 

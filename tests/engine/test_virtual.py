@@ -56,18 +56,22 @@ class Seen:
         self.ended: dict[str, Ended] = {}
         self.trace: list[tuple[Composition, Progress]] = []
 
+    def step(self, engine: VirtualEngine, clock: Clock) -> None:
+        """One more step, which takes STEP_S."""
+        composition = engine.plan_step()
+        clock.now_s += STEP_S
+        progress = engine.finish_step()
+        self.trace.append((composition, progress))
+        self.tokens.update(progress.tokens)
+        self.ended.update({end.request_id: end for end in progress.ended})
+
 
 def drive(engine: VirtualEngine, clock: Clock, *, limit: int = 5000) -> Seen:
     seen = Seen()
     for _ in range(limit):
         if not engine.has_work:
             return seen
-        composition = engine.plan_step()
-        clock.now_s += STEP_S
-        progress = engine.finish_step()
-        seen.trace.append((composition, progress))
-        seen.tokens.update(progress.tokens)
-        seen.ended.update({end.request_id: end for end in progress.ended})
+        seen.step(engine, clock)
     raise AssertionError("still working")
 
 
