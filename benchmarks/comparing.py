@@ -18,7 +18,7 @@ from serving.policies.table import PolicySpec
 from serving.sim.cache import ResultCache, code_version, results_folder
 from serving.sim.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
 from serving.sim.cases import Task
-from serving.sim.compare import Comparison, Plan, Progress, compare
+from serving.sim.compare import Comparison, Plan, Progress, compare, label_of
 from serving.sim.offer import Source
 from serving.sim.runner import Runner
 from serving.sim.setting import DEFAULT_WARMUP_S, DEFAULT_WINDOW_S, Setting
@@ -37,7 +37,7 @@ def options(description: str, *, loads: str, seeds: int = 3) -> argparse.Argumen
     parser.add_argument("--window-s", type=float, default=DEFAULT_WINDOW_S)
     parser.add_argument("--warmup-s", type=float, default=DEFAULT_WARMUP_S)
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--jobs", type=_positive, default=cores, help="processes at once")
+    parser.add_argument("--jobs", type=positive, default=cores, help="processes at once")
     parser.add_argument("--json", action="store_true")
     return parser
 
@@ -55,7 +55,7 @@ def setting_of(arguments: argparse.Namespace, workload: str = "mixed") -> Settin
 
 def policies(names: Sequence[str]) -> tuple[PolicySpec, ...]:
     """The baseline, then the named ones, each once; raises BadInput, InvalidEngineConfig."""
-    return tuple(policy_of(name) for name in dict.fromkeys([BASELINE, *names]))
+    return tuple({label_of(each): each for each in map(policy_of, [BASELINE, *names])}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +77,12 @@ class Session:
     def capacity(self, setting: Setting) -> float:
         """Programs a second that are load 1.0."""
         cases = [CapacityCase(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
-        return capacity_of(self.run("capacity", cases, lambda each: capacity_of([each])))
+        return capacity_of(self.run("capacity", cases))
 
-    def run(
-        self, name: str, tasks: Sequence[Task], check: Callable[[dict[str, Any]], object]
-    ) -> list[dict[str, Any]]:
-        """The tasks' results, in their order; `check` as Runner.run takes it."""
+    def run(self, name: str, tasks: Sequence[Task]) -> list[dict[str, Any]]:
+        """The tasks' results, in their order."""
         results: list[dict[str, Any]] = [{} for _ in tasks]
-        for number, done in enumerate(self.runner.run(tasks, check), start=1):
+        for number, done in enumerate(self.runner.run(tasks), start=1):
             results[done.place] = done.result
             say(f"{name}: {number} of {len(tasks)} done (simulated)")
         return results
@@ -123,7 +121,8 @@ def verdict(is_ok: bool | None) -> str:
     return {True: "ok", False: "MISS", None: ""}[is_ok]
 
 
-def _positive(written: str) -> int:
+def positive(written: str) -> int:
+    """A count of the command line, as argparse reads it."""
     count = int(written)
     if count < 1:
         raise argparse.ArgumentTypeError("must be at least 1")

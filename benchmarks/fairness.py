@@ -34,7 +34,6 @@ from serving.sim.predictions import FutureErrors, LengthErrors
 from serving.sim.programs import Call, Program, Stage
 from serving.sim.promises import Foresight
 from serving.sim.step_cost import MACHINES
-from serving.sim.stopping import AllDecided, StoppingEngine
 from serving.slo import SloKind
 
 WARMUP_S, WINDOW_S = 30.0, 120.0
@@ -121,13 +120,12 @@ def simulated(policy: str, fairness: float, flood: str | None, load: float, seed
 
     machine, clock = MACHINES["a100-llama3-8b"], VirtualTime()
     programs, window_s, decided_s, _ = offered(flood, load, seed)
-    counted = [each for each in programs if window_s[0] <= each.arrival_s < window_s[1]]
     spec = PolicySpec(policy, {"fairness": fairness})
     engine = VirtualEngine(VirtualConfig(policy=spec, kv_blocks=machine.kv_blocks), clock)
     foresight = Foresight(lengths=LengthErrors(seed=seed), futures=FutureErrors(seed=seed))
     run = replay(
         programs,
-        StoppingEngine(engine, AllDecided(counted, clock)),
+        engine,
         clock,
         machine.step_cost,
         foresight=foresight,

@@ -20,13 +20,16 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from serving.policies.table import PolicySpec
-from serving.sim.capacity import CapacityCase
+from benchmarks.comparing import exit_code, loads
+from cli.bench_request import policies_of
+from serving.sim.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
 from serving.sim.cases import Case, report_of
+from serving.sim.compare import Plan, label_of
 from serving.sim.live import measure_machine, replaying_engine, run_live
 from serving.sim.live_driver import LiveEngine
 from serving.sim.live_scale import LiveSettings, scale_of
@@ -58,26 +61,20 @@ class Measured(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison; results to stdout, progress to stderr."""
-    options = _parser().parse_args(arguments)
-    settings = LiveSettings()
-    policies = [PolicySpec(name) for name in options.policy or ["fcfs", "calm_published"]]
-    loads = [float(load) for load in options.loads.split(",")]
+    """Run the comparison; results to stdout, progress to stderr; the exit code."""
+    return exit_code(partial(measure, _parser().parse_args(arguments)))
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure, simulate and print."""
+    plan, settings = _plan(options), LiveSettings()
     with replaying_engine(settings) as engine:
         _say("measuring the engine's steps")
         machine = measure_machine(engine, settings)
         calibration = asyncio.run(engine.samples())
         scale = scale_of(machine, settings)
-        setting = Setting(
-            source=Source.generator(options.workload),
-            machine=machine,
-            warmup_s=options.warmup_s,
-            window_s=options.window_s,
-            slots=settings.slots,
-            step_tokens=settings.step_tokens,
-            scaling=Scaling(settings, scale),
-        )
-        capacity = float(CapacityCase(setting=setting, seed=0).run()["programs_s"])
+        setting = replace(plan.setting, machine=machine, scaling=Scaling(settings, scale))
+        capacity = drained_by_fcfs(setting)
         _say(f"{machine.step_cost}")
         _say(
             f"scale {scale.tokens:g} in tokens, {scale.step:.3f} in steps;"
@@ -85,14 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         cases = [
             Case(setting=setting, policy=policy, load=load, rate_per_s=load * capacity, seed=seed)
-            for seed in range(options.seeds)
-            for load in loads
-            for policy in policies
+            for seed in range(plan.num_seeds)
+            for load in plan.loads
+            for policy in plan.policies
         ]
         measured = [_measured(case, engine) for case in cases]
     runs = [
         Run(
-            case.policy.name,
+            label_of(case.policy),
             case.load,
             case.seed,
             one.report,
@@ -115,7 +112,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "rows": [_row(run) for run in runs],
         }
         options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    return 0
+
+
+def drained_by_fcfs(setting: Setting) -> float:
+    """Programs a second that are load 1.0: the mean over seeds, as `orchestrate bench` has it."""
+    cases = [CapacityCase(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
+    return capacity_of([case.run() for case in cases])
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    """What is compared, but for the machine; raises BadInput, InvalidEngineConfig,
+    InvalidWorkload."""
+    settings = LiveSettings()
+    return Plan(
+        setting=Setting(
+            source=Source.generator(options.workload),
+            warmup_s=options.warmup_s,
+            window_s=options.window_s,
+            slots=settings.slots,
+            step_tokens=settings.step_tokens,
+        ),
+        policies=policies_of(options.policy or ["fcfs", "calm_published"]),
+        loads=loads(options),
+        num_seeds=options.seeds,
+        with_bound=False,
+        live=settings,
+    )
 
 
 def table(runs: Sequence[Run]) -> str:
@@ -213,7 +235,7 @@ def _line(case: Case, report: Report) -> str:
     )
     counters, counts = report.counters, report.counts
     return (
-        f"{case.policy.name} at {case.load:g}, seed {case.seed}:"
+        f"{label_of(case.policy)} at {case.load:g}, seed {case.seed}:"
         f" {report.token_goodput:.0f} tokens/s, {report.request_goodput:.2f} programs/s in time;"
         f" throughput {report.throughput_tokens_s:.0f}; kept {kept}; {counts.dropped} dropped of"
         f" {counts.arrived}; {counters.preemptions} preemptions; {counters.steps} steps"

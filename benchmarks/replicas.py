@@ -1,12 +1,13 @@
 """What N replicas keep of N times one replica's goodput, by router: simulated, not measured.
 
-    python benchmarks/replicas.py [--policy edf:batch=96] [--router power_of_k:k=4] [--json]
+    python -m benchmarks.replicas [--policy edf:batch=96] [--router power_of_k:k=4] [--json]
 
 Every replica runs the production scheduler class in virtual time, at the same load per replica.
-The single replica has the same policy and no choice. Programs that arrive after the warm-up and
-within the window count; others go on arriving until it is decided of all of them whether they kept
-their promise. --slow 2 gives every second replica steps of
-twice the length, and counts it as half a replica.
+The single replica has the same policy and no choice. Its programs are others than those of several
+replicas, and fewer: their ratios are of means over --seeds to means over --singles. Programs that
+arrive after the warm-up and within the window count; others go on arriving until it is decided of
+all of them whether they kept their promise. --slow 2 gives every second replica steps of twice the
+length, and counts it as half a replica.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
+from benchmarks.comparing import exit_code, positive, ratio, shown
 from serving.errors import InvalidEngineConfig
 from serving.policies.table import PolicySpec
 from serving.router.table import RouterSpec
@@ -82,13 +85,17 @@ class Cell(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """One run in numbers: goodput in tokens and programs a second, attainment by kind."""
+    """One run in numbers: goodput in tokens and programs a second, attainment by kind.
+
+    Attributes:
+        latency, deadline, compound: None where no program is of the kind.
+    """
 
     token_goodput: float
     request_goodput: float
-    latency: float
-    deadline: float
-    compound: float
+    latency: float | None
+    deadline: float | None
+    compound: float | None
     busiest_share: float
     demoted: float
     withdrawn: float
@@ -96,14 +103,14 @@ class Figures(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A router's cells, seeds averaged; ratios to as many single replicas."""
+    """A router's cells, seeds averaged; ratios to as many single replicas, if these had any."""
 
     policy: str
     load: float
     replicas: int
     router: str
-    token_ratio: float
-    request_ratio: float
+    token_ratio: float | None
+    request_ratio: float | None
     figures: Figures
 
 
@@ -178,7 +185,7 @@ def simulate(setting: Setting, cell: Cell) -> Figures:
 def _figures(offered: Offer, found: FleetReplay) -> Figures:
     report = report_of(offered, found.replay)
     calls = list(found.calls.values())
-    kept = {kind: share or 0.0 for kind, share in report.attainment.items()}
+    kept = report.attainment
     return Figures(
         token_goodput=report.token_goodput,
         request_goodput=report.request_goodput,
@@ -197,7 +204,7 @@ def rows(results: Mapping[Cell, Figures], slow: float) -> list[Row]:
     by_row: dict[Cell, list[Figures]] = {}
     for cell, figures in results.items():
         by_row.setdefault(cell._replace(seed=0), []).append(figures)
-    means = {cell: Figures(*map(fmean, zip(*each, strict=True))) for cell, each in by_row.items()}
+    means = {cell: _mean(each) for cell, each in by_row.items()}
     singles = {(cell.policy, cell.load): each for cell, each in means.items() if cell.replicas == 1}
     found = []
     for cell, figures in means.items():
@@ -206,8 +213,8 @@ def rows(results: Mapping[Cell, Figures], slow: float) -> list[Row]:
         found.append(
             Row(
                 *cell[:4],
-                _ratio(figures.token_goodput, times * single.token_goodput),
-                _ratio(figures.request_goodput, times * single.request_goodput),
+                ratio(figures.token_goodput, times * single.token_goodput),
+                ratio(figures.request_goodput, times * single.request_goodput),
                 figures,
             )
         )
@@ -237,8 +244,8 @@ def run(setting: Setting, todo: Sequence[Cell], jobs: int) -> dict[Cell, Figures
     return dict(sorted(found.items()))
 
 
-def table(found: Iterable[Row]) -> str:
-    """For people."""
+def table(found: Iterable[Row], *, seeds: int, singles: int) -> str:
+    """For people; `seeds` of several replicas, `singles` of a single one."""
     lines = [
         "simulated                                      tokens      requests    kept by kind    "
         "busiest  demoted  withdrawn  ms",
@@ -249,48 +256,69 @@ def table(found: Iterable[Row]) -> str:
         figures = row.figures
         lines.append(
             f"{row.policy:16} {row.load:4.2g} {row.replicas:2}  {row.router:26}"
-            f"{figures.token_goodput:8.0f} {row.token_ratio:5.2f}"
-            f" {figures.request_goodput:6.2f} {row.request_ratio:5.2f}"
-            f"  {figures.latency:4.2f} {figures.deadline:4.2f} {figures.compound:4.2f}"
+            f"{figures.token_goodput:8.0f} {shown(row.token_ratio):>5}"
+            f" {figures.request_goodput:6.2f} {shown(row.request_ratio):>5}"
+            f"  {shown(figures.latency):>4} {shown(figures.deadline):>4}"
+            f" {shown(figures.compound):>4}"
             f"  {figures.busiest_share:5.2f} {figures.demoted:7.2f} {figures.withdrawn:8.2f}"
             f"  {figures.schedule_ms_per_step:6.2f}"
         )
+    lines.append(
+        f"ratio: the mean of N replicas over --seeds {seeds}, to N times that of one replica over "
+        f"--singles {singles}. Other programs arrive there: small differences to 1 are chance"
+    )
     return "\n".join(lines)
 
 
-def _ratio(value: float, whole: float) -> float:
-    return value / whole if whole else 0.0
+def _mean(seeds: Sequence[Figures]) -> Figures:
+    """Of each figure, over the seeds that have it."""
+    columns = [[each for each in column if each is not None] for column in zip(*seeds, strict=True)]
+    return Figures(*[fmean(column) if column else None for column in columns])
+
+
+def _above_zero(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError("must be above 0")
+    return number
 
 
 def _numbers(read: Callable[[str], float]) -> Callable[[str], list[float]]:
-    return lambda text: [read(each) for each in text.split(",")]
+    def numbers(text: str) -> list[float]:
+        return [read(each) for each in text.split(",")]
+
+    return numbers
 
 
-def _arguments() -> argparse.Namespace:
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workload", choices=list(WORKLOADS), default="mixed")
     parser.add_argument("--policy", action="append", help="name or name:key=value,...")
     parser.add_argument("--router", action="append", help="likewise")
-    parser.add_argument("--loads", type=_numbers(float), default=[1.0])
-    parser.add_argument("--replicas", type=_numbers(int), default=[2, 4, 8])
-    parser.add_argument("--seeds", type=int, default=1, help="how many")
-    parser.add_argument("--singles", type=int, default=6, help="seeds of the single replica")
-    parser.add_argument("--rate", type=float, default=FULL_RATE_PER_S, help="a replica, load 1")
+    parser.add_argument("--loads", type=_numbers(_above_zero), default=[1.0])
+    parser.add_argument("--replicas", type=_numbers(positive), default=[2, 4, 8])
+    parser.add_argument("--seeds", type=positive, default=1, help="how many")
+    parser.add_argument("--singles", type=positive, default=6, help="seeds of the single replica")
+    parser.add_argument(
+        "--rate", type=_above_zero, default=FULL_RATE_PER_S, help="a replica, load 1"
+    )
     parser.add_argument("--window", type=float, default=60.0, help="seconds that count")
     parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of arrivals before")
-    parser.add_argument("--slots", type=int, default=256)
-    parser.add_argument("--slow", type=float, default=1.0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--slots", type=positive, default=256)
+    parser.add_argument("--slow", type=_above_zero, default=1.0)
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     arguments.policy = arguments.policy or ["edf"]
     arguments.router = arguments.router or list(ROUTERS)
     return arguments
 
 
-def main() -> None:
+def print_figures(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
-    arguments = _arguments()
+    for kind, written in ((PolicySpec, arguments.policy), (RouterSpec, arguments.router)):
+        for each in written:
+            spec_of(kind, each)  # what is none is told at once
     setting = Setting(
         workload=arguments.workload,
         rate_per_s=arguments.rate,
@@ -302,10 +330,17 @@ def main() -> None:
     found = rows(run(setting, cells(arguments), arguments.jobs), arguments.slow)
     if arguments.json:
         document = [{**row._asdict(), "figures": row.figures._asdict()} for row in found]
-        print(json.dumps({"simulated": True, "setting": setting._asdict(), "rows": document}))
-        return
-    print(table(found))
+        seeds = {"seeds": arguments.seeds, "singles": arguments.singles}
+        told = {"simulated": True, "setting": setting._asdict(), **seeds, "rows": document}
+        print(json.dumps(told))
+    else:
+        print(table(found, seeds=arguments.seeds, singles=arguments.singles))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Simulate and print; the exit code."""
+    return exit_code(partial(print_figures, _arguments(given)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

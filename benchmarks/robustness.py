@@ -35,7 +35,7 @@ from benchmarks.comparing import (
     shown,
     verdict,
 )
-from benchmarks.unpressed import Unpressed, all_finished, check, mean
+from benchmarks.unpressed import Unpressed, all_finished, mean
 from serving.policies.table import PolicySpec
 from serving.sim.compare import Comparison, Plan, label_of
 from serving.sim.offer import Source
@@ -214,7 +214,7 @@ def _without_tags(plan: Plan, running: Session) -> Iterator[Row]:
     seeds = range(plan.num_seeds)
     for load in plan.loads:
         tasks = [task(load, policy, seed) for policy in plan.policies for seed in seeds]
-        results = iter(running.run(f"{NO_TAGS} at {load:g}x", tasks, check))
+        results = iter(running.run(f"{NO_TAGS} at {load:g}x", tasks))
         found = {label_of(policy): [next(results) for _ in seeds] for policy in plan.policies}
         yield from untagged_rows(load, found)
 

@@ -36,10 +36,9 @@ from benchmarks.comparing import (
     shown,
     verdict,
 )
-from benchmarks.unpressed import Unpressed, check, mean
+from benchmarks.unpressed import Unpressed, mean
 from serving.sim.cases import Case
 from serving.sim.compare import Comparison, Plan, label_of
-from serving.sim.outcome import Outcome
 from serving.sim.runner import Runner
 
 AS_THEY_ARE, LOOSE, NONE = "as they are", "100x looser", "none"
@@ -109,7 +108,7 @@ def _unpressed(plan: Plan, running: Session, rate_per_s: float, promises: str) -
         for policy in plan.policies
         for seed in seeds
     ]
-    results = iter(running.run(f"promises {promises}", tasks, check))
+    results = iter(running.run(f"promises {promises}", tasks))
     return {
         label_of(policy): mean([next(results) for _ in seeds], "throughput_tokens_s")
         for policy in plan.policies
@@ -130,7 +129,7 @@ def scheduling(plan: Plan, capacity_programs_s: float) -> list[Scheduling]:
         for policy in plan.policies
     ]
     with Runner(jobs=1, cache=None) as alone:
-        ran = Session(alone).run("milliseconds, alone", cases, Outcome.from_document)
+        ran = Session(alone).run("milliseconds, alone", cases)
     return [
         Scheduling(case.load, label_of(case.policy), each["report"]["schedule_ms_per_step"])
         for case, each in zip(cases, ran, strict=True)

@@ -141,13 +141,6 @@ def loosened(programs: Sequence[Program]) -> tuple[Program, ...]:
     )
 
 
-def check(document: Mapping[str, Any]) -> None:
-    """Raise KeyError, TypeError or ValueError unless it is such a run's result."""
-    float(document["throughput_tokens_s"])
-    float(document["mean_e2el_s"])
-    int(document["arrived"]), int(document["finished"])
-
-
 def all_finished(documents: Sequence[Mapping[str, Any]]) -> bool:
     """Whether every counted program came to its end."""
     return all(each["finished"] == each["arrived"] for each in documents)

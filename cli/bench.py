@@ -32,7 +32,7 @@ def bench(
     window_s: bench_options.WindowS = None,
     warmup_s: bench_options.WarmupS = 60.0,
     engine: bench_options.Engine = "sim",
-    trace: bench_options.Trace = None,
+    trace: bench_options.Traces = None,
     arrivals: bench_options.Arrivals = None,
     slo_scale: bench_options.SloScale = 1.0,
     predictions: bench_options.Predictions = "learned",
@@ -59,7 +59,7 @@ def bench(
     )
     plan = Plan(
         setting=Setting(
-            source=bench_request.source_of(workload, trace),
+            source=bench_request.source_of(workload, trace or []),
             machine=bench_request.machine_of(machine, live=live is not None),
             window_s=bench_request.window_of(window_s, live=live is not None),
             warmup_s=warmup_s,
@@ -68,7 +68,7 @@ def bench(
             predictions=predictions,
             length_bias=length_bias,
             slots=slots,
-            step_tokens=2048 if step_tokens is None else step_tokens,
+            step_tokens=bench_request.step_tokens_of(step_tokens, slots=slots),
             prefix_caching=prefix_caching,
         ),
         policies=bench_request.policies_of(policy or []),

@@ -67,11 +67,12 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="sim|vllm",
-        help="In virtual time, or on vLLM here with the demo model, in real time.",
+        help="In virtual time, or on vLLM here with the demo model, in real time; "
+        "ORCHESTRATE_MODEL does not change which.",
     ),
 ]
-Trace = Annotated[
-    Path | None,
+Traces = Annotated[
+    list[Path] | None,
     typer.Option(
         "--trace",
         metavar="FILE",
@@ -138,7 +139,7 @@ StepTokens = Annotated[
     typer.Option(
         "--step-tokens",
         metavar="N",
-        help="Most tokens of a step. Default: 2048, and 1024 for vllm.",
+        help="Most tokens of a step, at least as many as slots. Default: 2048, and 1024 for vllm.",
         show_default=False,
         rich_help_panel=_MACHINE,
     ),

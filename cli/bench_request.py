@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.errors import BadInput
+from cli.output import warn
+from serving.engine.config import DEMO_MODEL
 from serving.parameters import Parameter
 from serving.policies.table import DEFAULT_POLICY, PolicySpec
 from serving.sim.live_scale import LiveSettings
@@ -17,19 +19,24 @@ from serving.sim.step_cost import MACHINES, Machine
 DEFAULT_WORKLOAD = "mixed"
 DEFAULT_MACHINE = "a100-llama3-8b"
 DEFAULT_LIVE_WINDOW_S = 240.0
+DEFAULT_STEP_TOKENS = 2048
 ENGINES = ("sim", "vllm")
 PICTURES = (".png", ".svg", ".pdf")
 
 
-def source_of(workload: str | None, trace: Path | None) -> Source:
+def source_of(workload: str | None, traces: Sequence[Path]) -> Source:
     """Where programs come from.
 
     Raises:
-        BadInput: both are given.
+        BadInput: both are given, or several traces.
         InvalidWorkload, TraceMissing, BadTrace: there is no such thing.
     """
-    if trace is None:
+    if not traces:
         return Source.generator(workload or DEFAULT_WORKLOAD)
+    if len(traces) > 1:
+        told = "programs come from one file: compare the traces one after the other"
+        raise BadInput(f"--trace {', '.join(map(str, traces))}: {told}")
+    [trace] = traces
     if workload is not None:
         raise BadInput(f"programs come from {workload} or from {trace}: leave one out")
     return Source.file(trace)
@@ -95,6 +102,15 @@ def window_of(window_s: float | None, *, live: bool) -> float:
     return DEFAULT_LIVE_WINDOW_S if live else DEFAULT_WINDOW_S
 
 
+def step_tokens_of(step_tokens: int | None, *, slots: int) -> int:
+    """Most tokens of a simulated step; raises BadInput where a token for each slot is too many."""
+    if step_tokens is None:
+        return DEFAULT_STEP_TOKENS
+    if step_tokens < slots:
+        raise BadInput(f"--step-tokens {step_tokens}: must be at least --slots ({slots})")
+    return step_tokens
+
+
 def live_of(
     engine: str, *, slots: int, step_tokens: int | None, prefix_caching: bool
 ) -> LiveSettings | None:
@@ -105,6 +121,9 @@ def live_of(
         return None
     if prefix_caching:
         raise BadInput("--prefix-caching is simulated only: leave it out with --engine vllm")
+    model = os.environ.get("ORCHESTRATE_MODEL") or DEMO_MODEL
+    if model != DEMO_MODEL:
+        warn(f"ORCHESTRATE_MODEL={model} is not used: bench measures the demo model")
     if step_tokens is None:
         return LiveSettings(slots=slots)
     return LiveSettings(slots=slots, step_tokens=step_tokens)

@@ -32,6 +32,20 @@ class CannotWrite(CommandError):
         return f"cannot write to {path}: {cause}. Name a place with room that you may write to"
 
 
+class CannotPrint(CommandError):
+    """The results cannot be written to stdout."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+
+    def __str__(self) -> str:
+        return f"cannot write the results to stdout: {self.args[0]}. Send them to a place with room"
+
+
+class ReaderLeft(CommandError):
+    """Whoever read stdout has had enough, as `head` has: nothing failed."""
+
+
 class Interrupted(CommandError):
     """A signal ended the command before its work was done.
 

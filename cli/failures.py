@@ -37,6 +37,7 @@ MEANINGS: Mapping[ExitCode, str] = {
 # By module and name, so that nothing need be imported to know its code. An error that is not
 # named here counts as the nearest of its bases that is.
 _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
+    ExitCode.DONE: {"cli.errors": ["ReaderLeft"]},
     ExitCode.RUN_FAILED: {
         "builtins": ["Exception"],
         "orchestrator.errors": [
@@ -91,7 +92,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
         ],
         "store.errors": ["RunNotFound", "RunAmbiguous", "RunExists", "RunChanged"],
         "agents.tools.errors": ["CorpusNotFound", "CorpusNotAFolder", "CorpusEmpty"],
-        "cli.errors": ["BadInput", "CannotWrite"],
+        "cli.errors": ["BadInput", "CannotWrite", "CannotPrint"],
     },
     ExitCode.DEADLINE: {
         "orchestrator.errors": ["DeadlineExceeded", "DeadlineInfeasible"],
@@ -147,6 +148,9 @@ EXIT_CODES: Mapping[str, ExitCode] = {
 }
 """The exit code of each error, by its module and name."""
 
+VERBOSE = "ORCHESTRATE_VERBOSE"
+"""The variable that asks every command for all there is to know; some have an option as well."""
+
 _OURS = {name.rpartition(".")[0] for name in EXIT_CODES} - {"builtins"}
 
 
@@ -170,7 +174,7 @@ def message_of(error: BaseException) -> str:
     if isinstance(cause, ModuleNotFoundError):
         return f"{text}; run `orchestrate doctor` to see whether the installation is complete"
     described = f"{type(cause).__name__}: {text}" if text else type(cause).__name__
-    return f"{described} (--verbose shows where it came from)"
+    return f"{described} (with {VERBOSE}=1 in the environment, it is shown where it came from)"
 
 
 def first_cause(error: BaseException) -> BaseException:
@@ -182,7 +186,7 @@ def first_cause(error: BaseException) -> BaseException:
 
 def wants_traceback(arguments: Sequence[str]) -> bool:
     """Whether the user asked for all there is to know, by option or environment."""
-    given = os.environ.get("ORCHESTRATE_VERBOSE", "").strip().lower()
+    given = os.environ.get(VERBOSE, "").strip().lower()
     return "--verbose" in arguments or given in ("1", "true", "t", "yes", "y", "on")
 
 

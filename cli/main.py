@@ -10,8 +10,9 @@ import typer
 from typer.core import TyperGroup
 
 from cli import answer, bench, doctor, gc, logs, patterns, resume, run, runs, serve, watch
+from cli.errors import ReaderLeft
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
-from cli.output import complain, say_as_it_is, survive_any_encoding
+from cli.output import complain, naming_failures_of_stdout, say_as_it_is, survive_any_encoding
 
 _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
@@ -93,11 +94,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     survive_any_encoding()
     try:
-        app(given)
+        with naming_failures_of_stdout():
+            app(given)
     except (Exception, KeyboardInterrupt) as error:
-        if wants_traceback(given):
-            import traceback
+        if not isinstance(first_cause(error), ReaderLeft):
+            if wants_traceback(given):
+                import traceback
 
-            say_as_it_is("".join(traceback.format_exception(first_cause(error))).rstrip())
-        complain(message_of(error))
+                say_as_it_is("".join(traceback.format_exception(first_cause(error))).rstrip())
+            complain(message_of(error))
         sys.exit(exit_code_of(error))

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+
+from cli.errors import CannotPrint, CommandError, ReaderLeft
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,6 +111,68 @@ def survive_any_encoding() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")
+
+
+@contextmanager
+def naming_failures_of_stdout() -> Iterator[None]:
+    """While the block runs, a write to stdout that fails is a named error; at its end, so is what
+    was still to be written.
+
+    Raises:
+        ReaderLeft: nobody reads it any more.
+        CannotPrint: it takes no more.
+    """
+    former = sys.stdout
+    sys.stdout = cast("TextIO", _NamingStream(former))
+    try:
+        try:
+            yield
+        except SystemExit:
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()
+    finally:
+        sys.stdout = former
+
+
+class _NamingStream:
+    """A text stream whose failures are errors of ours: rich and click know none of them.
+
+    Once it has failed, it goes on failing: click tries a stream out, and swallows what it raises.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._failure: CommandError | None = None
+
+    def write(self, text: str) -> int:
+        """Write; raises ReaderLeft, CannotPrint."""
+        with self._named():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush; raises ReaderLeft, CannotPrint."""
+        with self._named():
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                self._failure = ReaderLeft()
+            else:
+                self._failure = CannotPrint(error.strerror or str(error))
+            # Or the interpreter would fail once more, at its end, with what is left of it.
+            with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            raise self._failure from error
 
 
 def _json_value(value: Any) -> Any:

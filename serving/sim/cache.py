@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,9 @@ LOGGER = logging.getLogger("orchestrate")
 
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARIES = ("numpy", "scipy")
+_UNFINISHED = ".part"
+_ABANDONED_S = 86_400.0
+"""Age from which on nobody is still writing a file."""
 
 
 def code_version() -> str:
@@ -51,23 +56,26 @@ class ResultCache:
     version: str
 
     def get(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The result kept under a key; None where there is none, or none that can be read."""
+        """The result kept under a key, as it was put; None where there is none, or a damaged one.
+
+        A damaged one is told of; it is computed and written anew.
+        """
         path = self._path(key)
         try:
             document = json.loads(path.read_bytes())
-            if document["key"] != json.loads(self._text(key)):
+            kept = {"key": document["key"], "result": document["result"]}
+            if document["checksum"] != _checksum(kept):
+                raise ValueError("its checksum does not match")
+            if kept["key"] != json.loads(self._text(key)):
                 raise ValueError("it is the result of something else")
-            return dict(document["result"])
+            return dict(kept["result"])
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            self.distrust(key, str(error) or type(error).__name__)
+            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            told = "the kept result %s cannot be read, and is computed again: %s"
+            LOGGER.warning(told, path, reason)
             return None
-
-    def distrust(self, key: Mapping[str, Any], reason: str) -> None:
-        """Say that a kept result is damaged; it is computed and written anew."""
-        told = "the kept result %s cannot be read, and is computed again: %s"
-        LOGGER.warning(told, self._path(key), reason)
 
     def put(self, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         """Keep a result; readers meet the whole of it or nothing. A full disk is only told of."""
@@ -76,10 +84,11 @@ class ResultCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(
-                "w", dir=self.folder, prefix=".", suffix=".part", encoding="utf-8", delete=False
+                "w", dir=self.folder, prefix=".", suffix=_UNFINISHED, encoding="utf-8", delete=False
             ) as file:
                 unfinished = Path(file.name)
-                json.dump({"key": json.loads(self._text(key)), "result": result}, file)
+                kept = {"key": json.loads(self._text(key)), "result": result}
+                json.dump({"checksum": _checksum(kept), **kept}, file)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)
@@ -88,8 +97,20 @@ class ResultCache:
             if unfinished is not None:
                 unfinished.unlink(missing_ok=True)
 
+    def remove_abandoned(self) -> None:
+        """Remove what writers left that were ended amid their work, once it is a day old."""
+        for path in self.folder.glob(f".*{_UNFINISHED}"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    path.unlink()
+
     def _path(self, key: Mapping[str, Any]) -> Path:
         return self.folder / f"{blake3(self._text(key).encode()).hexdigest(20)}.json"
 
     def _text(self, key: Mapping[str, Any]) -> str:
         return json.dumps({**key, "code": self.version}, sort_keys=True, allow_nan=False)
+
+
+def _checksum(kept: Mapping[str, Any]) -> str:
+    """Of a key and its result, however the file's text sets them."""
+    return blake3(json.dumps(kept, sort_keys=True).encode()).hexdigest(16)

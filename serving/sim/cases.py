@@ -18,7 +18,6 @@ from serving.sim.outcome import outcome_of
 from serving.sim.programs import Program
 from serving.sim.setting import Setting
 from serving.sim.stepped import SteppedEngine
-from serving.sim.stopping import AllDecided, StoppingEngine
 
 DEFAULT_CONTEXT_TOKENS = 65_536
 
@@ -94,11 +93,9 @@ class Case:
         """
         clock = VirtualTime()
         engine = virtual_engine(self.setting, self.policy, offered.programs, clock)
-        from_s, to_s = offered.window_s
-        counted = [each for each in offered.programs if from_s <= each.arrival_s < to_s]
         return replay(
             offered.programs,
-            StoppingEngine(engine, AllDecided(counted, clock)),
+            engine,
             clock,
             self.setting.costing(clock, seed=self.seed),
             foresight=self.setting.foresight(self.seed),
@@ -147,7 +144,7 @@ class BoundCase:
 
 
 def bound_of(document: Mapping[str, Any]) -> tuple[float, float]:
-    """(token, request) goodput of a bound's document; KeyError or TypeError where it is none."""
+    """(token, request) goodput of a bound's document."""
     return float(document["token_goodput"]), float(document["request_goodput"])
 
 
@@ -157,10 +154,9 @@ def virtual_engine(
     """The production scheduler on this setting's machine, with room for the longest context.
 
     Raises:
-        InvalidWorkload: a call's context is larger than the machine's memory.
+        InvalidWorkload: a call's context is larger than the machine's memory; of a trace any
+            call's, whether it is among these programs or not.
     """
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
-
     longest = max(
         (
             call.call.prompt_tokens + call.call.output_tokens
@@ -170,9 +166,13 @@ def virtual_engine(
         default=0,
     )
     room = setting.machine.kv_tokens - setting.machine.block_tokens  # vLLM keeps one block empty
+    if setting.scaling is None:  # which cuts long calls
+        setting.source.check_room(room)
     if longest > room:
-        told = f"the machine has room for {room:,} tokens: take another"
+        told = f"the machine has room for {room:,} tokens: make the call shorter"
         raise InvalidWorkload("longest call, tokens", longest, told)
+    from serving.engine.virtual import VirtualConfig, VirtualEngine
+
     config = VirtualConfig(
         policy=policy,
         slots=setting.slots,

@@ -33,14 +33,16 @@ _COLOURS = (
 _MARKERS = "osD^vP*Xd<>h"
 _KINDS = (SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)
 _DPI = 130
+_UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 
 
 def draw(comparison: Comparison, path: Path) -> None:
-    """Write the picture; the suffix says in which format.
+    """Write the picture, the same bytes for the same comparison; the suffix says in which format.
 
     Raises:
         OSError: it cannot be written.
     """
+    import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -66,7 +68,9 @@ def draw(comparison: Comparison, path: Path) -> None:
     drawn[0].set_ylabel("share at most so long")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=10)
-    figure.savefig(path, dpi=_DPI)
+    with mpl.rc_context({"svg.hashsalt": "orchestrate"}):
+        undated = _UNDATED.get(path.suffix.lower())
+        figure.savefig(path, dpi=_DPI, metadata=undated)
 
 
 def _title(comparison: Comparison) -> str:

@@ -26,13 +26,15 @@ class LiveCall:
     """A call that is due or under way.
 
     Attributes:
-        submitted_s: when an engine first had it; None: it is still on its way.
+        due_s: when its program asks for it; an engine hears of it at the end of a step.
+        submitted: whether an engine had it; else it is still on its way.
     """
 
     live: LiveProgram
     call: StageCall
     place: int
-    submitted_s: float | None = None
+    due_s: float
+    submitted: bool = False
     times_s: list[float] = field(default_factory=list)
     ended: bool = False
     dropped: bool = False
@@ -47,12 +49,9 @@ class LiveCall:
         """The program that asks it."""
         return self.live.program
 
-    def submit_to(
-        self, engine: SteppedEngine, now_s: float, *, slo: Slo, foresight: Foresight
-    ) -> None:
-        """Hand it to an engine, whose clock stands at now_s."""
-        if self.submitted_s is None:
-            self.submitted_s = now_s
+    def submit_to(self, engine: SteppedEngine, *, slo: Slo, foresight: Foresight) -> None:
+        """Hand it to an engine."""
+        self.submitted = True
         engine.submit(
             self.call_id,
             prompt=self._prompt(),
@@ -64,9 +63,15 @@ class LiveCall:
     def _prompt(self) -> list[int]:
         """Token ids that two calls share exactly where they share a prefix."""
         call, number = self.call.call, self.live.number
-        shared = call.shared_prefix_tokens
-        own = _FIRST_TOKEN + 1 + hash((number, self.call.stage, self.place)) % 2**30
-        return [_FIRST_TOKEN + number] * shared + [own] * (call.prompt_tokens - shared)
+        shared, common = call.shared_prefix_tokens, _FIRST_TOKEN + number
+        if call.prefix_group:
+            common = _drawn_token(number, -1, call.prefix_group)  # no stage is -1
+        own = _drawn_token(number, self.call.stage, self.place)
+        return [common] * shared + [own] * (call.prompt_tokens - shared)
+
+
+def _drawn_token(number: int, stage: int, place: int) -> int:
+    return _FIRST_TOKEN + 1 + hash((number, stage, place)) % 2**30
 
 
 @dataclass(slots=True)
@@ -99,7 +104,8 @@ class ClosedLoop:
     def due(self, now_s: float) -> Iterator[LiveCall]:
         """The calls of all stages that are due by now, in order: to be submitted at once."""
         while self._events and self._events[0][0] <= now_s:
-            yield from self._begin_stage(heapq.heappop(self._events)[2])
+            moment_s, _, live = heapq.heappop(self._events)
+            yield from self._begin_stage(live, moment_s)
 
     def token(self, call_id: str, now_s: float) -> None:
         """A call got its next token."""
@@ -130,9 +136,9 @@ class ClosedLoop:
     def _at(self, moment_s: float, live: LiveProgram) -> None:
         heapq.heappush(self._events, (moment_s, next(self._order), live))
 
-    def _begin_stage(self, live: LiveProgram) -> list[LiveCall]:
+    def _begin_stage(self, live: LiveProgram, due_s: float) -> list[LiveCall]:
         calls = [
-            LiveCall(live, call, place)
+            LiveCall(live, call, place, due_s)
             for place, call in enumerate(live.program.stage_calls(len(live.stages)))
         ]
         live.stages.append(calls)
@@ -182,7 +188,7 @@ def _outcome(live: LiveProgram) -> ProgramOutcome:
 def _submitted(stage: Iterable[LiveCall]) -> tuple[CallOutcome, ...]:
     return tuple(
         CallOutcome(
-            submitted_s=each.submitted_s,
+            submitted_s=each.due_s,
             prompt_tokens=each.call.call.prompt_tokens,
             output_tokens=each.call.call.output_tokens,
             token_times_s=tuple(each.times_s),
@@ -190,5 +196,5 @@ def _submitted(stage: Iterable[LiveCall]) -> tuple[CallOutcome, ...]:
             dropped=each.dropped,
         )
         for each in stage
-        if each.submitted_s is not None
+        if each.submitted
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from serving.policies.table import PolicySpec
@@ -43,10 +44,10 @@ class Plan:
     live: LiveSettings | None = None
 
     def __post_init__(self) -> None:
-        labels = [label_of(policy) for policy in self.policies]
-        if not labels or len(set(labels)) < len(labels):
+        twice = any(one == other for one, other in combinations(self.policies, 2))
+        if not self.policies or twice:
             told = "name each policy once, and at least one"
-            raise InvalidWorkload("policies", tuple(labels), told)
+            raise InvalidWorkload("policies", tuple(map(label_of, self.policies)), told)
         for load in self.loads:
             if not (math.isfinite(load) and 0 < load <= MOST_LOAD):
                 raise InvalidWorkload("load", load, f"must be above 0 and at most {MOST_LOAD:g}")
@@ -141,10 +142,12 @@ class Progress:
 
 
 def label_of(policy: PolicySpec) -> str:
-    """A policy as it is written: `name`, or `name:key=value,key=value`."""
+    """A policy as it is written: `name`, or `name:key=value,key=value`, keys in their order."""
     if not policy.params:
         return policy.name
-    return policy.name + ":" + ",".join(f"{key}={each}" for key, each in policy.params.items())
+    return f"{policy.name}:" + ",".join(
+        f"{key}={policy.params[key]}" for key in sorted(policy.params)
+    )
 
 
 def compare(
@@ -175,28 +178,27 @@ def compare(
         assert live_runner is not None, "somebody has to measure"
         if live_runner.code != runner.code:
             raise CodeChanged(runner.code, live_runner.code)
-        [found] = watched.run("machine", live_runner, [MachineTask(plan.live)], machine_of)
+        [found] = watched.run("machine", live_runner, [MachineTask(plan.live)])
         plan = replace(plan, setting=_on_machine(plan.setting, machine_of(found), plan.live))
     setting = plan.setting
     measured = [CapacityCase(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
-    drained = watched.run("capacity", runner, measured, lambda each: capacity_of([each]))
-    capacity = capacity_of(drained)
+    capacity = capacity_of(watched.run("capacity", runner, measured))
     setting.check(rate_per_s=min(plan.loads) * capacity, num_seeds=plan.num_seeds)
     cases, bounds = _cases(plan, capacity)
     if plan.live is None:
-        results = watched.run("runs", runner, [*bounds.values(), *cases.values()], _check)
+        results = watched.run("runs", runner, [*bounds.values(), *cases.values()])
         bounded, ran = results[: len(bounds)], results[len(bounds) :]
     else:
         assert live_runner is not None, "somebody has to measure"
-        bounded = watched.run("bounds", runner, list(bounds.values()), _check)
+        bounded = watched.run("bounds", runner, list(bounds.values()))
         runner.close()
-        ran = watched.run("runs", live_runner, [LiveCase(each) for each in cases.values()], _check)
+        ran = watched.run("runs", live_runner, [LiveCase(each) for each in cases.values()])
     return Comparison(
         plan,
         capacity,
         {run: Outcome.from_document(each) for run, each in zip(cases, ran, strict=True)},
         {at: Goodputs(*bound_of(each)) for at, each in zip(bounds, bounded, strict=True)},
-        max(int(each["trace_repeats"]) for each in ran),
+        max(each["trace_repeats"] for each in ran),
         runner.code,
     )
 
@@ -235,15 +237,6 @@ def _on_machine(setting: Setting, machine: Machine, live: LiveSettings) -> Setti
     )
 
 
-def _check(document: Mapping[str, Any]) -> None:
-    """Raise KeyError, TypeError or ValueError unless it is a run's or a bound's result."""
-    if "report" in document:
-        Outcome.from_document(document)
-        int(document["trace_repeats"])
-    else:
-        bound_of(document)
-
-
 class _Watched:
     """Runs tasks, and tells how far it is."""
 
@@ -252,13 +245,7 @@ class _Watched:
         self._on_progress = on_progress
         self._num_done = 0
 
-    def run(
-        self,
-        part: str,
-        runner: Runner,
-        tasks: Sequence[Task],
-        check: Callable[[dict[str, Any]], object],
-    ) -> list[dict[str, Any]]:
+    def run(self, part: str, runner: Runner, tasks: Sequence[Task]) -> list[dict[str, Any]]:
         """The results of all tasks, in their order."""
         done_weight, left_weight = 0.0, sum(task.weight for task in tasks)
         results: list[dict[str, Any]] = [{} for _ in tasks]
@@ -268,7 +255,7 @@ class _Watched:
             self._on_progress(told)
 
         tell(None)
-        for done in runner.run(tasks, check):
+        for done in runner.run(tasks):
             results[done.place] = done.result
             self._num_done += 1
             left_weight -= done.task.weight

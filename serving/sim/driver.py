@@ -103,7 +103,7 @@ def replay(
     while clock.now_s < until_s:
         for call in loop.due(clock.now_s):
             slo = slo_of(call.program, call.call, clock.now_s, told)
-            call.submit_to(engine, clock.now_s, slo=slo, foresight=told)
+            call.submit_to(engine, slo=slo, foresight=told)
         if engine.has_work:
             _step(loop, stepper)
         elif loop.next_s < float("inf"):

@@ -130,7 +130,6 @@ class _Fleet:
         slo = slo_of(call.program, call.call, now_s, self._foresight)
         call.submit_to(
             replica.engine,
-            now_s,
             slo=as_best_effort(slo) if best_effort else slo,
             foresight=self._foresight,
         )

@@ -35,6 +35,7 @@ class CallOutcome:
     """One LLM call as far as it was observed. Times: absolute seconds on the simulator's clock.
 
     Attributes:
+        submitted_s: when its program asked for it.
         output_tokens: its whole length, at least 1, also where fewer were delivered.
         token_times_s: when each output token was delivered, ascending; recomputing after a
             preemption delivers nothing anew. Shorter than output_tokens while it has not ended.

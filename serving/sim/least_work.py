@@ -81,7 +81,8 @@ class Prices:
     Attributes:
         step_tokens: most tokens of one step.
         slots: most sequences of one step; they share the base cost of decoding.
-        prefix_caching: whether calls of one program may share the KV cache of a common prefix.
+        prefix_caching: whether calls of one program and one prefix group may share the KV cache of
+            their common prefix.
     """
 
     cost: StepCost
@@ -151,20 +152,30 @@ class Prices:
         )
 
     def _calls(self, stages: tuple[Stage, ...]) -> list[tuple[CallWork, ...]]:
-        """Every call's work; a program's common prefix is read once where it may be shared."""
+        """Every call's work; a group's common prefix is read once where it may be shared."""
         if not self.prefix_caching:
             return [tuple(map(self.call, stage.calls)) for stage in stages]
-        seen = 0
+        seen: dict[int, int] = {}
         work = []
         for stage in stages:
-            shares = [call.shared_prefix_tokens for call in stage.calls]
-            reader = int(np.argmax(shares))
+            shares: dict[int, list[int]] = {}
+            for call in stage.calls:
+                shares.setdefault(call.prefix_group, []).append(call.shared_prefix_tokens)
+            most = {group: sorted([0, *each])[-2:] for group, each in shares.items()}
+            readers = {
+                call.prefix_group: place
+                for place, call in enumerate(stage.calls)
+                if call.shared_prefix_tokens == most[call.prefix_group][1]
+            }
             calls = []
             for place, call in enumerate(stage.calls):
-                others = max(shares[:place] + shares[place + 1 :], default=0)
-                cached = min(shares[place], call.prompt_tokens - 1, max(seen, others))
-                unread = max(cached - seen, 0) if place == reader else 0
+                before, (second, first) = seen.get(call.prefix_group, 0), most[call.prefix_group]
+                is_reader = readers[call.prefix_group] == place
+                others = second if is_reader else first
+                cached = min(call.shared_prefix_tokens, call.prompt_tokens - 1, max(before, others))
+                unread = max(cached - before, 0) if is_reader else 0
                 calls.append(self.call(call, cached_tokens=cached, unread_tokens=unread))
-            seen = max(seen, shares[reader])
+            for group, (_, first) in most.items():
+                seen[group] = max(seen.get(group, 0), first)
             work.append(tuple(calls))
         return work

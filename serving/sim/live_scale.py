@@ -157,4 +157,4 @@ def _shortened(call: Call, factor: float, most_tokens: int) -> Call:
     output = min(max(round(call.output_tokens * factor), 1), most_tokens - 1)
     prompt = min(max(round(call.prompt_tokens * factor), 1), most_tokens - output)
     shared = min(round(call.shared_prefix_tokens * factor), prompt)
-    return Call(prompt, output, shared)
+    return call._replace(prompt_tokens=prompt, output_tokens=output, shared_prefix_tokens=shared)

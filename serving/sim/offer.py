@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -21,13 +21,10 @@ from serving.sim.errors import InvalidWorkload
 from serving.sim.goodput import stream_end_s
 from serving.sim.programs import Program
 from serving.sim.rhythm import Rhythm
-from serving.sim.trace_files import MOST_ANSWER_TOKENS, Trace, read_trace
-from serving.sim.traces import trace_programs
+from serving.sim.trace_files import MOST_ANSWER_TOKENS, LongestCall, Trace, read_trace
+from serving.sim.trace_order import TraceOrder, order_of, rhythm_of
 from serving.sim.workloads import WORKLOADS, generate
 from serving.slo import SloKind
-
-GOLDEN = 0.6180339887498949
-"""Multiples of it, modulo 1, lie evenly: seeds begin at places of a trace far from each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +35,15 @@ class Source:
         name: of the generator, or the trace file's without its suffix; always text.
         trace: the file; None: a generator.
         digest: of the file's content, which is what every run reads; "" for a generator.
+        longest: the file's longest call; None for a generator.
+        holds_requests: whether the file holds single requests, of which no text is known.
     """
 
     name: str
     trace: Path | None = None
     digest: str = ""
+    longest: LongestCall | None = None
+    holds_requests: bool = False
 
     @classmethod
     def generator(cls, name: str) -> Source:
@@ -54,8 +55,14 @@ class Source:
     @classmethod
     def file(cls, path: Path) -> Source:
         """A trace file; raises TraceMissing or BadTrace as read_trace does."""
-        digest = read_trace(path).digest
-        return cls(name=_text(path.stem), trace=path.absolute(), digest=digest)
+        found = read_trace(path)
+        return cls(
+            name=_text(path.stem),
+            trace=path.absolute(),
+            digest=found.digest,
+            longest=found.longest,
+            holds_requests=bool(found.requests),
+        )
 
     @property
     def max_tokens(self) -> int:
@@ -68,13 +75,55 @@ class Source:
         return None if self.trace is None else _text(self.trace.name)
 
     def key(self) -> dict[str, Any]:
-        """What its programs depend on: JSON-safe, and the same wherever the file lies."""
-        return {"name": self.name, "digest": self.digest}
+        """What its programs depend on: JSON-safe, and the same wherever the file lies, whatever
+        it is called."""
+        return {"name": self.name if self.trace is None else "", "digest": self.digest}
 
     def read(self) -> Trace:
         """What the trace file holds; raises as read_trace, and where it is no longer the same."""
         assert self.trace is not None, "a generator has no file"
         return read_trace(self.trace, digest=self.digest)
+
+    def check_room(self, room_tokens: int) -> None:
+        """See that a machine has room for each call of a trace, whether it is ever drawn or not.
+
+        Raises:
+            InvalidWorkload: it has not.
+        """
+        longest = self.longest
+        if longest is None or longest.tokens <= room_tokens:
+            return
+        told = (
+            f"{longest.place} asks {longest.prompt_tokens:,} prompt tokens and an answer of "
+            f"{longest.output_tokens:,}, and the machine has room for {room_tokens:,} tokens: "
+            "leave out of the file whatever is longer than that"
+        )
+        raise InvalidWorkload("trace", self._where, told)
+
+    def check_prefixes(self) -> None:
+        """See that programs can share prefixes, as with prefix caching they are meant to.
+
+        Raises:
+            InvalidWorkload: they come from single requests, which here are all of different text.
+        """
+        if self.holds_requests:
+            told = (
+                "its requests are all taken to be of different text, and hash_ids are not read: "
+                "prefix caching would change nothing, leave --prefix-caching out"
+            )
+            raise InvalidWorkload("trace", self._where, told)
+
+    def head(self, rhythm: Rhythm, rate_per_s: float, to_s: float) -> tuple[int, float]:
+        """As Rhythm.head, of this trace's times; raises InvalidWorkload, which names the file."""
+        try:
+            return rhythm.head(rate_per_s, to_s)
+        except InvalidWorkload as cause:
+            told = f"{cause.args[2]}, with --arrivals"
+            raise InvalidWorkload("trace", self._where, told) from cause
+
+    @property
+    def _where(self) -> str:
+        return _text(str(self.trace))
 
 
 def _text(file_name: str) -> str:
@@ -98,19 +147,6 @@ class Offer(NamedTuple):
     repeats: int = 0
 
 
-class _Trace(NamedTuple):
-    """A trace's programs in the order in which a seed takes them, without an end.
-
-    Attributes:
-        times_s: of each program; None where the file has none.
-        first: where the seed begins.
-    """
-
-    programs: tuple[Program, ...]
-    times_s: tuple[float, ...] | None
-    first: int
-
-
 def check_rhythm(source: Source, *, rate_per_s: float, num_seeds: int, until_s: float) -> None:
     """See that a trace's own times serve every seed at this rate, and thus at any higher one.
 
@@ -120,9 +156,9 @@ def check_rhythm(source: Source, *, rate_per_s: float, num_seeds: int, until_s: 
         InvalidWorkload: for a seed they do not; name a process of arrivals.
         TraceMissing, BadTrace: as Source.read.
     """
-    times_s = tuple(each.arrival_s for each in source.read().requests)
-    for seed in range(num_seeds if times_s else 0):
-        Rhythm(times_s, _first(seed, len(times_s))).head(rate_per_s, until_s)
+    trace = source.read()
+    for seed in range(num_seeds if trace.requests else 0):
+        source.head(rhythm_of(trace, seed=seed), rate_per_s, until_s)
 
 
 def offer(
@@ -139,6 +175,7 @@ def offer(
 
     A trace's requests come in its own rhythm, its clock changed so that the rate is met over
     warm-up and window; a seed begins somewhere in the file, and after its end it begins anew.
+    Each time that a request comes its kind is drawn, latency or deadline (no trace tells them).
     Workflows hold no times, and come as a Poisson process in a random order.
 
     Args:
@@ -153,8 +190,8 @@ def offer(
     if arrivals is not None and arrivals not in ARRIVALS:
         raise InvalidWorkload("arrivals", arrivals, f"unknown; known: {', '.join(ARRIVALS)}")
     counted_until_s = warmup_s + window_s
+    drawn: Callable[[Sequence[float]], tuple[Program, ...]]
     if source.trace is None:
-        head_s = _process(arrivals or "poisson", seed, rate_per_s, counted_until_s)
 
         def drawn(times_s: Sequence[float]) -> tuple[Program, ...]:
             return generate(
@@ -168,15 +205,11 @@ def offer(
 
         num_known = 0
     else:
-        trace = _read(source, seed, slo_scale)
-        num_known = len(trace.programs)
-
-        def drawn(times_s: Sequence[float]) -> tuple[Program, ...]:
-            return _taken(trace, source.name, times_s)
-
-        if arrivals is None and trace.times_s is not None:
-            return _in_own_rhythm(trace, source.name, rate_per_s, (warmup_s, counted_until_s))
-        head_s = _process(arrivals or "poisson", seed, rate_per_s, counted_until_s)
+        order = order_of(source.read(), seed=seed, slo_scale=slo_scale)
+        num_known, drawn = len(order.programs), order.taken
+        if arrivals is None and order.rhythm is not None:
+            return _in_own_rhythm(source, order, rate_per_s, (warmup_s, counted_until_s))
+    head_s = _process(arrivals or "poisson", seed, rate_per_s, counted_until_s)
     decided_s = _decided_s(drawn(head_s), (warmup_s, counted_until_s))
     after = "poisson" if arrivals in (None, "burst") else arrivals
     tail_s = _process(after, seed, rate_per_s, decided_s - counted_until_s, b"after the window")
@@ -191,7 +224,7 @@ def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, .
         times_s = [0.0] * num_programs
         programs = generate(source.name, rate_per_s=1.0, window_s=1.0, seed=seed, arrivals=times_s)
     else:
-        programs = _taken(_read(source, seed, 1.0), source.name, [0.0] * num_programs)
+        programs = order_of(source.read(), seed=seed).taken([0.0] * num_programs)
     return tuple(
         replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None) for program in programs
     )
@@ -230,52 +263,18 @@ def _process(
     return times
 
 
-def _read(source: Source, seed: int, slo_scale: float) -> _Trace:
-    found = source.read()
-    if found.requests:
-        programs = trace_programs(found, seed=seed, slo_scale=slo_scale)
-        times_s = tuple(each.arrival_s for each in programs)
-        return _Trace(programs, times_s, _first(seed, len(programs)))
-    count = len(found.workflows)
-    # At one a second, so many seconds hold enough arrivals for each workflow to come once.
-    window_s = count + 10.0 * count**0.5 + 10.0
-    programs = trace_programs(
-        found, rate_per_s=1.0, window_s=window_s, seed=seed, slo_scale=slo_scale
-    )
-    return _Trace(programs[:count], None, 0)
-
-
-def _first(seed: int, count: int) -> int:
-    """Where a seed begins in a trace of so many requests."""
-    return int(seed * GOLDEN % 1.0 * count)
-
-
-def _taken(trace: _Trace, name: str, times_s: Sequence[float]) -> tuple[Program, ...]:
-    """The trace's programs in order, from the seed's first one on, at these times."""
-    count = len(trace.programs)
-    return tuple(
-        replace(
-            trace.programs[(trace.first + place) % count],
-            id=f"{name}-{place:06d}",
-            arrival_s=time_s,
-        )
-        for place, time_s in enumerate(times_s)
-    )
-
-
 def _in_own_rhythm(
-    trace: _Trace, name: str, rate_per_s: float, window_s: tuple[float, float]
+    source: Source, order: TraceOrder, rate_per_s: float, window_s: tuple[float, float]
 ) -> Offer:
-    assert trace.times_s is not None, "only requests have times"
-    count, to_s = len(trace.times_s), window_s[1]
-    rhythm = Rhythm(trace.times_s, trace.first)
-    num_head, scale = rhythm.head(rate_per_s, to_s)
+    assert order.rhythm is not None, "only requests have times"
+    rhythm, count, to_s = order.rhythm, len(order.programs), window_s[1]
+    num_head, scale = source.head(rhythm, rate_per_s, to_s)
 
     def until(end_s: float, most: int) -> list[float]:
         scaled = (rhythm.own_s(place) * scale for place in range(most))
         return list(takewhile(lambda time_s: time_s < end_s, scaled))
 
-    decided_s = _decided_s(_taken(trace, name, until(to_s, num_head)), window_s)
+    decided_s = _decided_s(order.taken(until(to_s, num_head)), window_s)
     most = num_head + count * (2 + int((decided_s - to_s) / (rhythm.lap_s * scale)))
-    programs = _taken(trace, name, until(decided_s, most))
+    programs = order.taken(until(decided_s, most))
     return Offer(programs, window_s, decided_s, len(programs) // count)

@@ -16,13 +16,16 @@ class Call(NamedTuple):
 
     Attributes:
         prompt_tokens, output_tokens: at least 1.
-        shared_prefix_tokens: of the prompt's first tokens, those that are the program's own text:
-            two calls of one program agree in as many first tokens as the lesser of their counts.
+        shared_prefix_tokens: of the prompt's first tokens, those of a text that calls of its
+            program repeat: two calls of one program and one group agree in as many first tokens
+            as the lesser of their counts.
+        prefix_group: which of the program's texts that is; calls of two groups agree in nothing.
     """
 
     prompt_tokens: int
     output_tokens: int
     shared_prefix_tokens: int = 0
+    prefix_group: int = 0
 
 
 class Stage(NamedTuple):

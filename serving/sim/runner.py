@@ -93,6 +93,8 @@ class Runner:
         )
 
     def __enter__(self) -> Self:
+        if self.cache is not None:
+            self.cache.remove_abandoned()
         return self
 
     def __exit__(
@@ -107,17 +109,11 @@ class Runner:
         """End the processes; work that comes later begins with new ones."""
         self._pool.close()
 
-    def run(
-        self, tasks: Sequence[Task], check: Callable[[dict[str, Any]], object]
-    ) -> Iterator[Done]:
-        """Do all tasks; yields those kept from before first, then the others as they end.
-
-        Args:
-            check: raises KeyError, TypeError or ValueError for what cannot be a result.
-        """
+    def run(self, tasks: Sequence[Task]) -> Iterator[Done]:
+        """Do all tasks; yields those kept from before first, then the others as they end."""
         left = []
         for place, task in enumerate(tasks):
-            kept = self._kept(task, check)
+            kept = None if self.cache is None else self.cache.get(key_of(task))
             if kept is None:
                 left.append(place)
             else:
@@ -127,18 +123,6 @@ class Runner:
         for index, computed in self._pool.map([tasks[place] for place in left]):
             place = left[index]
             yield Done(place, tasks[place], computed.result, False, computed.took_s)
-
-    def _kept(self, task: Task, check: Callable[[dict[str, Any]], object]) -> dict[str, Any] | None:
-        if self.cache is None:
-            return None
-        kept = self.cache.get(key_of(task))
-        if kept is not None:
-            try:
-                check(kept)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                self.cache.distrust(key_of(task), f"{type(error).__name__}: {error}")
-                return None
-        return kept
 
 
 def key_of(task: Task) -> dict[str, Any]:

@@ -93,6 +93,8 @@ class Setting:
         if not 1 <= self.slots <= self.step_tokens:
             told = f"must lie within 1 and step_tokens ({self.step_tokens})"
             raise InvalidWorkload("slots", self.slots, told)
+        if self.prefix_caching:
+            self.source.check_prefixes()
 
     def foresight(self, seed: int) -> Foresight:
         """What schedulers are told; the errors of two seeds are independent."""

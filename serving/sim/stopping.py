@@ -1,17 +1,10 @@
-"""An engine that stops when enough is known.
-
-What comes later would change no promise that is kept, and so neither goodput in tokens nor in
-requests: by then every counted stream has ended, or has missed the moment by which it had to. Only
-programs that are late already would still end: what is told of all that ended (E2EL, TBT, the
-service gain that decays) leaves these out.
-"""
+"""An engine that stops when enough is known, and what is enough to tell how fast it drains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from serving.sim.offer import fate_s
 from serving.sim.step_cost import Composition
 from serving.sim.stepped import Progress
 
@@ -76,38 +69,6 @@ class StoppingEngine:
         return progress
 
 
-class AllDecided:
-    """Enough once every counted program has ended, or can no longer keep its promise.
-
-    Args:
-        counted: a call's id begins with its program's.
-        clock: the engine's, in seconds.
-    """
-
-    def __init__(self, counted: Iterable[Program], clock: Callable[[], float]) -> None:
-        programs = sorted(counted, key=fate_s)
-        self._clock = clock
-        self._fates = [(fate_s(program), program.id) for program in programs]  # the latest is last
-        self._calls_left = {program.id: program.num_calls for program in programs}
-
-    def __call__(self, progress: Progress) -> bool:
-        """Take note of a step; whether it was enough."""
-        for ended in progress.ended:
-            program_id = _program_of(ended.request_id)
-            if program_id in self._calls_left:
-                left = self._calls_left[program_id] - 1
-                is_lost = ended.finish_reason == "abort"  # without this call it cannot end
-                self._calls_left[program_id] = 0 if is_lost else max(left, 0)
-        now_s = self._clock()
-        while self._fates and (self._fates[-1][0] < now_s or not self._calls_left[self._latest]):
-            self._fates.pop()
-        return not self._fates
-
-    @property
-    def _latest(self) -> str:
-        return self._fates[-1][1]
-
-
 class Drained:
     """Enough once a share of all tokens was computed, a call's input with its first token.
 
@@ -134,8 +95,3 @@ class Drained:
         if self._left <= 0 and self.reached_s is None:
             self.reached_s = self._clock()
         return self.reached_s is not None
-
-
-def _program_of(call_id: str) -> str:
-    """A call's id is its program's, its stage and its place, with slashes between."""
-    return call_id.rsplit("/", 2)[0]

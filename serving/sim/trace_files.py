@@ -5,16 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-import stat
+import re
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from serving.sim.errors import BadTrace, TraceMissing
+from serving.sim.errors import BadTrace
 from serving.sim.lengths import MOST_CALL_TOKENS
 from serving.sim.programs import Call, Stage
+from serving.sim.trace_text import content_of, text_of
 
 MOST_TOKENS = 1_000_000
 """Of a prompt; more is taken to be a mistake in the file."""
@@ -23,8 +25,11 @@ MOST_ANSWER_TOKENS = MOST_CALL_TOKENS
 """Of an answer: the limit that every call of a trace is submitted with, whatever its length, as
 policies see limits."""
 
-HASH_BLOCK_TOKENS = 512
-"""Prompt tokens that one of Mooncake's hash ids stands for."""
+MOST_STAGES = 256
+"""Of a workflow: each adds to its deadline, until which a run is watched."""
+
+MOST_CALLS = 2048
+"""Of a workflow, every sample counted; a capacity is measured on hundreds of workflows."""
 
 
 class TraceRequest(NamedTuple):
@@ -33,14 +38,11 @@ class TraceRequest(NamedTuple):
     Attributes:
         arrival_s: since the trace's first request.
         prompt_tokens, output_tokens: at least 1; the 0 of a failed request becomes 1.
-        hash_ids: of the prompt's blocks of HASH_BLOCK_TOKENS; equal first ids are equal text, in
-            whichever requests. Empty where the format has none.
     """
 
     arrival_s: float
     prompt_tokens: int
     output_tokens: int
-    hash_ids: tuple[int, ...] = ()
 
 
 class Workflow(NamedTuple):
@@ -50,15 +52,30 @@ class Workflow(NamedTuple):
     stages: tuple[Stage, ...]
 
 
+class LongestCall(NamedTuple):
+    """The call of a file that needs most room, and where it is: its line, or its workflow."""
+
+    place: str
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Of the prompt and the answer."""
+        return self.prompt_tokens + self.output_tokens
+
+
 class Trace(NamedTuple):
     """What a file holds: requests in order of arrival, or workflows in the file's order.
 
     Attributes:
+        longest: the first of the longest calls.
         digest: of the very bytes that were read.
     """
 
     requests: tuple[TraceRequest, ...] = ()
     workflows: tuple[Workflow, ...] = ()
+    longest: LongestCall = LongestCall("", 0, 0)
     digest: str = ""
 
 
@@ -66,12 +83,14 @@ def read_trace(path: Path, *, digest: str | None = None) -> Trace:
     """Read a trace; its format is told from what the file begins with and holds.
 
     - Azure LLM inference traces: CSV with TIMESTAMP, ContextTokens, GeneratedTokens.
-    - Mooncake: JSON lines with timestamp (ms), input_length, output_length, hash_ids (optional).
+    - Mooncake: JSON lines with timestamp (ms), input_length, output_length; hash_ids are not read.
     - Deep research (JITServe): a JSON object with workflows of stages of {state, requests}.
     - Tree of Thoughts: the same with {kind, calls}, where a call of n samples is n calls with one
-      prompt and the call's output tokens each.
+      prompt and the call's output tokens each. The prompt is the samples' own, of which no other
+      call has any part; each sample counts it as its input.
 
-    A prompt has at most MOST_TOKENS, an answer at most MOST_ANSWER_TOKENS.
+    A prompt has at most MOST_TOKENS, an answer at most MOST_ANSWER_TOKENS; a workflow at most
+    MOST_STAGES and MOST_CALLS.
 
     Args:
         digest: what the file must still hold; None: whatever it holds.
@@ -80,70 +99,90 @@ def read_trace(path: Path, *, digest: str | None = None) -> Trace:
         BadTrace: it cannot be read or read again, has changed, is of another format, or breaks
             its format; with its place.
     """
-    content = _content(path)
+    content = content_of(path)
     found = blake3(content).hexdigest()
     if digest not in (None, found):
         told = "it changed while in use: start again, and leave it as it is until the end"
         raise BadTrace(str(path), told)
-    return _parsed(path, content)._replace(digest=found)
+    return _parsed(path, text_of(path, content))._replace(digest=found)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # each process reads it for itself
-            told = "it is no regular file, but a directory, a pipe or a device: save it to a file"
-            raise BadTrace(str(path), f"{told} first")
-        return path.read_bytes()
-    except FileNotFoundError as cause:
-        raise TraceMissing(str(path), f"cannot read it: {cause.strerror}") from cause
-    except OSError as cause:
-        raise BadTrace(str(path), f"cannot read it: {cause.strerror}") from cause
-
-
-def _parsed(path: Path, content: bytes) -> Trace:
-    try:
-        text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig").read()
-    except UnicodeDecodeError as cause:
-        raise BadTrace(str(path), f"it is no UTF-8 text: {cause}") from cause
-    head = text.lstrip()[:1]
+def _parsed(path: Path, text: str) -> Trace:
     first_line = text.lstrip().split("\n", 1)[0]
-    if head == "{" and '"workflows"' in text:
-        return Trace(workflows=_workflows(path, text))
-    if head == "{" and ('"timestamp"' in first_line or '"input_length"' in first_line):
-        return Trace(requests=_mooncake(path, text))
-    if set(_AZURE) <= {column.strip() for column in first_line.split(",")}:
-        return Trace(requests=_azure(path, text))
-    if head == "{" and not _is_json(first_line):
-        _parse(path, "it", text)  # which says where it is damaged
+    if set(_AZURE) <= set(_columns(first_line)):
+        return _azure(path, text)
+    if first_line.startswith("{"):
+        names = _names(text, first_line)
+        if names & {"input_length", "output_length"}:
+            return _mooncake(path, text)
+        if "workflows" in names:
+            return _workflows(path, text)
+        if "timestamp" in names:
+            return _mooncake(path, text)
+        if _whole(first_line) is None:
+            _parse(path, "it", text)  # which says where it is damaged
     told = "it is none of the known formats: Azure CSV, Mooncake JSON lines, workflows in JSON"
     raise BadTrace(str(path), told)
+
+
+def _names(text: str, first_line: str) -> set[str]:
+    """What a JSON text's first object has, as far as it tells the format."""
+    begun = _whole(first_line)
+    if begun is not None:
+        return set(begun)
+    # An object of many lines, or a damaged one: what is written like a name is taken for one.
+    return set(re.findall(r'"(workflows)"\s*:', text) or re.findall(r'"(\w+)"\s*:', first_line))
 
 
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
-def _azure(path: Path, text: str) -> tuple[TraceRequest, ...]:
-    reader = csv.DictReader(io.StringIO(text.lstrip()), strict=True, skipinitialspace=True)
-    rows = []
+def _columns(line: str) -> list[str]:
+    """The names in a CSV's first line; none where it is no CSV."""
     try:
-        for row in reader:
-            at = f"line {reader.line_num}"
-            if None in row or None in row.values():
+        return [each.strip() for each in next(csv.reader([line], skipinitialspace=True), [])]
+    except csv.Error:
+        return []
+
+
+def _azure(path: Path, text: str) -> Trace:
+    reader = csv.reader(io.StringIO(text), strict=True, skipinitialspace=True)
+    columns: list[str] = []
+    rows = []
+    number = 0
+    try:
+        for cells in reader:
+            row, number = [cell.strip() for cell in cells], reader.line_num
+            at = f"line {number}"
+            if not row or row == [""]:
+                continue
+            if not columns:
+                columns = _distinct(path, at, row)
+                continue
+            if len(row) != len(columns):
                 raise BadTrace(str(path), f"{at}: it must have as many columns as the first line")
-            stamp, prompt, output = (row[column] for column in _AZURE)
+            stamp, prompt, output = (row[columns.index(name)] for name in _AZURE)
             try:
                 time = datetime.fromisoformat(stamp)
             except ValueError:
                 raise BadTrace(str(path), f"{at}: {_briefly(stamp)} is no time") from None
             if time.tzinfo is None:
                 time = time.replace(tzinfo=UTC)
-            rows.append((time, _prompt(path, at, prompt), _answer(path, at, output)))
-    except (csv.Error, KeyError) as cause:
-        raise BadTrace(str(path), f"after line {reader.line_num}: {cause}") from cause
-    return _by_arrival(path, [(row[0].timestamp(), *row[1:], ()) for row in rows])
+            tokens = _prompt(path, at, prompt), _answer(path, at, output)
+            rows.append((time.timestamp(), *tokens, number))
+    except csv.Error as cause:
+        raise BadTrace(str(path), f"after line {number}: {cause}") from cause
+    return _by_arrival(path, rows)
 
 
-def _mooncake(path: Path, text: str) -> tuple[TraceRequest, ...]:
+def _distinct(path: Path, at: str, columns: list[str]) -> list[str]:
+    for name in _AZURE:
+        if columns.count(name) > 1:
+            raise BadTrace(str(path), f"{at}: {columns.count(name)} columns are named {name}")
+    return columns
+
+
+def _mooncake(path: Path, text: str) -> Trace:
     rows = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -153,59 +192,71 @@ def _mooncake(path: Path, text: str) -> tuple[TraceRequest, ...]:
         stamp = _member(path, at, row, "timestamp", (int, float))
         if not 0 <= stamp <= 1e15:  # also refuses what is not a number, and huge integers
             raise BadTrace(str(path), f"{at}: timestamp must be milliseconds, not below 0")
-        hash_ids = _member(path, at, row, "hash_ids", list) if "hash_ids" in row else []
-        if not all(type(block) is int for block in hash_ids):
-            raise BadTrace(str(path), f"{at}: hash_ids must be whole numbers")
         prompt, output = (
             tokens_of(path, f"{at}: {key}", _member(path, at, row, key, int))
             for key, tokens_of in (("input_length", _prompt), ("output_length", _answer))
         )
-        rows.append((stamp / 1000.0, prompt, output, tuple(hash_ids)))
+        rows.append((stamp / 1000.0, prompt, output, number))
     return _by_arrival(path, rows)
 
 
-def _by_arrival(
-    path: Path, rows: list[tuple[float, int, int, tuple[int, ...]]]
-) -> tuple[TraceRequest, ...]:
+def _by_arrival(path: Path, rows: list[tuple[float, int, int, int]]) -> Trace:
+    """Requests of (seconds, prompt, answer, line)."""
     if not rows:
         raise BadTrace(str(path), "it holds no requests")
+    _, prompt, output, line = max(rows, key=lambda row: row[1] + row[2])
     rows.sort(key=lambda row: row[0])
     start_s = rows[0][0]
-    return tuple(TraceRequest(row[0] - start_s, *row[1:]) for row in rows)
+    return Trace(
+        requests=tuple(TraceRequest(row[0] - start_s, row[1], row[2]) for row in rows),
+        longest=LongestCall(f"line {line}", prompt, output),
+    )
 
 
 _SHAPES = {"state": ("deep_research", "requests"), "kind": ("tree_of_thoughts", "calls")}
 """By a format's name for what a stage is: the application, and its name for a stage's calls."""
 
 
-def _workflows(path: Path, text: str) -> tuple[Workflow, ...]:
-    found = []
+def _workflows(path: Path, text: str) -> Trace:
     listed = _member(path, "it", _parse(path, "it", text), "workflows", list)
-    for number, workflow in enumerate(listed):
-        at = f"workflows[{number}]"
-        application, stages = "", []
-        for place, stage in enumerate(_member(path, at, workflow, "stages", list)):
-            here = f"{at}.stages[{place}]"
-            key = next((key for key in _SHAPES if isinstance(stage, dict) and key in stage), None)
-            if key is None:
-                raise BadTrace(str(path), f"{here} must have a {' or a '.join(_SHAPES)}")
-            application, calls_key = _SHAPES[key]
-            calls = tuple(
-                sample
-                for which, call in enumerate(_member(path, here, stage, calls_key, list))
-                for sample in _samples(path, f"{here}.{calls_key}[{which}]", call)
-            )
-            if calls:  # a stage may be empty: all its answers were known already
-                stages.append(Stage(calls))
-        if not stages:
-            raise BadTrace(str(path), f"{at} has no calls")
-        found.append(Workflow(application, tuple(stages)))
+    found = [_workflow(path, f"workflows[{number}]", each) for number, each in enumerate(listed)]
     if not found:
         raise BadTrace(str(path), "it holds no workflows")
-    return tuple(found)
+    calls = (
+        LongestCall(f"workflows[{number}]", call.prompt_tokens, call.output_tokens)
+        for number, workflow in enumerate(found)
+        for stage in workflow.stages
+        for call in stage.calls
+    )
+    return Trace(workflows=tuple(found), longest=max(calls, key=lambda call: call.tokens))
 
 
-def _samples(path: Path, at: str, call: object) -> list[Call]:
+def _workflow(path: Path, at: str, workflow: object) -> Workflow:
+    listed = _member(path, at, workflow, "stages", list)
+    if len(listed) > MOST_STAGES:
+        raise BadTrace(str(path), f"{at} has {len(listed):,} stages, of at most {MOST_STAGES:,}")
+    application, stages, prompts, num_calls = "", [], count(1), 0
+    for place, stage in enumerate(listed):
+        here = f"{at}.stages[{place}]"
+        key = next((key for key in _SHAPES if isinstance(stage, dict) and key in stage), None)
+        if key is None:
+            raise BadTrace(str(path), f"{here} must have a {' or a '.join(_SHAPES)}")
+        application, calls_key = _SHAPES[key]
+        calls: list[Call] = []
+        for which, call in enumerate(_member(path, here, stage, calls_key, list)):
+            calls += _samples(path, f"{here}.{calls_key}[{which}]", call, next(prompts))
+            if num_calls + len(calls) > MOST_CALLS:
+                told = f"{at} has more than {MOST_CALLS:,} calls, every sample counted"
+                raise BadTrace(str(path), told)
+        num_calls += len(calls)
+        if calls:  # a stage may be empty: all its answers were known already
+            stages.append(Stage(tuple(calls)))
+    if not stages:
+        raise BadTrace(str(path), f"{at} has no calls")
+    return Workflow(application, tuple(stages))
+
+
+def _samples(path: Path, at: str, call: object, prefix_group: int) -> list[Call]:
     prompt, output = (
         tokens_of(path, f"{at}.{key}", _member(path, at, call, key, int))
         for key, tokens_of in (("in", _prompt), ("out", _answer))
@@ -213,16 +264,18 @@ def _samples(path: Path, at: str, call: object) -> list[Call]:
     num_samples = call.get("n", 1) if isinstance(call, dict) else 1
     if type(num_samples) is not int or not 1 <= num_samples <= 1000:
         raise BadTrace(str(path), f"{at}.n must be a whole number from 1 to 1,000")
-    shared = prompt if num_samples > 1 else 0
-    return [Call(prompt, output, shared_prefix_tokens=shared)] * num_samples
+    if num_samples == 1:
+        return [Call(prompt, output)]
+    return [Call(prompt, output, prompt, prefix_group)] * num_samples
 
 
-def _is_json(line: str) -> bool:
+def _whole(line: str) -> dict[str, Any] | None:
+    """The object that a line is; None where it is none."""
     try:
-        json.loads(line)
+        found = json.loads(line)
     except (ValueError, RecursionError):
-        return False
-    return True
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _parse(path: Path, at: str, text: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def trace_programs(
     """The programs of a trace, by arrival, with Wu's promises (section 6.1).
 
     Requests become programs of one call, each of a kind drawn from `kinds` (no trace tells them),
-    and are all of different text: a program cannot say that it shares its prompt with another.
+    and are all of different text, whatever the file tells of shared prompts.
     Workflows become compound programs that arrive as a Poisson process, drawn in a random order
     in which none comes again before all have come; their tools take no time (no file has any).
 

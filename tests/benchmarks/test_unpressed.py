@@ -12,7 +12,6 @@ from benchmarks.unpressed import (
     PatientEngine,
     Unpressed,
     all_finished,
-    check,
     loosened,
     untagged,
 )
@@ -117,7 +116,6 @@ def test_no_two_tasks_share_a_key() -> None:
 def test_every_program_is_followed_to_its_end(is_tagged: bool) -> None:
     task = replace(TASK, is_tagged=is_tagged)
     found = task.run()
-    check(found)
     assert found["arrived"] > 0
     assert all_finished([found])
     assert found["throughput_tokens_s"] > 0

@@ -7,9 +7,8 @@ import subprocess
 import sys
 import time
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -152,11 +151,9 @@ def test_the_document_names_the_code_that_ran_whatever_the_files_are_later(
     begun = cache.code_version()
 
     class EditingRunner(HereRunner):
-        def run(
-            self, tasks: Sequence[Task], check: Callable[[dict[str, Any]], object]
-        ) -> Iterator[Done]:
+        def run(self, tasks: Sequence[Task]) -> Iterator[Done]:
             (package / "policy.py").write_text("as it was changed meanwhile")
-            return super().run(tasks, check)
+            return super().run(tasks)
 
     monkeypatch.setattr(bench_session, "Runner", EditingRunner)
     assert exit_code(*SMALL, "--json", *extra) == 0
@@ -172,6 +169,16 @@ def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixtu
     document = json.loads(capsys.readouterr().out)
     assert (document["simulated"], document["engine"]) == (False, "vllm")
     assert "rows" not in document["simulated_parts"]
+
+
+def test_a_model_that_is_not_the_measured_one_is_told_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for engine, model, is_told in (("vllm", "Qwen/Qwen3-4B", True), ("vllm", "demo", False)):
+        monkeypatch.setenv("ORCHESTRATE_MODEL", model)
+        assert exit_code(*SMALL, "--engine", engine) == 0
+        told = "warning: ORCHESTRATE_MODEL=Qwen/Qwen3-4B is not used: bench measures the demo"
+        assert (told in capsys.readouterr().err) is is_told
 
 
 def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,6 +229,17 @@ def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixtu
         (["--engine", "vllm", "--machine", "a100-llama3-8b"], "measures its own"),
         (["--engine", "vllm", "--prefix-caching"], "simulated only"),
         (["--slots", "0"], "slots"),
+        (["--step-tokens", "0"], "--step-tokens 0: must be at least --slots (256)"),
+        (["--step-tokens", "255"], "--step-tokens 255"),
+        (["--engine", "vllm", "--step-tokens", "255"], "step_tokens=255: must be at least slots"),
+        (
+            [
+                *("--policy", "calm_published:batch=1,cutoff=0.5"),
+                *("--policy", "calm_published:cutoff=0.5,batch=1"),
+            ],
+            "each policy once",
+        ),
+        (["--trace", "a.csv", "--trace", "b.csv"], "--trace a.csv, b.csv: programs come from one"),
         (["--jobs", "0"], "jobs"),
         (["--trace", "nowhere.csv"], "nowhere.csv: cannot read it"),
         (["mixed", "--trace", "nowhere.csv"], "leave one out"),

@@ -66,6 +66,7 @@ def test_an_error_that_is_not_ours_is_called_by_its_type() -> None:
     assert exit_code_of(ZeroDivisionError("by zero")) is ExitCode.RUN_FAILED
     assert message_of(ZeroDivisionError("by zero")).startswith("ZeroDivisionError: by zero")
     assert message_of(ZeroDivisionError()).startswith("ZeroDivisionError (")
+    assert "ORCHESTRATE_VERBOSE=1" in message_of(ZeroDivisionError())
 
 
 def test_our_own_errors_speak_for_themselves() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -70,6 +71,41 @@ def test_run_alone_lists_the_pipelines(capsys: pytest.CaptureFixture[str]) -> No
 def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--version") == 0
     assert capsys.readouterr().out.startswith("orchestrate 0.")
+
+
+SHOWN = (["ps", "--json"], ["doctor"], ["--help"], ["--version"], ["bench", "--help"])
+NO_STORE = {"ORCHESTRATE_STORE": "sqlite:////nowhere/runs.db"}
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | NO_STORE,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["PYTHONUNBUFFERED=", "PYTHONUNBUFFERED=1"])
+@pytest.mark.parametrize("arguments", SHOWN, ids=" ".join)
+def test_a_full_disk_under_stdout_is_named(arguments: list[str], unbuffered: str) -> None:
+    done = shell(f"{unbuffered} {sys.executable} -m cli {' '.join(arguments)} >/dev/full")
+    assert done.returncode == ExitCode.BAD_INPUT
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("error: cannot write the results to stdout: No space left on device")
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["PYTHONUNBUFFERED=", "PYTHONUNBUFFERED=1"])
+@pytest.mark.parametrize("arguments", SHOWN, ids=" ".join)
+def test_whoever_stops_reading_hears_of_no_error(arguments: list[str], unbuffered: str) -> None:
+    command = f"{unbuffered} {sys.executable} -m cli {' '.join(arguments)}"
+    done = shell(f"( sleep 0.2; {command}; echo $? >&2 ) | true")
+    *told, code = done.stderr.splitlines()
+    assert int(code) == ExitCode.DONE
+    assert not any("rror" in line or "Exception" in line for line in told)
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])

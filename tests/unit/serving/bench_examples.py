@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 from serving.policies.table import PolicySpec
 from serving.sim.cache import ResultCache
@@ -122,14 +122,9 @@ class HereRunner(Runner):
         super().__init__(jobs=jobs, cache=cache, work=work, ends_at_once=ends_at_once)
         self.computed: list[Task] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def run(
-        self, tasks: Sequence[Task], check: Callable[[dict[str, Any]], object]
-    ) -> Iterator[Done]:
+    def run(self, tasks: Sequence[Task]) -> Iterator[Done]:
         for place, task in reversed(list(enumerate(tasks))):  # no order is promised
-            kept = self._kept(task, check)
+            kept = None if self.cache is None else self.cache.get(key_of(task))
             if kept is None:
                 self.computed.append(task)
                 result = self.work(task)

@@ -167,6 +167,17 @@ def test_calls_that_may_share_a_prefix_read_it_once() -> None:
     assert apart == pytest.approx(12 / 30, rel=ROUNDING)
 
 
+@pytest.mark.parametrize(("groups", "read"), [((1, 1, 1, 1), 13), ((1, 2, 1, 2), 22)])
+def test_only_calls_of_one_group_share_a_prefix(groups: tuple[int, ...], read: int) -> None:
+    """1 s a token: 10 of each group's prompt, and the last of them for each further call."""
+    stage = Stage(tuple(Call(10, 1, 10, group) for group in groups))
+    on = machine(small_token_s=1.0)
+    for stages in ((stage,), (Stage(stage.calls[:2]), Stage(stage.calls[2:]))):
+        one = program(*stages, kind=SloKind.COMPOUND, deadline_s=13.0)
+        found = bound([one], on, until_s=13.0, prefix_caching=True).request_goodput * 13
+        assert found == pytest.approx(13 / read, rel=ROUNDING)
+
+
 # What counts
 
 

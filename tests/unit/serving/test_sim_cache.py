@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 import logging
+import math
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +47,45 @@ def test_a_damaged_result_is_told_of_and_written_anew(
     assert "computed again" in caplog.text
     cache.put(KEY, RESULT)
     assert cache.get(KEY) == RESULT
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"token_goodput": math.nan},
+        {"token_goodput": math.inf},
+        {"token_goodput": 0.3},
+        {"token_goodput": "0.3"},
+        {"curves": [1, 2.5]},
+    ],
+)
+def test_what_was_changed_and_is_still_json_is_damaged(
+    cache: ResultCache, damage: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache.put(KEY, RESULT)
+    [file] = cache.folder.iterdir()
+    document = json.loads(file.read_bytes())
+    for changed in (RESULT | damage, damage, {}):
+        caplog.clear()
+        file.write_text(json.dumps(document | {"result": changed}))
+        with caplog.at_level(logging.WARNING, "orchestrate"):
+            assert cache.get(KEY) is None
+        assert "computed again: its checksum" in caplog.text
+    file.write_text(json.dumps(document, indent=2, sort_keys=True))
+    assert cache.get(KEY) == RESULT  # the same, set otherwise
+
+
+def test_only_files_that_nobody_writes_any_more_are_removed(cache: ResultCache) -> None:
+    cache.remove_abandoned()  # there is no folder yet
+    cache.put(KEY, RESULT)
+    [kept] = cache.folder.iterdir()
+    under_way, abandoned = (cache.folder / name for name in (".now.part", ".then.part"))
+    for path in (under_way, abandoned):
+        path.touch()
+    for path in (kept, abandoned):
+        os.utime(path, (0, 0))
+    cache.remove_abandoned()
+    assert set(cache.folder.iterdir()) == {kept, under_way}
 
 
 def test_many_writers_leave_one_whole_result_and_no_rests(cache: ResultCache) -> None:

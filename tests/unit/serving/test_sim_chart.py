@@ -21,6 +21,18 @@ def test_the_suffix_says_the_format(tmp_path: Path, suffix: str, begins: bytes) 
     assert path.read_bytes().startswith(begins)
 
 
+@pytest.mark.parametrize("suffix", [".png", ".pdf", ".svg"])
+def test_the_same_comparison_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    found = []
+    for day in (1, 2):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(day * 86_400))
+        draw(a_comparison("fcfs", "edf"), tmp_path / f"{day}{suffix}")
+        found.append((tmp_path / f"{day}{suffix}").read_bytes())
+    assert found[0] == found[1]
+
+
 def texts(tmp_path: Path, *policies: str, **changes: object) -> str:
     """All words of the picture, as SVG keeps them where fonts are not turned into curves."""
     import matplotlib as mpl

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +29,8 @@ from tests.unit.serving.bench_examples import (
     a_plan,
     made_up,
 )
+
+GOODPUTS = ("token_goodput", "request_goodput")
 
 
 def test_every_policy_load_and_seed_is_run_once_in_a_stated_order() -> None:
@@ -106,24 +112,41 @@ def test_every_setting_is_part_of_what_a_result_is_kept_under(changes: dict[str,
         json.dumps(key_of(one), allow_nan=False)
 
 
-@pytest.mark.parametrize("damaged", [{}, {"report": {}}, {"token_goodput": "x"}, {"report": None}])
-def test_a_kept_result_of_the_wrong_form_is_computed_again(
-    tmp_path: Path, damaged: dict[str, object], caplog: pytest.LogCaptureFixture
+DAMAGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "an infinite count": lambda result: result | {"trace_repeats": math.inf},
+    "a report of two fields": lambda result: (
+        result | {"report": {name: result["report"][name] for name in GOODPUTS}}
+    ),
+    "a capacity that is no number": lambda result: dict.fromkeys(result, math.nan),
+    "nothing": lambda _: {},
+}
+"""What may become of a kept result, and still be JSON under the right key."""
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_kept_results_that_were_changed_are_computed_again(
+    tmp_path: Path,
+    damage: Callable[[dict[str, Any]], dict[str, Any]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     cache = ResultCache(tmp_path, "v1")
     before = compare(a_plan("fcfs"), HereRunner(cache=cache))
-    case = Case(
-        setting=CODER,
-        policy=PolicySpec("fcfs"),
-        load=2.0,
-        rate_per_s=2.0 * before.capacity_programs_s,
-        seed=1,
-    )
-    cache.put(key_of(case), damaged)
+    num_changed = 0
+    for path in tmp_path.iterdir():
+        document = json.loads(path.read_bytes())
+        with suppress(KeyError):
+            document["result"] = damage(document["result"])
+            path.write_text(json.dumps(document))
+            num_changed += 1
     runner = HereRunner(cache=cache)
-    assert compare(a_plan("fcfs"), runner).outcomes == before.outcomes
-    assert runner.computed == [case]
-    assert "computed again" in caplog.text
+    after = compare(a_plan("fcfs"), runner)
+    assert (after.outcomes, after.bounds) == (before.outcomes, before.bounds)
+    assert after.capacity_programs_s == before.capacity_programs_s
+    assert len(runner.computed) == num_changed > 0
+    assert caplog.text.count("computed again") == num_changed
+    again = HereRunner(cache=cache)
+    compare(a_plan("fcfs"), again)
+    assert again.computed == []
 
 
 def test_a_comparison_names_the_code_that_it_began_with(tmp_path: Path) -> None:
@@ -197,6 +220,7 @@ def test_programs_are_scaled_with_the_machine_and_counted_in_its_own_time() -> N
     [
         {"policies": ()},
         {"policies": (PolicySpec("fcfs"), PolicySpec("fcfs"))},
+        {"policies": (PolicySpec("calm", {"margin": 1}), PolicySpec("calm", {"margin": 1.0}))},
         {"loads": ()},
         {"loads": (0.0,)},
         {"loads": (1.0, 1.0)},
@@ -238,6 +262,16 @@ def test_a_policy_is_called_as_it_is_written() -> None:
     assert label_of(PolicySpec("calm_published", {"batch": 96, "cutoff": 0.5})) == (
         "calm_published:batch=96,cutoff=0.5"
     )
+
+
+def test_the_order_of_its_parameters_makes_no_other_policy() -> None:
+    one, other = (
+        PolicySpec("calm_published", dict(params))
+        for params in ((("batch", 96), ("cutoff", 0.5)), (("cutoff", 0.5), ("batch", 96)))
+    )
+    assert label_of(one) == label_of(other)
+    with pytest.raises(InvalidWorkload, match="each policy once"):
+        a_plan(policies=(one, other))
 
 
 def test_the_made_up_results_are_of_the_real_form() -> None:

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from serving.policies.table import PolicySpec
+from serving.sim.cases import virtual_engine
+from serving.sim.driver import VirtualTime
 from serving.sim.errors import BadTrace, InvalidWorkload, TraceMissing
 from serving.sim.offer import Offer, Source, backlog, check_rhythm, fate_s, offer
 from serving.sim.predictions import LengthErrors
+from serving.sim.setting import Setting
 from serving.slo import SloKind
 
 MIXED = Source.generator("mixed")
@@ -125,9 +129,25 @@ def test_a_rhythm_is_refused_beforehand_exactly_where_a_run_would_refuse_it(
 @pytest.mark.parametrize("seconds", [[5.0], [5.0, 5.0, 5.0]])
 def test_a_trace_without_rhythm_needs_other_arrivals(tmp_path: Path, seconds: list[float]) -> None:
     source = azure(tmp_path / "t.csv", seconds)
-    with pytest.raises(InvalidWorkload, match="name a process"):
+    with pytest.raises(InvalidWorkload, match=r"t\.csv.* name a process .*, with --arrivals"):
         offered(source)
+    with pytest.raises(InvalidWorkload, match=r"t\.csv.* name a process .*, with --arrivals"):
+        check_rhythm(source, rate_per_s=1.0, num_seeds=1, until_s=80.0)
     assert offered(source, arrivals="poisson").programs
+
+
+def test_the_kind_of_a_request_is_drawn_each_time_that_it_comes(tmp_path: Path) -> None:
+    source = azure(tmp_path / "t.csv", [0.0, 1.0])
+    for arrivals in (None, "poisson"):
+        programs = offered(source, arrivals=arrivals).programs
+        for one in (programs[::2], programs[1::2]):
+            share = sum(each.kind is SloKind.LATENCY for each in one) / len(one)
+            assert share == pytest.approx(0.5, abs=0.25)
+        assert {each.kind for each in programs} == {SloKind.LATENCY, SloKind.DEADLINE}
+    more = offered(source, window_s=90.0).programs
+    kinds = [each.kind for each in programs]
+    assert [each.kind for each in more][: len(kinds)] == kinds[: len(more)]
+    assert [each.kind for each in offered(source, seed=1).programs] != kinds
 
 
 def test_each_workflow_comes_once_before_any_comes_again(tmp_path: Path) -> None:
@@ -153,9 +173,46 @@ def test_a_backlog_waits_from_the_start_and_is_promised_nothing(tmp_path: Path) 
 def test_a_trace_is_known_by_its_content_wherever_it_lies(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     one = azure(tmp_path / "t.csv", [0.0, 2.0])
-    moved = azure(tmp_path / "other" / "t.csv", [0.0, 2.0])
-    changed = azure(tmp_path / "other" / "t.csv", [0.0, 3.0])
+    moved = azure(tmp_path / "other" / "renamed.csv", [0.0, 2.0])
+    changed = azure(tmp_path / "t.csv", [0.0, 3.0])
     assert one.key() == moved.key() != changed.key()
+    assert one.name != moved.name
+    assert one.key() != MIXED.key() != Source.generator("coder").key()
+
+
+def test_programs_are_the_same_whatever_their_file_is_called(tmp_path: Path) -> None:
+    one, renamed = (azure(tmp_path / name, [0.0, 2.0, 3.0]) for name in ("a.csv", "b.txt"))
+    assert offered(one) == offered(renamed)
+    assert backlog(one, num_programs=5, seed=1) == backlog(renamed, num_programs=5, seed=1)
+
+
+def test_a_request_that_no_machine_has_room_for_is_refused_before_it_is_drawn(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(
+        '{"timestamp": 0, "input_length": 9, "output_length": 3}\n'
+        '{"timestamp": 9000, "input_length": 466765, "output_length": 500}\n'
+    )
+    setting = Setting(source=Source.file(path))
+    setting.source.check_room(467_265)
+    told = r"long\.jsonl.*line 2 asks 466,765 prompt tokens .* of 500, .* room for 467,264 tokens"
+    with pytest.raises(InvalidWorkload, match=told):
+        virtual_engine(setting, PolicySpec("fcfs"), (), VirtualTime())
+
+
+def test_requests_of_unknown_text_are_refused_where_prefixes_are_to_be_cached(
+    tmp_path: Path,
+) -> None:
+    source = azure(tmp_path / "t.csv", [0.0, 2.0])
+    assert Setting(source=source)
+    with pytest.raises(InvalidWorkload, match=r"t\.csv.*prefix caching would change nothing"):
+        Setting(source=source, prefix_caching=True)
+    path = tmp_path / "w.json"
+    stage = {"kind": "value", "calls": [{"in": 9, "out": 3, "n": 2}]}
+    path.write_text(json.dumps({"workflows": [{"stages": [stage]}]}))
+    for other in (Source.file(path), MIXED):
+        assert Setting(source=other, prefix_caching=True)
 
 
 def test_a_trace_that_changes_is_refused_by_every_later_run(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 
 from serving.sim.driver import VirtualTime, replay
 from serving.sim.metrics import summarise
@@ -51,11 +50,3 @@ def test_percentiles_run_from_the_least_to_the_most() -> None:
     assert (len(found), found[0], found[-1]) == (len(LEVELS), min(values), max(values))
     assert percentiles([3.0]) == (3.0,) * 101
     assert percentiles([]) == ()
-
-
-@pytest.mark.parametrize("broken", ["report", "curves"])
-def test_what_is_no_outcome_is_refused(broken: str) -> None:
-    document = an_outcome().to_document()
-    for damaged in ({}, {"token_goodput": float("nan"), "request_goodput": 1.0}, {"ttft_s": [1.0]}):
-        with pytest.raises((KeyError, TypeError, ValueError)):
-            Outcome.from_document(document | {broken: damaged})

@@ -2,10 +2,12 @@
 
 import math
 import pickle
+from itertools import combinations
 from typing import Any
 
 import pytest
 
+from serving.sim.driver import VirtualTime, replay
 from serving.sim.errors import (
     BadTrace,
     CodeChanged,
@@ -15,7 +17,9 @@ from serving.sim.errors import (
     TraceMissing,
 )
 from serving.sim.programs import Call, Program, Stage
-from serving.slo import SloKind
+from serving.sim.step_cost import StepCost
+from serving.slo import Slo, SloKind
+from tests.unit.serving.bench_examples import FifoEngine
 
 ONE = (Stage((Call(10, 5),)),)
 TWO = (Stage((Call(10, 5), Call(20, 6, 10))), Stage((Call(7, 3),), tool_s=1.5))
@@ -69,6 +73,46 @@ def test_a_malformed_program_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(InvalidProgram, match=reason):
         program(**changes)
+
+
+class PromptEngine(FifoEngine):
+    """Remembers the prompts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: dict[str, list[int]] = {}
+
+    def submit(
+        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+    ) -> None:
+        self.prompts[request_id] = prompt
+        super().submit(
+            request_id, prompt=prompt, output_tokens=output_tokens, slo=slo, max_tokens=max_tokens
+        )
+
+
+def test_prompts_agree_in_the_prefix_that_calls_of_a_program_and_group_share_and_no_further() -> (
+    None
+):
+    stages = (
+        Stage((Call(9, 1, 9, 1), Call(9, 1, 9, 1), Call(9, 1, 9, 2), Call(8, 1))),
+        Stage((Call(9, 1, 4), Call(9, 1, 6), Call(12, 1, 12, 1))),
+    )
+    changes = {"kind": SloKind.COMPOUND, "deadline_s": 40.0, "stages": stages}
+    programs = [program(id=name, **changes) for name in ("p", "q")]
+    engine = PromptEngine()
+    cost = StepCost(name="", source="", uncertainty="", fixed_s=0.01)
+    replay(programs, engine, VirtualTime(), cost, until_s=math.inf)
+    calls = [(each, call) for each in programs for call in each.all_calls()]
+    assert len(engine.prompts) == len(calls) == 14
+    for (one, first), (other, second) in combinations(calls, 2):
+        shared = 0
+        if one is other and first.call.prefix_group == second.call.prefix_group:
+            shared = min(first.call.shared_prefix_tokens, second.call.shared_prefix_tokens)
+        prompts = engine.prompts[first.call_id], engine.prompts[second.call_id]
+        assert list(map(len, prompts)) == [first.call.prompt_tokens, second.call.prompt_tokens]
+        agree = [left == right for left, right in zip(*prompts, strict=False)]
+        assert agree == [True] * shared + [False] * (len(agree) - shared)
 
 
 @pytest.mark.parametrize(

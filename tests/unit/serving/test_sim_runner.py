@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,18 @@ def never(task: Task) -> dict[str, Any]:
 def test_a_result_is_kept_by_whoever_computed_it(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, code_version())
     with Runner(cache=cache, work=made_up, prepare=nothing) as runner:
-        found = {done.place: done.result for done in runner.run(TASKS, lambda _: None)}
+        found = {done.place: done.result for done in runner.run(TASKS)}
     assert runner.code == cache.version
     assert found == {place: made_up(task) for place, task in enumerate(TASKS)}
     assert [cache.get(key_of(task)) for task in TASKS] == [made_up(task) for task in TASKS]
+
+
+def test_whoever_begins_removes_what_writers_that_were_ended_left(tmp_path: Path) -> None:
+    abandoned = tmp_path / ".abandoned.part"
+    abandoned.touch()
+    os.utime(abandoned, (0, 0))
+    with Runner(cache=ResultCache(tmp_path, "v1"), work=never, prepare=nothing):
+        assert not abandoned.exists()
 
 
 def test_a_process_of_other_code_computes_nothing_and_says_so(tmp_path: Path) -> None:
@@ -40,7 +49,7 @@ def test_a_process_of_other_code_computes_nothing_and_says_so(tmp_path: Path) ->
         Runner(cache=cache, work=never, prepare=nothing) as runner,
         pytest.raises(CodeChanged, match="begun with version the code of before"),
     ):
-        list(runner.run(TASKS, lambda _: None))
+        list(runner.run(TASKS))
     assert not cache.folder.exists()
 
 

@@ -1,5 +1,7 @@
 """Traces: four formats are told apart, and what is wrong with a file is said with its place."""
 
+import gzip
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,13 @@ import pytest
 
 from serving.sim.errors import BadTrace, InvalidWorkload, TraceMissing
 from serving.sim.programs import Call, Program
-from serving.sim.trace_files import TraceRequest, read_trace
+from serving.sim.trace_files import (
+    MOST_CALLS,
+    MOST_STAGES,
+    LongestCall,
+    TraceRequest,
+    read_trace,
+)
 from serving.sim.traces import trace_programs
 from serving.slo import SloKind
 
@@ -19,8 +27,10 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
 2023-11-16 18:15:56.6805900,10,0
 """
+HEAD, ROWS = AZURE.split("\n", 1)
+AZURE_HEAD = HEAD + "\n"
 MOONCAKE = """{"timestamp": 3000, "input_length": 1000, "output_length": 5, "hash_ids": [0, 7]}
-{"timestamp": 1000, "input_length": 600, "output_length": 3, "hash_ids": [0, 2]}
+{"timestamp": 1000, "input_length": 600, "output_length": 3, "hash_ids": null}
 
 {"timestamp": 1500.5, "input_length": 20, "output_length": 1}
 """
@@ -32,7 +42,7 @@ DEEP_RESEARCH = """{"workflows": [
 TREE = """{"workflows": [{"stages": [
     {"kind": "propose", "calls": [{"in": 170, "out": 164, "n": 1}]},
     {"kind": "value", "calls": []},
-    {"kind": "value", "calls": [{"in": 365, "out": 39, "n": 3}]}
+    {"kind": "value", "calls": [{"in": 365, "out": 39, "n": 3}, {"in": 400, "out": 40, "n": 2}]}
 ]}]}"""
 
 
@@ -62,13 +72,62 @@ def test_azure_times_may_name_their_zone(file: Path) -> None:
     assert read_trace(file).requests == (TraceRequest(0.0, 2162, 5), TraceRequest(1.0, 2399, 6))
 
 
-def test_mooncake_requests_keep_their_hash_ids(file: Path) -> None:
+@pytest.mark.parametrize(
+    "head",
+    [
+        '"TIMESTAMP","ContextTokens","GeneratedTokens"',
+        "TIMESTAMP , ContextTokens ,GeneratedTokens ",
+        "\n  \n" + HEAD,
+        "\ufeff" + HEAD,
+    ],
+)
+@pytest.mark.parametrize("rows", [ROWS, ROWS.replace(",", " , "), ROWS + "\n  \n   "])
+def test_blanks_and_quotes_change_nothing_of_a_table(file: Path, head: str, rows: str) -> None:
+    file.write_text(AZURE)
+    plain = read_trace(file).requests
+    file.write_text(f"{head}\n{rows}", encoding="utf-8")
+    assert read_trace(file).requests == plain
+
+
+def test_a_place_is_counted_from_the_first_line_of_the_file(file: Path) -> None:
+    file.write_text("\n \n" + AZURE + "yesterday,1,2\n")
+    with pytest.raises(BadTrace, match=r"line 7: 'yesterday' is no time"):
+        read_trace(file)
+
+
+def test_columns_may_come_in_any_order_with_others_between(file: Path) -> None:
+    file.write_text(
+        'GeneratedTokens,Model,TIMESTAMP,ContextTokens,Model\n44,"x,y",2023-11-16 18:15:46,374,z\n'
+    )
+    assert read_trace(file).requests == (TraceRequest(0.0, 374, 44),)
+
+
+def test_mooncake_requests_are_read_whatever_their_hash_ids(file: Path) -> None:
     file.write_text(MOONCAKE)
     assert read_trace(file).requests == (
-        TraceRequest(0.0, 600, 3, (0, 2)),
+        TraceRequest(0.0, 600, 3),
         TraceRequest(0.5005, 20, 1),
-        TraceRequest(2.0, 1000, 5, (0, 7)),
+        TraceRequest(2.0, 1000, 5),
     )
+
+
+@pytest.mark.parametrize("others", [{"type": "workflows"}, {"workflows": 3}])
+def test_what_else_a_request_tells_does_not_make_it_a_workflow(
+    file: Path, others: dict[str, object]
+) -> None:
+    row = {"timestamp": 1, "input_length": 2, "output_length": 3}
+    file.write_text(f"{json.dumps(row | others)}\n{json.dumps(row)}\n")
+    assert read_trace(file).requests == (TraceRequest(0.0, 2, 3),) * 2
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_document_of_workflows_is_known_however_it_is_laid_out(
+    file: Path, indent: int | None
+) -> None:
+    document = {"timestamp": "2026-01-01", **json.loads(TREE)}
+    file.write_text(json.dumps(document, indent=indent))
+    (workflow,) = read_trace(file).workflows
+    assert workflow.application == "tree_of_thoughts"
 
 
 def test_deep_research_keeps_its_stages(file: Path) -> None:
@@ -81,14 +140,48 @@ def test_deep_research_keeps_its_stages(file: Path) -> None:
     assert first.application == second.application == "deep_research"
 
 
-def test_a_call_of_several_samples_is_as_many_calls_of_one_prompt(file: Path) -> None:
+def test_a_call_of_several_samples_is_as_many_calls_of_a_prompt_of_their_own(file: Path) -> None:
     file.write_text(TREE)
     (workflow,) = read_trace(file).workflows
     assert workflow.application == "tree_of_thoughts"
     assert [stage.calls for stage in workflow.stages] == [
         (Call(170, 164),),
-        (Call(365, 39, 365),) * 3,
+        (Call(365, 39, 365, 2),) * 3 + (Call(400, 40, 400, 3),) * 2,
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "longest"),
+    [
+        ("\n" + AZURE, LongestCall("line 3", 396, 109)),
+        (MOONCAKE, LongestCall("line 1", 1000, 5)),
+        (DEEP_RESEARCH, LongestCall("workflows[0]", 436, 99)),
+        (TREE, LongestCall("workflows[0]", 400, 40)),
+    ],
+)
+def test_the_longest_call_is_known_with_its_place(
+    file: Path, text: str, longest: LongestCall
+) -> None:
+    file.write_text(text)
+    assert read_trace(file).longest == longest
+
+
+def tree(num_stages: int, *samples: int) -> str:
+    """A workflow whose stages each have a call for each of these numbers of samples."""
+    calls = [{"in": 1, "out": 2, "n": each} for each in samples]
+    return json.dumps({"workflows": [{"stages": [{"kind": "value", "calls": calls}] * num_stages}]})
+
+
+def test_a_workflow_is_bounded_in_stages_and_calls(file: Path) -> None:
+    for most in (tree(MOST_STAGES, 1), tree(MOST_CALLS // 512, 500, 12)):
+        file.write_text(most)
+        assert len(read_trace(file).workflows) == 1
+    file.write_text(tree(MOST_STAGES + 1, 1))
+    with pytest.raises(BadTrace, match=r"workflows\[0\] has 257 stages, of at most 256"):
+        read_trace(file)
+    file.write_text(tree(1, *[1000] * (MOST_CALLS // 1000), MOST_CALLS % 1000 + 1))
+    with pytest.raises(BadTrace, match=r"workflows\[0\] has more than 2,048 calls"):
+        read_trace(file)
 
 
 def test_a_trace_keeps_its_own_times_or_takes_the_asked_rate(file: Path) -> None:
@@ -148,26 +241,25 @@ def test_settings_out_of_range_are_named(file: Path, settings: dict[str, object]
         load_trace(file, **settings)
 
 
-AZURE_HEAD = AZURE.split("\n", 1)[0] + "\n"
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "none of the known formats"),
+        ("", "it is empty"),
+        ("\ufeff \n\n", "it is empty"),
         ("a,b,c\n1,2,3\n", "none of the known formats"),
         ("[1, 2]", "none of the known formats"),
         ("{}", "none of the known formats"),
         ('{"a": 1}\n{"a": 2}\n', "none of the known formats"),
         ('{"a":\n', "not JSON"),
         (AZURE_HEAD, "no requests"),
+        (AZURE_HEAD.strip() + ",ContextTokens\n", "line 1: 2 columns are named ContextTokens"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,374\n", "line 2.*columns"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,374,1,2\n", "line 2.*columns"),
         (AZURE_HEAD + "yesterday,374,44\n", "line 2.*is no time"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,-3,44\n", "line 2.*tokens"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,3,4.5\n", "line 2.*tokens"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,3,9999999\n", "line 2.*tokens"),
-        (AZURE_HEAD + '2023-11-16 18:15:46.68,3,"4\n', "after line"),
+        (AZURE_HEAD + '2023-11-16 18:15:46.68,3,"4\n', "after line 1"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,3,32769\n", "line 2: an answer's.* 0 to 32,768"),
         ('{"timestamp": 1, "input_length": 2, "output_length": 40000}', "0 to 32,768.*40000"),
         (
@@ -181,10 +273,6 @@ AZURE_HEAD = AZURE.split("\n", 1)[0] + "\n"
         ('{"timestamp": NaN, "input_length": 2, "output_length": 3}', "line 1.*timestamp"),
         ('{"timestamp": true, "input_length": 2, "output_length": 3}', "line 1.*timestamp"),
         ('{"timestamp": 1, "input_length": "2", "output_length": 3}', "input_length"),
-        (
-            '{"timestamp": 1, "input_length": 2, "output_length": 3, "hash_ids": ["a"]}',
-            "hash_ids",
-        ),
         ('{"workflows": []}', "no workflows"),
         ('{"workflows": 3}', "workflows.*wrong type"),
         ('{"workflows": [{"stages": []}]}', r"workflows\[0\] has no calls"),
@@ -203,7 +291,7 @@ AZURE_HEAD = AZURE.split("\n", 1)[0] + "\n"
 def test_a_malformed_file_is_named_with_what_is_wrong_and_where(
     file: Path, text: str, reason: str
 ) -> None:
-    file.write_text(text)
+    file.write_text(text, encoding="utf-8")
     with pytest.raises(BadTrace, match=reason) as caught:
         read_trace(file)
     assert str(file) in str(caught.value)
@@ -214,8 +302,23 @@ def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
         read_trace(file)
     with pytest.raises(BadTrace, match="directory"):
         read_trace(file.parent)
-    file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadTrace, match="UTF-8"):
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (gzip.compress(AZURE.encode()), "it is compressed: gunzip it first"),
+        (b"PK\x03\x04", "it is compressed: unzip it first"),
+        (AZURE.encode("utf-16"), "line 1: it is no UTF-8 text, but UTF-16"),
+        (AZURE.encode("utf-16-le"), "line 1: it is no UTF-8 text, but UTF-16"),
+        (AZURE.encode() + b"\xe9", "line 5: it is no UTF-8 text, with a byte 0xe9"),
+        (b"\xef\xbb\xbfa\r\n\xe9", "line 2: it is no UTF-8 text"),
+        (b"a\rb\r\xe9", "line 3: it is no UTF-8 text"),
+    ],
+)
+def test_a_file_that_is_no_text_is_told_what_to_do(file: Path, content: bytes, reason: str) -> None:
+    file.write_bytes(content)
+    with pytest.raises(BadTrace, match=reason):
         read_trace(file)
 
 
