@@ -33,7 +33,7 @@ CONTINUE_LATE, BEST_EFFORT_LATE, DROP_LATE = map(ON_LATE.index, OnLate)
 class RequestState(IntEnum):
     """Where a request stands in the engine."""
 
-    WAITING = 0  # holds no KV cache: never scheduled, or preempted
+    WAITING = 0  # has no slot: never scheduled, preempted, or a session whose next input came
     RUNNING = 1  # holds KV cache and is computed in each step
     PAUSED = 2  # holds KV cache and a slot, and is left out of the steps
 

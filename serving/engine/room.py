@@ -17,7 +17,7 @@ from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
 from serving.engine.giving_way import NEVER, held_back
 from serving.engine.plan_queue import PlanQueue
-from serving.engine.prefix_cache import cached_tokens
+from serving.engine.prefix_cache import cached_tokens, shared_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -41,34 +41,33 @@ class RoomMixin(_VllmScheduler):
         self._rank: Mapping[str, int] = {}
         self._paused: dict[str, int] = {}  # request id -> the step number to restore
         self._compiling: dict[str, Request] = {}
-        self._was_refused = False
-        self._gives_way = True
+        self._refused = ""  # who waited although a step had tokens left, and nobody left since
 
     def add_request(self, request: Request) -> None:
-        """Take a request; one with a grammar is no candidate for room before that is compiled."""
+        """Take a request; one with a grammar is in no plan before that is compiled."""
+        is_new = request.request_id not in self.requests
         super().add_request(request)
-        if self._is_blocked_waiting_status(request.status):
+        if is_new and self._is_blocked_waiting_status(request.status):
             self._compiling[request.request_id] = request
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One step of vLLM's own, in which the best who waits comes before worse who run."""
-        self._promote_compiled()
         best = self._best_waiting()
-        if best is not None and self._paused and (self._was_refused or self._lacks_room(best)):
-            self._evict_last_paused()
+        if best is not None and self._paused:
+            self._make_room(best)
         num_running = len(self.running)
-        readers = self._readers_behind(best) if best is not None and self._gives_way else []
+        # For one whom vLLM refuses, for whatever reason, no step is to be empty again.
+        gives_way = best is not None and best.request_id != self._refused
+        readers = self._readers_behind(best) if best is not None and gives_way else []
         needs = self._prompts_before(readers[0]) if readers else []
         left = self.max_num_scheduled_tokens - num_running
         with held_back(readers, needs, left, self.scheduler_config):
             output = super().schedule(throttle_prefills)
-        # If nobody came in all the same vLLM has its reasons, and no step is to be empty for that.
-        self._gives_way &= not readers or len(self.running) > num_running
         if len(self.running) > num_running:
             self.running.sort(key=self._running_key)
-        # Who waits although the step had tokens left wants a slot or memory.
         has_left = output.total_num_scheduled_tokens < self.max_num_scheduled_tokens
-        self._was_refused = has_left and self._best_waiting() is not None
+        if has_left and not throttle_prefills and (waits := self._best_waiting()) is not None:
+            self._refused = waits.request_id
         return output
 
     def _take_places(self, rank: Mapping[str, int], run: Collection[str]) -> None:
@@ -82,17 +81,21 @@ class RoomMixin(_VllmScheduler):
             self._set_paused(request, is_open and request.request_id not in run)
         self.running.sort(key=self._running_key)
         self.waiting.follow({request_id: rank[request_id] for request_id in run})
-        self._gives_way = True
 
-    def _promote_compiled(self) -> None:
-        """Count those as waiting for room whose grammar is ready, or tell vLLM that it is faulty.
+    def _promote_compiled(self) -> bool:
+        """Whether somebody's grammar got ready; vLLM is told of those that are faulty.
 
         vLLM itself asks only while it has a slot to give.
         """
-        for request_id, request in list(self._compiling.items()):
-            is_blocked = self._is_blocked_waiting_status(request.status)
-            if not is_blocked or self._handle_blocked_waiting_request(request):
-                del self._compiling[request_id]
+        ready = [
+            request_id
+            for request_id, request in self._compiling.items()
+            if not self._is_blocked_waiting_status(request.status)
+            or self._handle_blocked_waiting_request(request)
+        ]
+        for request_id in ready:
+            del self._compiling[request_id]
+        return bool(ready)
 
     def _best_waiting(self) -> Request | None:
         """The best in the plan who waits for room, and for nothing else."""
@@ -100,17 +103,51 @@ class RoomMixin(_VllmScheduler):
             return None  # nobody may come in
         return self.waiting.best(lambda each: not self._is_blocked_waiting_status(each.status))
 
-    def _lacks_room(self, request: Request) -> bool:
-        """Whether no slot is free for it, or not enough memory."""
+    def _make_room(self, best: Request) -> None:
+        """Take the last of the paused its slot and its memory, if that may let this one in.
+
+        One at a time: the next step tells whether it was enough.
+        """
+        missing = self._missing_blocks(best)
+        if self._has_slot() and missing <= 0 and best.request_id != self._refused:
+            return
+        paused = [request for request in self.running if request.request_id in self._paused]
+        held = sum(-(-request.num_computed_tokens // self.block_size) for request in paused)
+        # If all pause nobody will give room by ending, and vLLM asks for no reserve without them.
+        may_do = missing <= held or len(paused) == len(self.running)
+        if may_do and self._tokens_left(best) > 0:
+            self._evict(max(paused, key=self._running_key))
+
+    def _has_slot(self) -> bool:
         num_held = len(self.running) + self.num_waiting_for_streaming_input
-        if num_held >= self.max_num_active_reqs:
-            return True
-        free = self.kv_cache_manager.block_pool.get_num_free_blocks() * self.block_size
-        if request.num_tokens <= free:
-            return False
-        found = cached_tokens(request, self.kv_cache_manager, self.block_size)
-        is_short: bool = request.num_tokens - found > free
-        return is_short
+        return bool(num_held < self.max_num_active_reqs)
+
+    def _missing_blocks(self, request: Request) -> int:
+        """KV blocks beyond the free ones that it wants; none are missing if that is not above 0.
+
+        Cached blocks that nobody holds are free, too, until it takes them.
+        """
+        manager = self.kv_cache_manager
+        free: int = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks
+        missing: int = -(-request.num_tokens // self.block_size) - free
+        if missing > 0:
+            missing -= shared_blocks(request, manager, self.block_size)
+        return missing
+
+    def _tokens_left(self, best: Request) -> float:
+        """Of the next step, what those who run and are better leave to this one, who waits."""
+        rank = self._rank_of(best)
+        better = [
+            request
+            for request in self.running
+            if request.request_id not in self._paused and self._rank_of(request) < rank
+        ]
+        chunk_tokens = self.scheduler_config.long_prefill_token_threshold or math.inf
+        unread = (max(each.num_tokens - each.num_computed_tokens, 1) for each in better)
+        left: float = self.max_num_scheduled_tokens - sum(
+            min(each, chunk_tokens) for each in unread
+        )
+        return left
 
     def _readers_behind(self, best: Request) -> list[Request]:
         """Who would be given the next step's tokens for its prompt before this one, who waits;
@@ -123,15 +160,19 @@ class RoomMixin(_VllmScheduler):
             and request.request_id not in self._paused
             and self._rank_of(request) > rank
         ]
-        return [] if behind and self._lacks_room(best) else behind
+        has_room = behind and self._has_slot() and self._missing_blocks(best) <= 0
+        return behind if has_room else []
 
     def _prompts_before(self, reader: Request) -> list[int]:
         """What each of those has to read whom the plan puts before this one, and who wait."""
         return [
-            request.num_tokens - request.num_computed_tokens
+            request.num_tokens - max(request.num_computed_tokens, self._cached_tokens(request))
             for request in self.waiting.better_than(self._rank_of(reader))
             if not self._is_blocked_waiting_status(request.status)
         ]
+
+    def _cached_tokens(self, request: Request) -> int:
+        return cached_tokens(request, self.kv_cache_manager, self.block_size)
 
     def _rank_of(self, request: Request) -> float:
         return self._rank.get(request.request_id, math.inf)
@@ -148,12 +189,9 @@ class RoomMixin(_VllmScheduler):
         elif not pause and request_id in self._paused:
             request.next_decode_eligible_step = self._paused.pop(request_id)
 
-    def _evict_last_paused(self) -> None:
-        paused = [request for request in self.running if request.request_id in self._paused]
-        self._evict(max(paused, key=self._running_key))
-
     def _evict(self, request: Request) -> None:
         self.running.remove(request)
+        self._refused = ""
         self._preempt_request(
             request, time.monotonic(), drop_stale_output=self.requires_kv_delivery
         )
@@ -163,8 +201,15 @@ class RoomMixin(_VllmScheduler):
         self._set_paused(request, False)
         super()._preempt_request(request, *args, **kwargs)
 
+    def _handle_stopped_request(self, request: Request) -> bool:
+        """Whoever got its last token, one that was under way when it was paused, pauses no more."""
+        self._set_paused(request, False)
+        has_ended: bool = super()._handle_stopped_request(request)
+        return has_ended
+
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
         """Every ended request passes here, whatever ended it."""
+        self._refused = ""
         self._paused.pop(request.request_id, None)
         self._compiling.pop(request.request_id, None)
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)

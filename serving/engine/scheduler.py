@@ -20,7 +20,6 @@ from vllm.v1.request import RequestStatus
 
 from serving.engine.adapting import AdaptingPolicy
 from serving.engine.parent import end_with_parent
-from serving.engine.prefix_cache import cached_tokens
 from serving.engine.room import RoomMixin
 from serving.engine.tracker import StepTracker
 from serving.engine.translate import Ledger, composition_of
@@ -39,7 +38,11 @@ logger = init_logger("vllm.orchestrate")  # under vLLM's root, so that its handl
 CONFIG_KEY = "orchestrate"
 """Where our settings lie in vLLM's ``additional_config``."""
 
-_WHOLE = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
+_WHOLE = (
+    RequestStatus.FINISHED_STOPPED,
+    RequestStatus.FINISHED_LENGTH_CAPPED,
+    RequestStatus.FINISHED_REPETITION,
+)
 
 
 class SloSchedulerMixin(RoomMixin):
@@ -99,8 +102,7 @@ class SloSchedulerMixin(RoomMixin):
 
     def _follow(self, request: Request) -> None:
         """From now on it is in the plans."""
-        found = cached_tokens(request, self.kv_cache_manager, self.block_size)
-        error = self.ledger.admit(request, cached_tokens=found)
+        error = self.ledger.admit(request, cached_tokens=self._cached_tokens(request))
         if error is not None:
             self._rejected[request.request_id] = error
         elif self._adapting is not None:
@@ -119,6 +121,7 @@ class SloSchedulerMixin(RoomMixin):
             self._plan_due = True
         for request_id, error in list(self._rejected.items()):
             self._end(request_id, rejected_stop_reason(error))
+        self._plan_due |= self._promote_compiled()
         if self._plan_has_ended():
             self._honour(*self._make_plan())
         output = super().schedule(throttle_prefills)
@@ -174,7 +177,7 @@ class SloSchedulerMixin(RoomMixin):
         """A session that waits for more input is in no plan until that comes."""
         has_ended: bool = super()._handle_stopped_request(request)
         if request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
-            self._forget(request, is_whole=True)
+            self._forget(request, is_whole=True, is_answer=False)
         return has_ended
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
@@ -184,11 +187,11 @@ class SloSchedulerMixin(RoomMixin):
             self._forget(request, is_whole=is_whole)
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)
 
-    def _forget(self, request: Request, *, is_whole: bool) -> None:
+    def _forget(self, request: Request, *, is_whole: bool, is_answer: bool = True) -> None:
         self._plan_due = True
         self._rejected.pop(request.request_id, None)
         self._count_end(request, is_whole)
-        self.ledger.forget(request.request_id, is_whole=is_whole)
+        self.ledger.forget(request.request_id, is_whole=is_whole, is_answer=is_answer)
 
     def _has_met_a_stop(self, request: Request) -> bool:
         """Whether the front end may have found one of its stop strings: it then aborts the request,
@@ -227,7 +230,7 @@ class SloSchedulerMixin(RoomMixin):
         arrivals, arrivals_s = self.ledger.arrivals()
         view = StepView(
             now_s=self.ledger.clock(),
-            requests=self.ledger.requests(self.running, self._paused),
+            requests=self.ledger.requests(self.running, self._paused, without=self._compiling),
             slots=self.max_num_active_reqs,
             step_tokens=self._own_step_tokens,
             token_s=self.tracker.token_s,

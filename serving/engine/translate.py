@@ -134,11 +134,12 @@ class Ledger:
         served[served == 1] = OUTPUT_WEIGHT  # a prompt's last token now and then, too
         self._users.add(self._columns["user"][places], served, now_s)
 
-    def forget(self, request_id: str, *, is_whole: bool = False) -> None:
+    def forget(self, request_id: str, *, is_whole: bool = False, is_answer: bool = True) -> None:
         """Stop following a request that ended; the last row takes its place.
 
         Args:
-            is_whole: whether its answer is complete.
+            is_whole: whether it was not given up.
+            is_answer: whether its length tells of others; that of a part of a session does not.
         """
         place = self._place.pop(request_id, None)
         if place is None:
@@ -149,7 +150,8 @@ class Ledger:
             request = self._rows[place]
             output_tokens = request.num_output_tokens
             self._calls.ended(program, request.num_prompt_tokens + output_tokens)
-            self._learn_length(user, self._columns["slo"][place], output_tokens)
+            if is_answer and output_tokens:
+                self._learn_length(user, self._columns["slo"][place], output_tokens)
             if self._columns["stage"][place] > 0:
                 found = int(self._columns["cached_tokens"][place])
                 self._cached_share.ended(user, request.num_prompt_tokens, found)
@@ -165,8 +167,6 @@ class Ledger:
             self._columns[name][len(self._rows)] = None
 
     def _learn_length(self, user: int, slo: Slo, output_tokens: int) -> None:
-        if output_tokens < 1:
-            return
         if slo.length is None:
             self._usual_length.ended(user, output_tokens)
         else:
@@ -185,8 +185,19 @@ class Ledger:
         first_s = columns["arrival_s"][place] + columns["ttft_s"][place]
         return float(first_s + max(output_tokens - 1, 0) * columns["tbt_s"][place])
 
-    def requests(self, running: Iterable[Request], paused: Collection[str]) -> Requests:
-        """All requests at this moment; `paused` names those of `running` that hold still."""
+    def requests(
+        self,
+        running: Iterable[Request],
+        paused: Collection[str],
+        *,
+        without: Collection[str] = (),
+    ) -> Requests:
+        """The requests at this moment.
+
+        Args:
+            paused: those of `running` that hold still.
+            without: those that are not shown.
+        """
         held = {request.request_id for request in running}
         self._read([self._place[each] for each in self._stale - held], RequestState.WAITING)
         self._read([self._place[each] for each in held], RequestState.RUNNING)
@@ -200,7 +211,11 @@ class Ledger:
         shown["stage_missing"] = self._calls.missing(shown["program"])
         shown["ended_tokens"] = self._calls.ended_tokens(shown["program"])
         shown |= self._learned(shown["user"])
-        return Requests(shown)
+        if not without:
+            return Requests(shown)
+        is_shown = np.ones(count, dtype=bool)
+        is_shown[[self._place[each] for each in without]] = False
+        return Requests(shown).take(np.flatnonzero(is_shown))
 
     def arrivals(self) -> tuple[Requests, float]:
         """As Arrivals.since, with what is known until now of the users of what arrived.

@@ -11,10 +11,14 @@ from serving.engine.accounts import ROOM
 from serving.requests import Floats, Ints
 
 KEPT = 256
-"""The latest answers that count."""
+"""A user's latest answers that count for that user."""
 
 FEWEST_OWN = 8
-"""A user with fewer answers than this is taken to be answered as all are."""
+"""A user with fewer answers than this is taken to be answered as all are. As many of each user's
+latest tell how all are answered: nobody's count for more than another's."""
+
+MOST_USERS = 64
+"""So many, who had answers lately, tell how all are answered."""
 
 
 class UsualLength:
@@ -24,14 +28,15 @@ class UsualLength:
     """
 
     def __init__(self) -> None:
-        self._of_all: deque[int] = deque(maxlen=KEPT)
-        self._quantiles: Floats = np.zeros(len(LENGTH_LEVELS))
+        self._latest: dict[int, deque[int]] = {}  # of each user, who had the last answer last
+        self._of_all: Floats = np.zeros(len(LENGTH_LEVELS))
         self._own: dict[int, deque[int]] = {}
         self._own_quantiles = np.full((ROOM, len(LENGTH_LEVELS)), np.nan)
 
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""
         self._own.pop(user, None)
+        self._latest.pop(user, None)
         if user >= len(self._own_quantiles):
             more = np.full((user + 1, len(LENGTH_LEVELS)), np.nan)
             self._own_quantiles = np.concatenate([self._own_quantiles, more])
@@ -39,14 +44,19 @@ class UsualLength:
 
     def ended(self, user: int, output_tokens: int) -> None:
         """An answer to this user is complete that carried no sketch."""
+        latest = self._latest.pop(user, None) or deque(maxlen=FEWEST_OWN)
+        latest.append(output_tokens)
+        self._latest[user] = latest
+        if len(self._latest) > MOST_USERS:
+            del self._latest[next(iter(self._latest))]
+        lengths = [length for each in self._latest.values() for length in each]
+        self._of_all = np.asarray(np.quantile(lengths, LENGTH_LEVELS), np.float64)
         own = self._own.setdefault(user, deque(maxlen=KEPT))
         own.append(output_tokens)
-        self._of_all.append(output_tokens)
-        self._quantiles = np.asarray(np.quantile(self._of_all, LENGTH_LEVELS), np.float64)
         if len(own) >= FEWEST_OWN:
             self._own_quantiles[user] = np.quantile(own, LENGTH_LEVELS)
 
     def lengths(self, users: Ints) -> Floats:
         """What to expect of each of these users' answers: (n, levels)."""
         own = self._own_quantiles[users]
-        return np.where(np.isnan(own), self._quantiles, own)
+        return np.where(np.isnan(own), self._of_all, own)

@@ -45,6 +45,8 @@ def planned(
         room_s = frame_steps * (step.step_s - view.model.base_s)
         run &= _in_room(view, calls, order[run[order]], frame_steps, room_s)
     overdue = _longest_overdue(view, order[~late[order]])
+    if size == 1 and admitted[order].any():
+        overdue = overdue[:0]  # it would be the only one that ever runs
     run[overdue] = False
     chosen = np.zeros(len(run), dtype=bool)
     chosen[order[run[order]][: size - len(overdue)]] = True

@@ -44,10 +44,10 @@ def order_by(
 
 
 def giving_memory(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Flags:
-    """Who runs, without those of the weaker whose memory others of them wait for: (n,).
+    """Who runs, without those of the weaker whose memory somebody better waits for: (n,).
 
-    The last of the order first, and no more than what the others' contexts want. The engine pauses
-    them, and takes the memory only if it really is short.
+    The last of the order first, and no more of them than what is wanted beyond the free memory and
+    what the prefix cache held. The engine pauses them, and takes the memory if it really is short.
 
     Args:
         order: places of all requests, best first.
@@ -57,8 +57,8 @@ def giving_memory(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Fla
     requests = view.requests
     waits = run & ~weaker & (requests.computed_tokens == 0)
     holders = order[(run & weaker & (requests.computed_tokens > 0))[order]][::-1]
-    context = requests.prompt_tokens + requests.output_tokens
-    short = context[waits].sum() - view.free_kv_tokens
+    unread = requests.prompt_tokens + requests.output_tokens - requests.cached_tokens
+    short = np.maximum(unread[waits], 0).sum() - view.free_kv_tokens
     held = requests.computed_tokens[holders]
     run = run.copy()
     run[holders[np.cumsum(held) - held < short]] = False

@@ -145,7 +145,7 @@ def next_token_due_s(view: StepView) -> Floats:
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         index += np.where(behind, np.ceil(behind_s / gain_s), 0.0)
         due = np.minimum(start_s + index * requests.tbt_s, sys.float_info.max)
-    never = behind & ((gain_s <= 0) | (index >= requests.max_tokens))
+    never = (behind & (gain_s <= 0)) | (index >= requests.max_tokens)
     return np.where(never, math.inf, due)  # infinity means hopeless
 
 

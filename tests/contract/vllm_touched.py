@@ -172,7 +172,7 @@ TOUCHED = [
         "vllm.v1.core.sched.request_queue.SchedulingPolicy",
         {"FCFS"},
     ),
-    Touch("room", "each", REQUEST, {"status"}),
+    Touch("room", "each", REQUEST, {"num_computed_tokens", "num_tokens", "status"}),
     Touch("room", "output", STEP, {"total_num_scheduled_tokens"}),
     Touch(
         "room",
@@ -189,11 +189,19 @@ TOUCHED = [
     ),
     Touch(
         "room",
-        "self.kv_cache_manager",
+        "manager",
         "vllm.v1.core.kv_cache_manager.KVCacheManager",
-        {"block_pool"},
+        {"block_pool", "watermark_blocks"},
     ),
-    Touch("room", "self.kv_cache_manager.block_pool", BLOCKS, {"get_num_free_blocks"}),
+    Touch("room", "manager.block_pool", BLOCKS, {"get_num_free_blocks"}),
+    Touch("room", "best", REQUEST, {"request_id"}),
+    Touch("room", "waits", REQUEST, {"request_id"}),
+    Touch(
+        "room",
+        "self.scheduler_config",
+        "vllm.config.SchedulerConfig",
+        {"long_prefill_token_threshold"},
+    ),
     Touch("scheduler", "FinishReason", "vllm.v1.engine.FinishReason", {"ABORT"}),
     Touch(
         "scheduler",
@@ -202,6 +210,7 @@ TOUCHED = [
         {
             "FINISHED_ABORTED",
             "FINISHED_LENGTH_CAPPED",
+            "FINISHED_REPETITION",
             "FINISHED_STOPPED",
             "WAITING_FOR_STREAMING_REQ",
         },

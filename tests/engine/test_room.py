@@ -10,10 +10,11 @@ import pytest
 
 from serving.engine.embedded import EmbeddedEngine
 from serving.policies.table import PolicySpec
-from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
+from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind, to_tags
+from serving.view import Plan, StepView
 from tests.engine.test_scheduler import tokens
 from tests.engine.test_virtual import Clock, Seen, drive, engine_of, submit
-from tests.engine.vllm_driver import Driver, Scripted
+from tests.engine.vllm_driver import Driver, Scripted, decide_by
 
 if TYPE_CHECKING:
     from serving.engine.virtual import VirtualEngine
@@ -96,6 +97,33 @@ async def test_nobody_gives_way_to_a_grammar_that_is_not_ready(engine: EmbeddedE
     await engine.call(work)
 
 
+def test_who_runs_goes_on_while_the_grammar_of_a_better_call_is_compiled() -> None:
+    """It is in no plan until then: nobody pauses for it, neither for its slot nor its memory."""
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+    from vllm.v1.request import Request
+
+    clock = Clock()
+    engine = engine_of(clock, "edf", slots=2, kv_blocks=40, max_model_tokens=640)
+    for name in ("late 1", "late 2"):
+        submit(engine, name, 250, 190, Slo(kind=SloKind.DEADLINE, deadline_s=0.02))
+    go_on(engine, clock, 20)
+    params = SamplingParams(
+        max_tokens=9,
+        extra_args=to_tags(SOON),
+        structured_outputs=StructuredOutputsParams(choice=list(CHOICE)),
+    )
+    request = Request("in time", [5] * 300, params, None)
+    pending: Future[Any] = Future()
+    request.structured_output_request.grammar = pending
+    engine.scheduler.add_request(request)
+    seen = go_on(engine, clock, 10)
+    assert seen.tokens == {"late 1": 10, "late 2": 10}
+    assert views_of(engine) == ["late 1", "late 2"]
+    engine.abort("in time")
+    assert not engine.scheduler._compiling
+    assert set(drive(engine, clock).ended) == {"late 1", "late 2"}
+
+
 # -- who reads -----------------------------------------------------------------------------------
 
 
@@ -140,6 +168,79 @@ def check_memory(policy: str, late: Slo, prompt_tokens: int) -> None:
     assert seen.tokens["in time"] == 3
     drive(engine, clock)
     assert engine.free_blocks == free
+
+
+def test_nobody_loses_memory_for_one_who_cannot_come_in_anyway() -> None:
+    """It wants more than all who pause have: another, who is better, holds the rest."""
+    clock = Clock()
+    engine = engine_of(clock, slots=4, kv_blocks=60, max_model_tokens=1024)
+    script = Ordered(engine)
+    for name, prompt_tokens in (("holds", 500), ("pauses 1", 60), ("pauses 2", 60)):
+        submit(engine, name, prompt_tokens, 190)
+    script.run("holds", "pauses 1", "pauses 2")
+    go_on(engine, clock, 20)
+    submit(engine, "wants", 800, 3)
+    script.run("holds", "wants")
+    seen = go_on(engine, clock, 10)
+    assert seen.tokens == {"holds": 10}
+    assert engine.preemptions == 0
+    assert len(engine.scheduler.running) == 3
+
+
+def test_nobody_loses_memory_before_a_step_has_tokens_for_whom_it_is() -> None:
+    """A long prompt that is better takes every step whole; who waits would read nothing."""
+    clock = Clock()
+    engine = engine_of(clock, slots=2, kv_blocks=400, max_model_tokens=4096)
+    script = Ordered(engine)
+    submit(engine, "pauses", 60, 190)
+    submit(engine, "long", 1920, 3)
+    script.run("pauses", "long")
+    go_on(engine, clock, 3)
+    submit(engine, "wants", 50, 3)
+    script.run("long", "wants")
+    go_on(engine, clock, 15)
+    assert [each.num_preemptions for each in engine.scheduler.running] == [0, 0]
+    assert go_on(engine, clock, 25).tokens["wants"] == 3
+
+
+@pytest.mark.parametrize("policy", ["edf", "lsdf"])
+def test_no_step_is_empty_twice_for_one_whom_vllm_refuses(policy: str) -> None:
+    """What it finds in the cache and nobody holds counts as free, until it takes it."""
+    clock = Clock()
+    engine = engine_of(clock, policy, slots=4, prefix_caching=True, max_model_tokens=640)
+    submit(engine, "first", 300, 2)
+    drive(engine, clock)
+    engine.submit("reads", prompt=[6] * 400, output_tokens=3, slo=LATER, max_tokens=200)
+    go_on(engine, clock, 2)
+    submit(engine, "again", 320, 3, SOON)
+    seen = Seen()
+    for number in range(12):
+        engine.scheduler._plan_due = True
+        engine.submit(
+            f"next {number}", prompt=[9] * 3, output_tokens=1, slo=BEST_EFFORT, max_tokens=1
+        )
+        seen.step(engine, clock)
+    assert sum(not step.new_tokens for step, _ in seen.trace) <= 1
+    assert drive(engine, clock).tokens["again"] + seen.tokens["again"] == 3
+
+
+class Ordered:
+    """Runs whom it is told to, in that order; the others come after them."""
+
+    def __init__(self, engine: VirtualEngine) -> None:
+        self._engine = engine
+        self._run: tuple[str, ...] = ()
+        decide_by(engine.scheduler, self)
+
+    def run(self, *names: str) -> None:
+        self._run = names
+        self._engine.scheduler._plan_due = True
+
+    def __call__(self, view: StepView) -> Plan:
+        here = view.requests.request_id.tolist()
+        run = [name for name in self._run if name in here] or here[:1]
+        others = [name for name in here if name not in run]
+        return Plan(order=(*run, *others), run=frozenset(run), steps=50)
 
 
 # -- sessions whose input is streamed ------------------------------------------------------------
@@ -207,6 +308,43 @@ def test_a_session_that_ends_leaves_nothing_behind(ended_while: str) -> None:
     left = left_in(engine.scheduler)
     assert left.pop("kv blocks") == free
     assert not any(left.values()), left
+
+
+def test_a_session_that_is_paused_while_its_last_token_is_under_way_pauses_no_more() -> None:
+    """As asynchronous scheduling has it: the next step is planned before the former one's end."""
+    clock = Clock()
+    engine = engine_of(clock)
+    add(engine, "session", 1)
+    submit(engine, "other", 20, 30)
+    engine.plan_step()
+    engine.scheduler._take_places({"other": 0}, {"other"})
+    assert engine.scheduler._paused
+    engine.finish_step()
+    assert not engine.scheduler._paused
+    assert views_of(engine) == ["other"]
+    add(engine, "session", 5)
+    assert drive_until_idle(engine, clock).tokens == {"other": 29, "session": 5}
+
+
+def drive_until_idle(engine: VirtualEngine, clock: Clock) -> Seen:
+    """Until all that are left wait for input."""
+    seen = Seen()
+    for _ in range(500):
+        if not views_of(engine):
+            return seen
+        seen.step(engine, clock)
+    raise AssertionError("still working")
+
+
+def test_parts_of_sessions_tell_nothing_of_the_length_of_answers() -> None:
+    clock = Clock()
+    engine = engine_of(clock)
+    for number in range(3):
+        add(engine, f"session {number}", 1)
+    drive_until_idle(engine, clock)
+    submit(engine, "answer", 20, 30)
+    usual = engine.scheduler._make_plan()[0].requests.usual_length
+    assert not usual.any()
 
 
 # -- an engine that is being paused --------------------------------------------------------------

@@ -132,3 +132,13 @@ def test_a_call_of_which_no_length_was_foretold_is_as_long_as_such_calls_were_la
 
     assert first(usual) == "call"
     assert first(call) == first(told) == first(usual, correct=False) == "other"
+
+
+def test_the_only_place_is_for_what_was_promised() -> None:
+    """Best-effort work beyond its default deadline has a place of several, not the only one."""
+    waiting = request("waiting", arrival_s=3.0)
+    in_time = running("in time", slo=deadline(200.0), computed_tokens=12, output_tokens=3)
+    busy = step(waiting, in_time, now_s=100.0, model=MODEL, slots=1, token_s=0.02)
+    assert calm(busy).run == {"in time"}
+    alone = step(waiting, now_s=100.0, model=MODEL, slots=1, token_s=0.02)
+    assert calm(alone).run == {"waiting"}

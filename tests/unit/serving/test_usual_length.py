@@ -6,7 +6,7 @@ import numpy as np
 
 from serving.analyzer.sketch import LENGTH_LEVELS
 from serving.engine.accounts import ROOM
-from serving.engine.usual_length import FEWEST_OWN, KEPT, UsualLength
+from serving.engine.usual_length import FEWEST_OWN, KEPT, MOST_USERS, UsualLength
 
 UNKNOWN = [0.0] * len(LENGTH_LEVELS)
 
@@ -44,10 +44,25 @@ def test_lengths_are_the_quantiles_of_the_latest() -> None:
 def test_who_is_new_is_taken_to_be_answered_as_all_are_and_others_by_their_own() -> None:
     usual = of_users(3)
     answers(usual, 0, *[100] * 90)
-    answers(usual, 1, *[7] * (FEWEST_OWN - 1))
     assert shown(usual, 0, 1, 2) == [[100.0] * len(LENGTH_LEVELS)] * 3
-    answers(usual, 1, 7)
-    assert shown(usual, 1, 2) == [[7.0] * len(LENGTH_LEVELS), [100.0] * len(LENGTH_LEVELS)]
+    answers(usual, 1, *[7] * FEWEST_OWN)
+    alike = np.quantile([100] * FEWEST_OWN + [7] * FEWEST_OWN, LENGTH_LEVELS).tolist()
+    assert shown(usual, 1, 2) == [[7.0] * len(LENGTH_LEVELS), alike]
+
+
+def test_nobody_s_answers_count_for_more_than_another_s() -> None:
+    """However many they are, and only those count who had answers lately."""
+    usual = of_users(MOST_USERS + 2)
+    for user in range(3):
+        answers(usual, user, *[40] * FEWEST_OWN)
+    answers(usual, 3, *[30_000] * 500)
+    shared = np.quantile([40] * 3 * FEWEST_OWN + [30_000] * FEWEST_OWN, LENGTH_LEVELS)
+    assert shown(usual, 4) == [shared.tolist()]
+    for user in range(5, MOST_USERS + 2):
+        answers(usual, user, *[40] * FEWEST_OWN)
+    for user in range(4):
+        answers(usual, user, 40)
+    assert shown(usual, 4)[0][LENGTH_LEVELS.index(0.5)] == 40.0
 
 
 def test_a_number_that_is_given_anew_begins_anew() -> None:
@@ -56,8 +71,9 @@ def test_a_number_that_is_given_anew_begins_anew() -> None:
     answers(usual, 1, *[30] * KEPT)
     assert shown(usual, 0) == [[5.0] * len(LENGTH_LEVELS)]
     usual.begin(0)
+    answers(usual, 1, 30)
     assert shown(usual, 0) == [[30.0] * len(LENGTH_LEVELS)]
-    answers(usual, 0, *[30] * (FEWEST_OWN - 1))
+    answers(usual, 0, *[40] * (FEWEST_OWN - 1))
     answers(usual, 1, *[40] * KEPT)
     assert shown(usual, 0) == [[40.0] * len(LENGTH_LEVELS)], "its former answers count no more"
 
