@@ -37,7 +37,8 @@ def with_room(values: NDArray[N], number: int, *, fill: float = 0) -> NDArray[N]
     """The values with a place for this number, and for as many again; new ones hold `fill`."""
     if number < len(values):
         return values
-    return np.concatenate([values, np.full(number + 1, fill, dtype=values.dtype)])
+    more = np.full((number + 1, *values.shape[1:]), fill, dtype=values.dtype)
+    return np.concatenate([values, more])
 
 
 class Accounts:

@@ -43,6 +43,7 @@ def note_drop(stop_reason: str) -> None:
 
 class SloMiddleware:
     """Answers 400 to malformed tags on TAGGED_PATHS; names scheduler and policy in two headers.
+
     It reads both from the arguments that vLLM keeps in the application's state, so that
     ``--middleware serving.engine.http_slo.SloMiddleware`` is all that it needs.
     """

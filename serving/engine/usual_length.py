@@ -7,7 +7,7 @@ from collections import deque
 import numpy as np
 
 from serving.analyzer.sketch import LENGTH_LEVELS
-from serving.engine.accounts import ROOM
+from serving.engine.accounts import ROOM, with_room
 from serving.requests import Floats, Ints
 
 KEPT = 256
@@ -37,9 +37,7 @@ class UsualLength:
         """This number is a new user's; it comes before all else of that user."""
         self._own.pop(user, None)
         self._latest.pop(user, None)
-        if user >= len(self._own_quantiles):
-            more = np.full((user + 1, len(LENGTH_LEVELS)), np.nan)
-            self._own_quantiles = np.concatenate([self._own_quantiles, more])
+        self._own_quantiles = with_room(self._own_quantiles, user, fill=np.nan)
         self._own_quantiles[user] = np.nan
 
     def ended(self, user: int, output_tokens: int) -> None:

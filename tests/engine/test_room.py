@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -143,19 +144,16 @@ def test_a_slot_is_given_to_who_is_better_although_a_prompt_takes_all_tokens_of_
 # -- memory --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["edf", "priority", "sjf", "srpt", "plas", "lsdf"])
-@pytest.mark.parametrize("waits", [100, 300])
-def test_late_work_gives_its_memory_to_work_in_time(policy: str, waits: int) -> None:
-    check_memory(policy, Slo(kind=SloKind.DEADLINE, deadline_s=0.02), waits)
-
-
-@pytest.mark.parametrize("policy", ["calm", "calm_published", "slos_serve", "slai", "rad"])
-def test_the_planned_ones_do_so_too(policy: str) -> None:
-    check_memory(policy, Slo(kind=SloKind.DEADLINE, deadline_s=0.02), 300)
-
-
-def check_memory(policy: str, late: Slo, prompt_tokens: int) -> None:
+@pytest.mark.parametrize(
+    ("policy", "prompt_tokens"),
+    [
+        *product(["edf", "priority", "sjf", "srpt", "plas", "lsdf"], [100, 300]),
+        *product(["calm", "calm_published", "slos_serve", "slai", "rad"], [300]),
+    ],
+)
+def test_late_work_gives_its_memory_to_work_in_time(policy: str, prompt_tokens: int) -> None:
     """Slots for four, and a memory that two late requests fill for hundreds of steps."""
+    late = Slo(kind=SloKind.DEADLINE, deadline_s=0.02)
     clock = Clock()
     engine = engine_of(clock, policy, kv_blocks=40, max_model_tokens=640)
     free = engine.free_blocks
