@@ -8,11 +8,12 @@ is begun is displaced.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
-from serving.policies.pace import Pace
+from serving.policies.pace import UTILISATION, Pace
 from serving.policies.programs import Calls, Programs
 from serving.requests import Flags, Floats, Ints
 from serving.view import StepView
@@ -22,6 +23,10 @@ AHEAD_S: Floats = np.round(np.geomspace(0.5, 1000.0, 40), 2)
 
 SHORTEST_S = 1e-3
 """No demand is spread over less."""
+
+LEAST_UTILISATION, MOST_UTILISATION = 0.7, 0.93
+"""So much of the machine's time is given away however uneven demand is, and however even: what is
+wrong with all forecasts alike does not even out."""
 
 BLOCK = 128
 """So many programs are tried together; if none of them fits, none that is worth less is tried."""
@@ -109,6 +114,24 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     wanted *= (need_s[order] / view.arrivals_s)[:, None]
     _sum_up(wanted)
     return Expected(density[order], by)
+
+
+def utilisation_of(need_s: Floats) -> float:
+    """The share of the machine's time that may be given away: all but one standard deviation of
+    what lately arrived together needs, within LEAST_UTILISATION and MOST_UTILISATION.
+
+    Needs of programs that arrive independently add up to their sum, give or take the root of the
+    sum of their squares. So many small calls may have nearly all of the time. Where few arrive, or
+    some large ones, the rest keeps the promises of those that are there when one more comes.
+
+    Args:
+        need_s: of each program that arrived lately and may earn something, (k,).
+    """
+    if not need_s.size:
+        return UTILISATION
+    shares = need_s / need_s.sum()
+    even = 1.0 - math.sqrt(shares @ shares)
+    return min(max(even, LEAST_UTILISATION), MOST_UTILISATION)
 
 
 def admit(demands: Demands, density: Floats, expects: Expected, *, utilisation: float) -> Admitted:

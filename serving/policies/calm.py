@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.admission import admit, demands_of, expected
+from serving.policies.admission import admit, demands_of, expected, utilisation_of
 from serving.policies.execution import planned
 from serving.policies.fairness import fair, limited, mixed
-from serving.policies.pace import MARGIN, UTILISATION, Pace, best_pace, pace_of
+from serving.policies.pace import MARGIN, Pace, best_pace, saving_pace
 from serving.policies.programs import (
     Calls,
     Programs,
@@ -37,7 +37,7 @@ def calm(
     view: StepView,
     *,
     batch: int = 0,
-    utilisation: float = UTILISATION,
+    utilisation: float = 0.0,
     token_share: float = 0.5,
     pace: float = 0.0,
     margin: float = MARGIN,
@@ -53,7 +53,8 @@ def calm(
 
     Args:
         batch: how many requests run at once; 0: as many as the engine has slots.
-        utilisation: the share of the machine's time that admission gives away.
+        utilisation: the share of the machine's time that admission gives away; 0: by how uneven
+            the needs are of what arrived lately.
         token_share: of a program's worth, what its tokens make; the rest is for a kept promise.
         pace: seconds that a step may take; 0: what is worth most for what arrived lately.
         margin: who has not begun must have this many times what it takes alone at that pace.
@@ -82,13 +83,13 @@ def calm(
         discount = mixed(1.0, fair(np.concatenate(users)), fairness)
         worth *= discount[: len(worth)]
         coming *= discount[len(worth) :]
-    if pace:
-        step = pace_of(view, pace)
-    else:
-        step = best_pace(view, *recent, coming if is_telling else worth)
+    step = best_pace(view, *recent, coming if is_telling else worth, only_s=pace)
     begins_s = margin * step.each_s
     worth *= _can_be_in_time(view, programs, urgency, begins_s)
     timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= arrived.ends_s
+    if not utilisation:
+        earning = (coming > 0) & timely
+        utilisation = utilisation_of(arrived.need_s(view.model)[earning])
     expects = expected(view, arrived, coming * timely * price, step)
     need_s, due_s = step.of(programs.need_s(view.model)), _due_s(programs, urgency, step)
     demands = demands_of(view, calls, programs, need_s, due_s, step)
@@ -107,7 +108,7 @@ def calm(
         admitted=admitted,
         urgency=urgency,
         spare=np.where(view.requests.kind == BEST_EFFORT, 1.0, leftover) * chosen.spare,
-        step=step,
+        step=saving_pace(view, step, programs, worth * chosen.programs),
         size=batch or view.slots,
         frame_steps=max(frame_steps, least_steps),
     )

@@ -24,6 +24,10 @@ NUM_PACES, SHORTEST = 16, 1.25
 
 LEAST_S, LEAST_SHARE, ROUNDING = 1e-6, 1e-3, 1e-9
 
+SAVING_SHARE, MOST_SAVED = 0.95, 64
+"""Who is behind is saved by steps of this share of what it bears, as some last longer; and so many
+are tried together, those that are least behind."""
+
 UTILISATION, MARGIN = 0.85, 0.75
 """At each pace so much of the machine's time is given away, and who has a deadline must be in time
 at steps this many times as long."""
@@ -35,14 +39,17 @@ class Pace(NamedTuple):
     Attributes:
         step_s: seconds that a step may take.
         is_limited: whether that is less than what the engine's own token budget allows.
-        each_s: seconds that a step is taken to last: the limit, or else the least that it can.
+        each_s: seconds that a step is taken to last: the limit, or else as long as what came in one
+            before it makes it.
         share: of the machine's time, what such steps leave beside their fixed cost.
+        worth_per_s: what a second of the machine earns at it, by what arrived lately.
     """
 
     step_s: float
     is_limited: bool
     each_s: float
     share: float
+    worth_per_s: float = 0.0
 
     def of(self, seconds: Floats) -> Floats:
         """Seconds of the machine for what adds so many to its steps."""
@@ -50,7 +57,10 @@ class Pace(NamedTuple):
 
 
 def pace_of(view: StepView, step_s: float) -> Pace:
-    """The pace of steps that take so long: no less than one costs, no more than the longest."""
+    """The pace of steps that take so long: no less than one costs, no more than the longest.
+
+    Where that limits nothing, a step is taken to last its fixed cost.
+    """
     base_s, longest_s = view.model.base_s, _longest_s(view)
     step_s = min(max(step_s, base_s + view.model.token_s), longest_s)
     is_limited = step_s < longest_s
@@ -58,7 +68,9 @@ def pace_of(view: StepView, step_s: float) -> Pace:
     return Pace(step_s, is_limited, step_s if is_limited else base_s, share)
 
 
-def best_pace(view: StepView, requests: Requests, programs: Programs, worth: Floats) -> Pace:
+def best_pace(
+    view: StepView, requests: Requests, programs: Programs, worth: Floats, *, only_s: float = 0.0
+) -> Pace:
     """The pace at which these programs would have earned most.
 
     At each pace those that are in time alone are taken by worth per second of need, until the time
@@ -69,12 +81,46 @@ def best_pace(view: StepView, requests: Requests, programs: Programs, worth: Flo
     Args:
         requests: the arrivals; or those of the view, if none arrived lately.
         worth: of each program, (m,).
+        only_s: the one pace to try, in seconds of a step; 0: any.
     """
     shortest_s = SHORTEST * (view.model.base_s + view.model.token_s)
-    paces = _paces(shortest_s, _longest_s(view))
+    paces = np.array([only_s]) if only_s else _paces(shortest_s, _longest_s(view))
     values = _values(view, requests, programs, worth, paces)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
-    return pace_of(view, float(paces[best]))
+    found = pace_of(view, float(paces[best]))
+    each_s = found.each_s
+    if not found.is_limited:
+        lasts_s = _unlimited_s(view, programs.need_s(view.model)[worth > 0])
+        each_s = max(min(lasts_s, found.step_s), each_s)
+    return found._replace(each_s=each_s, worth_per_s=float(values[best]) / view.arrivals_s)
+
+
+def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -> Pace:
+    """The pace until the next plan: shorter where who is behind is worth what that costs.
+
+    Who is behind bears steps that let all its tokens come by its end. Until then each of the steps
+    that come in addition costs the machine its fixed cost, in which it could have earned.
+
+    Args:
+        step: the pace at which they are behind.
+        worth: of each program that may be saved, (m,); 0 of the others.
+    """
+    left_s = programs.ends_s - view.now_s
+    bears_s = SAVING_SHARE * (left_s - programs.fixed_s) / np.maximum(programs.serial, 1.0)
+    is_behind = (bears_s < step.step_s) & (bears_s >= view.token_s)
+    behind = np.flatnonzero(is_behind & ~programs.streams & (worth > 0))
+    if not len(behind):
+        return step
+    behind = behind[np.argsort(-bears_s[behind], kind="stable")][:MOST_SAVED]
+    bears_s, left_s = bears_s[behind], left_s[behind]
+    more_per_s = 1.0 / bears_s - 1.0 / step.step_s
+    moments_s = np.sort(left_s)
+    # Each row: what the first so many of them ask for until each moment, as long as they are there.
+    asked = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= moments_s))
+    more_steps = asked @ np.diff(moments_s, prepend=0.0)
+    saved = np.cumsum(worth[behind]) - step.worth_per_s * view.model.base_s * more_steps
+    best = int(np.argmax(saved))
+    return pace_of(view, float(bears_s[best])) if saved[best] > 0 else step
 
 
 @lru_cache(maxsize=8)

@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policies.admission import AHEAD_S, BLOCK, Demands, Expected, admit, demands_of
-from serving.policies.pace import Pace
+from serving.policies.admission import (
+    AHEAD_S,
+    BLOCK,
+    LEAST_UTILISATION,
+    MOST_UTILISATION,
+    Demands,
+    Expected,
+    admit,
+    demands_of,
+    utilisation_of,
+)
+from serving.policies.pace import UTILISATION, Pace
 from serving.policies.programs import calls_of, present_programs
 from serving.policies.urgency import next_token_due_s
 from serving.requests import Flags, Floats, RequestState
@@ -127,6 +137,24 @@ def demands_in(view: StepView) -> Demands:
     due_s = np.where(programs.streams, next_token_due_s(view)[programs.first], last_s)
     need_s = STEP.of(programs.need_s(view.model))
     return demands_of(view, calls, programs, need_s, due_s, STEP)
+
+
+@pytest.mark.parametrize(
+    ("need_s", "share"),
+    [
+        ([], UTILISATION),
+        ([3.0], LEAST_UTILISATION),
+        ([0.01] * 100, 0.9),
+        ([1e300] * 100, 0.9),
+        ([0.01] * 10_000, MOST_UTILISATION),
+        ([0.01] * 9_900 + [10.0], 0.9078),
+        ([0.01] * 9_900 + [50.0], LEAST_UTILISATION),
+    ],
+)
+def test_the_more_alike_and_the_more_programs_the_more_time_is_given_away(
+    need_s: list[float], share: float
+) -> None:
+    assert utilisation_of(np.array(need_s)) == pytest.approx(share, abs=1e-4)
 
 
 def test_a_stream_wants_its_prompt_first_and_then_its_tokens_as_they_fall_due() -> None:

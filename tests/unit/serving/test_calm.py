@@ -119,6 +119,17 @@ def test_where_not_all_fit_who_was_served_less_is_admitted() -> None:
     assert calm(view, leftover=0.0, fairness=0.9).run == {"light"}
 
 
+def test_among_many_alike_nearly_all_of_the_time_is_given_away() -> None:
+    """What is here needs nine tenths of the time: too much if few or uneven programs arrive."""
+    model = StepModel(base_s=0.001, token_s=0.01)
+    here = [request(f"{number:02}", slo=deadline(20.0), max_tokens=85) for number in range(20)]
+    view = step(*here, model=model, slots=64, step_tokens=1000)
+    alike = [request(f"gone {number}", slo=deadline(90.0), max_tokens=91) for number in range(400)]
+    for gone, fits in ((alike, True), (alike[:1], False)):
+        arrived = view._replace(arrivals=Requests.of(gone), arrivals_s=1e6)
+        assert (calm(arrived, leftover=0.0).run == {row.request_id for row in here}) == fits
+
+
 def test_a_call_of_which_no_length_was_foretold_is_as_long_as_such_calls_were_lately() -> None:
     """At 10 ms a token its limit cannot be reached within 5 s, and 40 tokens can."""
     call = request("call", slo=deadline(5.0), max_tokens=4000)

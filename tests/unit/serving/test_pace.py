@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from serving.policies.calm import calm
-from serving.policies.pace import MARGIN, Pace, best_pace, pace_of
-from serving.policies.programs import arrived_programs
+from serving.policies.pace import MARGIN, SAVING_SHARE, Pace, best_pace, pace_of, saving_pace
+from serving.policies.programs import arrived_programs, calls_of, present_programs
 from serving.requests import Requests
 from serving.slo import Slo
 from serving.view import StepModel
@@ -70,6 +71,61 @@ def test_a_pace_is_no_longer_than_a_full_step() -> None:
     assert pace_of(view, 1e6) == Pace(pytest.approx(FULL_STEP_S), False, 0.01, share)
     assert pace_of(view, 0.02) == Pace(0.02, True, 0.02, 0.5)
     assert pace_of(view, 0.001).step_s == pytest.approx(0.0101)
+
+
+def test_steps_without_a_limit_are_as_long_as_what_comes_meanwhile_makes_them() -> None:
+    """100 calls need 0.1 s each: half of the machine's time in 20 s, more than all of it in 5."""
+    arrivals = Requests.of(
+        [request(f"{n}", slo=deadline(1e4), prompt_tokens=1, max_tokens=1000) for n in range(100)]
+    )
+    lasts_s = {}
+    for arrivals_s in (1e9, 20.0, 5.0):
+        view = step(model=MODEL, step_tokens=2000, arrivals=arrivals, arrivals_s=arrivals_s)
+        found = best_pace(view, arrivals, arrived_programs(view), np.ones(100))
+        assert not found.is_limited
+        lasts_s[arrivals_s] = found.each_s
+    assert lasts_s == {
+        1e9: pytest.approx(0.01),
+        20.0: pytest.approx(0.02),
+        5.0: pytest.approx(FULL_STEP_S),
+    }
+
+
+def saving(*left_s: float, worth_per_s: float) -> float:
+    """Seconds of a step with answers of which 100 tokens are to come in each of these times."""
+    answers = [
+        running(
+            f"{n}",
+            slo=deadline(end_s),
+            prompt_tokens=500,
+            output_tokens=100,
+            computed_tokens=599,
+            max_tokens=200,
+        )
+        for n, end_s in enumerate(left_s)
+    ]
+    view = step(*answers, model=MODEL, step_tokens=2000, token_s=0.011)
+    programs = present_programs(view, calls_of(view.requests, view.model))
+    usual = pace_of(view, 0.1)._replace(worth_per_s=worth_per_s)
+    return saving_pace(view, usual, programs, np.ones(len(left_s))).step_s
+
+
+def test_who_is_behind_is_saved_by_shorter_steps() -> None:
+    """In 8 s its 100 tokens come in time at 80 ms each, and at 20 ms in 2 s."""
+    assert saving(8.0, worth_per_s=1.0) == pytest.approx(SAVING_SHARE * 0.08)
+    assert saving(8.0, 2.0, worth_per_s=1.0) == pytest.approx(SAVING_SHARE * 0.02)
+
+
+@pytest.mark.parametrize("left_s", [(), (10.6,), (1e4,), (1.0,), (1e-3,)])
+def test_nobody_is_saved_who_is_in_time_or_who_cannot_be(left_s: tuple[float, ...]) -> None:
+    assert saving(*left_s, worth_per_s=1.0) == pytest.approx(0.1)
+
+
+def test_who_costs_more_than_it_is_worth_is_given_up() -> None:
+    """85 steps more cost 0.85 s of the machine for the one, and some 30 ms for the other."""
+    assert saving(2.0, worth_per_s=1.1) == pytest.approx(SAVING_SHARE * 0.02)
+    assert saving(2.0, worth_per_s=1.2) == pytest.approx(0.1)
+    assert saving(2.0, 9.9, worth_per_s=1.2) == pytest.approx(SAVING_SHARE * 0.099)
 
 
 def test_a_machine_that_is_not_measured_yet_has_no_limit() -> None:
