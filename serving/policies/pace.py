@@ -83,8 +83,8 @@ def best_pace(
         worth: of each program, (m,).
         only_s: the one pace to try, in seconds of a step; 0: any.
     """
-    shortest_s = SHORTEST * (view.model.base_s + view.model.token_s)
-    paces = np.array([only_s]) if only_s else _paces(shortest_s, _longest_s(view))
+    shortest_s, longest_s = SHORTEST * (view.model.base_s + view.model.token_s), _longest_s(view)
+    paces = np.array([min(only_s, longest_s)]) if only_s else _paces(shortest_s, longest_s)
     values = _values(view, requests, programs, worth, paces)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     found = pace_of(view, float(paces[best]))
@@ -107,7 +107,7 @@ def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -
     """
     left_s = programs.ends_s - view.now_s
     bears_s = SAVING_SHARE * (left_s - programs.fixed_s) / np.maximum(programs.serial, 1.0)
-    is_behind = (bears_s < step.step_s) & (bears_s >= view.token_s)
+    is_behind = (bears_s < step.step_s) & (bears_s >= max(view.token_s, LEAST_S))
     behind = np.flatnonzero(is_behind & ~programs.streams & (worth > 0))
     if not len(behind):
         return step

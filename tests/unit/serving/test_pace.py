@@ -128,6 +128,14 @@ def test_who_costs_more_than_it_is_worth_is_given_up() -> None:
     assert saving(2.0, 9.9, worth_per_s=1.2) == pytest.approx(SAVING_SHARE * 0.099)
 
 
+def test_a_machine_that_is_not_measured_yet_saves_nobody() -> None:
+    late = running("late", slo=deadline(1e-9), output_tokens=10)
+    view = step(late, model=StepModel(0.0, 0.0, 0.0, 0.0), token_s=0.0, now_s=1.0)
+    programs = present_programs(view, calls_of(view.requests, view.model))
+    usual = pace_of(view, 0.1)
+    assert saving_pace(view, usual, programs, np.ones(1)) == usual
+
+
 def test_a_machine_that_is_not_measured_yet_has_no_limit() -> None:
     view = step(model=StepModel(0.0, 0.0, 0.0, 0.0), arrivals=Requests.of([request("one")]))
     programs = arrived_programs(view)
