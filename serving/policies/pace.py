@@ -28,6 +28,10 @@ SAVING_SHARE, MOST_SAVED = 0.95, 64
 """Who is behind is saved by steps of this share of what it bears, as some last longer; and so many
 are tried together, those that are least behind."""
 
+LOSS_OF_TIME = 4.0
+"""A second without work costs so many times what is earned in one: what was to run then may be late
+too, and what it had before is lost. With 1, promises half as long keep a fifth fewer tokens."""
+
 UTILISATION, MARGIN = 0.85, 0.75
 """At each pace so much of the machine's time is given away, and who has a deadline must be in time
 at steps this many times as long."""
@@ -99,7 +103,7 @@ def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -
     """The pace until the next plan: shorter where who is behind is worth what that costs.
 
     Who is behind bears steps that let all its tokens come by its end. Until then each of the steps
-    that come in addition costs the machine its fixed cost, in which it could have earned.
+    that come in addition costs the machine its fixed cost, a time without work.
 
     Args:
         step: the pace at which they are behind.
@@ -118,7 +122,8 @@ def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -
     # Each row: what the first so many of them ask for until each moment, as long as they are there.
     asked = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= moments_s))
     more_steps = asked @ np.diff(moments_s, prepend=0.0)
-    saved = np.cumsum(worth[behind]) - step.worth_per_s * view.model.base_s * more_steps
+    lost_per_s = LOSS_OF_TIME * step.worth_per_s
+    saved = np.cumsum(worth[behind]) - lost_per_s * view.model.base_s * more_steps
     best = int(np.argmax(saved))
     return pace_of(view, float(bears_s[best])) if saved[best] > 0 else step
 

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from serving.policies.calm import calm
-from serving.policies.pace import MARGIN, SAVING_SHARE, Pace, best_pace, pace_of, saving_pace
+from serving.policies.pace import (
+    LOSS_OF_TIME,
+    MARGIN,
+    SAVING_SHARE,
+    Pace,
+    best_pace,
+    pace_of,
+    saving_pace,
+)
 from serving.policies.programs import arrived_programs, calls_of, present_programs
 from serving.requests import Requests
 from serving.slo import Slo
@@ -91,7 +99,7 @@ def test_steps_without_a_limit_are_as_long_as_what_comes_meanwhile_makes_them() 
     }
 
 
-def saving(*left_s: float, worth_per_s: float) -> float:
+def saving(*left_s: float, lost_per_s: float) -> float:
     """Seconds of a step with answers of which 100 tokens are to come in each of these times."""
     answers = [
         running(
@@ -106,26 +114,26 @@ def saving(*left_s: float, worth_per_s: float) -> float:
     ]
     view = step(*answers, model=MODEL, step_tokens=2000, token_s=0.011)
     programs = present_programs(view, calls_of(view.requests, view.model))
-    usual = pace_of(view, 0.1)._replace(worth_per_s=worth_per_s)
+    usual = pace_of(view, 0.1)._replace(worth_per_s=lost_per_s / LOSS_OF_TIME)
     return saving_pace(view, usual, programs, np.ones(len(left_s))).step_s
 
 
 def test_who_is_behind_is_saved_by_shorter_steps() -> None:
     """In 8 s its 100 tokens come in time at 80 ms each, and at 20 ms in 2 s."""
-    assert saving(8.0, worth_per_s=1.0) == pytest.approx(SAVING_SHARE * 0.08)
-    assert saving(8.0, 2.0, worth_per_s=1.0) == pytest.approx(SAVING_SHARE * 0.02)
+    assert saving(8.0, lost_per_s=1.0) == pytest.approx(SAVING_SHARE * 0.08)
+    assert saving(8.0, 2.0, lost_per_s=1.0) == pytest.approx(SAVING_SHARE * 0.02)
 
 
 @pytest.mark.parametrize("left_s", [(), (10.6,), (1e4,), (1.0,), (1e-3,)])
 def test_nobody_is_saved_who_is_in_time_or_who_cannot_be(left_s: tuple[float, ...]) -> None:
-    assert saving(*left_s, worth_per_s=1.0) == pytest.approx(0.1)
+    assert saving(*left_s, lost_per_s=1.0) == pytest.approx(0.1)
 
 
 def test_who_costs_more_than_it_is_worth_is_given_up() -> None:
     """85 steps more cost 0.85 s of the machine for the one, and some 30 ms for the other."""
-    assert saving(2.0, worth_per_s=1.1) == pytest.approx(SAVING_SHARE * 0.02)
-    assert saving(2.0, worth_per_s=1.2) == pytest.approx(0.1)
-    assert saving(2.0, 9.9, worth_per_s=1.2) == pytest.approx(SAVING_SHARE * 0.099)
+    assert saving(2.0, lost_per_s=1.1) == pytest.approx(SAVING_SHARE * 0.02)
+    assert saving(2.0, lost_per_s=1.2) == pytest.approx(0.1)
+    assert saving(2.0, 9.9, lost_per_s=1.2) == pytest.approx(SAVING_SHARE * 0.099)
 
 
 def test_a_machine_that_is_not_measured_yet_saves_nobody() -> None:
