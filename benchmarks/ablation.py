@@ -52,6 +52,8 @@ VARIANTS: Mapping[str, Params] = MappingProxyType(
         "lengths not corrected": {"correct": False},
         "no admitted set": {"utilisation": 1e6},
         "no headroom": {"utilisation": 1.0},
+        "a fixed headroom of 15%": {"utilisation": 0.85},
+        "nobody saved by shorter steps": {"save": False},
         "a pace of 30 ms, whatever arrives": {"pace": 0.03},
         "a pace of 80 ms, whatever arrives": {"pace": 0.08},
         "no pace": {"pace": 1e6},

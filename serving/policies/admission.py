@@ -75,11 +75,13 @@ class Expected(NamedTuple):
 
     Attributes:
         density: worth a second of need of what arrived, highest first, (k,).
+        need_s: seconds of the machine that each of them needs, (k,).
         by: (k + 1, moments) seconds of the machine that the first so many of them will want by
             each moment ahead.
     """
 
     density: Floats
+    need_s: Floats
     by: Floats
 
     def above(self, density: Floats) -> Floats:
@@ -113,22 +115,25 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     np.maximum(wanted, 0.0, out=wanted)
     wanted *= (need_s[order] / view.arrivals_s)[:, None]
     _sum_up(wanted)
-    return Expected(density[order], by)
+    return Expected(density[order], need_s[order], by)
 
 
-def utilisation_of(need_s: Floats) -> float:
+def utilisation_of(expects: Expected, arrivals_s: float) -> float:
     """The share of the machine's time that may be given away: all but one standard deviation of
-    what lately arrived together needs, within LEAST_UTILISATION and MOST_UTILISATION.
+    what it is expected to do, within LEAST_UTILISATION and MOST_UTILISATION.
 
     Needs of programs that arrive independently add up to their sum, give or take the root of the
     sum of their squares. So many small calls may have nearly all of the time. Where few arrive, or
-    some large ones, the rest keeps the promises of those that are there when one more comes.
+    some large ones, the rest keeps the promises of those that are there when one more comes. What
+    has no room beside better work counts only as far as it has: it displaces nothing.
 
     Args:
-        need_s: of each program that arrived lately and may earn something, (k,).
+        arrivals_s: the seconds in which they arrived.
     """
-    if not need_s.size:
+    if not expects.need_s.size:
         return UTILISATION
+    before_s = np.cumsum(expects.need_s) - expects.need_s
+    need_s = np.clip(arrivals_s - before_s, 0.0, expects.need_s)
     shares = need_s / need_s.sum()
     even = 1.0 - math.sqrt(shares @ shares)
     return min(max(even, LEAST_UTILISATION), MOST_UTILISATION)

@@ -48,13 +48,14 @@ def calm(
     price: bool = True,
     urgent: bool = True,
     correct: bool = True,
+    save: bool = True,
 ) -> Plan:
     """Admission by value per need, execution by slack, at the pace that is worth most.
 
     Args:
         batch: how many requests run at once; 0: as many as the engine has slots.
         utilisation: the share of the machine's time that admission gives away; 0: by how uneven
-            the needs are of what arrived lately.
+            the needs are of what it is expected to do.
         token_share: of a program's worth, what its tokens make; the rest is for a kept promise.
         pace: seconds that a step may take; 0: what is worth most for what arrived lately.
         margin: who has not begun must have this many times what it takes alone at that pace.
@@ -69,6 +70,8 @@ def calm(
         urgent: whether the admitted run by slack; if not, by worth per need.
         correct: whether lengths are corrected by those of the latest answers, and taken from them
             where none was foretold.
+        save: whether steps are shorter for a while to save who is a little behind, if no pace is
+            given.
     """
     view = _prepared(view, correct=correct)
     urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
@@ -87,10 +90,10 @@ def calm(
     begins_s = margin * step.each_s
     worth *= _can_be_in_time(view, programs, urgency, begins_s)
     timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= arrived.ends_s
-    if not utilisation:
-        earning = (coming > 0) & timely
-        utilisation = utilisation_of(arrived.need_s(view.model)[earning])
-    expects = expected(view, arrived, coming * timely * price, step)
+    expects = expected(view, arrived, coming * timely, step)
+    utilisation = utilisation or utilisation_of(expects, view.arrivals_s)
+    if not price:
+        expects = expects._replace(by=np.zeros_like(expects.by))
     need_s, due_s = step.of(programs.need_s(view.model)), _due_s(programs, urgency, step)
     demands = demands_of(view, calls, programs, need_s, due_s, step)
     density = worth / need_s
@@ -101,6 +104,8 @@ def calm(
     waits = _can_wait(view, calls, call_due_s, step)
     order = np.lexsort((key, waits, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
     least_steps += len(view.requests) // CROWD
+    if save and not pace:
+        step = saving_pace(view, step, programs, worth * chosen.programs)
     plan = planned(
         view,
         calls,
@@ -108,7 +113,7 @@ def calm(
         admitted=admitted,
         urgency=urgency,
         spare=np.where(view.requests.kind == BEST_EFFORT, 1.0, leftover) * chosen.spare,
-        step=saving_pace(view, step, programs, worth * chosen.programs),
+        step=step,
         size=batch or view.slots,
         frame_steps=max(frame_steps, least_steps),
     )

@@ -2,7 +2,8 @@
 
 Long steps use the machine best, since each pays its fixed cost for more tokens; short ones let
 streams and long chains of calls be in time. Neither is right for all work: so each pace is tried on
-the programs of the last minute, as if they came again.
+the programs of the last minute, as if they came again. Steps are shorter for a while where that
+saves who is a little behind.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ LOSS_OF_TIME = 4.0
 too, and what it had before is lost. With 1, promises half as long keep a fifth fewer tokens."""
 
 UTILISATION, MARGIN = 0.85, 0.75
-"""At each pace so much of the machine's time is given away, and who has a deadline must be in time
-at steps this many times as long."""
+"""While paces are compared, so much of the machine's time is given away at each, and who has a
+deadline must be in time at steps this many times as long."""
 
 
 class Pace(NamedTuple):
@@ -88,7 +89,7 @@ def best_pace(
         only_s: the one pace to try, in seconds of a step; 0: any.
     """
     shortest_s, longest_s = SHORTEST * (view.model.base_s + view.model.token_s), _longest_s(view)
-    paces = np.array([min(only_s, longest_s)]) if only_s else _paces(shortest_s, longest_s)
+    paces = np.array([pace_of(view, only_s).step_s]) if only_s else _paces(shortest_s, longest_s)
     values = _values(view, requests, programs, worth, paces)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     found = pace_of(view, float(paces[best]))
@@ -111,13 +112,13 @@ def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -
     """
     left_s = programs.ends_s - view.now_s
     bears_s = SAVING_SHARE * (left_s - programs.fixed_s) / np.maximum(programs.serial, 1.0)
-    is_behind = (bears_s < step.step_s) & (bears_s >= max(view.token_s, LEAST_S))
-    behind = np.flatnonzero(is_behind & ~programs.streams & (worth > 0))
+    shortest_s = max(view.model.base_s + view.model.token_s, LEAST_S)
+    behind = np.flatnonzero((bears_s < step.each_s) & (bears_s >= shortest_s) & (worth > 0))
     if not len(behind):
         return step
     behind = behind[np.argsort(-bears_s[behind], kind="stable")][:MOST_SAVED]
     bears_s, left_s = bears_s[behind], left_s[behind]
-    more_per_s = 1.0 / bears_s - 1.0 / step.step_s
+    more_per_s = 1.0 / bears_s - 1.0 / step.each_s
     moments_s = np.sort(left_s)
     # Each row: what the first so many of them ask for until each moment, as long as they are there.
     asked = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= moments_s))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -34,7 +36,7 @@ from tests.unit.serving.serving_examples import (
     step,
 )
 
-NOBODY = Expected(np.zeros(0), np.zeros((1, len(AHEAD_S))))
+NOBODY = Expected(np.zeros(0), np.zeros(0), np.zeros((1, len(AHEAD_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
 STEP = Pace(2.0, True, 2.0, 0.75)
 
@@ -80,7 +82,7 @@ def test_blocks_admit_whom_greed_admits_one_by_one(
     density = random.integers(0, 20, count).astype(np.float64)
     priced = np.sort(random.integers(1, 20, num_expected))[::-1].astype(np.float64)
     by = np.cumsum(random.integers(0, 40, (num_expected + 1, len(AHEAD_S))), axis=0) / 8.0
-    expects = Expected(priced, by)
+    expects = Expected(priced, np.ones(len(priced)), by)
     chosen = admit(demands, density, expects, utilisation=0.5)
     assert np.flatnonzero(chosen.programs).tolist() == one_by_one(demands, density, expects, 0.5)
 
@@ -110,7 +112,8 @@ def test_better_work_that_is_still_to_arrive_has_its_room_kept() -> None:
     demands = due(np.array([4.0, 4.0]), np.array([10.0, 10.0]))
     by = np.zeros((2, len(AHEAD_S)))
     by[1, AHEAD_S > 9.0] = 7.0
-    chosen = admit(demands, np.array([5.0, 1.0]), Expected(np.array([2.0]), by), utilisation=1.0)
+    better = Expected(np.array([2.0]), np.array([1.0]), by)
+    chosen = admit(demands, np.array([5.0, 1.0]), better, utilisation=1.0)
     assert chosen.programs.tolist() == [True, False]
 
 
@@ -139,6 +142,11 @@ def demands_in(view: StepView) -> Demands:
     return demands_of(view, calls, programs, need_s, due_s, STEP)
 
 
+def coming(need_s: list[float]) -> Expected:
+    """What is expected, each worth less a second than the one before."""
+    return Expected(-np.arange(len(need_s)), np.array(need_s), np.zeros((len(need_s) + 1, 1)))
+
+
 @pytest.mark.parametrize(
     ("need_s", "share"),
     [
@@ -154,7 +162,16 @@ def demands_in(view: StepView) -> Demands:
 def test_the_more_alike_and_the_more_programs_the_more_time_is_given_away(
     need_s: list[float], share: float
 ) -> None:
-    assert utilisation_of(np.array(need_s)) == pytest.approx(share, abs=1e-4)
+    assert utilisation_of(coming(need_s), math.inf) == pytest.approx(share, abs=1e-4)
+
+
+@pytest.mark.parametrize(("arrivals_s", "share"), [(1.0, 0.9), (1.1, 1.0 - 0.02**0.5 / 1.1)])
+def test_what_has_no_room_beside_better_work_leaves_none_free(
+    arrivals_s: float, share: float
+) -> None:
+    """100 small ones take 1 s together, and the last and worst would need 1,000."""
+    expects = coming([0.01] * 100 + [1000.0])
+    assert utilisation_of(expects, arrivals_s) == pytest.approx(share)
 
 
 def test_a_stream_wants_its_prompt_first_and_then_its_tokens_as_they_fall_due() -> None:

@@ -9,6 +9,7 @@ from serving.policies.calm import calm
 from serving.policies.pace import (
     LOSS_OF_TIME,
     MARGIN,
+    MOST_SAVED,
     SAVING_SHARE,
     Pace,
     best_pace,
@@ -16,7 +17,7 @@ from serving.policies.pace import (
     saving_pace,
 )
 from serving.policies.programs import arrived_programs, calls_of, present_programs
-from serving.requests import Requests
+from serving.requests import Requests, RequestView
 from serving.slo import Slo
 from serving.view import StepModel
 from tests.unit.serving.serving_examples import deadline, latency, request, running, step
@@ -112,10 +113,14 @@ def saving(*left_s: float, lost_per_s: float) -> float:
         )
         for n, end_s in enumerate(left_s)
     ]
-    view = step(*answers, model=MODEL, step_tokens=2000, token_s=0.011)
+    return saving_among(*answers, lost_per_s=lost_per_s)
+
+
+def saving_among(*answers: RequestView, worth: float = 1.0, lost_per_s: float = 1.0) -> float:
+    view = step(*answers, model=MODEL, step_tokens=2000)
     programs = present_programs(view, calls_of(view.requests, view.model))
     usual = pace_of(view, 0.1)._replace(worth_per_s=lost_per_s / LOSS_OF_TIME)
-    return saving_pace(view, usual, programs, np.ones(len(left_s))).step_s
+    return saving_pace(view, usual, programs, np.full(len(answers), worth)).step_s
 
 
 def test_who_is_behind_is_saved_by_shorter_steps() -> None:
@@ -124,21 +129,39 @@ def test_who_is_behind_is_saved_by_shorter_steps() -> None:
     assert saving(8.0, 2.0, lost_per_s=1.0) == pytest.approx(SAVING_SHARE * 0.02)
 
 
+def test_the_time_in_which_its_prompt_is_read_is_not_for_its_tokens() -> None:
+    """5,000 tokens more at 0.1 ms each leave 7.5 s of 8 for 100 of the answer."""
+    call = running("call", slo=deadline(8.0), prompt_tokens=5001, computed_tokens=0, max_tokens=100)
+    assert saving_among(call) == pytest.approx(SAVING_SHARE * 0.075)
+    assert saving_among(call, worth=0.0) == pytest.approx(0.1)
+
+
+def test_the_least_behind_are_saved_first_and_no_more_than_can_be_weighed() -> None:
+    """The one in a greater hurry is one too many."""
+    assert saving(*[8.0] * MOST_SAVED, 2.0, lost_per_s=1.0) == pytest.approx(SAVING_SHARE * 0.08)
+
+
 @pytest.mark.parametrize("left_s", [(), (10.6,), (1e4,), (1.0,), (1e-3,)])
 def test_nobody_is_saved_who_is_in_time_or_who_cannot_be(left_s: tuple[float, ...]) -> None:
     assert saving(*left_s, lost_per_s=1.0) == pytest.approx(0.1)
 
 
 def test_who_costs_more_than_it_is_worth_is_given_up() -> None:
-    """85 steps more cost 0.85 s of the machine for the one, and some 30 ms for the other."""
+    """85 steps more cost 0.85 s of the machine for the one, and some 60 ms for the other."""
     assert saving(2.0, lost_per_s=1.1) == pytest.approx(SAVING_SHARE * 0.02)
     assert saving(2.0, lost_per_s=1.2) == pytest.approx(0.1)
     assert saving(2.0, 9.9, lost_per_s=1.2) == pytest.approx(SAVING_SHARE * 0.099)
 
 
+def test_steps_short_enough_for_one_serve_all_who_are_behind() -> None:
+    """In its 2 s the second costs the difference to the steps of the first, (1/19 - 1/76) / ms."""
+    assert saving(8.0, 2.0, lost_per_s=1.26) == pytest.approx(SAVING_SHARE * 0.02)
+    assert saving(8.0, 2.0, lost_per_s=1.27) == pytest.approx(SAVING_SHARE * 0.08)
+
+
 def test_a_machine_that_is_not_measured_yet_saves_nobody() -> None:
     late = running("late", slo=deadline(1e-9), output_tokens=10)
-    view = step(late, model=StepModel(0.0, 0.0, 0.0, 0.0), token_s=0.0, now_s=1.0)
+    view = step(late, model=StepModel(0.0, 0.0, 0.0, 0.0), token_s=0.0)
     programs = present_programs(view, calls_of(view.requests, view.model))
     usual = pace_of(view, 0.1)
     assert saving_pace(view, usual, programs, np.ones(1)) == usual
