@@ -73,7 +73,10 @@ async def test_the_tables_are_as_they_were_before(store_url: str) -> None:
             if connection.dialect.name == "sqlite":
                 query = "SELECT name, sql FROM sqlite_master ORDER BY name"
             else:
-                query = "SELECT indexname, indexdef FROM pg_indexes ORDER BY 1"
+                query = (
+                    "SELECT indexname, indexdef FROM pg_indexes"
+                    " WHERE schemaname = current_schema() ORDER BY 1"
+                )
             return list(connection.execute(text(query)).all())
 
     async with await open_store(store_url) as store:
