@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -22,6 +23,9 @@ OnDeadline = Literal["fail", "wrap_up", "best_so_far"]
 
 TAIL_SHARE = 0.1
 """Of a deadline, what is kept for wrapping up where the flow does not say how much."""
+
+AGAIN_S = 10.0
+"""Work that its deadline has cancelled is cancelled again if it goes on for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +128,37 @@ async def _until(position: Position, work: Callable[[], Awaitable[Any]]) -> tupl
     """Whether the deadline of a position passed before the work was done, and what that came to."""
     try:
         with at(position):
-            async with asyncio.timeout(position.remaining_s()) as limit:
+            async with cancelled_after(position.remaining_s()) as limit:
                 return False, await work()
     except (TimeoutError, asyncio.CancelledError) as error:
         if not is_expiry(error, limit, position.run):
             raise
         return True, None
+
+
+@asynccontextmanager
+async def cancelled_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
+    """Cancel a block after so long as asyncio.timeout does, and every AGAIN_S while it goes on.
+
+    A cancellation can be lost: to a TaskGroup that fails at the same moment (before Python 3.13),
+    to whoever catches all errors.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None, "a timeout is entered within a task"
+    repeats: list[asyncio.TimerHandle] = []
+
+    def repeat() -> None:
+        task.cancel()
+        repeats.append(loop.call_later(AGAIN_S, repeat))
+
+    async with asyncio.timeout(allowed_s) as limit:
+        repeats.append(loop.call_later(max(allowed_s, 0.0) + AGAIN_S, repeat))
+        try:
+            yield limit
+        finally:
+            repeats[-1].cancel()
+            for _ in repeats[1:]:  # the first cancellation is taken back by the timeout
+                task.uncancel()
 
 
 def is_expiry(

@@ -16,7 +16,7 @@ from orchestrator.causality import frontier, own_task
 from orchestrator.context import Position, at, current, moved, worker
 from orchestrator.durations import seconds_of
 from orchestrator.errors import DeadlineExceeded
-from orchestrator.expiry import is_expiry
+from orchestrator.expiry import cancelled_after, is_expiry
 from orchestrator.once import gathering, noted
 from orchestrator.schemas import Shape, answer_in, json_schema_of
 from orchestrator.values import ValueCodec
@@ -225,7 +225,7 @@ async def within(duration: str | float) -> AsyncIterator[None]:
     deadline_at_s = min(position.deadline_at_s, run.started_s + until_s)
     with at(moved(position, deadline_at_s=deadline_at_s)):
         try:
-            async with asyncio.timeout(max(until_s - began_s, 0.0)) as limit:
+            async with cancelled_after(max(until_s - began_s, 0.0)) as limit:
                 yield
         except (TimeoutError, asyncio.CancelledError) as error:
             if not is_expiry(error, limit, run, around=position):

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from orchestrator.context import Position, at, current, moved
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
-from orchestrator.expiry import is_expiry
+from orchestrator.expiry import cancelled_after, is_expiry
 from serving.errors import EngineClosed, EngineDied, InvalidRequest, InvalidSlo, PromptTooLong
 from store.errors import StoreError
 
@@ -72,7 +72,7 @@ class Tries:
         ends_at_s = position.run.clock.now_s() + self.timeout_s
         with at(moved(position, deadline_at_s=min(position.deadline_at_s, ends_at_s))):
             try:
-                async with asyncio.timeout(self.timeout_s) as limit:
+                async with cancelled_after(self.timeout_s) as limit:
                     return await work()
             except (TimeoutError, asyncio.CancelledError) as error:
                 if not is_expiry(error, limit, position.run, around=position):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import DeadlineExceeded, OutsideRun, best_so_far, flow, step, within
-from orchestrator.expiry import Expiry
+from orchestrator.expiry import AGAIN_S, Expiry
 from tests.unit.orchestrator.expiry_samples import WAYS, Elapsed, Ways, kept
 from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import Boom, law
@@ -116,8 +117,26 @@ def test_a_task_group_that_failed_in_the_flow_does_not_hide_the_deadline(way: Wa
         assert comes_to(grouped).value in ("so far", "kept so far")
 
 
-@pytest.mark.parametrize("limit", ["within", "timeout"])
-def test_a_task_group_that_failed_does_not_hide_a_shorter_limit(limit: str) -> None:
+def in_ten_seconds(way: str, work: Callable[[], Awaitable[object]]) -> str:
+    """What a flow comes to that limits this work, in one of the two ways to say so."""
+
+    @flow(deadline=100)
+    async def body() -> str:
+        try:
+            if way == "within":
+                async with within(10):
+                    await work()
+            else:
+                await step(timeout=10)(work)()
+        except DeadlineExceeded:
+            return "told"
+        return "the end"
+
+    return comes_to(body).value
+
+
+@pytest.mark.parametrize("way", ["within", "timeout"])
+def test_a_task_group_that_failed_does_not_hide_a_shorter_limit(way: str) -> None:
     async def fails() -> None:
         await asyncio.sleep(0.1)
         raise Boom("in a group")
@@ -128,19 +147,78 @@ def test_a_task_group_that_failed_does_not_hide_a_shorter_limit(limit: str) -> N
                 group.create_task(fails())
         await never()
 
-    @flow(deadline=100)
-    async def body() -> str:
+    assert in_ten_seconds(way, grouped) == "told"
+
+
+async def caught(elapsed: Elapsed) -> None:
+    with suppress(asyncio.CancelledError):
+        await never()
+    await elapsed()
+
+
+async def caught_by_a_group_that_is_failing(elapsed: Elapsed) -> None:
+    """Before Python 3.13 a TaskGroup with errors of its own forgets that it was cancelled."""
+
+    async def slow_to_end() -> None:
         try:
-            if limit == "within":
-                async with within(10):
-                    await grouped()
-            else:
-                await step(timeout=10)(grouped)()
-        except DeadlineExceeded:
-            return "told"
+            await never()
+        finally:
+            await asyncio.sleep(2)
+
+    async def fails() -> None:
+        await asyncio.sleep(9)
+        raise Boom("in a group")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(slow_to_end())
+            group.create_task(fails())
+    except* Boom:
+        await elapsed()
+
+
+@pytest.mark.parametrize("way", ["within", "timeout"])
+@pytest.mark.parametrize("work", [caught, caught_by_a_group_that_is_failing])
+def test_a_cancellation_that_was_lost_comes_again(work: Any, way: str) -> None:
+    elapsed = Elapsed()
+    assert in_ten_seconds(way, lambda: work(elapsed)) == "told"
+    assert elapsed.seconds <= AGAIN_S
+
+
+def test_a_flow_that_catches_its_cancellation_ends_all_the_same() -> None:
+    num_caught = 0
+
+    @flow(deadline=10)
+    async def stubborn() -> str:
+        nonlocal num_caught
+        while num_caught < 3:
+            try:
+                await never()
+            except asyncio.CancelledError:
+                num_caught += 1
+        await never()
         return "the end"
 
-    assert comes_to(body).value == "told"
+    with pytest.raises(DeadlineExceeded):
+        comes_to(stubborn)
+    assert num_caught == 3
+
+
+def test_what_ends_at_its_deadline_is_left_time_to_clean_up() -> None:
+    cleaned = False
+
+    @flow(deadline=10)
+    async def tidy() -> None:
+        nonlocal cleaned
+        try:
+            await never()
+        finally:
+            await asyncio.sleep(0.9 * AGAIN_S)
+            cleaned = True
+
+    with pytest.raises(DeadlineExceeded):
+        comes_to(tidy)
+    assert cleaned
 
 
 @pytest.mark.parametrize("ending", ["best_so_far", "wrap_up"])
