@@ -23,6 +23,7 @@ from orchestrator.events import (
 )
 from orchestrator.spans import RunSpans
 from orchestrator.testing import ScriptedEngine
+from tests.unit.orchestrator.jumping_time import LoopClock, in_jumping_time
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -233,13 +234,23 @@ async def test_no_text_of_anybody_is_in_any_span(tmp_path: Path, traces: Traces)
     assert not any(SECRET in span.to_json() for span in traces.spans)
 
 
-async def test_a_deadline_that_passes_is_told_of_with_negative_slack(
+def test_a_deadline_that_passes_leaves_its_call_no_slack_and_a_run_that_ends_later_less(
     tmp_path: Path, traces: Traces
 ) -> None:
-    engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
-    async with scripted_runtime(tmp_path, engine, on_event=RunSpans(traces.tracer)) as runtime:
-        with pytest.raises(DeadlineExceeded):
-            await runtime.run(flow(name="f", deadline=0.05)(research), "a")
+    async def tidy(text: str) -> str:
+        try:
+            return await research(text)
+        finally:
+            await asyncio.sleep(1)
+
+    async def run() -> None:
+        engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
+        spans = RunSpans(traces.tracer)
+        async with scripted_runtime(tmp_path, engine, clock=LoopClock(), on_event=spans) as runtime:
+            with pytest.raises(DeadlineExceeded):
+                await runtime.run(flow(name="f", deadline=10)(tidy), "a")
+
+    in_jumping_time(run())
     spans = traces.by_path()
     run, call = spans[""].attributes, spans["research/search/llm"].attributes
     assert run is not None
@@ -247,10 +258,8 @@ async def test_a_deadline_that_passes_is_told_of_with_negative_slack(
     assert (run["orchestrate.status"], run["error.type"]) == ("failed", "DeadlineExceeded")
     assert (call["orchestrate.status"], call["error.type"]) == ("cancelled", "CancelledError")
     assert "gen_ai.usage.output_tokens" not in call
-    for attributes in (run, call):
-        slack_s = attributes["orchestrate.slack_s"]
-        assert isinstance(slack_s, float)
-        assert slack_s < 0
+    assert call["orchestrate.slack_s"] == pytest.approx(0, abs=1e-6)
+    assert run["orchestrate.slack_s"] == pytest.approx(-1, abs=1e-6)
 
 
 def test_slack_is_the_sub_deadline_minus_the_end_and_there_is_none_without(traces: Traces) -> None:
