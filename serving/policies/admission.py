@@ -76,12 +76,15 @@ class Expected(NamedTuple):
     Attributes:
         density: worth a second of need of what arrived, highest first, (k,).
         need_s: seconds of the machine that each of them needs, (k,).
+        allowed_s: how long each may take, (k,), and `waits_s`: how much of it it could wait.
         by: (k + 1, moments) seconds of the machine that the first so many of them will want by
             each moment ahead.
     """
 
     density: Floats
     need_s: Floats
+    allowed_s: Floats
+    waits_s: Floats
     by: Floats
 
     def above(self, density: Floats) -> Floats:
@@ -102,11 +105,12 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     density = worth / need_s
     order = np.flatnonzero(density > 0)
     order = order[np.argsort(-density[order], kind="stable")]
-    allowed_s = arrivals.final_s - arrivals.arrival_s
-    middle_s = np.where(
-        programs.streams,
-        arrivals.ttft_s + 0.5 * programs.tokens * arrivals.tbt_s,
-        allowed_s - 0.5 * np.minimum(programs.alone_s(pace.each_s), allowed_s),
+    alone_s, streamed_s = programs.alone_s(pace.each_s), programs.tokens * arrivals.tbt_s
+    ends_s = arrivals.final_s - arrivals.arrival_s
+    allowed_s = np.where(programs.streams, arrivals.ttft_s + streamed_s, ends_s)
+    waits_s = np.maximum(allowed_s - alone_s, 0.0)
+    middle_s = allowed_s - 0.5 * np.where(
+        programs.streams, streamed_s, np.minimum(alone_s, allowed_s)
     )
     by = np.empty((len(order) + 1, len(AHEAD_S)))
     by[0] = 0.0
@@ -115,17 +119,18 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     np.maximum(wanted, 0.0, out=wanted)
     wanted *= (need_s[order] / view.arrivals_s)[:, None]
     _sum_up(wanted)
-    return Expected(density[order], need_s[order], by)
+    return Expected(density[order], need_s[order], allowed_s[order], waits_s[order], by)
 
 
 def utilisation_of(expects: Expected, arrivals_s: float) -> float:
     """The share of the machine's time that may be given away: all but one standard deviation of
-    what it is expected to do, within LEAST_UTILISATION and MOST_UTILISATION.
+    what comes in the time that it can wait, within LEAST_UTILISATION and MOST_UTILISATION.
 
     Needs of programs that arrive independently add up to their sum, give or take the root of the
-    sum of their squares. So many small calls may have nearly all of the time. Where few arrive, or
-    some large ones, the rest keeps the promises of those that are there when one more comes. What
-    has no room beside better work counts only as far as it has: it displaces nothing.
+    sum of their squares; and in a part of the time to that part of it, give or take the part's
+    root. What comes above the mean is in time all the same if it can wait so long. Otherwise it
+    displaces others, at a loss only where these have begun: for as much of their time as they are
+    at work. What has no room beside better work counts only as far as it has.
 
     Args:
         arrivals_s: the seconds in which they arrived.
@@ -135,7 +140,10 @@ def utilisation_of(expects: Expected, arrivals_s: float) -> float:
     before_s = np.cumsum(expects.need_s) - expects.need_s
     need_s = np.clip(arrivals_s - before_s, 0.0, expects.need_s)
     shares = need_s / need_s.sum()
-    even = 1.0 - math.sqrt(shares @ shares)
+    allowed_s, waits_s = float(shares @ expects.allowed_s), float(shares @ expects.waits_s)
+    at_work = 1.0 - waits_s / max(allowed_s, SHORTEST_S)
+    deviation = math.sqrt(shares @ shares * arrivals_s / max(waits_s, SHORTEST_S))
+    even = 1.0 - at_work * deviation
     return min(max(even, LEAST_UTILISATION), MOST_UTILISATION)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,7 +34,7 @@ from tests.unit.serving.serving_examples import (
     step,
 )
 
-NOBODY = Expected(np.zeros(0), np.zeros(0), np.zeros((1, len(AHEAD_S))))
+NOBODY = Expected(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((1, len(AHEAD_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
 STEP = Pace(2.0, True, 2.0, 0.75)
 
@@ -82,7 +80,7 @@ def test_blocks_admit_whom_greed_admits_one_by_one(
     density = random.integers(0, 20, count).astype(np.float64)
     priced = np.sort(random.integers(1, 20, num_expected))[::-1].astype(np.float64)
     by = np.cumsum(random.integers(0, 40, (num_expected + 1, len(AHEAD_S))), axis=0) / 8.0
-    expects = Expected(priced, np.ones(len(priced)), by)
+    expects = Expected(priced, *np.ones((3, len(priced))), by)
     chosen = admit(demands, density, expects, utilisation=0.5)
     assert np.flatnonzero(chosen.programs).tolist() == one_by_one(demands, density, expects, 0.5)
 
@@ -112,7 +110,7 @@ def test_better_work_that_is_still_to_arrive_has_its_room_kept() -> None:
     demands = due(np.array([4.0, 4.0]), np.array([10.0, 10.0]))
     by = np.zeros((2, len(AHEAD_S)))
     by[1, AHEAD_S > 9.0] = 7.0
-    better = Expected(np.array([2.0]), np.array([1.0]), by)
+    better = Expected(np.array([2.0]), *np.ones((3, 1)), by)
     chosen = admit(demands, np.array([5.0, 1.0]), better, utilisation=1.0)
     assert chosen.programs.tolist() == [True, False]
 
@@ -142,36 +140,70 @@ def demands_in(view: StepView) -> Demands:
     return demands_of(view, calls, programs, need_s, due_s, STEP)
 
 
-def coming(need_s: list[float]) -> Expected:
+def coming(need_s: list[float], waits_s: float, at_work: float) -> Expected:
     """What is expected, each worth less a second than the one before."""
-    return Expected(-np.arange(len(need_s)), np.array(need_s), np.zeros((len(need_s) + 1, 1)))
+    waits = np.full(len(need_s), waits_s)
+    by = np.zeros((len(need_s) + 1, 1))
+    worth = -np.arange(len(need_s))
+    return Expected(worth, np.array(need_s), waits / (1 - at_work), waits, by)
 
 
 @pytest.mark.parametrize(
-    ("need_s", "share"),
+    ("need_s", "deviation"),
     [
-        ([], UTILISATION),
-        ([3.0], LEAST_UTILISATION),
-        ([0.01] * 100, 0.9),
-        ([1e300] * 100, 0.9),
-        ([0.01] * 10_000, MOST_UTILISATION),
-        ([0.01] * 9_900 + [10.0], 0.9078),
-        ([0.01] * 9_900 + [50.0], LEAST_UTILISATION),
+        ([0.01] * 64, 1 / 8),
+        ([1e299] * 64, 1 / 8),
+        ([0.01] * 36, 1 / 6),
+        ([0.01] * 9_900 + [20.0], 0.1682),
     ],
 )
 def test_the_more_alike_and_the_more_programs_the_more_time_is_given_away(
-    need_s: list[float], share: float
+    need_s: list[float], deviation: float
 ) -> None:
-    assert utilisation_of(coming(need_s), math.inf) == pytest.approx(share, abs=1e-4)
+    """They arrived in as long a time as each of them can wait."""
+    share = utilisation_of(coming(need_s, 1e301, at_work=0.8), 1e301)
+    assert share == pytest.approx(1 - 0.8 * deviation, abs=1e-4)
 
 
-@pytest.mark.parametrize(("arrivals_s", "share"), [(1.0, 0.9), (1.1, 1.0 - 0.02**0.5 / 1.1)])
-def test_what_has_no_room_beside_better_work_leaves_none_free(
-    arrivals_s: float, share: float
+@pytest.mark.parametrize(("arrivals_s", "waits_s"), [(60.0, 30.0), (5.0, 10.0)])
+def test_the_longer_they_can_wait_the_more_time_is_given_away(
+    arrivals_s: float, waits_s: float
 ) -> None:
+    """In a quarter of the time twice as much more comes, or less, than the mean."""
+    share = utilisation_of(coming([0.01] * 36, waits_s, at_work=0.8), arrivals_s)
+    assert share == pytest.approx(1 - 0.8 / 6 * (arrivals_s / waits_s) ** 0.5)
+
+
+@pytest.mark.parametrize("at_work", [0.3, 0.6])
+def test_the_shorter_they_are_at_work_the_more_time_is_given_away(at_work: float) -> None:
+    """Who has not begun is displaced at no loss."""
+    share = utilisation_of(coming([0.01] * 16, 60.0, at_work=at_work), 60.0)
+    assert share == pytest.approx(1 - at_work / 4)
+
+
+@pytest.mark.parametrize(
+    ("need_s", "waits_s", "share"),
+    [
+        ([], 1.0, UTILISATION),
+        ([3.0], 60.0, LEAST_UTILISATION),
+        ([0.01] * 10_000, 60.0, MOST_UTILISATION),
+        ([0.01] * 10_000, 0.0, LEAST_UTILISATION),
+        ([0.01] * 100 + [50.0], 60.0, LEAST_UTILISATION),
+    ],
+)
+def test_how_much_time_is_given_away_has_its_limits(
+    need_s: list[float], waits_s: float, share: float
+) -> None:
+    assert utilisation_of(coming(need_s, waits_s, at_work=0.8), 60.0) == share
+
+
+@pytest.mark.parametrize("arrivals_s", [1.0, 1.1])
+def test_what_has_no_room_beside_better_work_leaves_none_free(arrivals_s: float) -> None:
     """100 small ones take 1 s together, and the last and worst would need 1,000."""
-    expects = coming([0.01] * 100 + [1000.0])
-    assert utilisation_of(expects, arrivals_s) == pytest.approx(share)
+    expects = coming([0.01] * 100 + [1000.0], arrivals_s, at_work=0.8)
+    served = [0.01] * 100 + ([arrivals_s - 1.0] if arrivals_s > 1.0 else [])
+    deviation = np.linalg.norm(served) / arrivals_s
+    assert utilisation_of(expects, arrivals_s) == pytest.approx(1 - 0.8 * deviation)
 
 
 def test_a_stream_wants_its_prompt_first_and_then_its_tokens_as_they_fall_due() -> None:
