@@ -55,7 +55,7 @@ def calm(
     Args:
         batch: how many requests run at once; 0: as many as the engine has slots.
         utilisation: the share of the machine's time that admission gives away; 0: by how uneven
-            the needs are of what it is expected to do.
+            the needs are of what it is expected to do, and how long that can wait.
         token_share: of a program's worth, what its tokens make; the rest is for a kept promise.
         pace: seconds that a step may take; 0: what is worth most for what arrived lately.
         margin: who has not begun must have this many times what it takes alone at that pace.
