@@ -7,9 +7,9 @@ and runs every policy at every load and seed on both. Loads are multiples of wha
 the fitted machine. Let nothing else run meanwhile: the steps are measured. "waited" is the time
 for which this process's threads were ready and had no core, per second; well above 0.05, the
 figures are those of a disturbed machine. The simulated machine's steps are fitted to those of the
-compared runs of the same load and seed, all policies together, because a machine's speed drifts;
-with --fit calibration, to those of the calibration before them. Both without what planning took:
-the simulation counts its own, of each policy.
+very run that is foretold, planning included: policies differ in what they take to plan and in which
+steps they make, and a machine's speed drifts. With --fit calibration they are fitted to those of
+the calibration before all runs, which is a forecast without any of that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
     """What came of a case on the real engine."""
 
     report: Report
-    samples: Sequence[StepSample]
+    machine: Machine
     waited: float | None
 
 
@@ -71,7 +71,6 @@ def measure(options: argparse.Namespace) -> None:
     with replaying_engine(settings) as engine:
         _say("measuring the engine's steps")
         machine = measure_machine(engine, settings)
-        calibration = asyncio.run(engine.samples())
         scale = scale_of(machine, settings)
         setting = replace(plan.setting, machine=machine, scaling=Scaling(settings, scale))
         capacity = drained_by_fcfs(setting)
@@ -94,12 +93,9 @@ def measure(options: argparse.Namespace) -> None:
             case.seed,
             one.report,
             one.waited,
-            _simulated(case, _refitted(machine, samples)),
+            _simulated(case, machine if options.fit == "calibration" else one.machine),
         )
         for case, one in zip(cases, measured, strict=True)
-        for samples in (
-            calibration if options.fit == "calibration" else _same(case, cases, measured),
-        )
     ]
     print(table(runs))
     if options.json:
@@ -191,7 +187,7 @@ def _measured(case: Case, engine: LiveEngine) -> Measured:
     report = report_of(offered, replayed)
     told = "" if waited is None else f"; waited {waited:.2f}"
     _say(f"measured  {_line(case, report)}{told}")
-    return Measured(report, asyncio.run(engine.samples()), waited)
+    return Measured(report, _refitted(case.setting.machine, asyncio.run(engine.samples())), waited)
 
 
 def core_wait_s() -> float | None:
@@ -204,27 +200,16 @@ def core_wait_s() -> float | None:
     return sum(int(task.split()[1]) for task in tasks) / 1e9 if tasks else None
 
 
-def _same(case: Case, cases: Sequence[Case], measured: Sequence[Measured]) -> list[StepSample]:
-    """The steps of all runs of a case's load and seed."""
-    return [
-        sample
-        for other, one in zip(cases, measured, strict=True)
-        if (other.load, other.seed) == (case.load, case.seed)
-        for sample in one.samples
-    ]
-
-
 def _refitted(machine: Machine, samples: Sequence[StepSample]) -> Machine:
-    """The machine with the cost of these steps, planning left out."""
-    cost = fit(samples, name=machine.step_cost.name, with_planning=False)
-    return replace(machine, step_cost=cost)
+    """The machine with the cost of these steps."""
+    return replace(machine, step_cost=fit(samples, name=machine.step_cost.name))
 
 
 def _simulated(case: Case, machine: Machine) -> Report:
-    """On this machine, planning counted; the programs stay as they were scaled before."""
+    """On this machine; the programs stay as they were scaled before."""
     case = replace(case, setting=replace(case.setting, machine=machine))
     offered = case.setting.offer(rate_per_s=case.rate_per_s, seed=case.seed)
-    report = report_of(offered, case.replay(offered, counts_planning=True))
+    report = report_of(offered, case.replay(offered))
     _say(f"simulated {_line(case, report)}")
     return report
 

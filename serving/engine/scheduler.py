@@ -115,7 +115,6 @@ class SloSchedulerMixin(RoomMixin):
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One step of vLLM's own scheduler, over what the plan admits."""
-        began_s = self.ledger.clock()
         if self._adapting is not None and self._adapting.turn(self.ledger.clock()):
             self._decide = self._adapting.policy
             self._plan_due = True
@@ -134,7 +133,7 @@ class SloSchedulerMixin(RoomMixin):
         )
         self.ledger.computed(output.num_scheduled_tokens)
         self.composition = composition_of(output, self.requests)
-        self._launched(output, began_s)
+        self._launched(output)
         return output
 
     def update_from_output(
@@ -165,10 +164,9 @@ class SloSchedulerMixin(RoomMixin):
         """Whether a step is needed: to compute, or to tell callers of an end."""
         return bool(self._ended) or super().has_requests()
 
-    def _launched(self, output: SchedulerOutput, began_s: float) -> None:
-        """A step is on its way that was planned from then on: the former one has ended."""
-        now_s = self.ledger.clock()
-        self.tracker.begin(now_s, self.composition, planning_s=now_s - began_s)
+    def _launched(self, output: SchedulerOutput) -> None:
+        """A step is on its way: the former one has ended."""
+        self.tracker.begin(self.ledger.clock(), self.composition)
 
     def _completed(self, output: SchedulerOutput) -> None:
         """A step's tokens are here."""
@@ -296,7 +294,7 @@ class SloAsyncScheduler(SloSchedulerMixin, AsyncScheduler):
         self._under_way: deque[tuple[Composition, float]] = deque()
         self._last_end_s = -math.inf
 
-    def _launched(self, output: SchedulerOutput, began_s: float) -> None:
+    def _launched(self, output: SchedulerOutput) -> None:
         self._under_way.append((self.composition, self.ledger.clock()))
 
     def _completed(self, output: SchedulerOutput) -> None:

@@ -115,21 +115,17 @@ class StepTracker:
         self._stall_s = 0.0
         self._promises: dict[SloKind, Promises] = {}
 
-    def begin(self, now_s: float, composition: Composition, *, planning_s: float = 0.0) -> None:
-        """A step of this composition begins; the former one ended with it.
-
-        Args:
-            planning_s: seconds until now in which it was planned: the last ones of the former.
-        """
+    def begin(self, now_s: float, composition: Composition) -> None:
+        """A step of this composition begins; the former one ended with it."""
         if self._began_s is not None:
-            self.took(self._composition, now_s - self._began_s, planning_s=planning_s)
+            self.took(self._composition, now_s - self._began_s)
         self._began_s = now_s if composition[0] else None
         self._composition = composition
 
-    def took(self, composition: Composition, seconds: float, *, planning_s: float = 0.0) -> None:
+    def took(self, composition: Composition, seconds: float) -> None:
         """A step of this composition took so long; one that took no time tells nothing."""
         if seconds > 0:
-            self._recent.append(StepSample(composition, seconds, planning_s))
+            self._recent.append(StepSample(composition, seconds))
             self._steps += 1
 
     def idle(self) -> None:

@@ -85,12 +85,8 @@ class Case:
         offered = self.setting.offer(rate_per_s=self.rate_per_s, seed=self.seed)
         return document_of(offered, self.replay(offered))
 
-    def replay(self, offered: Offer, *, counts_planning: bool = False) -> Replay:
-        """All that came of what the setting offers, in virtual time; raises as `run` does.
-
-        Args:
-            counts_planning: as serving.sim.driver.Stepper takes it.
-        """
+    def replay(self, offered: Offer) -> Replay:
+        """All that came of what the setting offers, in virtual time; raises as `run` does."""
         clock = VirtualTime()
         engine = virtual_engine(self.setting, self.policy, offered.programs, clock)
         return replay(
@@ -100,7 +96,6 @@ class Case:
             self.setting.costing(clock, seed=self.seed),
             foresight=self.setting.foresight(self.seed),
             until_s=offered.decided_s,
-            counts_planning=counts_planning,
         )
 
 

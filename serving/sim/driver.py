@@ -1,7 +1,7 @@
 """Programs in closed loop against one engine in virtual time: what happened to each of them.
 
 The engine is the production scheduler class, stepped by hand; a step lasts as long as its step
-cost says. The same arguments give the same outcomes, to the last bit, unless planning counts.
+cost says. The same arguments give the same outcomes, to the last bit.
 """
 
 from __future__ import annotations
@@ -44,26 +44,15 @@ class Replay(NamedTuple):
 class Stepper:
     """An engine's steps on its own clock, each as long as it costs.
 
-    Args:
-        counts_planning: a step also lasts as long as this process took to plan it, so that no
-            two runs are the same: to predict an engine whose step cost was fitted without that.
     Attributes:
         steps: how many were planned.
         schedule_s: real seconds that planning them took.
     """
 
-    def __init__(
-        self,
-        engine: SteppedEngine,
-        clock: VirtualTime,
-        cost: Costing,
-        *,
-        counts_planning: bool = False,
-    ) -> None:
+    def __init__(self, engine: SteppedEngine, clock: VirtualTime, cost: Costing) -> None:
         self.engine = engine
         self.clock = clock
         self._cost = cost
-        self._counts_planning = counts_planning
         self.steps = 0
         self.schedule_s = 0.0
 
@@ -71,13 +60,11 @@ class Stepper:
         """Plan a step that begins now; when it ends. One that computes nothing awaits an event."""
         began_s = time.perf_counter()
         step = self.engine.plan_step()
-        planning_s = time.perf_counter() - began_s
-        self.schedule_s += planning_s
+        self.schedule_s += time.perf_counter() - began_s
         self.steps += 1
         if not step.new_tokens:
             return min(self.clock.now_s + IDLE_STEP_S, next_event_s)
-        begins_s = self.clock.now_s + (planning_s if self._counts_planning else 0.0)
-        return begins_s + self._cost.seconds(step)
+        return self.clock.now_s + self._cost.seconds(step)
 
 
 def replay(
@@ -88,17 +75,15 @@ def replay(
     *,
     foresight: Foresight | None = None,
     until_s: float,
-    counts_planning: bool = False,
 ) -> Replay:
     """Run programs until all are done, or until a moment of virtual time.
 
     Args:
         engine: idle, and reading the same clock.
-        counts_planning: as Stepper takes it.
         until_s: what is not done by then is reported as it stands.
     """
     loop = ClosedLoop(programs)
-    stepper = Stepper(engine, clock, cost, counts_planning=counts_planning)
+    stepper = Stepper(engine, clock, cost)
     told = foresight or Foresight()
     while clock.now_s < until_s:
         for call in loop.due(clock.now_s):

@@ -169,12 +169,10 @@ class StepSample(NamedTuple):
     Attributes:
         made: what it was made of.
         seconds: of the whole step, planning included.
-        planning_s: of them, those that the scheduler took, for the step after it.
     """
 
     made: Composition
     seconds: float
-    planning_s: float = 0.0
 
 
 FITTED = (
@@ -189,13 +187,7 @@ FITTED = (
 pairs of a chunk's tokens with those before them."""
 
 
-def fit(
-    samples: Sequence[StepSample],
-    *,
-    name: str = "measured",
-    source: str = "",
-    with_planning: bool = True,
-) -> StepCost:
+def fit(samples: Sequence[StepSample], *, name: str = "measured", source: str = "") -> StepCost:
     """The step cost nearest to measured steps: least squares, no coefficient below 0.
 
     The best non-negative solution is the plain least-squares solution of the terms that are not
@@ -203,9 +195,6 @@ def fit(
     choice with fewer terms, and of those the one named first in FITTED, is taken: what the steps
     cannot tell apart (decodes from new tokens, where nothing was prefilled) goes to the former.
 
-    Args:
-        with_planning: whether the cost holds what the scheduler took. Policies differ in it;
-            where another one's steps are predicted, its own planning is added instead.
     Raises:
         StepFitFailed: there are fewer steps than coefficients, a value is not finite or below 0,
             all steps computed as many tokens, or no non-negative cost above 0 fits them.
@@ -213,8 +202,6 @@ def fit(
     _check_samples(samples)
     terms = np.array([_terms(step.made) for step in samples], dtype=np.float64)
     seconds = np.array([step.seconds for step in samples], dtype=np.float64)
-    if not with_planning:
-        seconds -= np.array([step.planning_s for step in samples])
     scale = np.abs(terms).max(axis=0)
     scale[scale == 0] = 1.0
     terms /= scale
@@ -225,8 +212,7 @@ def fit(
     return StepCost(
         name=name,
         source=source or f"{len(samples)} measured steps",
-        uncertainty=f"mean error {off.mean():.1%} (at most {off.max():.1%}) on the fitted steps"
-        + ("" if with_planning else ", without the time that planning them took"),
+        uncertainty=f"mean error {off.mean():.1%} (at most {off.max():.1%}) on the fitted steps",
         **dict(zip(FITTED, map(float, best / scale), strict=True)),
     )
 
@@ -264,9 +250,6 @@ def _check_samples(samples: Sequence[StepSample]) -> None:
         *counts, _ = step.made
         if not (math.isfinite(step.seconds) and step.seconds > 0):
             told = f"step {index} took {step.seconds} s; it must be a finite number above 0"
-            raise StepFitFailed(num_samples, told)
-        if not 0 <= step.planning_s < step.seconds:
-            told = f"step {index} was planned for {step.planning_s} s of its {step.seconds} s"
             raise StepFitFailed(num_samples, told)
         if not all(math.isfinite(count) and count >= 0 for count in counts):
             raise StepFitFailed(num_samples, f"step {index} has a count below 0 or not finite")

@@ -27,7 +27,6 @@ def ran(
     *,
     until_s: float = 1e6,
     foresight: Foresight = TOLD,
-    counts_planning: bool = False,
     **changes: int,
 ) -> Replay:
     from serving.engine.virtual import VirtualConfig, VirtualEngine
@@ -42,7 +41,6 @@ def ran(
         COST,
         foresight=foresight,
         until_s=until_s,
-        counts_planning=counts_planning,
     )
     if not engine.has_work:
         assert engine.free_blocks == free
@@ -79,16 +77,6 @@ def test_a_stage_begins_when_the_former_really_ended_and_its_tools_ran() -> None
             tool_s = 0.5 if len(after) == 2 else 0.0
             for call in after:
                 assert call.submitted_s == ended_s + tool_s
-
-
-def test_planning_that_counts_makes_every_step_longer() -> None:
-    alone = (research(0, 0.0),)
-    free, counted = ran(alone), ran(alone, counts_planning=True)
-    planning_ms = counted.counters.schedule_ms_per_step
-    assert planning_ms
-    assert counted.counters.steps == free.counters.steps
-    planned_s = planning_ms * counted.counters.steps / 1e3
-    assert free.ended_s < counted.ended_s <= free.ended_s + planned_s + 1e-9
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -136,18 +136,6 @@ def test_a_fit_to_noisy_steps_is_near_and_says_how_far_off_it_is() -> None:
     assert "mean error 1.5%" in found.uncertainty
 
 
-def test_a_fit_leaves_planning_out_when_asked() -> None:
-    planned = [
-        step._replace(seconds=step.seconds + 0.002 * (place % 3), planning_s=0.002 * (place % 3))
-        for place, step in enumerate(measured(LINEAR, count=40))
-    ]
-    found = fit(planned, with_planning=False)
-    for name in COEFFICIENTS:
-        assert getattr(found, name) == pytest.approx(getattr(LINEAR, name), rel=1e-6), name
-    assert "without the time that planning" in found.uncertainty
-    assert fit(planned).small_base_s > LINEAR.small_base_s + 0.001
-
-
 def test_a_fit_of_steps_without_prompts_puts_their_cost_on_new_tokens() -> None:
     steps = [StepSample(Composition(n, n, 100 * n, ()), 0.01 + 0.001 * n) for n in range(1, 9)]
     found = fit(steps)
@@ -194,8 +182,6 @@ def only_decodes(count: int) -> Composition:
         ([StepSample(only_decodes(n), 0.0) for n in range(9)], "above 0"),
         ([StepSample(only_decodes(n), float("nan")) for n in range(9)], "above 0"),
         ([StepSample(Composition(n, n, -1, ()), 0.01) for n in range(9)], "count below 0"),
-        ([StepSample(only_decodes(n), 0.01, 0.01) for n in range(9)], "planned for 0.01 s of its"),
-        ([StepSample(only_decodes(n), 0.01, -1.0) for n in range(9)], "planned for -1.0 s of its"),
     ],
 )
 def test_steps_that_tell_nothing_are_refused(samples: list[StepSample], reason: str) -> None:

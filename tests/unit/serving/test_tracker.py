@@ -179,16 +179,6 @@ def test_idle_time_and_steps_without_work_are_no_steps() -> None:
     assert tracker.snapshot().steps == 2
 
 
-def test_the_planning_of_a_step_lies_at_the_end_of_the_former() -> None:
-    tracker = StepTracker()
-    one = Composition(1, 1, 100, ())
-    tracker.begin(1.0, one, planning_s=0.9)
-    tracker.begin(1.5, one, planning_s=0.1)
-    tracker.begin(2.5, NOTHING, planning_s=0.2)
-    measured = [(sample.seconds, sample.planning_s) for sample in tracker.samples()]
-    assert measured == [(0.5, 0.1), (1.0, 0.2)]
-
-
 def test_a_decode_step_is_that_of_the_usual_batch() -> None:
     tracker = StepTracker()
     usual = Composition(50, 50, 20_000, ())
