@@ -168,7 +168,8 @@ class StepSample(NamedTuple):
 
     Attributes:
         made: what it was made of.
-        seconds: of the whole step, planning included.
+        seconds: that it took the machine, with what planning adds to that: with asynchronous
+            scheduling only what does not happen while the former step runs.
     """
 
     made: Composition
