@@ -7,8 +7,10 @@ INSTALLED := $(VENV)/.installed
 help:
 	@echo "make demo    a deep-research run over this project's own documents, on vLLM"
 	@echo "make test    the whole test suite"
-	@echo "make check   format, lint, types, layers, tests"
+	@echo "make static  format, lint, types, layers"
+	@echo "make check   these, and the tests"
 	@echo "make lock    resolve requirements/cpu.lock anew from pyproject.toml"
+	@echo "make clean   remove the environment, the demo's output and the caches"
 
 $(INSTALLED): requirements/cpu.lock requirements/install.sh pyproject.toml
 	sh requirements/install.sh $(VENV)

@@ -20,7 +20,7 @@ RATE_PER_S, DEADLINE_S, UNTIL_S = 20.0, 10.0, 120.0
 
 
 def overloaded(policy: str) -> list[ProgramOutcome]:
-    """Long prompts with short answers, of which the machine can do about five a second."""
+    """Long prompts with short answers, of which the machine can do about four a second."""
     pressed = [
         Program(
             id=f"pressed-{index}",
