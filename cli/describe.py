@@ -162,6 +162,8 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
     engine = " ".join(part for part in (run.engine, "engine") if run.engine)
     where = [part for part in (engine, run.model and f"model {run.model}") if part]
     where.append(f"policy {run.policy}" if run.policy else _CLIENT_ALONE)
+    if run.slo_user:
+        where.append(f"user {run.slo_user}")
     tokens_in = sum(call.prompt_tokens or 0 for call in calls)
     tokens_out = sum(call.output_tokens or 0 for call in calls)
     stages = len({call.stage for call in calls})

@@ -66,6 +66,7 @@ async def run_llm_call(
                 now_s=run.clock.now_s(),
                 num_programs=position.num_programs,
                 length=foretold.sketch,
+                user=run.user,
             ),
         )
         completion = await _generate(run.engine, request, on_text)

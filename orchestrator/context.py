@@ -87,6 +87,7 @@ class LiveRun:
         unsure: external effects that did not end well.
         loop: the event loop that it runs on; None: of one that was made without.
         was_cancelled: whether whoever waits for it was cancelled meanwhile.
+        user: whose it is, to the scheduler.
     """
 
     id: str
@@ -107,6 +108,7 @@ class LiveRun:
     unsure: UnsureEffects = field(default_factory=UnsureEffects)
     loop: asyncio.AbstractEventLoop | None = None
     was_cancelled: Callable[[], bool] = lambda: False
+    user: str = ""
 
     def since_start_s(self, at_s: float | None = None) -> float:
         """Seconds from the run's start to a moment on its clock; to now by default."""

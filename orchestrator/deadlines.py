@@ -11,7 +11,7 @@ from patterns.features import Call, Outlook
 from patterns.matching import Estimate, LiveMatch
 from patterns.stages import Stage
 from serving.analyzer.sketch import LengthSketch
-from serving.slo import BEST_EFFORT, FutureWork, OnLate, Slo, SloKind
+from serving.slo import FutureWork, OnLate, Slo, SloKind
 
 FALLBACK = "fallback"
 """Source of a sub-deadline that nothing learned went into: an even share of the time left."""
@@ -140,6 +140,7 @@ def call_slo(
     now_s: float,
     num_programs: int = 1,
     length: LengthSketch | None = None,
+    user: str = "",
 ) -> Slo:
     """The promise made to one LLM call of a run.
 
@@ -155,9 +156,10 @@ def call_slo(
         limit_at_s: when the call's surroundings must end: the run, or a shorter limit within.
         num_programs: into how many programs, side by side, limits in branches divide the run here.
         length: how long the answer may be, None where nothing is known.
+        user: whose run it is.
     """
     if math.isinf(limit_at_s):
-        return BEST_EFFORT if length is None else Slo(length=length)
+        return Slo(length=length, user=user)
     estimate = stage_deadline.estimate
     outlook = None if estimate is None else estimate.outlook
     share = _share_before(limit_at_s, stage_deadline.at_s, run.deadline_at_s)
@@ -171,6 +173,7 @@ def call_slo(
         stage_calls=_llm_calls(outlook, stage_calls, num_programs),
         length=length,
         future=None if outlook is None else _future(outlook, share, num_programs),
+        user=user,
     )
 
 

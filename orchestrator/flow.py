@@ -18,6 +18,7 @@ from orchestrator.feasibility import Infeasible
 from orchestrator.functions import awaitable, checked_name, name_of, require_no_method
 from orchestrator.once import StepSpec, done
 from orchestrator.values import result_codec
+from serving.slo import Slo
 from store.records import StepKind
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Flow(Generic[P, R]):
     deadline_s: float | None = None
     expected_stages: int | None = None
     run_id: str | None = None
+    user: str | None = None
     expiry: Expiry = field(default_factory=Expiry)
     infeasible: Infeasible = "warn"
 
@@ -60,12 +62,19 @@ class Flow(Generic[P, R]):
         deadline: str | float | None = None,
         stages: int | None = None,
         run_id: str | None = None,
+        user: str | None = None,
     ) -> Flow[P, R]:
         """The same flow under another deadline, for another length, or for a run of a given id.
 
+        Args:
+            user: whose run it is: under a policy with `fairness` the scheduler tells by it who was
+                served how much. By default that of the runtime.
         Raises:
             InvalidDuration, InvalidRunId: as they say.
+            InvalidSlo, ValueError: the user's name is too long, or no record can keep it.
         """
+        if user is not None:
+            Slo(user=checked_name(user))
         if run_id is not None and not _RUN_ID.fullmatch(run_id):
             raise InvalidRunId(run_id)
         return replace(
@@ -73,6 +82,7 @@ class Flow(Generic[P, R]):
             deadline_s=self.deadline_s if deadline is None else seconds_of(deadline),
             expected_stages=stages or self.expected_stages,
             run_id=run_id or self.run_id,
+            user=self.user if user is None else user,
         )
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

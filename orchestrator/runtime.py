@@ -52,6 +52,7 @@ class Runtime:
         durable: keep arguments and results in the store, so that an interrupted run can be
             resumed.
         record_text: keep prompts and answers as well, to be read again.
+        user: whose the runs are whose flows do not say it.
         on_event: each told of everything that happens, for display. If one raises, that is
             logged, it is not called again, and the runs go on.
     """
@@ -65,6 +66,7 @@ class Runtime:
         clock: Clock | None = None,
         durable: bool = True,
         record_text: bool = False,
+        user: str = "",
         on_event: Sequence[Listener] = (),
     ) -> None:
         self.engine = engine
@@ -76,6 +78,7 @@ class Runtime:
         self._under_way = UnderWay()
         self._durable = durable
         self._record_text = record_text
+        self._user = user
         self._on_event = list(on_event)
         self._said_meaningless = False
 
@@ -195,12 +198,13 @@ class Runtime:
             )
         known.require_orphaned()
         await self._prepare()
-        flow = replace(flow, run_id=known.record.id, deadline_s=known.record.deadline_s)
+        former = known.record
+        flow = replace(flow, run_id=former.id, deadline_s=former.deadline_s, user=former.slo_user)
         knowledge = await self._learner.knowledge_of(flow.name)
         live = self._live(flow, knowledge, age_s=known.age_s(self._clock.wall()))
         known.restore(live, allow_changed=allow_changed)
-        record = replace(self._record(live, flow), attempts=known.record.attempts + 1)
-        begin = partial(live.recorder.run_resumed, known.record, record)
+        record = replace(self._record(live, flow), attempts=former.attempts + 1)
+        begin = partial(live.recorder.run_resumed, former, record)
         return await self._executed(live, flow, arguments, record, begin)
 
     async def _prepare(self) -> None:
@@ -265,6 +269,7 @@ class Runtime:
             ),
             knowledge=knowledge,
             loop=asyncio.get_running_loop(),
+            user=self._user if flow.user is None else flow.user,
         )
 
     def _record(self, live: LiveRun, flow: Flow[..., Any]) -> RunRecord:
@@ -284,6 +289,7 @@ class Runtime:
             process_id=os.getpid(),
             host=socket.gethostname(),
             process=this_process(),
+            slo_user=live.user,
         )
 
     def _say_if_meaningless(self) -> None:

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from orchestrator.errors import InvalidSettings
+from serving.slo import MOST_CHARACTERS
 
 EMBEDDED = "embedded"
 ENV_PREFIX = "ORCHESTRATE_"
@@ -32,6 +33,7 @@ class Settings(BaseSettings):
         record_text: keep prompts and answers in the store as well, to be read again.
         fit_every: after so many runs of a flow what was learned of it is fitted anew, in a process
             of its own; 0: only by `orchestrate patterns fit`.
+        user: whose the runs are, to a scheduler with `fairness`; a flow may say otherwise.
         telemetry: tell of runs, steps and calls in OpenTelemetry spans, exported as the standard
             OTEL_* variables say.
     """
@@ -53,6 +55,7 @@ class Settings(BaseSettings):
     durable: bool = True
     record_text: bool = False
     fit_every: int = Field(default=25, ge=0)
+    user: str = Field(default="", max_length=MOST_CHARACTERS)
     telemetry: bool = False
     verbose: bool = False
 

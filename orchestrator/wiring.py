@@ -109,6 +109,7 @@ async def unannounced_runtime(
                 learner=learner,
                 durable=settings.durable,
                 record_text=settings.record_text,
+                user=settings.user,
                 on_event=listeners,
                 clock=clock,
             )

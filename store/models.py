@@ -26,6 +26,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     false,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -152,6 +153,7 @@ class Run(Base):
     entry: Mapped[str | None]
     claimed_at: Mapped[datetime | None]
     leased_until: Mapped[datetime | None]
+    slo_user: Mapped[str] = mapped_column(server_default=text("''"))
 
 
 class Step(Base):

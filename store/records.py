@@ -82,6 +82,7 @@ class RunRecord:
     entry: str | None = None  # where its flow's code is, "module:name"
     claimed_at: datetime | None = None  # when its process began or resumed it
     leased_until: datetime | None = None  # until then nobody else may resume it
+    slo_user: str = ""  # whose it is, to the scheduler
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from store.failures import is_missing_table, named_opening_errors
 from store.unit_of_work import Transaction, unit_of_work
 from store.urls import connect_args, file_of, is_sqlite, normalised, shown, wait_s
 
-HEAD = "0006"  # the newest revision in migrations/versions
+HEAD = "0007"  # the newest revision in migrations/versions
 
 _SQLITE_READERS = 4
 _BUSY_S = 0.005  # how long the event loop may stand still for another process's lock

@@ -205,6 +205,17 @@ def test_show_says_who_keeps_the_deadline(
     assert ("deadline kept by the client alone" in capsys.readouterr().out) == (by == "client")
 
 
+@pytest.mark.parametrize("user", ["alice", ""])
+def test_show_says_whose_a_run_is(
+    store_url: str, user: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_store(store_url, [a_run(slo_user=user)])
+    assert exit_code("show", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["run"]["slo_user"] == user
+    assert exit_code("show") == 0
+    assert ("user alice" in capsys.readouterr().out) == (user == "alice")
+
+
 def test_show_tells_failures_in_words(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     failed = {
         "status": Status.FAILED,

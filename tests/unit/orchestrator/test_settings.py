@@ -30,6 +30,7 @@ GIVEN: dict[str, tuple[str, object]] = {
     "durable": ("false", False),
     "record_text": ("true", True),
     "fit_every": ("5", 5),
+    "user": ("alice", "alice"),
     "telemetry": ("true", True),
     "verbose": ("1", True),
 }
@@ -44,6 +45,7 @@ BAD = {
     "durable": ["perhaps"],
     "record_text": ["perhaps", ""],
     "fit_every": ["-1", "often"],
+    "user": ["x" * 257],
     "telemetry": ["perhaps", ""],
     "verbose": ["2"],
 }

@@ -1,0 +1,20 @@
+"""Know whose a run is, so that it is the same user's after it was resumed."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    whose = sa.Column("slo_user", sa.Text(), nullable=False, server_default=sa.text("''"))
+    op.add_column("runs", whose)
+
+
+def downgrade() -> None:
+    op.drop_column("runs", "slo_user")
