@@ -64,17 +64,22 @@ class CountingMixin(SloSchedulerMixin):
         output = super().schedule(throttle_prefills)
         self._schedule_s += time.perf_counter() - began_s
         self._num_steps += 1
-        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
+        # Some model runners are told of them as new, others as resumed: we know whom we wait for.
+        for request_id in self._lost_tokens.keys() & output.num_scheduled_tokens.keys():
             tokens = output.num_scheduled_tokens[request_id]
             kept = self.requests[request_id].num_computed_tokens - tokens
             self._preemptions += 1
-            self._recomputed_tokens += max(self._lost_tokens.pop(request_id, 0) - kept, 0)
+            self._recomputed_tokens += max(self._lost_tokens.pop(request_id) - kept, 0)
         return output
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         lost = self._lost_tokens.get(request.request_id, 0)
         self._lost_tokens[request.request_id] = max(lost, request.num_computed_tokens)
         super()._preempt_request(request, *args, **kwargs)
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        self._lost_tokens.pop(request.request_id, None)
+        return super()._free_request(request, delay_free_blocks=delay_free_blocks)
 
 
 class CountingScheduler(CountingMixin, SloScheduler):

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 else:
     _VllmScheduler = object  # the mixin stands before the vLLM class
 
+MOST_EMPTY_STEPS = 100
+"""After so many steps in a row that compute nothing, one of the paused gives up its place, and one
+more after each further step: whatever keeps out those who are to run, nobody else ends."""
+
 
 class RoomMixin(_VllmScheduler):
     """A vLLM scheduler in which a plan's order holds between those who run and those who wait."""
@@ -42,6 +46,7 @@ class RoomMixin(_VllmScheduler):
         self._paused: dict[str, int] = {}  # request id -> the step number to restore
         self._compiling: dict[str, Request] = {}
         self._refused = ""  # who waited although a step had tokens left, and nobody left since
+        self._empty_steps = 0  # in a row
 
     def add_request(self, request: Request) -> None:
         """Take a request; one with a grammar is in no plan before that is compiled."""
@@ -55,12 +60,14 @@ class RoomMixin(_VllmScheduler):
         best = self._best_waiting()
         if best is not None and self._paused:
             self._make_room(best)
+        if self._paused and self._empty_steps > MOST_EMPTY_STEPS:
+            self._evict(self._last_paused())
         num_running = len(self.running)
         # For one whom vLLM refuses, for whatever reason, no step is to be empty again.
         gives_way = best is not None and best.request_id != self._refused
         readers = self._readers_behind(best) if best is not None and gives_way else []
         needs = self._prompts_before(readers[0]) if readers else []
-        left = self.max_num_scheduled_tokens - num_running
+        left = self.max_num_scheduled_tokens - num_running * (1 + self.num_spec_tokens)
         with held_back(readers, needs, left, self.scheduler_config):
             output = super().schedule(throttle_prefills)
         if len(self.running) > num_running:
@@ -68,6 +75,7 @@ class RoomMixin(_VllmScheduler):
         has_left = output.total_num_scheduled_tokens < self.max_num_scheduled_tokens
         if has_left and not throttle_prefills and (waits := self._best_waiting()) is not None:
             self._refused = waits.request_id
+        self._empty_steps = 0 if output.total_num_scheduled_tokens else self._empty_steps + 1
         return output
 
     def _take_places(self, rank: Mapping[str, int], run: Collection[str]) -> None:
@@ -98,10 +106,18 @@ class RoomMixin(_VllmScheduler):
         return bool(ready)
 
     def _best_waiting(self) -> Request | None:
-        """The best in the plan who waits for room, and for nothing else."""
+        """The best in the plan who waits for room, and for nothing else.
+
+        Before them all, as vLLM lets nobody in before it has: who holds KV cache and waits, such as
+        a session whose next input came.
+        """
         if self.pause_state != PauseState.UNPAUSED:
             return None  # nobody may come in
-        return self.waiting.best(lambda each: not self._is_blocked_waiting_status(each.status))
+        holders = (each for each in self.kv_holding_waiting if self._waits_for_room(each))
+        return next(holders, None) or self.waiting.best(self._waits_for_room)
+
+    def _waits_for_room(self, request: Request) -> bool:
+        return not self._is_blocked_waiting_status(request.status)
 
     def _make_room(self, best: Request) -> None:
         """Take the last of the paused its slot and its memory, if that may let this one in.
@@ -109,14 +125,21 @@ class RoomMixin(_VllmScheduler):
         One at a time: the next step tells whether it was enough.
         """
         missing = self._missing_blocks(best)
-        if self._has_slot() and missing <= 0 and best.request_id != self._refused:
+        # Whom vLLM refuses for other reasons, such as its adapter, no room would let in. What is
+        # missing is not known where a block is not one for all layers.
+        is_sure = len(self.kv_cache_config.kv_cache_groups) == 1
+        if self._has_slot() and missing <= 0 and (is_sure or best.request_id != self._refused):
             return
         paused = [request for request in self.running if request.request_id in self._paused]
         held = sum(-(-request.num_computed_tokens // self.block_size) for request in paused)
         # If all pause nobody will give room by ending, and vLLM asks for no reserve without them.
         may_do = missing <= held or len(paused) == len(self.running)
         if may_do and self._tokens_left(best) > 0:
-            self._evict(max(paused, key=self._running_key))
+            self._evict(self._last_paused())
+
+    def _last_paused(self) -> Request:
+        paused = (request for request in self.running if request.request_id in self._paused)
+        return max(paused, key=self._running_key)
 
     def _has_slot(self) -> bool:
         num_held = len(self.running) + self.num_waiting_for_streaming_input
@@ -129,8 +152,10 @@ class RoomMixin(_VllmScheduler):
         """
         manager = self.kv_cache_manager
         free: int = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks
-        missing: int = -(-request.num_tokens // self.block_size) - free
-        if missing > 0:
+        held = -(-request.num_computed_tokens // self.block_size)
+        wanted = -(-(request.num_tokens + self.num_lookahead_tokens) // self.block_size)
+        missing: int = wanted - held - free
+        if missing > 0 and not held:
             missing -= shared_blocks(request, manager, self.block_size)
         return missing
 
@@ -143,7 +168,7 @@ class RoomMixin(_VllmScheduler):
             if request.request_id not in self._paused and self._rank_of(request) < rank
         ]
         chunk_tokens = self.scheduler_config.long_prefill_token_threshold or math.inf
-        unread = (max(each.num_tokens - each.num_computed_tokens, 1) for each in better)
+        unread = (max(each.num_tokens_with_spec - each.num_computed_tokens, 1) for each in better)
         left: float = self.max_num_scheduled_tokens - sum(
             min(each, chunk_tokens) for each in unread
         )

@@ -109,7 +109,7 @@ class StepTracker:
         self._normal = np.zeros((_NUM_TERMS, _NUM_TERMS))
         self._moment = np.zeros(_NUM_TERMS)
         # Sums in which older steps count less.
-        self._decoding = np.zeros(3)  # steps with decodes, decodes, their context tokens
+        self._decoding = np.zeros(4)  # steps with decodes, their tokens, decodes, contexts
         self._prompts = np.zeros(2)  # prompt tokens, their pairs
         self._lost_blocks = 0
         self._stall_s = 0.0
@@ -145,9 +145,9 @@ class StepTracker:
     def token_s(self) -> float:
         """Seconds of a decode step: of the usual number of requests, with their contexts."""
         model = self.model
-        steps, decodes, context = self._decoding.tolist()
-        decodes, context = (decodes / steps, context / steps) if steps else (1.0, 0.0)
-        return model.seconds(new_tokens=decodes, num_decodes=decodes, decode_context_tokens=context)
+        steps, *sums = self._decoding.tolist()
+        tokens, decodes, context = (each / steps for each in sums) if steps else (1.0, 1.0, 0.0)
+        return model.seconds(new_tokens=tokens, num_decodes=decodes, decode_context_tokens=context)
 
     @property
     def prefill_token_s(self) -> float:
@@ -194,10 +194,10 @@ class StepTracker:
         weighted = terms * weights[:, np.newaxis]
         self._normal = decay * self._normal + weighted.T @ terms
         self._moment = decay * self._moment + weighted.T @ seconds
-        decoding = terms[terms[:, 2] > 0]
-        self._decoding = decay * self._decoding + (len(decoding), *decoding[:, 2:4].sum(axis=0))
-        read = (terms[:, 1] - terms[:, 2]).sum(), terms[:, 4].sum()
-        self._prompts = decay * self._prompts + read
+        read = np.array([step.made.prompt_tokens for step in fresh], dtype=np.float64)
+        decoded = np.column_stack([terms[:, 1] - read, terms[:, 2:4]])[terms[:, 2] > 0]
+        self._decoding = decay * self._decoding + (len(decoded), *decoded.sum(axis=0))
+        self._prompts = decay * self._prompts + (read.sum(), terms[:, 4].sum())
         self._solved_steps = self._steps
 
     def _solve(self) -> StepModel:

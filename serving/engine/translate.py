@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from serving.slo import BEST_EFFORT, Slo, from_tags
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 
 Clock = Callable[[], float]
@@ -42,6 +44,8 @@ Source: Sheng et al. (2024), Fairness in serving large language models, section 
 """
 
 _ROOM = 64  # rows to begin with; doubled when they are full
+
+_NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
 class Ledger:
@@ -121,8 +125,19 @@ class Ledger:
         """Note that this request was given more input."""
         self._stale.add(request_id)
 
-    def computed(self, tokens: Mapping[str, int]) -> None:
-        """Note that these requests were part of a step just now, with so many tokens each."""
+    def computed(
+        self,
+        tokens: Mapping[str, int],
+        *,
+        drafts: Mapping[str, Sequence[int]] = _NOTHING,
+        decode_brings: float = 1.0,
+    ) -> None:
+        """Note that these requests were part of a step just now, with so many tokens each.
+
+        Args:
+            drafts: of these, the tokens that were only drafted; most of them may come to nothing.
+            decode_brings: tokens that a decode brings its answer, on average.
+        """
         if not tokens:
             return
         self._stale.update(tokens)  # who loses its slot before the next view is read once more
@@ -130,8 +145,12 @@ class Ledger:
         now_s = self.clock()
         self._columns["unscheduled_s"][places] = now_s
         served = np.fromiter(tokens.values(), dtype=np.float64, count=len(places))
+        if drafts:
+            served -= [len(drafts.get(request_id, ())) for request_id in tokens]
+        decodes = served == 1  # a prompt's last token now and then, too
+        served[decodes] = decode_brings
         self._programs.add(self._columns["program"][places], served, now_s)
-        served[served == 1] = OUTPUT_WEIGHT  # a prompt's last token now and then, too
+        served[decodes] *= OUTPUT_WEIGHT
         self._users.add(self._columns["user"][places], served, now_s)
 
     def forget(self, request_id: str, *, is_whole: bool = False, is_answer: bool = True) -> None:
@@ -254,13 +273,15 @@ def _with_twice_the_room(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[
 
 
 def composition_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> Composition:
-    """What a scheduled step computes."""
+    """What a scheduled step computes; a decode's drafted tokens are new tokens of it."""
     num_decodes = decode_context = 0
     chunks = []
+    drafts = output.scheduled_spec_decode_tokens
     for request_id, tokens in output.num_scheduled_tokens.items():
         request = requests[request_id]
         context = request.num_computed_tokens - tokens
-        if tokens == 1 and context >= request.num_prompt_tokens:
+        own = tokens - len(drafts[request_id]) if request_id in drafts else tokens
+        if own == 1 and context >= request.num_prompt_tokens:
             num_decodes += 1
             decode_context += context
         else:
@@ -268,3 +289,11 @@ def composition_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> 
     return Composition(
         output.total_num_scheduled_tokens, num_decodes, decode_context, tuple(chunks)
     )
+
+
+def num_accepted(output: SchedulerOutput, made: ModelRunnerOutput) -> int:
+    """How many of a step's drafted tokens its answers kept."""
+    places = (made.req_id_to_index.get(each) for each in output.scheduled_spec_decode_tokens)
+    sampled = made.sampled_token_ids
+    kept = (len(sampled[place]) for place in places if place is not None and sampled)
+    return sum(max(each - 1, 0) for each in kept)

@@ -1,13 +1,14 @@
 """Our scheduler class without a model: the production code, stepped by hand, in virtual time.
 
 Whoever drives it owns the clock. A step is planned by vLLM's own scheduler under our adapter; what
-the model would have computed is made up: one token for each request whose context is complete, and
-the end where the request's true length is reached. No policy sees that length.
+the model would have computed is made up: one token for each request whose context is complete, more
+where drafts are kept, and the end where the request's true length is reached. No policy sees that
+length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.engine import FinishReason
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -46,6 +47,8 @@ class VirtualConfig:
         kv_blocks: of `block_tokens` tokens each.
         max_model_tokens: longest context, prompt and answer; by default what the longest calls of
             serving.sim.workloads need.
+        drafted_tokens: for each decode; 0: no speculative decoding.
+        accepted_tokens: of these, how many are kept.
     """
 
     policy: PolicySpec = field(default_factory=PolicySpec)
@@ -55,6 +58,8 @@ class VirtualConfig:
     block_tokens: int = 16
     max_model_tokens: int = 65536
     prefix_caching: bool = False
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 class VirtualEngine:
@@ -78,7 +83,7 @@ class VirtualEngine:
         self._block_hasher = _block_hasher(config, vllm_config)
         self.scheduler.ledger.clock = clock
         self._clock = clock
-        self._max_model_tokens = config.max_model_tokens
+        self._config = config
         self._output_tokens: dict[str, int] = {}
         self._step: SchedulerOutput | None = None
         self._computed: dict[str, int] = {}  # the most that was ever computed of each request
@@ -106,7 +111,9 @@ class VirtualEngine:
             max_tokens: its caller's limit, which policies see; at least output_tokens.
         """
         assert 1 <= output_tokens <= max_tokens, "an answer has a token, and keeps to its limit"
-        assert len(prompt) + output_tokens <= self._max_model_tokens, "it fits the model's context"
+        assert len(prompt) + output_tokens <= self._config.max_model_tokens, (
+            "it fits the model's context"
+        )
         params = SamplingParams(
             temperature=0.0,
             max_tokens=max_tokens,
@@ -136,7 +143,9 @@ class VirtualEngine:
         self._step = self.scheduler.schedule()
         for request_id, tokens in self._step.num_scheduled_tokens.items():
             request = self.scheduler.requests[request_id]
-            self._count_recomputed(request_id, request.num_computed_tokens - tokens, tokens)
+            drafts = len(self._step.scheduled_spec_decode_tokens.get(request_id, ()))
+            context = request.num_computed_tokens - tokens
+            self._count_recomputed(request_id, context, tokens - drafts)
         composition: Composition = self.scheduler.composition
         return composition
 
@@ -145,7 +154,8 @@ class VirtualEngine:
         step, self._step = self._step, None
         assert step is not None, "a step is planned before it is finished"
         ids = list(step.num_scheduled_tokens)
-        sampled = [self._sampled(request_id) for request_id in ids]
+        drafts = step.scheduled_spec_decode_tokens
+        sampled = [self._sampled(each, len(drafts.get(each, ()))) for each in ids]
         outputs = self.scheduler.update_from_output(
             step,
             ModelRunnerOutput(
@@ -154,7 +164,8 @@ class VirtualEngine:
                 sampled_token_ids=sampled,
             ),
         )
-        tokens = tuple(each for each, new in zip(ids, sampled, strict=True) if new)
+        tokens = tuple(each for each, new in zip(ids, sampled, strict=True) for _ in new)
+        self._draft(dict.fromkeys(tokens))
         ended = []
         for batch in outputs.values():
             for output in batch.outputs:
@@ -179,13 +190,21 @@ class VirtualEngine:
         self._computed.pop(request_id, None)
         self._recomputing.discard(request_id)
 
-    def _sampled(self, request_id: str) -> list[int]:
-        """The next token, once the whole context is computed."""
+    def _sampled(self, request_id: str, num_drafts: int) -> list[int]:
+        """The next token, once the whole context is computed, and the drafts that are kept."""
         request = self.scheduler.requests[request_id]
-        if request.num_computed_tokens < request.num_tokens:
+        if request.num_computed_tokens - num_drafts < request.num_tokens:
             return []
-        is_last = request.num_output_tokens + 1 >= self._output_tokens[request_id]
-        return [_END if is_last else _WORD]
+        left = self._output_tokens[request_id] - request.num_output_tokens
+        count = min(1 + min(num_drafts, self._config.accepted_tokens), left)
+        return [_WORD] * (count - 1) + [_END if count == left else _WORD]
+
+    def _draft(self, names: Iterable[str]) -> None:
+        """The model drafts the next tokens of these answers."""
+        if self._config.drafted_tokens:
+            here = [name for name in names if name in self.scheduler.requests]
+            drafts = [[_WORD] * self._config.drafted_tokens for _ in here]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(here, drafts))
 
 
 def _ended(output: Any) -> Ended:
@@ -213,6 +232,12 @@ def _engine_arguments(config: VirtualConfig) -> EngineArgs:
         "enable_prefix_caching": config.prefix_caching,
         "block_size": config.block_tokens,
     }
+    if config.drafted_tokens:
+        arguments["speculative_config"] = {
+            "method": "ngram",
+            "num_speculative_tokens": config.drafted_tokens,
+            "prompt_lookup_max": 2,
+        }
     return EngineArgs(**arguments)
 
 

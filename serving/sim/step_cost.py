@@ -23,7 +23,7 @@ class Composition(NamedTuple):
     """What one step computes.
 
     Attributes:
-        new_tokens: prefilled and decoded ones.
+        new_tokens: prefilled and decoded ones, drafted ones too.
         num_decodes: requests that get one more token.
         decode_context_tokens: contexts of the decoding requests, added up.
         prefill_chunks: of each request whose prompt is being read.
@@ -33,6 +33,11 @@ class Composition(NamedTuple):
     num_decodes: int
     decode_context_tokens: int
     prefill_chunks: tuple[Chunk, ...]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of prompts."""
+        return sum(tokens for tokens, _ in self.prefill_chunks)
 
     @property
     def prompt_pairs(self) -> float:
