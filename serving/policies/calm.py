@@ -12,7 +12,7 @@ import numpy as np
 from serving.policies.admission import admit, demands_of, expected, utilisation_of
 from serving.policies.execution import planned
 from serving.policies.fairness import fair, limited, mixed
-from serving.policies.pace import MARGIN, Pace, best_pace, saving_pace
+from serving.policies.pace import LEAST_S, MARGIN, Pace, best_pace, saving_pace
 from serving.policies.programs import (
     Calls,
     Programs,
@@ -31,6 +31,9 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
 CROWD = 128
 """For each so many requests a plan holds for one more step: deciding takes longer the more there
 are, and so never more than about the same share of the time."""
+
+LONGEST_HOLD_S = 0.5
+"""No crowd keeps who arrives out of all plans for longer: a pile of late work least of all."""
 
 
 def calm(
@@ -103,7 +106,7 @@ def calm(
     key = call_due_s if urgent else -density[programs.of]
     waits = _can_wait(view, calls, call_due_s, step)
     order = np.lexsort((key, waits, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
-    least_steps += len(view.requests) // CROWD
+    least_steps = _held_steps(view, least_steps)
     if save and not pace:
         step = saving_pace(view, step, programs, worth * chosen.programs)
     plan = planned(
@@ -169,6 +172,12 @@ def _call_due_s(calls: Calls, programs: Programs, due_s: Floats, step: Pace) -> 
     later_s = (programs.longest[programs.of] - calls.tokens) * step.each_s
     later: Floats = due_s[programs.of] + later_s
     return later
+
+
+def _held_steps(view: StepView, least_steps: int) -> int:
+    """How many steps gather what arrives and ends."""
+    within = int(LONGEST_HOLD_S / max(view.token_s, LEAST_S))
+    return max(min(least_steps + len(view.requests) // CROWD, within), least_steps)
 
 
 def _can_wait(view: StepView, calls: Calls, due_s: Floats, step: Pace) -> Flags:

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from serving.engine.embedded import EmbeddedEngine
-from serving.policies.table import PolicySpec
+from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind, to_tags
 from serving.view import Plan, StepView
 from tests.engine.test_scheduler import tokens
-from tests.engine.test_virtual import Clock, Seen, drive, engine_of, submit
+from tests.engine.test_virtual import STEP_S, Clock, Seen, drive, engine_of, submit
 from tests.engine.vllm_driver import Driver, Scripted, decide_by
 
 if TYPE_CHECKING:
     from serving.engine.virtual import VirtualEngine
+
+MOST_EMPTY_STEPS = 100  # as serving.engine.room has it, which imports vLLM
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -242,14 +244,16 @@ class Ordered:
 # -- sessions whose input is streamed ------------------------------------------------------------
 
 
-def add(engine: VirtualEngine, session: str, output_tokens: int) -> None:
+def add(
+    engine: VirtualEngine, session: str, output_tokens: int, *, prompt_tokens: int = 20
+) -> None:
     """One more part of a session's input."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request
 
     request = Request(
         session,
-        [5] * 20,
+        [5] * prompt_tokens,
         SamplingParams(max_tokens=output_tokens),
         None,
         resumable=True,
@@ -257,6 +261,16 @@ def add(engine: VirtualEngine, session: str, output_tokens: int) -> None:
     )
     engine._output_tokens[session] = 10**6  # its limit ends it, not its length
     engine.scheduler.add_request(request)
+
+
+def test_the_silence_between_a_session_s_inputs_is_no_step() -> None:
+    clock = Clock()
+    engine = engine_of(clock)
+    for _ in range(100):
+        add(engine, "session", 2, prompt_tokens=1)
+        go_on(engine, clock, 2)
+        clock.now_s += 10.0
+    assert engine.scheduler.tracker.token_s == pytest.approx(STEP_S, rel=0.1)
 
 
 def views_of(engine: VirtualEngine) -> list[str]:
@@ -378,3 +392,99 @@ def test_a_pause_lets_go_on_whom_a_plan_had_paused() -> None:
     go_on(engine, clock, 1)
     assert not engine.scheduler._paused
     assert set(drive(engine, clock).ended) == {"a"}
+
+
+# -- what vLLM does beside the plan ---------------------------------------------------------------
+
+
+def test_a_session_that_goes_on_gets_the_memory_of_who_pauses_for_it() -> None:
+    """It holds KV cache while it waits, and vLLM lets nobody in before it has come in."""
+    clock = Clock()
+    engine = engine_of(clock, slots=4, step_tokens=256, kv_blocks=41, max_model_tokens=640)
+    script = Ordered(engine)
+    add(engine, "session", 4, prompt_tokens=100)
+    script.run("session")
+    go_on(engine, clock, 6)
+    submit(engine, "holds", 420, 150)
+    script.run("holds")
+    go_on(engine, clock, 6)
+    add(engine, "session", 4, prompt_tokens=200)
+    script.run("session")
+    assert go_on(engine, clock, 10).tokens["session"] == 4
+
+
+def test_nobody_loses_memory_for_one_whose_adapter_has_no_place(monkeypatch: Any) -> None:
+    """vLLM runs one adapter at a time here, and there is room for all."""
+    from vllm.lora.request import LoRARequest
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    import serving.engine.virtual
+
+    arguments_of = serving.engine.virtual._engine_arguments
+
+    def with_adapters(config: Any) -> Any:
+        arguments = arguments_of(config)
+        arguments.enable_lora, arguments.max_loras, arguments.max_cpu_loras = True, 1, 4
+        return arguments
+
+    monkeypatch.setattr(serving.engine.virtual, "_engine_arguments", with_adapters)
+    clock = Clock()
+    engine = engine_of(clock, slots=8, kv_blocks=400, max_model_tokens=1024)
+    script = Ordered(engine)
+
+    def submit_to(adapter: int, name: str) -> None:
+        params = SamplingParams(max_tokens=200, stop_token_ids=[1])
+        lora = LoRARequest(f"adapter {adapter}", adapter, "/nowhere")
+        engine._output_tokens[name] = 100
+        engine.scheduler.add_request(Request(name, [5] * 60, params, None, lora_request=lora))
+
+    for name in ("pauses 1", "pauses 2", "runs"):
+        submit_to(1, name)
+    script.run("pauses 1", "pauses 2", "runs")
+    go_on(engine, clock, 10)
+    submit_to(2, "other adapter")
+    script.run("runs", "other adapter")
+    assert go_on(engine, clock, 20).tokens == {"runs": 20}
+    assert engine.preemptions == 0
+    assert not any(each.num_preemptions for each in engine.scheduler.requests.values())
+
+
+def test_an_engine_that_computes_nothing_takes_the_places_of_who_pauses(monkeypatch: Any) -> None:
+    """Whatever the reason: here a transfer that is not done while somebody else has a place."""
+    clock = Clock()
+    engine = engine_of(clock, slots=4)
+    script = Ordered(engine)
+    submit(engine, "pauses", 20, 50)
+    script.run("pauses")
+    go_on(engine, clock, 5)
+    scheduler = engine.scheduler
+    monkeypatch.setattr(scheduler, "_ec_transfer_pending", lambda *_: bool(scheduler.running))
+    submit(engine, "wants", 20, 50)
+    script.run("wants")
+    assert go_on(engine, clock, MOST_EMPTY_STEPS).tokens == {}
+    assert go_on(engine, clock, 51).tokens["wants"] == 50
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_where_prompts_may_not_be_cut_each_is_read_whole(policy: str, monkeypatch: Any) -> None:
+    """A plan's step may have less room than the prompt, which then would never come in."""
+    import serving.engine.virtual
+
+    arguments_of = serving.engine.virtual._engine_arguments
+
+    def whole(config: Any) -> Any:
+        arguments = arguments_of(config)
+        arguments.enable_chunked_prefill = False
+        return arguments
+
+    monkeypatch.setattr(serving.engine.virtual, "_engine_arguments", whole)
+    clock = Clock()
+    engine = engine_of(clock, policy, step_tokens=512, kv_blocks=200)
+    stream = Slo(kind=SloKind.LATENCY, ttft_s=5.0, tbt_s=0.05)
+    for number in range(2):
+        submit(engine, f"stream {number}", 30, 100, stream)
+    go_on(engine, clock, 5)
+    submit(engine, "long", 400, 5, SOON)
+    chunks = [made.prefill_chunks for made, _ in drive(engine, clock).trace]
+    assert [each for each in chunks if each] == [((400, 0),)]

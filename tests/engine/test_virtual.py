@@ -326,3 +326,35 @@ def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
     assert [(each.prompt_tokens, each.max_tokens) for each in shown] == [(20, 4), (323, 40)]
     scheduler.finish_requests("session", RequestStatus.FINISHED_ABORTED)
     assert len(scheduler.ledger.requests([], ())) == 0
+
+
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+def test_production_counts_who_begins_again_as_the_simulator_does(runner: str) -> None:
+    """vLLM's newer model runner is told of them as of new requests."""
+    from serving.engine.counting import CountingScheduler
+    from serving.engine.virtual import VirtualConfig, VirtualEngine
+
+    class Counting(VirtualEngine):
+        scheduler_class = CountingScheduler
+
+    clock = Clock()
+    spec = PolicySpec("edf", {"batch": 1})
+    engine = Counting(
+        VirtualConfig(policy=spec, slots=4, step_tokens=256, kv_blocks=41, max_model_tokens=640),
+        clock,
+    )
+    engine.scheduler.use_v2_model_runner = runner == "v2"
+    for number in range(4):
+        submit(engine, f"{number}", 300, 50, Slo(kind=SloKind.DEADLINE, deadline_s=60 - number))
+        for _ in range(8):
+            engine.plan_step()
+            clock.now_s += STEP_S
+            engine.finish_step()
+    drive(engine, clock)
+    counted = engine.scheduler.counted()
+    assert (counted.preemptions, counted.recomputed_tokens) == (
+        engine.preemptions,
+        engine.recomputed_tokens,
+    )
+    assert counted.preemptions == 3
+    assert not engine.scheduler._lost_tokens

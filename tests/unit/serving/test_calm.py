@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
-from serving.policies.calm import CROWD, _mean_tokens, calm
+from serving.policies.calm import CROWD, LONGEST_HOLD_S, _mean_tokens, calm
 from serving.policies.programs import arrived_programs
 from serving.requests import Requests, RequestView
 from serving.slo import Slo
@@ -27,11 +27,20 @@ def test_a_late_decode_gives_way_to_a_prompt_that_is_not_late() -> None:
 
 
 @pytest.mark.parametrize(
-    ("num_requests", "least_steps", "steps"), [(1, 4, 10), (5 * CROWD, 9, 10), (20 * CROWD, 24, 24)]
+    ("num_requests", "token_s", "least_steps", "steps"),
+    [
+        (1, 0.02, 4, 10),
+        (5 * CROWD, 0.02, 9, 10),
+        (20 * CROWD, 0.02, 24, 24),
+        (90 * CROWD, 0.02, LONGEST_HOLD_S / 0.02, LONGEST_HOLD_S / 0.02),
+        (5 * CROWD, 1.0, 4, 10),
+    ],
 )
-def test_a_plan_for_a_crowd_holds_longer(num_requests: int, least_steps: int, steps: int) -> None:
-    view = step(*(request(f"{number}") for number in range(num_requests)), model=MODEL)
-    plan = calm(view, least_steps=4, frame_steps=10)
+def test_a_plan_for_a_crowd_holds_longer_up_to_half_a_second(
+    num_requests: int, token_s: float, least_steps: int, steps: int
+) -> None:
+    crowd = (request(f"{number}") for number in range(num_requests))
+    plan = calm(step(*crowd, model=MODEL, token_s=token_s), least_steps=4, frame_steps=10)
     assert (plan.least_steps, plan.steps) == (least_steps, steps)
 
 

@@ -386,10 +386,18 @@ def test_a_step_is_composed_of_decodes_and_of_the_chunks_of_prompts() -> None:
         "first chunk": EngineRequest("first chunk", num_prompt_tokens=99, num_computed_tokens=64),
         "last token of it": EngineRequest("last token of it", num_computed_tokens=10),
         "recomputes": EngineRequest("recomputes", num_computed_tokens=12),
+        "drafted": EngineRequest("drafted", num_computed_tokens=25),
     }
     tokens = {"decode": 1, "later decode": 1, "first chunk": 64, "last token of it": 1}
     tokens["recomputes"] = 12  # its prompt, and two tokens that it said before
-    output = SimpleNamespace(num_scheduled_tokens=tokens, total_num_scheduled_tokens=79)
+    tokens["drafted"] = 5
+    output = SimpleNamespace(
+        num_scheduled_tokens=tokens,
+        total_num_scheduled_tokens=84,
+        scheduled_spec_decode_tokens={"drafted": [-1] * 4},
+    )
     made = composition_of(output, requests)  # type: ignore[arg-type]
-    assert (made.new_tokens, made.num_decodes, made.decode_context_tokens) == (79, 2, 14 + 30)
+    contexts = 14 + 30 + 20
+    assert (made.new_tokens, made.num_decodes, made.decode_context_tokens) == (84, 3, contexts)
     assert made.prefill_chunks == ((64, 0), (1, 9), (12, 0))
+    assert made.prompt_tokens == 77

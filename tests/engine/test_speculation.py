@@ -1,0 +1,100 @@
+"""Speculative decoding left on: what is drafted beside a decode is no prompt and no service."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from serving.policies.table import POLICIES
+from serving.sim.step_cost import STEP_COSTS
+from serving.slo import Slo, SloKind
+from tests.engine.test_virtual import Clock, drive, engine_of, submit
+
+if TYPE_CHECKING:
+    from serving.engine.virtual import VirtualEngine
+
+pytestmark = pytest.mark.usefixtures("imported_vllm")
+
+DRAFTS = {"drafted_tokens": 4, "accepted_tokens": 2}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_request_gets_its_true_length_and_leaves_no_block(policy: str) -> None:
+    clock = Clock()
+    engine = engine_of(clock, policy, **DRAFTS)
+    free = engine.free_blocks
+    lengths = {f"r{number}": 1 + 13 * number for number in range(8)}
+    for name, length in lengths.items():
+        submit(engine, name, 90, length)
+    seen = drive(engine, clock)
+    assert seen.tokens == lengths
+    assert {end.finish_reason for end in seen.ended.values()} == {"stop"}
+    assert engine.free_blocks == free
+
+
+def test_a_decode_with_drafts_is_a_decode() -> None:
+    clock = Clock()
+    engine = engine_of(clock, **DRAFTS)
+    submit(engine, "one", 20, 100)
+    submit(engine, "two", 30, 100)
+    seen = drive(engine, clock)
+    made = [composition for composition, _ in seen.trace]
+    assert {len(each.prefill_chunks) for each in made[2:]} == {0}
+    assert Counter(each.new_tokens for each in made)[10] > 25  # both, with four drafts each
+    assert len(made) < 50
+    speculation = engine.scheduler._speculation
+    assert 2.5 < speculation.brings <= 3.0
+    assert 4.5 < speculation.computes <= 5.0
+    assert (engine.preemptions, engine.recomputed_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize("policy", ["calm", "edf", "slai", "slos_serve"])
+def test_streams_for_whom_there_is_room_are_all_in_time(policy: str) -> None:
+    """So many that each policy limits its steps, which drafts make five times as large."""
+    promise = Slo(kind=SloKind.LATENCY, ttft_s=5.0, tbt_s=0.05)
+    clock = Clock()
+    engine = engine_of(
+        clock,
+        policy,
+        slots=128,
+        step_tokens=2048,
+        kv_blocks=20_000,
+        max_model_tokens=2048,
+        **DRAFTS,
+    )
+    for number in range(100):
+        submit(engine, f"{number:03}", 200, 150, promise)
+    times_s = token_times_s(engine, clock)
+    late = [
+        name
+        for name, each in times_s.items()
+        if any(time_s > 5.0 + 0.05 * place for place, time_s in enumerate(each))
+    ]
+    assert sorted(map(len, times_s.values())) == [150] * 100
+    assert not late
+
+
+def token_times_s(engine: VirtualEngine, clock: Clock) -> dict[str, list[float]]:
+    """When each token came, on a simulated A100."""
+    cost, times_s = STEP_COSTS["a100-llama3-8b"], defaultdict[str, list[float]](list)
+    while engine.has_work:
+        made = engine.plan_step()
+        clock.now_s += cost.seconds(made) if made.new_tokens else 0.001
+        for name in engine.finish_step().tokens:
+            times_s[name].append(clock.now_s)
+    return times_s
+
+
+def test_users_pay_for_what_they_are_given_not_for_what_was_drafted() -> None:
+    clock = Clock()
+    engine = engine_of(clock, **DRAFTS)
+    submit(engine, "one", 20, 150)
+    while engine.scheduler.requests["one"].num_output_tokens < 100:
+        engine.plan_step()
+        clock.now_s += 0.02
+        engine.finish_step()
+    view, _ = engine.scheduler._make_plan()
+    [served] = view.requests.program_tokens.tolist()
+    assert served == pytest.approx(20 + 100, rel=0.1)
