@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -98,3 +102,25 @@ def test_users_pay_for_what_they_are_given_not_for_what_was_drafted() -> None:
     view, _ = engine.scheduler._make_plan()
     [served] = view.requests.program_tokens.tolist()
     assert served == pytest.approx(20 + 100, rel=0.1)
+
+
+def answers(policy: str, num_drafts: int) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.drafting", policy, str(num_drafts)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.slow
+def test_drafts_leave_the_real_engine_s_answers_as_they_are() -> None:
+    plain, drafted = answers("fcfs", 0), answers("calm", 3)
+    assert len(plain["answers"]) == 10
+    assert drafted["answers"] == plain["answers"]
+    assert drafted["computes"] > 1.1

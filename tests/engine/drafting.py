@@ -1,0 +1,65 @@
+"""Greedy answers of the real engine under a policy, with so many drafts; prints them as JSON.
+
+    python -m tests.engine.drafting calm 3
+
+In a process of its own: vLLM's CPU platform starts one engine with drafts in a process, no second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from serving.engine.config import EngineConfig
+from serving.engine.demo_model import ensure_demo_model
+from serving.policies.table import PolicySpec
+from serving.slo import Slo, SloKind, to_tags
+
+SOON = Slo(kind=SloKind.DEADLINE, deadline_s=60.0)
+NUM_PROMPTS, ANSWER_TOKENS = 10, 60
+
+
+def answers(policy: str, num_drafts: int) -> dict[str, Any]:
+    """Of prompts that repeat themselves, so that something is drafted; and what drafts brought."""
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    config = EngineConfig(policy=PolicySpec(policy), slots=6, max_model_tokens=512)
+    arguments = config.vllm_arguments(str(ensure_demo_model()), platform="cpu")
+    if num_drafts:
+        arguments["speculative_config"] = {
+            "method": "ngram",
+            "num_speculative_tokens": num_drafts,
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 2,
+        }
+    llm = LLMEngine.from_engine_args(EngineArgs(**arguments))
+    scheduler: Any = llm.engine_core.engine_core.scheduler
+    for number in range(NUM_PROMPTS):
+        prompt = [(7 * number + place) % 50 + 10 for place in range(60)]
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=ANSWER_TOKENS,
+            ignore_eos=True,
+            detokenize=False,
+            extra_args=to_tags(SOON),
+        )
+        llm.add_request(f"{number:02}", {"prompt_token_ids": prompt}, params)
+    found = {}
+    while llm.has_unfinished_requests():
+        for output in llm.step():
+            if output.finished:
+                found[output.request_id] = list(output.outputs[0].token_ids)
+    speculation = scheduler._speculation
+    computes = None if speculation is None else speculation.computes
+    llm.engine_core.shutdown()
+    return {"answers": found, "computes": computes}
+
+
+if __name__ == "__main__":
+    os.environ.update(EngineConfig().environment("cpu"), VLLM_ENABLE_V1_MULTIPROCESSING="0")
+    policy, num_drafts = sys.argv[1], int(sys.argv[2])
+    sys.stdout.write("\n" + json.dumps(answers(policy, num_drafts)) + "\n")
