@@ -5,7 +5,7 @@
 The production scheduler with so many requests under way, in virtual time: who ends is replaced, so
 that their number stays. Milliseconds are CPU time of the scheduling thread on this machine; the
 share is that time over the simulated time of an A100's steps (Llama-3-8B), of which a plan holds
-for several.
+for several: so long, and no longer, may an arrival be in none.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Cost:
 
     Attributes:
         view_ms, policy_ms, honour_ms, frame_ms: of one frame; the first three add up to the last.
-        steps_per_frame: engine steps that a plan held for, on average.
+        steps_per_frame: engine steps that a plan held for, on average, and `held_ms`: how long
+            these took, simulated.
         share: of the A100's simulated step time that all frames take together.
     """
 
@@ -89,6 +90,7 @@ class Cost:
     honour_ms: Spread
     frame_ms: Spread
     steps_per_frame: float
+    held_ms: float
     share: float
 
 
@@ -194,6 +196,7 @@ def measure(policy: str, num_requests: int, num_frames: int) -> Cost:
         honour_ms=honour_ms,
         frame_ms=Spread.of(totals),
         steps_per_frame=steps / len(counted),
+        held_ms=1e3 * step_s / len(counted),
         share=sum(totals) / step_s,
     )
 
@@ -202,13 +205,13 @@ def table(costs: Sequence[Cost]) -> str:
     """Medians and 95th percentiles, a line each."""
     titles = (*PARTS, "frame")
     head = f"{'policy':16} {'requests':>8}" + "".join(f"{f'{name} ms':>16}" for name in titles)
-    lines = [f"{head} {'steps/frame':>12} {'share of simulated A100 steps':>30}"]
+    lines = [f"{head} {'steps/frame':>12} {'held ms':>8} {'share of simulated A100 steps':>30}"]
     for cost in costs:
         parts: list[Spread] = [getattr(cost, f"{name}_ms") for name in titles]
         cells = "".join(f"{part.median:8.2f}{part.p95:8.2f}" for part in parts)
         lines.append(
             f"{cost.policy:16} {cost.requests:8}{cells} {cost.steps_per_frame:12.1f}"
-            f" {cost.share:30.2%}"
+            f" {cost.held_ms:8.0f} {cost.share:30.2%}"
         )
     return "\n".join([*lines, "each pair: median, 95th percentile; CPU time of one thread"])
 
