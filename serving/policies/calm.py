@@ -32,6 +32,10 @@ CROWD = 128
 """For each so many requests a plan holds for one more step: deciding takes longer the more there
 are, and so never more than about the same share of the time."""
 
+HELD_SHARE, SOONEST = 0.25, 0.1
+"""Nor does a plan take more than this share of the time in which streams that arrived lately were
+promised their first token: of all but the first tenth of them."""
+
 LONGEST_HOLD_S = 0.5
 """No crowd keeps who arrives out of all plans for longer: a pile of late work least of all."""
 
@@ -106,7 +110,7 @@ def calm(
     key = call_due_s if urgent else -density[programs.of]
     waits = _can_wait(view, calls, call_due_s, step)
     order = np.lexsort((key, waits, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
-    least_steps = _held_steps(view, least_steps)
+    least_steps = _held_steps(view, least_steps, step)
     if save and not pace:
         step = saving_pace(view, step, programs, worth * chosen.programs)
     plan = planned(
@@ -152,11 +156,12 @@ def _mean_tokens(requests: Requests, programs: Programs) -> float:
 
 def _can_be_in_time(view: StepView, programs: Programs, urgency: Urgency, step_s: float) -> Flags:
     """Whether each program can: one that has not begun at steps as long as this, another if it had
-    the machine to itself."""
+    the machine to itself and its answers turned out short."""
     alone_s = view.model.base_s + view.model.token_s
     has_begun = view.requests.program_tokens[programs.first] > 0
-    ends = view.now_s + programs.alone_s(np.where(has_begun, alone_s, max(step_s, alone_s)))
-    in_time: Flags = ends <= programs.ends_s
+    least_s = programs.least_s(view.requests, alone_s)
+    takes_s = np.where(has_begun, least_s, programs.alone_s(max(step_s, alone_s)))
+    in_time: Flags = view.now_s + takes_s <= programs.ends_s
     return in_time & ~expired(programs, urgency.standing)
 
 
@@ -174,8 +179,12 @@ def _call_due_s(calls: Calls, programs: Programs, due_s: Floats, step: Pace) -> 
     return later
 
 
-def _held_steps(view: StepView, least_steps: int) -> int:
-    """How many steps gather what arrives and ends."""
+def _held_steps(view: StepView, least_steps: int, step: Pace) -> int:
+    """How many steps gather what arrives and ends, at least 1."""
+    ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY]
+    if len(ttft_s):
+        soon_s = HELD_SHARE * float(np.quantile(ttft_s, SOONEST))
+        least_steps = max(min(least_steps, int(soon_s / step.step_s)), 1)
     within = int(LONGEST_HOLD_S / max(view.token_s, LEAST_S))
     return max(min(least_steps + len(view.requests) // CROWD, within), least_steps)
 

@@ -29,12 +29,14 @@ LEAST_S = 1e-6
 MEDIAN = 0.5
 """Needs are foretold by the length that an answer has as likely as not."""
 
+SHORT, LITTLE = 0.1, 0.6
+"""What may still be in time is judged by answers that one in ten falls short of, and by so much of
+what else is foretold."""
+
 SHARE_IN_TIME = 0.9
 """A stream keeps its promise as a whole while this share of its tokens is in time."""
 
-_CALLS, _PREFILL, _DECODE, _TOOLS = map(
-    FutureWork._fields.index, ("calls", "prefill_tokens", "decode_tokens", "tool_s")
-)
+_CALLS, _PREFILL, _DECODE, _CRITICAL, _TOOLS = range(len(FutureWork._fields))
 
 
 class Calls(NamedTuple):
@@ -90,6 +92,12 @@ class Programs(NamedTuple):
         """
         return self.fixed_s + self.serial * step_s
 
+    def least_s(self, requests: Requests, step_s: float) -> Floats:
+        """The same if things turn out well: answers short, and of the learned rest little: (m,)."""
+        longest = largest_of(self.of, len(self.first), requests.remaining_tokens(SHORT))
+        later = self.serial - self.longest
+        return LITTLE * self.fixed_s + (longest + LITTLE * later) * step_s
+
     def worth(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
         """Tokens, in the unit of the mean program, make this share; the rest is a promise kept."""
         value = token_share * self.tokens / mean_tokens + (1 - token_share) * self.kept
@@ -140,7 +148,7 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
         decode=decode + future[:, _DECODE],
         contexts=contexts + _contexts(future),
         longest=longest,
-        serial=longest + future[:, _DECODE] / at_once,
+        serial=longest + _later_serial(future, at_once, model),
         fixed_s=largest_of(of, count, calls.prompt_s) + later_s / at_once + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens[first], whole),
         kept=kept,
@@ -169,7 +177,7 @@ def arrived_programs(view: StepView) -> Programs:
         decode=decode,
         contexts=calls.tokens * calls.context * at_once + _contexts(future),
         longest=calls.tokens,
-        serial=calls.tokens + future[:, _DECODE] / at_once,
+        serial=calls.tokens + _later_serial(future, at_once, view.model),
         fixed_s=prompts_s / at_once + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens, prefill + decode),
         kept=np.ones(len(rows), dtype=bool),
@@ -205,6 +213,14 @@ def _later_prompts_s(future: Floats, cached_share: Floats, model: StepModel) -> 
     calls = np.maximum(future[:, _CALLS], 1.0)
     prompt = future[:, _PREFILL] / calls
     return calls * model.prompt_s((1.0 - cached_share) * prompt, cached_share * prompt)
+
+
+def _later_serial(future: Floats, at_once: Floats, model: StepModel) -> Floats:
+    """Decodes of later stages that come one after the other: those of so many calls at once as now,
+    or of more where so many steps would not fit into the learned critical path."""
+    path_s = np.maximum(future[:, _CRITICAL] - future[:, _TOOLS], 0.0)
+    at_most = path_s / max(model.base_s + model.token_s, LEAST_S)
+    return np.minimum(future[:, _DECODE] / at_once, at_most)
 
 
 def _contexts(future: Floats) -> Floats:

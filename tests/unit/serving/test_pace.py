@@ -174,7 +174,7 @@ def test_a_machine_that_is_not_measured_yet_has_no_limit() -> None:
 
 
 def test_where_nothing_arrived_lately_those_who_are_here_set_the_pace() -> None:
-    streams = [running(f"{n}", slo=latency(10.0, 0.05), max_tokens=900) for n in range(9)]
-    budget = calm(step(*streams, now_s=30.0, model=MODEL, step_tokens=2000, slots=9)).step_tokens
+    streams = [running(f"{n}", slo=latency(10.0, 0.05), max_tokens=900) for n in range(10)]
+    budget = calm(step(*streams, now_s=30.0, model=MODEL, step_tokens=2000, slots=10)).step_tokens
     assert budget is not None
     assert MODEL.seconds(new_tokens=budget, num_decodes=0, decode_context_tokens=0) <= 0.045
