@@ -39,8 +39,8 @@ deadline must be in time at steps this many times as long."""
 
 
 AT_EASE = 0.75
-"""And so much of what is foretold do steps last that no pace limits: needs that are foretold too
-high must not make an overload of a machine that has time to spare."""
+"""And where what arrived fits into that share, steps that no pace limits are taken to last so much
+of what is foretold: a machine that has time to spare is not limited for forecasts too high."""
 
 
 class Pace(NamedTuple):
@@ -148,10 +148,9 @@ def _values(
     """What would have been earned at each pace."""
     need_s, rows = programs.need_s(view.model), programs.first
     order = np.flatnonzero(worth > 0)
-    lasts_s = _unlimited_s(view, need_s[order])
-    if need_s[order].sum() <= UTILISATION * view.arrivals_s:
-        lasts_s *= AT_EASE
-    lasts_s = np.minimum(paces, lasts_s)
+    is_at_ease = need_s[order].sum() <= UTILISATION * view.arrivals_s
+    unlimited_s = (AT_EASE if is_at_ease else 1.0) * _unlimited_s(view, need_s[order])
+    lasts_s = np.minimum(paces, unlimited_s)
     order = order[np.argsort(-worth[order] / need_s[order], kind="stable")]
     need_s, worth = need_s[order], worth[order]
     begins_s = requests.arrival_s[rows] if requests is view.arrivals else view.now_s

@@ -215,12 +215,13 @@ def _later_prompts_s(future: Floats, cached_share: Floats, model: StepModel) -> 
     return calls * model.prompt_s((1.0 - cached_share) * prompt, cached_share * prompt)
 
 
-def _later_serial(future: Floats, at_once: Floats, model: StepModel) -> Floats:
+def _later_serial(future: Floats, at_once: Ints, model: StepModel) -> Floats:
     """Decodes of later stages that come one after the other: those of so many calls at once as now,
     or of more where so many steps would not fit into the learned critical path."""
     path_s = np.maximum(future[:, _CRITICAL] - future[:, _TOOLS], 0.0)
     at_most = path_s / max(model.base_s + model.token_s, LEAST_S)
-    return np.minimum(future[:, _DECODE] / at_once, at_most)
+    serial: Floats = np.minimum(future[:, _DECODE] / at_once, at_most)
+    return serial
 
 
 def _contexts(future: Floats) -> Floats:
