@@ -44,6 +44,31 @@ def test_a_plan_for_a_crowd_holds_longer_up_to_half_a_second(
     assert (plan.least_steps, plan.steps) == (least_steps, steps)
 
 
+@pytest.mark.parametrize(
+    ("ttft_s", "least_steps"), [(60.0, 4), (0.01, 1)], ids=["has time", "within a step"]
+)
+def test_a_plan_takes_little_of_the_time_in_which_streams_were_promised_a_token(
+    ttft_s: float, least_steps: int
+) -> None:
+    streams = Requests.of([request(f"{n}", slo=latency(ttft_s, 0.1)) for n in range(3)])
+    view = step(request("one"), model=MODEL, token_s=0.02, arrivals=streams)
+    assert calm(view, least_steps=4).least_steps == least_steps
+
+
+def test_who_has_begun_has_hope_until_its_shortest_answer_would_be_late() -> None:
+    """At 20 ms a step 100 tokens come within 5 s, and the 1,000 that are as likely do not."""
+    levels = (50.0, 100.0, *[1000.0] * (len(LENGTH_LEVELS) - 2))
+    slo = deadline(5.0, length=LengthSketch(levels))
+    begun = running("begun", slo=slo, max_tokens=2000, program_tokens=10)
+    new = request("new", slo=slo, max_tokens=2000)
+    other = request("other", slo=deadline(90.0), max_tokens=40)
+
+    def first(row: RequestView) -> str:
+        return calm(step(row, other, model=MODEL, slots=1, token_s=0.02)).order[0]
+
+    assert (first(begun), first(new)) == ("begun", "other")
+
+
 def test_best_effort_work_that_waits_longest_beyond_its_default_deadline_runs() -> None:
     waiting = [request(f"{arrival_s}", arrival_s=arrival_s) for arrival_s in (3.0, 2.0)]
     in_time = running("in time", slo=deadline(200.0), computed_tokens=12, output_tokens=3)

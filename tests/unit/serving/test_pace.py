@@ -7,6 +7,7 @@ import pytest
 
 from serving.policies.calm import calm
 from serving.policies.pace import (
+    AT_EASE,
     LOSS_OF_TIME,
     MARGIN,
     MOST_SAVED,
@@ -64,6 +65,14 @@ def test_a_machine_with_time_to_spare_limits_no_step(slo: Slo) -> None:
     assert not paced(slo, copies=20).is_limited
     assert not paced(slo, copies=60).is_limited
     assert paced(slo, copies=95).is_limited
+
+
+def test_a_machine_with_time_to_spare_is_not_limited_for_a_forecast_a_third_too_high() -> None:
+    """77 calls need 8.47 of 10 s: steps of 65 ms as foretold. A chain of 1,000 is in time by MARGIN
+    if it has three quarters of 65 s; and no pace limits one that has three quarters of that."""
+    foretold_s = 1000 * 0.01 / (1.0 - 0.847)
+    assert not paced(deadline(1.1 * AT_EASE * MARGIN * foretold_s), copies=77).is_limited
+    assert paced(deadline(0.9 * AT_EASE * MARGIN * foretold_s), copies=77).is_limited
 
 
 def test_who_wants_short_steps_is_given_up_where_many_fill_long_ones() -> None:
