@@ -28,13 +28,13 @@ from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
 
+HELD_SHARE, SOONEST = 0.25, 0.1
+"""Without a crowd a plan takes no more than this share of the time in which streams that arrived
+lately were promised their first token: of all but the soonest tenth of them."""
+
 CROWD = 128
 """For each so many requests a plan holds for one more step: deciding takes longer the more there
 are, and so never more than about the same share of the time."""
-
-HELD_SHARE, SOONEST = 0.25, 0.1
-"""Nor does a plan take more than this share of the time in which streams that arrived lately were
-promised their first token: of all but the first tenth of them."""
 
 LONGEST_HOLD_S = 0.5
 """No crowd keeps who arrives out of all plans for longer: a pile of late work least of all."""

@@ -36,7 +36,10 @@ what else is foretold."""
 SHARE_IN_TIME = 0.9
 """A stream keeps its promise as a whole while this share of its tokens is in time."""
 
-_CALLS, _PREFILL, _DECODE, _CRITICAL, _TOOLS = range(len(FutureWork._fields))
+_CALLS, _PREFILL, _DECODE, _CRITICAL, _TOOLS = map(
+    FutureWork._fields.index,
+    ("calls", "prefill_tokens", "decode_tokens", "critical_s", "tool_s"),
+)
 
 
 class Calls(NamedTuple):

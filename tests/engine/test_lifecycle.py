@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.engine.apart import printed_by
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Any]:
     """What came of each scenario of lifecycle.py, one engine after the other in one process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.lifecycle"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return printed_by("lifecycle")
 
 
 def test_a_model_that_is_not_there_is_not_loaded(outcomes: dict[str, Any]) -> None:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engine.apart import printed_by
 from tests.engine.live_runs import MAX_TOKENS, SETTINGS
 
 LIMIT_S = 600
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.live_runs"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return printed_by("live_runs", limit_s=LIMIT_S)
 
 
 @pytest.mark.parametrize("load", ["small", "large"])

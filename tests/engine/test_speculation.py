@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections import Counter, defaultdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from serving.policies.table import POLICIES
 from serving.sim.step_cost import STEP_COSTS
 from serving.slo import Slo, SloKind
-from tests.engine.test_virtual import Clock, drive, engine_of, submit
+from tests.engine.apart import printed_by
+from tests.engine.test_virtual import DRAFTS, Clock, drive, engine_of, submit
 
 if TYPE_CHECKING:
     from serving.engine.virtual import VirtualEngine
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
-
-DRAFTS = {"drafted_tokens": 4, "accepted_tokens": 2}
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_request_gets_its_true_length_and_leaves_no_block(policy: str) -> None:
-    clock = Clock()
-    engine = engine_of(clock, policy, **DRAFTS)
-    free = engine.free_blocks
-    lengths = {f"r{number}": 1 + 13 * number for number in range(8)}
-    for name, length in lengths.items():
-        submit(engine, name, 90, length)
-    seen = drive(engine, clock)
-    assert seen.tokens == lengths
-    assert {end.finish_reason for end in seen.ended.values()} == {"stop"}
-    assert engine.free_blocks == free
 
 
 def test_a_decode_with_drafts_is_a_decode() -> None:
@@ -104,23 +84,9 @@ def test_users_pay_for_what_they_are_given_not_for_what_was_drafted() -> None:
     assert served == pytest.approx(20 + 100, rel=0.1)
 
 
-def answers(policy: str, num_drafts: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.drafting", policy, str(num_drafts)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 @pytest.mark.slow
 def test_drafts_leave_the_real_engine_s_answers_as_they_are() -> None:
-    plain, drafted = answers("fcfs", 0), answers("calm", 3)
+    plain, drafted = printed_by("drafting", "fcfs", "0"), printed_by("drafting", "calm", "3")
     assert len(plain["answers"]) == 10
     assert drafted["answers"] == plain["answers"]
     assert drafted["computes"] > 1.1

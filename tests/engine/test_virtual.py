@@ -24,6 +24,8 @@ pytestmark = pytest.mark.usefixtures("imported_vllm")
 
 STEP_S = 0.02
 
+DRAFTS = {"drafted_tokens": 4, "accepted_tokens": 2}
+
 
 class Clock:
     """Time that a test moves."""
@@ -91,11 +93,14 @@ def submit(
     )
 
 
+@pytest.mark.parametrize("drafts", [{}, DRAFTS], ids=["plain", "drafts"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_request_gets_its_true_length_and_leaves_no_block(policy: str) -> None:
+def test_every_request_gets_its_true_length_and_leaves_no_block(
+    policy: str, drafts: dict[str, int]
+) -> None:
     """Also under memory pressure: eight requests do not fit into the blocks together."""
     clock = Clock()
-    engine = engine_of(clock, policy)
+    engine = engine_of(clock, policy, **drafts)
     free = engine.free_blocks
     lengths = {f"r{number}": 1 + 13 * number for number in range(8)}
     for name, length in lengths.items():

@@ -1,0 +1,24 @@
+"""A module of these tests in a process of its own, as it may start one engine, or end badly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def printed_by(module: str, *arguments: str, limit_s: float = 300) -> dict[str, Any]:
+    """The JSON object on the last line that `tests.engine.MODULE` prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.engine.{module}", *arguments],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
