@@ -159,9 +159,11 @@ def _can_be_in_time(view: StepView, programs: Programs, urgency: Urgency, step_s
     the machine to itself and its answers turned out short."""
     alone_s = view.model.base_s + view.model.token_s
     has_begun = view.requests.program_tokens[programs.first] > 0
-    least_s = programs.least_s(view.requests, alone_s)
-    takes_s = np.where(has_begun, least_s, programs.alone_s(max(step_s, alone_s)))
+    takes_s = programs.alone_s(np.where(has_begun, alone_s, max(step_s, alone_s)))
     in_time: Flags = view.now_s + takes_s <= programs.ends_s
+    hoping = np.flatnonzero(has_begun & ~in_time)
+    least_s = programs.least_s(view.requests, alone_s, hoping)
+    in_time[hoping] = view.now_s + least_s <= programs.ends_s[hoping]
     return in_time & ~expired(programs, urgency.standing)
 
 
@@ -183,7 +185,8 @@ def _held_steps(view: StepView, least_steps: int, step: Pace) -> int:
     """How many steps gather what arrives and ends, at least 1."""
     ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY]
     if len(ttft_s):
-        soon_s = HELD_SHARE * float(np.quantile(ttft_s, SOONEST))
+        place = int(SOONEST * len(ttft_s))
+        soon_s = HELD_SHARE * float(np.partition(ttft_s, place)[place])
         least_steps = max(min(least_steps, int(soon_s / step.step_s)), 1)
     within = int(LONGEST_HOLD_S / max(view.token_s, LEAST_S))
     return max(min(least_steps + len(view.requests) // CROWD, within), least_steps)

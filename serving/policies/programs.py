@@ -95,11 +95,19 @@ class Programs(NamedTuple):
         """
         return self.fixed_s + self.serial * step_s
 
-    def least_s(self, requests: Requests, step_s: float) -> Floats:
-        """The same if things turn out well: answers short, and of the learned rest little: (m,)."""
-        longest = largest_of(self.of, len(self.first), requests.remaining_tokens(SHORT))
-        later = self.serial - self.longest
-        return LITTLE * self.fixed_s + (longest + LITTLE * later) * step_s
+    def least_s(self, requests: Requests, step_s: float, asked: Ints) -> Floats:
+        """The same if things turn out well: answers short, and of the learned rest little.
+
+        Args:
+            asked: the numbers of the programs of which this is asked, (k,); so many are returned.
+        """
+        is_asked = np.zeros(len(self.first), dtype=bool)
+        is_asked[asked] = True
+        places = np.flatnonzero(is_asked[self.of])
+        short = requests.take(places).remaining_tokens(SHORT)
+        longest = largest_of(self.of[places], len(self.first), short)[asked]
+        later = (self.serial - self.longest)[asked]
+        return LITTLE * self.fixed_s[asked] + (longest + LITTLE * later) * step_s
 
     def worth(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
         """Tokens, in the unit of the mean program, make this share; the rest is a promise kept."""
