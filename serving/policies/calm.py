@@ -37,7 +37,8 @@ CROWD = 128
 are, and so never more than about the same share of the time."""
 
 LONGEST_HOLD_S = 0.5
-"""No crowd keeps who arrives out of all plans for longer: a pile of late work least of all."""
+"""No crowd keeps who arrives out of all plans for more decode steps than last so long: a pile of
+late work least of all. Steps that read prompts are longer."""
 
 
 def calm(

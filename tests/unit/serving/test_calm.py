@@ -55,6 +55,38 @@ def test_a_plan_takes_little_of_the_time_in_which_streams_were_promised_a_token(
     assert calm(view, least_steps=4).least_steps == least_steps
 
 
+@pytest.mark.parametrize(
+    ("ttfts_s", "others", "pace", "least_steps"),
+    [
+        ([0.05, *[0.65] * 6, *[20.0] * 3], 0, 0.05, 3),
+        ([20.0] * 4, 20, 0.2, 25),
+        ([20.0] * 4, 0, 0.0, 22),
+    ],
+    ids=["all but the soonest tenth", "of streams alone", "in steps as long as they may be"],
+)
+def test_a_quarter_of_the_time_to_a_first_token_is_what_a_plan_may_take(
+    ttfts_s: list[float], others: int, pace: float, least_steps: int
+) -> None:
+    """A full step takes 0.22 s."""
+    streams = [request(f"{n}", slo=latency(s, 10.0)) for n, s in enumerate(ttfts_s)]
+    arrivals = Requests.of([*streams, *(request(f"other {n}") for n in range(others))])
+    view = step(request("one"), model=MODEL, token_s=0.01, step_tokens=2000, arrivals=arrivals)
+    assert calm(view, least_steps=40, pace=pace).least_steps == least_steps
+
+
+def test_who_has_begun_is_given_up_where_its_shortest_answer_would_be_late() -> None:
+    """100 tokens do not come within a second, and what is not given up has begun and goes on."""
+    length = LengthSketch((100.0,) * len(LENGTH_LEVELS))
+    other = request("other", slo=deadline(90.0), max_tokens=40)
+
+    def first(deadline_s: float) -> str:
+        slo = deadline(deadline_s, length=length)
+        begun = running("begun", slo=slo, max_tokens=2000, program_tokens=10)
+        return calm(step(begun, other, model=MODEL, slots=1, token_s=0.02)).order[0]
+
+    assert (first(3.0), first(1.0)) == ("begun", "other")
+
+
 def test_who_has_begun_has_hope_until_its_shortest_answer_would_be_late() -> None:
     """At 20 ms a step 100 tokens come within 5 s, and the 1,000 that are as likely do not."""
     levels = (50.0, 100.0, *[1000.0] * (len(LENGTH_LEVELS) - 2))

@@ -67,6 +67,12 @@ def test_a_machine_with_time_to_spare_limits_no_step(slo: Slo) -> None:
     assert paced(slo, copies=95).is_limited
 
 
+def test_a_machine_without_time_to_spare_is_limited_for_what_is_foretold() -> None:
+    """Steps would last 83 ms with 88% of the time used; 1,000 tokens in 56 s bear 75 ms."""
+    assert paced(deadline(56.0), copies=80).is_limited
+    assert not paced(deadline(66.0), copies=80).is_limited
+
+
 def test_a_machine_with_time_to_spare_is_not_limited_for_a_forecast_a_third_too_high() -> None:
     """77 calls need 8.47 of 10 s: steps of 65 ms as foretold. A chain of 1,000 is in time by MARGIN
     if it has three quarters of 65 s; and no pace limits one that has three quarters of that."""

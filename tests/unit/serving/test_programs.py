@@ -7,7 +7,6 @@ import pytest
 
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.programs import (
-    LITTLE,
     Programs,
     arrived_programs,
     calls_of,
@@ -53,7 +52,7 @@ def test_at_least_a_program_takes_its_shortest_answers_and_little_of_what_is_for
     assert programs.least_s(view.requests, 0.01, np.array([0]))[0] < 0.6 * programs.alone_s(0.01)[0]
     (run, _) = run_that_begins(calls=9, decode_tokens=900, critical_s=60.0, tool_s=5.0)
     view = step(request("first", max_tokens=100), model=MODEL)
-    least_s = 100 * 0.01 + LITTLE * (run.fixed_s[0] + 900 * 0.01)
+    least_s = 100 * 0.01 + 0.6 * (run.fixed_s[0] + 900 * 0.01)
     assert run.least_s(view.requests, 0.01, np.array([0])).tolist() == [pytest.approx(least_s)]
 
 
@@ -62,7 +61,7 @@ def test_the_least_time_is_told_of_those_asked_alone_in_their_order() -> None:
     view = step(*rows, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
     every = programs.least_s(view.requests, 0.01, np.arange(3))
-    prompt_s = LITTLE * programs.fixed_s[0]
+    prompt_s = 0.6 * programs.fixed_s[0]
     assert (every - prompt_s).tolist() == pytest.approx([1.0, 2.0, 3.0])
     assert (
         programs.least_s(view.requests, 0.01, np.array([2, 0])).tolist() == every[[2, 0]].tolist()
