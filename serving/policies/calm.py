@@ -162,7 +162,7 @@ def _can_be_in_time(view: StepView, programs: Programs, urgency: Urgency, step_s
     has_begun = view.requests.program_tokens[programs.first] > 0
     takes_s = programs.alone_s(np.where(has_begun, alone_s, max(step_s, alone_s)))
     in_time: Flags = view.now_s + takes_s <= programs.ends_s
-    hoping = np.flatnonzero(has_begun & ~in_time)
+    hoping = has_begun & ~in_time  # who is in time as foretold is so at its least too
     least_s = programs.least_s(view.requests, alone_s, hoping)
     in_time[hoping] = view.now_s + least_s <= programs.ends_s[hoping]
     return in_time & ~expired(programs, urgency.standing)

@@ -95,15 +95,13 @@ class Programs(NamedTuple):
         """
         return self.fixed_s + self.serial * step_s
 
-    def least_s(self, requests: Requests, step_s: float, asked: Ints) -> Floats:
-        """The same if things turn out well: answers short, and of the learned rest little.
+    def least_s(self, requests: Requests, step_s: float, asked: Flags) -> Floats:
+        """The same if things turn out well, never more: answers short, of the learned rest little.
 
         Args:
-            asked: the numbers of the programs of which this is asked, (k,); so many are returned.
+            asked: the programs of which this is asked, (m,); so many are returned, in their order.
         """
-        is_asked = np.zeros(len(self.first), dtype=bool)
-        is_asked[asked] = True
-        places = np.flatnonzero(is_asked[self.of])
+        places = np.flatnonzero(asked[self.of])
         short = requests.take(places).remaining_tokens(SHORT)
         longest = largest_of(self.of[places], len(self.first), short)[asked]
         later = (self.serial - self.longest)[asked]

@@ -49,21 +49,25 @@ def test_at_least_a_program_takes_its_shortest_answers_and_little_of_what_is_for
     alone = request("alone", slo=deadline(9.0, length=length), max_tokens=1000)
     view = step(alone, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
-    assert programs.least_s(view.requests, 0.01, np.array([0]))[0] < 0.6 * programs.alone_s(0.01)[0]
+    assert (
+        programs.least_s(view.requests, 0.01, np.array([True]))[0] < 0.6 * programs.alone_s(0.01)[0]
+    )
     (run, _) = run_that_begins(calls=9, decode_tokens=900, critical_s=60.0, tool_s=5.0)
     view = step(request("first", max_tokens=100), model=MODEL)
     least_s = 100 * 0.01 + 0.6 * (run.fixed_s[0] + 900 * 0.01)
-    assert run.least_s(view.requests, 0.01, np.array([0])).tolist() == [pytest.approx(least_s)]
+    assert run.least_s(view.requests, 0.01, np.array([True])).tolist() == [pytest.approx(least_s)]
 
 
 def test_the_least_time_is_told_of_those_asked_alone_in_their_order() -> None:
     rows = [request(f"r{n}", slo=deadline(9.0), max_tokens=n) for n in (100, 200, 300)]
     view = step(*rows, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
-    every = programs.least_s(view.requests, 0.01, np.arange(3))
+
+    def least_s(*asked: bool) -> list[float]:
+        return programs.least_s(view.requests, 0.01, np.array(asked)).tolist()
+
     prompt_s = 0.6 * programs.fixed_s[0]
-    assert (every - prompt_s).tolist() == pytest.approx([1.0, 2.0, 3.0])
-    assert (
-        programs.least_s(view.requests, 0.01, np.array([2, 0])).tolist() == every[[2, 0]].tolist()
-    )
-    assert not len(programs.least_s(view.requests, 0.01, np.array([], dtype=np.int64)))
+    every = least_s(True, True, True)
+    assert every == pytest.approx([prompt_s + own_s for own_s in (1.0, 2.0, 3.0)])
+    assert least_s(True, False, True) == [every[0], every[2]]
+    assert least_s(False, False, False) == []
