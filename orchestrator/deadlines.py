@@ -217,7 +217,8 @@ def _llm_calls(outlook: Outlook | None, known: int, num_programs: int) -> int:
 def _future(outlook: Outlook, share: float, num_programs: int) -> FutureWork | None:
     """A program's share of the rest of its run; None without any.
 
-    Programs side by side divide the work of later stages, and each lasts as long as these do.
+    Programs side by side divide the work of later stages, and each lasts as long as these do: it
+    shares neither their time nor the tokens that come one after the other.
     """
     if share == 0.0:
         return None
@@ -228,4 +229,5 @@ def _future(outlook: Outlook, share: float, num_programs: int) -> FutureWork | N
         decode_tokens=work * outlook.later_output_tokens,
         critical_s=share * outlook.later_s,
         tool_s=share * outlook.later_tool_s,
+        serial_tokens=share * outlook.later_serial_tokens,
     )

@@ -43,6 +43,8 @@ class Outlook(NamedTuple):
         stage_llm_calls: those of models alone, which an engine sees.
         later_llm_calls, later_input_tokens, later_output_tokens, later_s, later_tool_s: sums over
             the stages after this one.
+        later_serial_tokens: over these the sum of what one LLM call of a stage answers on average:
+            those of a stage go side by side, and stages one after the other.
     """
 
     elapsed_s: float
@@ -56,6 +58,7 @@ class Outlook(NamedTuple):
     later_output_tokens: float
     later_s: float
     later_tool_s: float
+    later_serial_tokens: float
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,7 +68,7 @@ class PatternTable:
     Attributes:
         num_stages: shape (n,).
         features: shape (n, s, 3), the logs of ATTRIBUTES.
-        outlooks: shape (n, s, 11), the fields of Outlook.
+        outlooks: shape (n, s, 12), the fields of Outlook.
         signature: shape (n, s), which of `signatures` a stage has; NO_STAGE beyond the end.
         signatures: the distinct sets of calls that a stage can consist of.
     """
@@ -146,12 +149,18 @@ def tabulate(
 
 
 def _outlooks(stages: Sequence[Stage]) -> Floats:
-    """Shape (num_stages, 11): the outlook of each stage of one pattern."""
+    """Shape (num_stages, 12): the outlook of each stage of one pattern."""
     ends = accumulated_seconds(stages)
     starts = np.concatenate([[0.0], ends[:-1]])
     sums = np.array(
         [
-            (stage.num_llm_calls, stage.input_tokens, stage.output_tokens, stage.tool_seconds)
+            (
+                stage.num_llm_calls,
+                stage.input_tokens,
+                stage.output_tokens,
+                stage.tool_seconds,
+                stage.output_tokens / max(stage.num_llm_calls, 1),
+            )
             for stage in stages
         ],
         dtype=np.float64,
@@ -169,6 +178,7 @@ def _outlooks(stages: Sequence[Stage]) -> Floats:
         "later_output_tokens": later[:, 2],
         "later_s": ends[-1] - ends,
         "later_tool_s": later[:, 3],
+        "later_serial_tokens": later[:, 4],
     }
     return np.stack([columns[field] for field in Outlook._fields], axis=1)
 

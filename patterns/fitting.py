@@ -43,7 +43,7 @@ class _Step:
 
     squared: Floats  # (3, n, n) per attribute, added up over the stages before s
     alike: Bools  # (n, n): j made the calls of i up to stage s, and i has that stage
-    outlooks: Floats  # (n, 11) of stage s
+    outlooks: Floats  # (n, 12) of stage s
     num_revealed: int
 
 

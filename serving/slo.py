@@ -47,8 +47,11 @@ class FutureWork(NamedTuple):
     calls: float
     prefill_tokens: float
     decode_tokens: float
-    critical_s: float  # seconds on the critical path
+    critical_s: float  # seconds on the critical path, waiting included
     tool_s: float
+    serial_tokens: float = math.inf
+    """Of the decode tokens those that come one after the other: of each stage what one of its calls
+    answers on average; infinity where that is not known."""
 
 
 def _check_name(key: str, name: str) -> None:
@@ -141,7 +144,7 @@ def to_tags(slo: Slo) -> dict[str, TagValue]:
         if isinstance(value, LengthSketch):
             tags["slo_length_q"] = [float(tokens) for tokens in value.tokens]
         elif isinstance(value, FutureWork):
-            tags["slo_future"] = [float(part) for part in value]
+            tags["slo_future"] = [float(part) for part in value if part != math.inf]
         elif isinstance(value, StrEnum):
             tags[TAG_PREFIX + field.name] = value.value
         else:
@@ -189,9 +192,9 @@ def _text(key: str, value: object) -> str:
     return value
 
 
-def _numbers(key: str, value: object, count: int) -> tuple[float, ...]:
-    if not isinstance(value, list | tuple) or len(value) != count:
-        raise InvalidSlo(key, value, f"must be a list of {count} numbers")
+def _numbers(key: str, value: object, *counts: int) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or len(value) not in counts:
+        raise InvalidSlo(key, value, f"must be a list of {' or '.join(map(str, counts))} numbers")
     numbers = tuple(_number(key, item) for item in value)
     if not all(math.isfinite(number) and number >= 0 for number in numbers):
         raise InvalidSlo(key, value, "must hold finite numbers of at least 0")
@@ -207,7 +210,8 @@ def _sketch(key: str, value: object) -> LengthSketch:
 
 
 def _future(key: str, value: object) -> FutureWork:
-    return FutureWork(*_numbers(key, value, len(FutureWork._fields)))
+    most = len(FutureWork._fields)
+    return FutureWork(*_numbers(key, value, most - len(FutureWork._field_defaults), most))
 
 
 def _one_of(choices: type[StrEnum]) -> Callable[[str, object], StrEnum]:

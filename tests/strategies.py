@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -28,7 +30,7 @@ def sketches(values: st.SearchStrategy[float] = not_negative) -> st.SearchStrate
 
 
 any_sketch = sketches()
-any_future = st.builds(FutureWork, *[not_negative] * len(FutureWork._fields))
+any_future = st.builds(FutureWork, *[not_negative] * 5, not_negative | st.just(math.inf))
 
 
 @st.composite

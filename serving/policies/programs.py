@@ -36,9 +36,9 @@ what else is foretold."""
 SHARE_IN_TIME = 0.9
 """A stream keeps its promise as a whole while this share of its tokens is in time."""
 
-_CALLS, _PREFILL, _DECODE, _CRITICAL, _TOOLS = map(
+_CALLS, _PREFILL, _DECODE, _CRITICAL, _TOOLS, _SERIAL = map(
     FutureWork._fields.index,
-    ("calls", "prefill_tokens", "decode_tokens", "critical_s", "tool_s"),
+    ("calls", "prefill_tokens", "decode_tokens", "critical_s", "tool_s", "serial_tokens"),
 )
 
 
@@ -225,11 +225,16 @@ def _later_prompts_s(future: Floats, cached_share: Floats, model: StepModel) -> 
 
 
 def _later_serial(future: Floats, at_once: Ints, model: StepModel) -> Floats:
-    """Decodes of later stages that come one after the other: those of so many calls at once as now,
-    or of more where so many steps would not fit into the learned critical path."""
+    """Decodes of later stages that come one after the other, as they were foretold.
+
+    Where they were not: those of so many calls at once as now, or of more where so many steps would
+    not fit into the learned critical path.
+    """
+    told = future[:, _SERIAL]
     path_s = np.maximum(future[:, _CRITICAL] - future[:, _TOOLS], 0.0)
     at_most = path_s / max(model.base_s + model.token_s, LEAST_S)
-    serial: Floats = np.minimum(future[:, _DECODE] / at_once, at_most)
+    untold = np.minimum(future[:, _DECODE] / at_once, at_most)
+    serial: Floats = np.where(np.isinf(told), untold, told)
     return serial
 
 

@@ -194,7 +194,7 @@ def quiet_views(draw: st.DrawFn) -> StepView:
         weights=st.sampled_from([0.5, 1.0, 2.0]),
         lengths=sketches(st.integers(1, 200).map(float)),
         programs=st.sampled_from(["", "one", "two"]),
-        futures=st.builds(FutureWork, *[st.integers(0, 20).map(float)] * 5),
+        futures=st.builds(FutureWork, *[st.integers(0, 20).map(float)] * 6),
     )
     rows = [
         draw(quiet_requests(str(number), now_s, promises))

@@ -202,7 +202,7 @@ def test_a_call_carries_its_length_and_the_rest_of_the_run() -> None:
     slo = promised(stage, length=SKETCH)
     assert (slo.kind, slo.deadline_s, slo.length) == (SloKind.COMPOUND, 10.0, SKETCH)
     assert slo.future is not None
-    assert tuple(slo.future) == pytest.approx((2, 200, 100, 9.0, 0.0))
+    assert tuple(slo.future) == pytest.approx((2, 200, 100, 9.0, 0.0, 100))
     assert from_tags(to_tags(slo)) == slo
 
 
@@ -212,7 +212,7 @@ def test_under_a_shorter_limit_a_call_carries_what_of_the_rest_lies_before_it() 
     slo = promised(stage, limit_at_s=55.0)
     assert (slo.deadline_s, slo.final_s, slo.program) == (10.0, 55.0, "r+55.000s")
     assert slo.future is not None
-    assert tuple(slo.future) == pytest.approx((1, 100, 50, 4.5, 0.0))
+    assert tuple(slo.future) == pytest.approx((1, 100, 50, 4.5, 0.0, 50))
     assert from_tags(to_tags(slo)) == slo
 
 
@@ -242,7 +242,7 @@ def test_programs_side_by_side_share_the_work_of_what_follows_and_not_its_time()
     stage = divided(library_of(a_run(1.0, 6.0, 3.0))).of(0, 0.0, begun=begun("plan"))
     slo = promised(stage, limit_at_s=55.0, num_programs=4)
     assert slo.future is not None
-    assert tuple(slo.future) == pytest.approx((0.25, 25, 12.5, 4.5, 0.0))
+    assert tuple(slo.future) == pytest.approx((0.25, 25, 12.5, 4.5, 0.0, 50))
 
 
 def a_stage(*, llm_calls: int, tools: int, index: int = 0) -> Stage:
@@ -286,7 +286,14 @@ def test_tools_to_come_are_no_calls_of_the_engines() -> None:
     )
     slo = promised(divided(library_of(past)).of(0, 0.0, begun=begun("plan")))
     assert slo.future is not None
-    assert slo.future.calls == 2
+    assert (slo.future.calls, slo.future.serial_tokens) == (2, 2)
+
+
+def test_calls_of_a_later_stage_answer_side_by_side() -> None:
+    past = (a_stage(llm_calls=1, tools=0), a_stage(llm_calls=8, tools=2, index=1))
+    slo = promised(divided(library_of(past)).of(0, 0.0, begun=begun("plan")))
+    assert slo.future is not None
+    assert (slo.future.decode_tokens, slo.future.serial_tokens) == (8, 1)
 
 
 def test_a_stage_that_only_tools_follow_leaves_them_their_time() -> None:
@@ -295,7 +302,7 @@ def test_a_stage_that_only_tools_follow_leaves_them_their_time() -> None:
     assert found.at_s == 50.0
     future = promised(found).future
     assert future is not None
-    assert (future.calls, future.tool_s) == (0, 1.0)
+    assert (future.calls, future.tool_s, future.serial_tokens) == (0, 1.0, 0)
 
 
 def test_without_deadline_the_length_is_all_that_is_promised() -> None:

@@ -23,7 +23,7 @@ MODEL = StepModel(base_s=0.009, token_s=0.001, sequence_s=0.0, context_s=0.0)
 
 def run_that_begins(**future: float) -> tuple[Programs, Programs]:
     """Its first stage is one call of 100 tokens: as it is seen while it is here, and as arrived."""
-    rest = FutureWork(**{name: future.get(name, 0.0) for name in FutureWork._fields})
+    rest = FutureWork(0.0, 0.0, 0.0, 0.0, 0.0)._replace(**future)
     slo = compound(50.0, final_s=100.0, program="run", stage_calls=1, future=rest)
     first = request("first", slo=slo, max_tokens=100)
     view = step(first, model=MODEL, arrivals=Requests.of([first]))
@@ -34,11 +34,22 @@ def run_that_begins(**future: float) -> tuple[Programs, Programs]:
     ("critical_s", "tool_s", "serial"),
     [(3.0, 0.0, 400.0), (3.0, 1.0, 300.0), (60.0, 1.0, 1000.0), (0.0, 1.0, 100.0)],
 )
-def test_a_chain_has_no_more_steps_than_its_critical_path_has_time_for(
+def test_where_no_chain_is_foretold_it_fits_into_the_critical_path(
     critical_s: float, tool_s: float, serial: float
 ) -> None:
     """After one call 900 tokens are to come; of how many calls at once, the path's seconds tell."""
     future = {"calls": 9, "decode_tokens": 900, "critical_s": critical_s, "tool_s": tool_s}
+    for programs in run_that_begins(**future):
+        assert programs.serial.tolist() == [pytest.approx(serial)]
+        assert programs.decode.tolist() == [1000.0]
+
+
+@pytest.mark.parametrize(("told", "serial"), [(0.0, 100.0), (250.0, 350.0), (900.0, 1000.0)])
+@pytest.mark.parametrize("critical_s", [0.0, 1e9])
+def test_a_chain_that_was_foretold_is_as_long_however_long_past_runs_waited(
+    told: float, serial: float, critical_s: float
+) -> None:
+    future = {"calls": 9, "decode_tokens": 900, "critical_s": critical_s, "serial_tokens": told}
     for programs in run_that_begins(**future):
         assert programs.serial.tolist() == [pytest.approx(serial)]
         assert programs.decode.tolist() == [1000.0]

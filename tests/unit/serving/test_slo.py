@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from serving.analyzer.sketch import LENGTH_LEVELS
 from serving.errors import InvalidSlo
-from serving.slo import BEST_EFFORT, Slo, SloKind, from_tags, to_tags
+from serving.slo import BEST_EFFORT, FutureWork, Slo, SloKind, from_tags, to_tags
 from tests.strategies import law, slos
 
 FLAT = (str, int, float)
@@ -36,6 +36,13 @@ def test_the_wire_form_is_flat_because_vllm_refuses_nested_values(slo: Slo) -> N
         assert key.startswith("slo_")
         parts = value if isinstance(value, list) else [value]
         assert all(type(part) in FLAT for part in parts), key
+
+
+def test_a_future_may_leave_open_which_of_its_tokens_come_one_after_the_other() -> None:
+    tags = {"slo_future": [1.0, 2.0, 3.0, 4.0, 5.0]}
+    future = from_tags(tags).future
+    assert future == FutureWork(1.0, 2.0, 3.0, 4.0, 5.0)
+    assert to_tags(Slo(future=future)) == tags
 
 
 def test_the_default_promise_costs_no_tags() -> None:
@@ -98,6 +105,9 @@ MALFORMED = [
     ("slo_stage_calls", 0),
     ("slo_stage_calls", 1.5),
     ("slo_future", [1.0, 2.0]),
+    ("slo_future", [1.0, 2.0, 3.0, 4.0]),
+    ("slo_future", [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
+    ("slo_future", [1.0, 2.0, 3.0, 4.0, 5.0, math.inf]),
     ("slo_future", [1.0, 2.0, 3.0, 4.0, -5.0]),
     ("slo_future", [1.0, 2.0, 3.0, 4.0, math.nan]),
     ("slo_weight", 0.0),
