@@ -127,6 +127,8 @@ def encode_stages(stages: Sequence[Stage]) -> bytes:
         if "llm" in kinds:
             writer.number(quantise(stage.input_tokens, _TOKEN_BITS))
             writer.number(quantise(stage.output_tokens, _TOKEN_BITS))
+            if stage.num_llm_calls > 1:  # else it is the sum
+                writer.number(quantise(stage.longest_output_tokens, _TOKEN_BITS))
             _write_seconds(writer, stage.seconds)
         if "tool" in kinds:
             _write_seconds(writer, stage.tool_seconds)
@@ -165,11 +167,13 @@ def _read_stage(
         if first_member + num_calls > MAX_CALLS:
             raise CorruptPattern("too many calls")
     kinds = {call.kind for call in calls}
-    input_tokens = output_tokens = 0
+    input_tokens = output_tokens = longest_output_tokens = 0
     seconds = tool_seconds = 0.0
     if "llm" in kinds:
         input_tokens = restore(reader.number(), _TOKEN_BITS)
-        output_tokens = restore(reader.number(), _TOKEN_BITS)
+        output_tokens = longest_output_tokens = restore(reader.number(), _TOKEN_BITS)
+        if sum(call.num_calls for call in calls if call.kind == "llm") > 1:
+            longest_output_tokens = restore(reader.number(), _TOKEN_BITS)
         seconds = _read_seconds(reader)
     if "tool" in kinds:
         tool_seconds = _read_seconds(reader)
@@ -180,6 +184,7 @@ def _read_stage(
             calls=tuple(calls),
             input_tokens=input_tokens,
             output_tokens=output_tokens,
+            longest_output_tokens=longest_output_tokens,
             seconds=seconds if "llm" in kinds else tool_seconds,
             tool_seconds=tool_seconds,
         )

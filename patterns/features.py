@@ -43,8 +43,8 @@ class Outlook(NamedTuple):
         stage_llm_calls: those of models alone, which an engine sees.
         later_llm_calls, later_input_tokens, later_output_tokens, later_s, later_tool_s: sums over
             the stages after this one.
-        later_serial_tokens: over these the sum of what one LLM call of a stage answers on average:
-            those of a stage go side by side, and stages one after the other.
+        later_serial_tokens: of each of them the longest answer, added up: a stage's calls go side
+            by side, and stages one after the other.
     """
 
     elapsed_s: float
@@ -159,7 +159,7 @@ def _outlooks(stages: Sequence[Stage]) -> Floats:
                 stage.input_tokens,
                 stage.output_tokens,
                 stage.tool_seconds,
-                stage.output_tokens / max(stage.num_llm_calls, 1),
+                stage.longest_output_tokens,
             )
             for stage in stages
         ],

@@ -61,6 +61,7 @@ class Stage:
         calls: distinct calls with their counts, sorted; the counts add up to the members.
         input_tokens: sum over the members.
         output_tokens: sum over the members.
+        longest_output_tokens: the longest member's output; at most the sum.
         seconds: the longest member's time.
         tool_seconds: the longest tool call's time, by the same rule; 0 without tools.
     Raises:
@@ -74,6 +75,7 @@ class Stage:
     calls: tuple[CallCount, ...]
     input_tokens: int
     output_tokens: int
+    longest_output_tokens: int
     seconds: float
     tool_seconds: float
 
@@ -83,9 +85,7 @@ class Stage:
         if not self.members or self.members[0] < 0 or not _ascend(self.members):
             self._refuse("members", "one or more node indexes, ascending")
         self._check_calls()
-        for field in ("input_tokens", "output_tokens"):
-            if not 0 <= getattr(self, field) <= MAX_STAGE_TOKENS:
-                self._refuse(field, f"between 0 and {MAX_STAGE_TOKENS}")
+        self._check_tokens()
         if not 0 <= self.seconds <= MAX_SECONDS:
             self._refuse("seconds", f"between 0 and {MAX_SECONDS:.0f}")
         if not 0 <= self.tool_seconds <= self.seconds:
@@ -111,6 +111,13 @@ class Stage:
         if sum(call.num_calls for call in self.calls) != len(self.members):
             self._refuse("calls", "as many as the members")
 
+    def _check_tokens(self) -> None:
+        for field in ("input_tokens", "output_tokens"):
+            if not 0 <= getattr(self, field) <= MAX_STAGE_TOKENS:
+                self._refuse(field, f"between 0 and {MAX_STAGE_TOKENS}")
+        if not 0 <= self.longest_output_tokens <= self.output_tokens:
+            self._refuse("longest_output_tokens", "between 0 and the stage's output_tokens")
+
     def _refuse(self, field: str, rule: str) -> None:
         raise InvalidStage(self.index, field, getattr(self, field), rule)
 
@@ -129,6 +136,7 @@ def summarise(index: int, members: Sequence[int], nodes: Sequence[Node]) -> Stag
         calls=tuple(CallCount(*call, count) for call, count in sorted(counts.items())),
         input_tokens=sum(node.input_tokens for node in inside),
         output_tokens=sum(node.output_tokens for node in inside),
+        longest_output_tokens=max(node.output_tokens for node in inside),
         seconds=max(node.seconds for node in inside),
         tool_seconds=max((node.seconds for node in inside if node.kind == "tool"), default=0.0),
     )

@@ -161,7 +161,7 @@ class Requests(Sequence[RequestView]):
         program, user: equal numbers for equal ones, as `program_name` tells programs apart.
         length: (n, levels) quantiles of the output length; NaN where nothing is known.
         usual_length: (n, levels).
-        future: (n, 6), as FutureWork; NaN where nothing is known, infinity where one part is not.
+        future: (n, 6), as FutureWork; NaN where nothing is known, MOST where a chain is not.
         others: as in RequestView and Slo.
     Arrays belong to the engine that showed them and are true until its next step.
     """
@@ -332,7 +332,4 @@ def write_promise(
 
 
 def _known(values: Sequence[float] | None, otherwise: tuple[float, ...]) -> Sequence[float]:
-    """Infinity stays what it is: a part of which nothing is known."""
-    if values is None:
-        return otherwise
-    return [value if value == math.inf else min(value, MOST) for value in values]
+    return otherwise if values is None else [min(value, MOST) for value in values]

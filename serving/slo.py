@@ -42,16 +42,22 @@ class OnLate(StrEnum):
 
 
 class FutureWork(NamedTuple):
-    """The learned rest of a run after this stage."""
+    """The learned rest of a run after this stage.
+
+    Attributes:
+        calls, prefill_tokens, decode_tokens: sums over all later stages.
+        critical_s: seconds on the critical path, as past runs took.
+        tool_s: of these, seconds of tools.
+        serial_tokens: decodes that come one after the other, however fast: the longest answer of
+            each later stage, added up; infinity where that is not known.
+    """
 
     calls: float
     prefill_tokens: float
     decode_tokens: float
-    critical_s: float  # seconds on the critical path, waiting included
+    critical_s: float
     tool_s: float
     serial_tokens: float = math.inf
-    """Of the decode tokens those that come one after the other: of each stage what one of its calls
-    answers on average; infinity where that is not known."""
 
 
 def _check_name(key: str, name: str) -> None:
@@ -144,7 +150,8 @@ def to_tags(slo: Slo) -> dict[str, TagValue]:
         if isinstance(value, LengthSketch):
             tags["slo_length_q"] = [float(tokens) for tokens in value.tokens]
         elif isinstance(value, FutureWork):
-            tags["slo_future"] = [float(part) for part in value if part != math.inf]
+            told = value[:-1] if value.serial_tokens == math.inf else value
+            tags["slo_future"] = [float(part) for part in told]
         elif isinstance(value, StrEnum):
             tags[TAG_PREFIX + field.name] = value.value
         else:
@@ -210,8 +217,8 @@ def _sketch(key: str, value: object) -> LengthSketch:
 
 
 def _future(key: str, value: object) -> FutureWork:
-    most = len(FutureWork._fields)
-    return FutureWork(*_numbers(key, value, most - len(FutureWork._field_defaults), most))
+    every = len(FutureWork._fields)
+    return FutureWork(*_numbers(key, value, every - 1, every))  # the last may be left out
 
 
 def _one_of(choices: type[StrEnum]) -> Callable[[str, object], StrEnum]:

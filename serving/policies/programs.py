@@ -14,6 +14,7 @@ from serving.policies.urgency import Standing
 from serving.requests import (
     BEST_EFFORT,
     LATENCY,
+    MOST,
     Flags,
     Floats,
     Ints,
@@ -234,7 +235,7 @@ def _later_serial(future: Floats, at_once: Ints, model: StepModel) -> Floats:
     path_s = np.maximum(future[:, _CRITICAL] - future[:, _TOOLS], 0.0)
     at_most = path_s / max(model.base_s + model.token_s, LEAST_S)
     untold = np.minimum(future[:, _DECODE] / at_once, at_most)
-    serial: Floats = np.where(np.isinf(told), untold, told)
+    serial: Floats = np.where(told < MOST, told, untold)
     return serial
 
 

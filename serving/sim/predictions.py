@@ -106,9 +106,7 @@ class FutureErrors:
             decode_tokens=sum(call.output_tokens for call in calls),
             critical_s=compute_s + tool_s,
             tool_s=tool_s,
-            serial_tokens=math.fsum(
-                sum(call.output_tokens for call in each.calls) / len(each.calls) for each in later
-            ),
+            serial_tokens=sum(max(call.output_tokens for call in each.calls) for each in later),
         )
         factor = self._factor(program, stage)
         return FutureWork(*(part * factor for part in truth))

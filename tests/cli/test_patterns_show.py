@@ -48,7 +48,7 @@ write     1    500 500    -          -
 
 
 def stage(index: int, name: str, seconds: float) -> Stage:
-    return Stage(index, (0,), (CallCount(f"demo:{name}", "llm", 1),), 10, 10, seconds, 0.0)
+    return Stage(index, (0,), (CallCount(f"demo:{name}", "llm", 1),), 10, 10, 10, seconds, 0.0)
 
 
 def lines_of(text: str) -> list[str]:

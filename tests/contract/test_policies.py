@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -183,6 +184,7 @@ def test_every_policy_but_the_control_is_held_to_law_5() -> None:
 
 
 FAR_S = st.floats(2000, 20_000)
+FEW = st.integers(0, 20).map(float)
 
 
 @st.composite
@@ -194,7 +196,7 @@ def quiet_views(draw: st.DrawFn) -> StepView:
         weights=st.sampled_from([0.5, 1.0, 2.0]),
         lengths=sketches(st.integers(1, 200).map(float)),
         programs=st.sampled_from(["", "one", "two"]),
-        futures=st.builds(FutureWork, *[st.integers(0, 20).map(float)] * 6),
+        futures=st.builds(FutureWork, *[FEW] * 5, FEW | st.just(math.inf)),
     )
     rows = [
         draw(quiet_requests(str(number), now_s, promises))

@@ -65,6 +65,7 @@ async def test_the_scheduler_sees_learned_deadlines_lengths_and_what_is_to_come(
     assert len(sections) == 3
     assert outline.slo.future is not None
     assert outline.slo.future.calls == pytest.approx(3)
+    assert 0 < outline.slo.future.serial_tokens <= 8  # the three sections go side by side
     assert outline.slo.deadline_s is not None
     assert outline.slo.deadline_s < 300.0
     for request in sections:

@@ -89,7 +89,7 @@ def promise(choose: random.Random, number: int, output_tokens: int) -> Slo:
     elif kind is SloKind.COMPOUND:
         more |= {"deadline_s": deadline_s / 2, "final_s": deadline_s, "stage": number % 2}
         more |= {"program": f"run {number % 5}", "stage_calls": 3}
-        more |= {"future": FutureWork(2.0, 300.0, 60.0, 30.0, 5.0)}
+        more |= {"future": FutureWork(2.0, 300.0, 60.0, 30.0, 5.0, 40.0)}
     return Slo(kind=kind, **more)
 
 

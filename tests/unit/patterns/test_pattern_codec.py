@@ -61,6 +61,7 @@ def test_decoded_stages_have_the_same_calls_and_nearly_the_same_numbers(
         assert (found.index, found.members, found.calls) == (true.index, true.members, true.calls)
         assert close_tokens(found.input_tokens, true.input_tokens)
         assert close_tokens(found.output_tokens, true.output_tokens)
+        assert close_tokens(found.longest_output_tokens, true.longest_output_tokens)
         assert close_seconds(found.seconds, true.seconds)
         assert close_seconds(found.tool_seconds, true.tool_seconds)
 

@@ -46,7 +46,7 @@ def test_an_outlook_divides_the_run_into_before_now_and_later(past: list[Run]) -
             assert found.later_llm_calls == sum(num_llm_calls(its) for its in later)
             assert found.later_input_tokens == pytest.approx(sum(i.input_tokens for i in later))
             assert found.later_output_tokens == pytest.approx(sum(i.output_tokens for i in later))
-            serial = sum(i.output_tokens / max(num_llm_calls(i), 1) for i in later)
+            serial = sum(i.longest_output_tokens for i in later)
             assert found.later_serial_tokens == pytest.approx(serial)
             assert 0.0 < found.stage_s <= found.rest_s
             assert (place == 0) == (found.elapsed_s == 0.0)

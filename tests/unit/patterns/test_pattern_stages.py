@@ -23,6 +23,7 @@ MIXED = Stage(
     calls=(CallCount("m/plan", "llm", 2), CallCount("search", "tool", 1)),
     input_tokens=30,
     output_tokens=5,
+    longest_output_tokens=3,
     seconds=2.0,
     tool_seconds=1.5,
 )
@@ -31,6 +32,14 @@ MIXED = Stage(
 def test_a_stage_adds_tokens_up_and_lasts_as_long_as_its_slowest_call() -> None:
     nodes = (LlmNode("m/plan", 10, 2, 2.0), LlmNode("m/plan", 20, 3, 0.5), ToolNode("search", 1.5))
     assert PatternGraph(nodes).stages == (MIXED,)
+
+
+@law
+@given(graphs())
+def test_the_longest_answer_is_one_of_the_stages(graph: PatternGraph) -> None:
+    for stage in graph.stages:
+        answers = [graph.nodes[member].output_tokens for member in stage.members]
+        assert stage.longest_output_tokens == max(answers)
 
 
 def test_tools_are_no_calls_of_a_model() -> None:
@@ -114,6 +123,8 @@ def test_a_parent_listed_after_its_child_is_named(parents: list[list[int]]) -> N
         {"calls": (CallCount("", "llm", 2), CallCount("search", "tool", 1))},
         {"input_tokens": -1},
         {"output_tokens": 2**63},
+        {"output_tokens": 2},
+        {"longest_output_tokens": -1},
         {"seconds": float("nan")},
         {"seconds": 1.0},
         {"tool_seconds": -1.0},

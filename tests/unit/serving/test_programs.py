@@ -34,7 +34,7 @@ def run_that_begins(**future: float) -> tuple[Programs, Programs]:
     ("critical_s", "tool_s", "serial"),
     [(3.0, 0.0, 400.0), (3.0, 1.0, 300.0), (60.0, 1.0, 1000.0), (0.0, 1.0, 100.0)],
 )
-def test_where_no_chain_is_foretold_it_fits_into_the_critical_path(
+def test_a_chain_that_is_not_foretold_has_no_more_steps_than_its_critical_path_has_time_for(
     critical_s: float, tool_s: float, serial: float
 ) -> None:
     """After one call 900 tokens are to come; of how many calls at once, the path's seconds tell."""
@@ -44,7 +44,7 @@ def test_where_no_chain_is_foretold_it_fits_into_the_critical_path(
         assert programs.decode.tolist() == [1000.0]
 
 
-@pytest.mark.parametrize(("told", "serial"), [(0.0, 100.0), (250.0, 350.0), (900.0, 1000.0)])
+@pytest.mark.parametrize(("told", "serial"), [(0.0, 100.0), (250.0, 350.0), (2000.0, 2100.0)])
 @pytest.mark.parametrize("critical_s", [0.0, 1e9])
 def test_a_chain_that_was_foretold_is_as_long_however_long_past_runs_waited(
     told: float, serial: float, critical_s: float
@@ -53,6 +53,18 @@ def test_a_chain_that_was_foretold_is_as_long_however_long_past_runs_waited(
     for programs in run_that_begins(**future):
         assert programs.serial.tolist() == [pytest.approx(serial)]
         assert programs.decode.tolist() == [1000.0]
+
+
+def test_programs_of_one_view_may_tell_their_chain_or_not() -> None:
+    untold = FutureWork(9.0, 0.0, 900.0, 60.0, 0.0)
+    futures = {"told": untold._replace(serial_tokens=250.0), "untold": untold}
+    rows = [
+        request(name, slo=compound(50.0, program=name, future=future), max_tokens=100)
+        for name, future in futures.items()
+    ]
+    view = step(*rows, model=MODEL)
+    programs = present_programs(view, calls_of(view.requests, MODEL))
+    assert programs.serial.tolist() == [350.0, 1000.0]
 
 
 def test_at_least_a_program_takes_its_shortest_answers_and_little_of_what_is_foretold() -> None:

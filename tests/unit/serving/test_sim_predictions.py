@@ -93,7 +93,7 @@ def test_the_oracle_of_futures_adds_up_what_is_left() -> None:
             decode_tokens=60,
             critical_s=(10 + 1) + (0.5 + 3) + 3.0,
             tool_s=3.0,
-            serial_tokens=15 + 30,
+            serial_tokens=20 + 30,
         )
     )
     assert ORACLE_FUTURES.future(PROGRAM, 2, token_s=0.1, prefill_token_s=0.01) == (0,) * 6

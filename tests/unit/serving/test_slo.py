@@ -45,6 +45,14 @@ def test_a_future_may_leave_open_which_of_its_tokens_come_one_after_the_other() 
     assert to_tags(Slo(future=future)) == tags
 
 
+@pytest.mark.parametrize("place", range(5))
+def test_nothing_else_of_a_future_may_be_left_open(place: int) -> None:
+    parts = [1.0] * 6
+    parts[place] = math.inf
+    with pytest.raises(InvalidSlo, match="slo_future"):
+        from_tags(to_tags(Slo(future=FutureWork(*parts))))
+
+
 def test_the_default_promise_costs_no_tags() -> None:
     assert to_tags(BEST_EFFORT) == {}
     assert from_tags({}) is BEST_EFFORT
