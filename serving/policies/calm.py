@@ -12,7 +12,7 @@ import numpy as np
 from serving.policies.admission import admit, demands_of, expected, utilisation_of
 from serving.policies.execution import planned
 from serving.policies.fairness import fair, limited, mixed
-from serving.policies.pace import LEAST_S, MARGIN, Pace, best_pace, saving_pace
+from serving.policies.pace import LEAST_S, Pace, best_pace, saving_pace
 from serving.policies.programs import (
     Calls,
     Programs,
@@ -27,6 +27,10 @@ from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Requests
 from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
+
+BEGIN_MARGIN = 0.65
+"""Who has not begun must have this many times what it takes alone: less than all of it, as it may
+turn out shorter than foretold, and steps are shortened for who is a little behind."""
 
 HELD_SHARE, SOONEST = 0.25, 0.1
 """Without a crowd a plan takes no more than this share of the time in which streams that arrived
@@ -48,7 +52,7 @@ def calm(
     utilisation: float = 0.0,
     token_share: float = 0.5,
     pace: float = 0.0,
-    margin: float = MARGIN,
+    margin: float = BEGIN_MARGIN,
     leftover: float = 0.5,
     frame_steps: int = 10,
     least_steps: int = 4,
