@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from patterns.errors import CorruptPattern, InvalidStage, PatternError, PatternTooLarge
 from patterns.graph import Edge, PatternGraph
 from patterns.nodes import Kind, LlmNode, Node, ToolNode
-from patterns.stages import CallCount, Stage
+from patterns.stages import CallCount, Stage, count_llm_calls
 from patterns.wire import CODEC_VERSION, Reader, Writer, quantise, restore, seal, unseal
 
 __all__ = [
@@ -172,7 +172,7 @@ def _read_stage(
     if "llm" in kinds:
         input_tokens = restore(reader.number(), _TOKEN_BITS)
         output_tokens = longest_output_tokens = restore(reader.number(), _TOKEN_BITS)
-        if sum(call.num_calls for call in calls if call.kind == "llm") > 1:
+        if count_llm_calls(calls) > 1:
             longest_output_tokens = restore(reader.number(), _TOKEN_BITS)
         seconds = _read_seconds(reader)
     if "tool" in kinds:

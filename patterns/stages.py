@@ -47,6 +47,11 @@ class CallCount(NamedTuple):
     num_calls: int
 
 
+def count_llm_calls(calls: Iterable[CallCount]) -> int:
+    """How many of a stage's calls ask a model."""
+    return sum(call.num_calls for call in calls if call.kind == "llm")
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """All calls of one longest-path layer, seen as one call (a super-node).
@@ -101,7 +106,7 @@ class Stage:
     @property
     def num_llm_calls(self) -> int:
         """How many of the members ask a model; the others are tools."""
-        return sum(call.num_calls for call in self.calls if call.kind == "llm")
+        return count_llm_calls(self.calls)
 
     def _check_calls(self) -> None:
         if not _ascend([(call.identity, call.kind) for call in self.calls]):
