@@ -117,6 +117,17 @@ def test_reading_a_context_again_may_cost_less_than_decoding() -> None:
     assert bound([one], on).request_goodput * 10 == pytest.approx(1.0, rel=ROUNDING)
 
 
+def test_chains_of_several_lengths_are_not_all_served_by_halves() -> None:
+    """1 s a step and 0.1 s a token, 10 s for all: 8 steps for both chains, and 0.8 s left for one
+    of the prompts of 8 s. Between 4 and 8 steps half of the longer chain would do with 4, and
+    2.15 programs would be served.
+    """
+    lengths = ((1, 8), (1, 4), (80, 1))
+    programs = [program(Stage((Call(*each),)), id=str(each)) for each in lengths]
+    found = bound(programs, machine(fixed_s=1.0, small_token_s=0.1))
+    assert found.request_goodput * 10 == pytest.approx(2.1, rel=ROUNDING)
+
+
 def test_a_step_has_no_more_tokens_than_its_budget() -> None:
     """1 s a step of 100 tokens: ten prompts of 100 tokens in 10 s."""
     found = bound(
