@@ -1,8 +1,8 @@
 """What a machine could earn in the long run if all its steps took equally long: an estimate.
 
-The upper bound (serving/sim/bound.py) serves halves of programs, which do with half their steps in
-sequence, so that it has long steps for the crowd and short ones for long chains at once. This has
-not: at each pace only those are served that could be in time alone at steps of just that length,
+The upper bound (serving/sim/bound.py) may have long steps for the crowd in one half of the time and
+short ones for long chains in the other, and serves halves of programs accordingly. This may not: at
+each pace only those are served that could be in time alone at steps of just that length,
 and of them those that earn most in the window's seconds, at the least that their work can cost.
 
 It is easier than any schedule has it: all lengths are known, nothing waits, work may be done before

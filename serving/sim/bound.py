@@ -199,10 +199,14 @@ class _Relaxation:
         """The greatest goodput; the first column of each demand; tokens (prefilled, decoded)."""
         if not self._demands:
             return 0.0, np.zeros(0), np.zeros(2)
+        inside = np.zeros(0)
         for _ in range(_CUT_ROUNDS):
             value, columns = self._program.maximise()
             if not self._add_cuts(columns):
                 break
+            # Optima lie on corners. Cuts that a point further in breaks too cut off more.
+            inside = (columns + inside) / 2 if len(inside) else columns / 2
+            self._add_cuts(inside)
         done = columns[self._needs[:, 0].astype(np.int64)] @ self._needs[:, 3:5]
         return value * (1 + _SOLVER_SLACK), columns[self._first], done
 
