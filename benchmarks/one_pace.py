@@ -1,9 +1,9 @@
 """What a machine could earn in the long run if all its steps took equally long: an estimate.
 
-The upper bound (serving/sim/bound.py) may have long steps for the crowd in one half of the time and
-short ones for long chains in the other, and serves halves of programs accordingly. This may not: at
-each pace only those are served that could be in time alone at steps of just that length,
-and of them those that earn most in the window's seconds, at the least that their work can cost.
+The upper bound (serving/sim/bound.py) may have long steps for the crowd in one half of the time,
+short ones for long chains in the other, and halves of the programs of both. This may not: at each
+pace only those are served that could be in time alone at steps of just that length, and of them
+those that earn most in the window's seconds, at the least that their work can cost.
 
 It is easier than any schedule has it: all lengths are known, nothing waits, work may be done before
 it arrives, the KV cache is endless, and a few programs are served in part. It is no bound all the

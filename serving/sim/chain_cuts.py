@@ -13,7 +13,9 @@ longest. It does not hold for the fractions above: 200 * 0.4 + 100 * 0.6 + 300 *
 are the inequalities of the mixing set; with all of them only mixtures of whole choices are left,
 as far as the steps of the same bins are concerned.
 
-Source: Günlük and Pochet (2001), Mixing mixed-integer inequalities, Mathematical Programming 90.
+Source: Atamtürk, Nemhauser and Savelsbergh (2000), The mixed vertex packing problem, Mathematical
+Programming 89, where they are called star inequalities; Günlük and Pochet (2001), Mixing
+mixed-integer inequalities, Mathematical Programming 90.
 """
 
 from __future__ import annotations
@@ -22,12 +24,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ids = NDArray[np.int64]
+from serving.sim.linear_program import Floats, Ids
 
-_RELATIVE_SLACK = 1e-6  # what rounding may make of a sum that is just its limit
+_SLACK_STEPS = 1e-4  # what the solver and rounding may make of a sum that is just its limit
 
 
 class Chains(NamedTuple):
@@ -59,7 +59,7 @@ class Cut(NamedTuple):
 
 
 def broken_cuts(chains: Chains, served: Floats, steps: Floats) -> Iterator[Cut]:
-    """For all bins in which some program's chain must lie, the cut that is broken most; if one is.
+    """For each span of bins that is some chain's own, the cut that is broken most, if one is.
 
     Args:
         served: shape (m,): the fraction of each chain's program.
@@ -69,10 +69,11 @@ def broken_cuts(chains: Chains, served: Floats, steps: Floats) -> Iterator[Cut]:
     longest_first = np.argsort(-chains.steps, kind="stable")
     for begin, end in sorted(set(zip(chains.begin.tolist(), chains.end.tolist(), strict=True))):
         within = (chains.begin >= begin) & (chains.end <= end)
-        some = longest_first[within[longest_first]]
-        most = np.maximum.accumulate(served[some])
-        # Of all that are at least as long, only the one that is served most adds to the sum.
-        some = some[np.diff(most, prepend=0.0) > 0]
-        factors = -np.diff(chains.steps[some], append=0.0)
-        if factors @ served[some] > (made[end + 1] - made[begin]) * (1 + _RELATIVE_SLACK):
-            yield Cut(chains.columns[some], factors, begin, end)
+        inside = longest_first[within[longest_first]]
+        # Who is served less than a longer one adds nothing to the sum.
+        most = np.maximum.accumulate(served[inside])
+        chosen = inside[np.diff(most, prepend=0.0) > 0]
+        factors = -np.diff(chains.steps[chosen], append=0.0)
+        if factors @ served[chosen] > made[end + 1] - made[begin] + _SLACK_STEPS:
+            some = factors > 0
+            yield Cut(chains.columns[chosen[some]], factors[some], begin, end)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from serving.sim.bound import Bound, upper_bound
 from serving.sim.driver import Replay, VirtualTime, replay
+from serving.sim.errors import SimError
+from serving.sim.linear_program import LinearProgram, Solution
 from serving.sim.metrics import Report, summarise
 from serving.sim.programs import Call, Program, Stage
 from serving.sim.step_cost import MACHINES, Machine, StepCost
@@ -20,6 +22,8 @@ from serving.slo import SloKind
 from tests.unit.serving.whimsical_engine import WhimsicalEngine
 
 A100 = MACHINES["a100-llama3-8b"]
+SLOW = replace(A100, step_cost=replace(A100.step_cost, fixed_s=0.03))
+"""Its steps are so long that few of the long chains can be in time."""
 ROUNDING = 1e-5  # relative: what the bound leaves for rounding and for its solver
 
 
@@ -117,15 +121,20 @@ def test_reading_a_context_again_may_cost_less_than_decoding() -> None:
     assert bound([one], on).request_goodput * 10 == pytest.approx(1.0, rel=ROUNDING)
 
 
-def test_chains_of_several_lengths_are_not_all_served_by_halves() -> None:
-    """1 s a step and 0.1 s a token, 10 s for all: 8 steps for both chains, and 0.8 s left for one
-    of the prompts of 8 s. Between 4 and 8 steps half of the longer chain would do with 4, and
-    2.15 programs would be served.
+@pytest.mark.parametrize("bin_s", [2.0, 10.0])
+def test_chains_of_several_lengths_are_not_all_served_by_halves(bin_s: float) -> None:
+    """1 s a step, 0.1 s a token, 10 s: chains of 8 and 4 steps, and a prompt of 8 s.
+
+    At best 8 steps serve both chains, and 0.1 of the prompt has room. If 4 steps did for half of
+    the longer chain beside the whole shorter one, 0.65 of the prompt would have room, and 2.15
+    programs be served. One more arrives when that is over.
     """
     lengths = ((1, 8), (1, 4), (80, 1))
     programs = [program(Stage((Call(*each),)), id=str(each)) for each in lengths]
-    found = bound(programs, machine(fixed_s=1.0, small_token_s=0.1))
-    assert found.request_goodput * 10 == pytest.approx(2.1, rel=ROUNDING)
+    later = program(Stage((Call(1, 1),)), id="later", arrival_s=10.0)
+    on = machine(fixed_s=1.0, small_token_s=0.1)
+    found = bound([*programs, later], on, until_s=20.0, bin_s=bin_s)
+    assert found.request_goodput * 20 == pytest.approx(3.1, rel=ROUNDING)
 
 
 def test_a_step_has_no_more_tokens_than_its_budget() -> None:
@@ -322,6 +331,37 @@ def test_more_room_and_more_time_never_lower_the_bound(
 def busy() -> list[Program]:
     """Half a minute of mixed work at more than twice what the machine can do."""
     return list(generate("mixed", rate_per_s=6.0, window_s=30.0, seed=2))
+
+
+def test_each_round_of_cuts_binds_tighter_until_no_cut_is_broken(
+    busy: list[Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for num_rounds in (0, 1, 2, 40, 60):
+        monkeypatch.setattr("serving.sim.bound._CUT_ROUNDS", num_rounds)
+        found.append(bound(busy, SLOW, until_s=30.0).token_goodput)
+    assert found[0] > found[1] > found[2] > found[3]
+    assert found[4] == pytest.approx(found[3], rel=ROUNDING)
+
+
+def test_a_solver_that_gives_up_on_the_cuts_leaves_the_bound_without_them(
+    busy: list[Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solve = LinearProgram.maximise
+
+    def solve_once(one: LinearProgram) -> Solution:
+        if one in solved:
+            raise SimError("it gives up")
+        solved.append(one)
+        return solve(one)
+
+    solved: list[LinearProgram] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.sim.bound._CUT_ROUNDS", 0)
+        loose = bound(busy, SLOW, until_s=30.0)
+    assert bound(busy, SLOW, until_s=30.0).token_goodput < loose.token_goodput
+    monkeypatch.setattr(LinearProgram, "maximise", solve_once)
+    assert bound(busy, SLOW, until_s=30.0) == loose
 
 
 def test_a_machine_without_limits_keeps_every_promise(busy: list[Program]) -> None:

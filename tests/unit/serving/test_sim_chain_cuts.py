@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,6 +72,24 @@ def test_whole_programs_that_have_their_steps_keep_every_cut(
         asked = cut.factors @ whole[cut.columns - 10]
         assert asked <= steps[cut.begin : cut.end + 1].sum() * (1 + 1e-9)
     assert not list(broken_cuts(found, whole, steps))
+
+
+@given(
+    drawn=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 8)), min_size=1, max_size=6),
+)
+def test_of_all_cuts_it_is_the_one_that_is_broken_most(drawn: list[tuple[int, int]]) -> None:
+    """Any of the programs may be left out of a cut."""
+    lengths = np.array([length for length, _ in drawn], dtype=np.float64)
+    served = np.array([eighths / 8 for _, eighths in drawn])
+    worst = 0.0
+    for chosen in product([False, True], repeat=len(drawn)):
+        some = np.flatnonzero(chosen)
+        some = some[np.argsort(-lengths[some], kind="stable")]
+        worst = max(worst, float(-np.diff(lengths[some], append=0.0) @ served[some]))
+    one_bin = chains(*((length, 0, 0) for length in lengths))
+    cuts = list(broken_cuts(one_bin, served, np.zeros(1)))
+    assert sum(cut.factors @ served[cut.columns - 10] for cut in cuts) == worst
+    assert not list(broken_cuts(one_bin, served, np.array([worst])))
 
 
 @pytest.mark.parametrize("served", [0.0, 1.0])
