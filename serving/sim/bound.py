@@ -288,10 +288,10 @@ class _Relaxation:
         found = self._broken(columns)
         if found:
             rows = self._program.at_most
-            for (begin, end, *_), cut in (found | self._broken(average)).items():
+            for cut in (found | self._broken(average)).values():
                 row = rows.new(np.zeros(1))
                 rows.add(row, cut.columns, cut.factors / _STEP_UNIT)
-                rows.add(row, self._steps[begin : end + 1], -1 / _STEP_UNIT)
+                rows.add(row, self._steps[cut.begin : cut.end + 1], -1 / _STEP_UNIT)
         return bool(found)
 
     def _broken(self, columns: Floats) -> dict[tuple[int, ...], Cut]:
