@@ -3,12 +3,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test check static lock clean
+.PHONY: help demo test check static figures lock clean
 help:
 	@echo "make demo    a deep-research run over this project's own documents, on vLLM"
 	@echo "make test    the whole test suite"
 	@echo "make static  format, lint, types, layers"
 	@echo "make check   these, and the tests"
+	@echo "make figures  the commands behind the documents' figures, into figures/: many hours"
 	@echo "make lock    resolve requirements/cpu.lock anew from pyproject.toml"
 	@echo "make clean   remove the environment, the demo's output and the caches"
 
@@ -31,6 +32,9 @@ static: $(INSTALLED)
 	$(BIN)/lint-imports
 
 check: static test
+
+figures: $(INSTALLED)
+	$(BIN)/python -m benchmarks.reproduce
 
 lock: $(INSTALLED)
 	UV_FIND_LINKS="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)" \
