@@ -1,7 +1,7 @@
 """What a user who floods the engine costs the others, with fairness and without.
 
-    python benchmarks/fairness.py [--policy edf ...] [--flood strict ...] [--fairness 0 0.5]
-        [--load 0.7] [--seed 0] [--json]
+    python -m benchmarks.fairness [--policy edf ...] [--flood strict ...] [--fairness 0 0.5]
+        [--loads 0.7] [--seeds 3] [--window-s 120] [--jobs 2] [--json]
 
 In virtual time: the `mixed` workload, spread over ten users, and one more user who asks for about
 twice what the whole machine can do. Printed is the simulated goodput of the ten, as a share of
@@ -13,33 +13,39 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
-if __name__ == "__main__":
-    os.environ |= {"VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
+from blake3 import blake3
 
-from benchmarks.comparing import exit_code, ratio, shown
-from serving.policies.table import POLICIES, PolicySpec
+from benchmarks.comparing import (
+    Session,
+    exit_code,
+    loads,
+    options,
+    ratio,
+    session,
+    setting_of,
+    shown,
+)
+from cli.bench_request import policy_of
+from serving.policies.table import PolicySpec
+from serving.sim.cases import virtual_engine
+from serving.sim.compare import label_of
 from serving.sim.driver import VirtualTime, replay
-from serving.sim.metrics import Report, summarise
-from serving.sim.offer import Offer, Source, fate_s, offer
-from serving.sim.predictions import FutureErrors, LengthErrors
+from serving.sim.metrics import summarise
+from serving.sim.offer import Offer, fate_s
 from serving.sim.programs import Call, Program, Stage
-from serving.sim.promises import Foresight
-from serving.sim.step_cost import MACHINES
+from serving.sim.setting import Setting
 from serving.slo import SloKind
 
 WARMUP_S, WINDOW_S = 30.0, 120.0
-
-CAPACITY_PER_S = 2.01
-"""Programs of `mixed` that fcfs completes a second on the machine below: load 1."""
 
 NUM_USERS = 10
 FLOODER = "flooder"
@@ -93,72 +99,131 @@ FLOODS: Mapping[str, Flood] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
-    """Simulated goodput of all users but the flooder, a second."""
+NO_FLOOD = "none"
 
-    tokens: float
-    requests: float
-    least_user_tokens: float
-    flooder_tokens: float
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flooded:
+    """One policy on the work of the ten users, and of the one who floods, in virtual time.
+
+    Attributes:
+        rate_per_s: programs of the ten a second.
+        flood: one of FLOODS, or NO_FLOOD.
+    """
+
+    setting: Setting
+    policy: PolicySpec
+    rate_per_s: float
+    seed: int
+    flood: str
+    sort: str = field(default="flood", init=False)
+
+    @property
+    def weight(self) -> float:
+        """Proportional to how many programs there are."""
+        flooding = FLOODS[self.flood].rate_per_s if self.flood != NO_FLOOD else 0.0
+        return self.setting.programs_at(self.rate_per_s + flooding)
+
+    def key(self) -> dict[str, Any]:
+        """All that its result depends on but for the package's code; JSON-safe."""
+        return self.setting.told_key() | {
+            "policy": self.policy.to_json(),
+            "rate_per_s": self.rate_per_s,
+            "seed": self.seed,
+            "flood": self.flood,
+            "benchmark": blake3(Path(__file__).read_bytes()).hexdigest(16),
+        }
+
+    def run(self) -> dict[str, Any]:
+        """Goodput a second: tokens and requests of the ten, tokens of the least served of them,
+        and of the one who floods."""
+        clock = VirtualTime()
+        offered = offered_to(self.setting, self.flood, self.rate_per_s, self.seed)
+        replayed = replay(
+            offered.programs,
+            virtual_engine(self.setting, self.policy, offered.programs, clock),
+            clock,
+            self.setting.costing(clock, seed=self.seed),
+            foresight=self.setting.foresight(self.seed),
+            until_s=offered.decided_s,
+        )
+        others, flooder = (
+            summarise(
+                [each for each in replayed.programs if (each.user == FLOODER) is floods],
+                window_s=offered.window_s,
+                observed_until_s=offered.decided_s,
+            )
+            for floods in (False, True)
+        )
+        return {
+            "tokens": others.goodputs["tokens"],
+            "requests": others.goodputs["requests"],
+            "least_user_tokens": min(others.user_goodput.values(), default=0.0),
+            "flooder_tokens": flooder.goodputs["tokens"],
+        }
+
+
+Documents = Sequence[Mapping[str, Any]]
+"""Results of one cell, one for each seed."""
+
+
+class Cell(NamedTuple):
+    """What one row is of."""
+
+    policy: str
+    load: float
+    fairness: float
+    flood: str
+
+    @property
+    def alone(self) -> Cell:
+        """The same without a flood and without fairness."""
+        return self._replace(fairness=0.0, flood=NO_FLOOD)
+
+
+class Row(NamedTuple):
+    """What one flood leaves the ten under one policy, averaged over the seeds.
+
+    Attributes:
+        token_share, request_share, least_user_share: of what the same policy earns them, and the
+            least served of them, without a flood and without fairness; None where that is nothing.
+        flooder_tokens_s: goodput of the one who floods.
+    """
+
+    policy: str
+    load: float
+    fairness: float
+    flood: str
+    token_share: float | None
+    request_share: float | None
+    least_user_share: float | None
+    flooder_tokens_s: float
 
     @classmethod
-    def of(cls, report: Report, flooder: Report) -> Others:
-        """From what the ten were worth, and the one."""
-        return cls(
-            tokens=report.goodputs["tokens"],
-            requests=report.goodputs["requests"],
-            least_user_tokens=min(report.user_goodput.values(), default=0.0),
-            flooder_tokens=flooder.goodputs["tokens"],
-        )
+    def of(cls, cell: Cell, found: Documents, alone: Documents) -> Row:
+        """From the results of one cell, and of that without a flood and without fairness."""
+        shares = [
+            ratio(_mean(found, name), _mean(alone, name))
+            for name in ("tokens", "requests", "least_user_tokens")
+        ]
+        return cls(*cell, *shares, _mean(found, "flooder_tokens"))
 
 
-@cache
-def simulated(policy: str, fairness: float, flood: str | None, load: float, seed: int) -> Others:
-    """One run in virtual time."""
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
-
-    machine, clock = MACHINES["a100-llama3-8b"], VirtualTime()
-    programs, window_s, decided_s, _ = offered(flood, load, seed)
-    spec = PolicySpec(policy, {"fairness": fairness})
-    engine = VirtualEngine(VirtualConfig(policy=spec, kv_blocks=machine.kv_blocks), clock)
-    foresight = Foresight(lengths=LengthErrors(seed=seed), futures=FutureErrors(seed=seed))
-    run = replay(
-        programs,
-        engine,
-        clock,
-        machine.step_cost,
-        foresight=foresight,
-        until_s=decided_s,
-    )
-    reports = [
-        summarise(
-            [each for each in run.programs if (each.user == FLOODER) is floods],
-            window_s=window_s,
-            observed_until_s=decided_s,
-        )
-        for floods in (False, True)
-    ]
-    return Others.of(*reports)
+def _mean(documents: Documents, name: str) -> float:
+    return fmean(each[name] for each in documents)
 
 
-def offered(flood: str | None, load: float, seed: int) -> Offer:
+def offered_to(setting: Setting, flood: str, rate_per_s: float, seed: int) -> Offer:
     """The workload of the ten users, who take turns, and the flooder's beside it.
 
     Both go on until every counted program of either kept its promise or broke it.
     """
-    found = offer(
-        Source.generator("mixed"),
-        rate_per_s=load * CAPACITY_PER_S,
-        seed=seed,
-        warmup_s=WARMUP_S,
-        window_s=WINDOW_S,
-    )
+    found = setting.offer(rate_per_s=rate_per_s, seed=seed)
     programs = [
         replace(program, user=f"user-{index % NUM_USERS}")
         for index, program in enumerate(found.programs)
     ]
-    if flood is None:
+    if flood == NO_FLOOD:
         return found._replace(programs=tuple(programs))
     flooding = list(FLOODS[flood].programs(found.decided_s))
     from_s, to_s = found.window_s
@@ -169,56 +234,87 @@ def offered(flood: str | None, load: float, seed: int) -> Offer:
     return found._replace(programs=tuple(programs))
 
 
-def rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measured(chosen: argparse.Namespace, running: Session) -> Iterator[Row]:
     """What each policy leaves the others, flood by flood."""
-    for policy in arguments.policy:
-        for load in arguments.load:
-            for seed in arguments.seed:
-                alone = simulated(policy, 0.0, None, load, seed)
-                for fairness in arguments.fairness:
-                    for flood in (None, *arguments.flood):
-                        others = simulated(policy, fairness, flood, load, seed)
-                        yield {
-                            "policy": policy,
-                            "load": load,
-                            "seed": seed,
-                            "fairness": fairness,
-                            "flood": flood or "none",
-                            "token_share": ratio(others.tokens, alone.tokens),
-                            "request_share": ratio(others.requests, alone.requests),
-                            "least_user_share": ratio(
-                                others.least_user_tokens, alone.least_user_tokens
-                            ),
-                            "flooder_tokens_s": others.flooder_tokens,
-                        }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Simulate and print."""
-    parser = argparse.ArgumentParser(description="What a flood by one user costs the others.")
-    parser.add_argument("--policy", nargs="+", choices=POLICIES, default=["edf", "calm"])
-    parser.add_argument("--flood", nargs="+", choices=FLOODS, default=list(FLOODS))
-    parser.add_argument("--fairness", nargs="+", type=float, default=[0.0, 0.5])
-    parser.add_argument("--load", nargs="+", type=float, default=[0.7])
-    parser.add_argument("--seed", nargs="+", type=int, default=[0])
-    parser.add_argument("--json", action="store_true")
-    return exit_code(partial(_show, parser.parse_args(arguments)))
-
-
-def _show(chosen: argparse.Namespace) -> None:
-    if not chosen.json:
-        print("Simulated goodput of the others, 1 = nobody floods and fairness is off")
-        print(f"{'policy':15} load seed fair {'flood':14} tokens requests  flooder, tokens/s")
-    for row in rows(chosen):
-        if chosen.json:
-            print(json.dumps({"simulated": True} | row), flush=True)
-            continue
-        print(
-            f"{row['policy']:15} {row['load']:4} {row['seed']:4} {row['fairness']:4}"
-            f" {row['flood']:14} {shown(row['token_share']):>6} {shown(row['request_share']):>8}"
-            f" {row['flooder_tokens_s']:18.0f}",
-            flush=True,
+    named = {label_of(each): each for each in map(policy_of, chosen.policy or ["edf", "calm"])}
+    cells = [
+        Cell(*each)
+        for each in product(
+            named,
+            loads(chosen),
+            dict.fromkeys(chosen.fairness),
+            (NO_FLOOD, *dict.fromkeys(chosen.flood or FLOODS)),
         )
+    ]
+    specs = {cell: with_fairness(named[cell.policy], cell.fairness) for cell in cells}
+    specs |= {cell.alone: with_fairness(named[cell.policy], 0.0) for cell in cells}
+    setting = setting_of(chosen)
+    capacity_per_s = running.capacity(setting)
+    tasks = {
+        (cell, seed): Flooded(
+            setting=setting,
+            policy=spec,
+            rate_per_s=cell.load * capacity_per_s,
+            seed=seed,
+            flood=cell.flood,
+        )
+        for cell, spec in specs.items()
+        for seed in range(chosen.seeds)
+    }
+    results = dict(zip(tasks, running.run("floods", list(tasks.values())), strict=True))
+
+    def of(cell: Cell) -> Documents:
+        return [results[cell, seed] for seed in range(chosen.seeds)]
+
+    return (Row.of(cell, of(cell), of(cell.alone)) for cell in cells)
+
+
+def with_fairness(policy: PolicySpec, fairness: float) -> PolicySpec:
+    """The same policy, with so much of it."""
+    return replace(policy, params={**policy.params, "fairness": fairness})
+
+
+def table(rows: Sequence[Row]) -> str:
+    """For people."""
+    width = max(16, *(len(row.policy) for row in rows))
+    lines = [
+        "simulated goodput of the others; 1: nobody floods and fairness is off",
+        f"{'policy':{width}} {'load':>5} {'fair':>5}  {'flood':14}"
+        f"{'tokens':>7}{'requests':>9}{'least user':>11}{'flooder, tokens/s':>18}",
+    ]
+    lines += [
+        f"{row.policy:{width}} {row.load:5g} {row.fairness:5g}  {row.flood:14}"
+        f"{shown(row.token_share):>7}{shown(row.request_share):>9}"
+        f"{shown(row.least_user_share):>11}{row.flooder_tokens_s:18,.0f}"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def simulate(chosen: argparse.Namespace) -> None:
+    """Simulate and print."""
+    with session(chosen.jobs) as running:
+        rows = list(measured(chosen, running))
+    if chosen.json:
+        document = {
+            "simulated": True,
+            "window_s": chosen.window_s,
+            "seeds": chosen.seeds,
+            "rows": [row._asdict() for row in rows],
+        }
+        print(json.dumps(document))
+    else:
+        print(table(rows))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Simulate and print; the exit code."""
+    parser = options(__doc__ or "", loads="0.7")
+    parser.set_defaults(window_s=WINDOW_S, warmup_s=WARMUP_S)
+    parser.add_argument("--policy", action="append", help="repeatable; default: edf and calm")
+    parser.add_argument("--flood", action="append", choices=FLOODS, help="default: all")
+    parser.add_argument("--fairness", nargs="+", type=float, default=[0.0, 0.5])
+    return exit_code(partial(simulate, parser.parse_args(given)))
 
 
 if __name__ == "__main__":

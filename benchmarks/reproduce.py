@@ -160,7 +160,7 @@ FIGURES = {
     ),
     "floods": Figure(
         "a user who floods the engine",
-        "python -m benchmarks.fairness --policy calm --fairness 0 0.5 0.9 --seed 0 1 2",
+        "python -m benchmarks.fairness --policy calm --fairness 0 0.5 0.9 --seeds 3",
     ),
     "replicas": Figure(
         "several replicas, by router",
@@ -218,7 +218,7 @@ def _computed(name: str, folders: dict[str, Path]) -> bool:
     if missing := _missing(figure, folders["data"]):
         say(f"{name}: left out, {missing}")
         return True
-    say(f"{name}: {figure.command}")
+    say(f"{name}: {figure.command.format(**folders)}")
     began_s = time.monotonic()
     unfinished = kept.with_suffix(".failed.txt")
     with unfinished.open("w", encoding="utf-8") as printed:

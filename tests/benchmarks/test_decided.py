@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-
 import pytest
 
 from benchmarks import fairness, replicas
-from benchmarks.fairness import FLOODER, FLOODS, Others
-from serving.sim.offer import Offer, fate_s
+from benchmarks.fairness import FLOODER, FLOODS, NO_FLOOD, WARMUP_S, WINDOW_S
+from serving.sim.offer import Offer, Source, fate_s
 from serving.sim.programs import Program
+from serving.sim.setting import Setting
 from serving.slo import SloKind
 
 
@@ -25,16 +24,17 @@ def is_decided(offered: Offer) -> bool:
     return decided and offered.decided_s - 15.0 < last_s < offered.decided_s
 
 
-@pytest.mark.parametrize("flood", [None, *FLOODS])
-def test_with_a_flood_or_without_every_fate_is_decided(flood: str | None) -> None:
-    offered = fairness.offered(flood, 0.7, 0)
+@pytest.mark.parametrize("flood", [NO_FLOOD, *FLOODS])
+def test_with_a_flood_or_without_every_fate_is_decided(flood: str) -> None:
+    setting = Setting(source=Source.generator("mixed"), window_s=WINDOW_S, warmup_s=WARMUP_S)
+    offered = fairness.offered_to(setting, flood, 1.4, 0)
     assert is_decided(offered)
     assert any(each.kind is SloKind.COMPOUND for each in counted(offered))
     flooding = [each for each in offered.programs if each.user == FLOODER]
-    if flood is not None:
+    if flood != NO_FLOOD:
         assert max(each.arrival_s for each in flooding) > offered.decided_s - 1.0
     plain = [each for each in offered.programs if each.user != FLOODER]
-    assert plain == list(fairness.offered(None, 0.7, 0).programs)
+    assert plain == list(fairness.offered_to(setting, NO_FLOOD, 1.4, 0).programs)
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -46,15 +46,3 @@ def test_replicas_are_watched_until_every_fate_is_decided(count: int) -> None:
     assert any(each.kind is SloKind.COMPOUND for each in counted(offered))
     rate_per_s = 2.01 * replicas.capacity(count, 2.0)
     assert len(offered.programs) == pytest.approx(rate_per_s * offered.decided_s, rel=0.2)
-
-
-def test_a_share_of_nothing_is_no_number(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(fairness, "simulated", lambda *_: Others(0.0, 0.0, 0.0, 5.0))
-    chosen = argparse.Namespace(policy=["fcfs"], load=[2.0], seed=[0], fairness=[0.0], flood=[])
-    [row] = fairness.rows(chosen)
-    assert (row["token_share"], row["request_share"], row["least_user_share"]) == (None,) * 3
-    chosen.json = False
-    fairness._show(chosen)
-    assert capsys.readouterr().out.splitlines()[-1].split()[-3:] == ["-", "-", "5"]
