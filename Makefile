@@ -9,7 +9,7 @@ help:
 	@echo "make test    the whole test suite"
 	@echo "make static  format, lint, types, layers"
 	@echo "make check   these, and the tests"
-	@echo "make figures  the commands behind the documents' figures, into figures/: many hours"
+	@echo "make figures  most commands behind the documents' figures, into figures/: a night"
 	@echo "make lock    resolve requirements/cpu.lock anew from pyproject.toml"
 	@echo "make clean   remove the environment, the demo's output and the caches"
 
@@ -34,7 +34,7 @@ static: $(INSTALLED)
 check: static test
 
 figures: $(INSTALLED)
-	$(BIN)/python -m benchmarks.reproduce
+	$(BIN)/python -m benchmarks.reproduce $(if $(DATA),--data "$(DATA)")
 
 lock: $(INSTALLED)
 	UV_FIND_LINKS="$$($(BIN)/python -m pip config get global.find-links 2>/dev/null)" \

@@ -33,7 +33,7 @@ def options(description: str, *, loads: str, seeds: int = 3) -> argparse.Argumen
     """What all of them take; the caller adds its own."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--loads", default=loads, help="multiples of what fcfs drains")
-    parser.add_argument("--seeds", type=int, default=seeds, help="how many")
+    parser.add_argument("--seeds", type=positive, default=seeds, help="how many")
     parser.add_argument("--window-s", type=float, default=DEFAULT_WINDOW_S)
     parser.add_argument("--warmup-s", type=float, default=DEFAULT_WARMUP_S)
     cores = len(os.sched_getaffinity(0))

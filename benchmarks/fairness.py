@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
+from benchmarks import floods
 from benchmarks.comparing import (
     Session,
     exit_code,
@@ -34,72 +34,20 @@ from benchmarks.comparing import (
     setting_of,
     shown,
 )
+from benchmarks.floods import FLOODER, FLOODS, NO_FLOOD, offered_to
 from cli.bench_request import policy_of
+from cli.errors import BadInput
 from serving.policies.table import PolicySpec
 from serving.sim.cases import virtual_engine
 from serving.sim.compare import label_of
 from serving.sim.driver import VirtualTime, replay
 from serving.sim.metrics import summarise
-from serving.sim.offer import Offer, fate_s
-from serving.sim.programs import Call, Program, Stage
 from serving.sim.setting import Setting
-from serving.slo import SloKind
 
 WARMUP_S, WINDOW_S = 30.0, 120.0
 
-NUM_USERS = 10
-FLOODER = "flooder"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flood:
-    """One user's requests, at even distances.
-
-    Attributes:
-        deadline_s: promised end to end; None: a stream with `ttft_s` and `tbt_s`.
-    """
-
-    rate_per_s: float
-    prompt_tokens: int
-    output_tokens: int
-    deadline_s: float | None = None
-    ttft_s: float = 0.1
-    tbt_s: float = 0.04
-    weight: float = 1.0
-
-    def programs(self, until_s: float) -> Iterator[Program]:
-        """All of them, by arrival, before a moment."""
-        kind = SloKind.LATENCY if self.deadline_s is None else SloKind.DEADLINE
-        call = Call(self.prompt_tokens, self.output_tokens)
-        for index in range(math.ceil(until_s * self.rate_per_s)):
-            yield Program(
-                id=f"{FLOODER}-{index}",
-                application=FLOODER,
-                kind=kind,
-                arrival_s=index / self.rate_per_s,
-                stages=(Stage((call,)),),
-                ttft_s=self.ttft_s,
-                tbt_s=self.tbt_s,
-                deadline_s=self.deadline_s,
-                user=FLOODER,
-                weight=self.weight,
-            )
-
-
-FLOODS: Mapping[str, Flood] = {
-    # Nobody could keep these; they are late within moments.
-    "impossible": Flood(rate_per_s=10.0, prompt_tokens=500, output_tokens=500, deadline_s=0.1),
-    # About twice what the call takes on a machine of its own.
-    "strict": Flood(rate_per_s=10.0, prompt_tokens=500, output_tokens=500, deadline_s=12.0),
-    "strict stream": Flood(rate_per_s=10.0, prompt_tokens=500, output_tokens=500),
-    # Prefill alone takes twice the machine.
-    "long prompts": Flood(rate_per_s=3.0, prompt_tokens=12_000, output_tokens=50, deadline_s=5.0),
-    # Much goodput for few decode steps: what an order by density or by length likes best.
-    "short answers": Flood(rate_per_s=15.0, prompt_tokens=2_500, output_tokens=4, deadline_s=5.0),
-}
-
-
-NO_FLOOD = "none"
+_CODE = blake3(b"".join(map(Path.read_bytes, (Path(__file__), Path(floods.__file__)))))
+"""As it is run, whatever becomes of the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +79,7 @@ class Flooded:
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,
             "flood": self.flood,
-            "benchmark": blake3(Path(__file__).read_bytes()).hexdigest(16),
+            "benchmark": _CODE.hexdigest(16),
         }
 
     def run(self) -> dict[str, Any]:
@@ -213,29 +161,11 @@ def _mean(documents: Documents, name: str) -> float:
     return fmean(each[name] for each in documents)
 
 
-def offered_to(setting: Setting, flood: str, rate_per_s: float, seed: int) -> Offer:
-    """The workload of the ten users, who take turns, and the flooder's beside it.
-
-    Both go on until every counted program of either kept its promise or broke it.
-    """
-    found = setting.offer(rate_per_s=rate_per_s, seed=seed)
-    programs = [
-        replace(program, user=f"user-{index % NUM_USERS}")
-        for index, program in enumerate(found.programs)
-    ]
-    if flood == NO_FLOOD:
-        return found._replace(programs=tuple(programs))
-    flooding = list(FLOODS[flood].programs(found.decided_s))
-    from_s, to_s = found.window_s
-    fates_s = [fate_s(each) for each in flooding if from_s <= each.arrival_s < to_s]
-    assert max(fates_s) <= found.decided_s, "the flooder is promised less time than the others"
-    programs += flooding
-    programs.sort(key=lambda program: (program.arrival_s, program.id))
-    return found._replace(programs=tuple(programs))
+Results = Mapping[Cell, Documents]
 
 
-def measured(chosen: argparse.Namespace, running: Session) -> Iterator[Row]:
-    """What each policy leaves the others, flood by flood."""
+def measured(chosen: argparse.Namespace, running: Session) -> tuple[list[Row], Results]:
+    """What each policy leaves the others, flood by flood, and what it is made of."""
     named = {label_of(each): each for each in map(policy_of, chosen.policy or ["edf", "calm"])}
     cells = [
         Cell(*each)
@@ -246,12 +176,15 @@ def measured(chosen: argparse.Namespace, running: Session) -> Iterator[Row]:
             (NO_FLOOD, *dict.fromkeys(chosen.flood or FLOODS)),
         )
     ]
-    specs = {cell: with_fairness(named[cell.policy], cell.fairness) for cell in cells}
-    specs |= {cell.alone: with_fairness(named[cell.policy], 0.0) for cell in cells}
+    specs = {
+        each: with_fairness(named[each.policy], each.fairness)
+        for cell in cells
+        for each in (cell.alone, cell)
+    }
     setting = setting_of(chosen)
     capacity_per_s = running.capacity(setting)
-    tasks = {
-        (cell, seed): Flooded(
+    tasks = [
+        Flooded(
             setting=setting,
             policy=spec,
             rate_per_s=cell.load * capacity_per_s,
@@ -260,17 +193,16 @@ def measured(chosen: argparse.Namespace, running: Session) -> Iterator[Row]:
         )
         for cell, spec in specs.items()
         for seed in range(chosen.seeds)
-    }
-    results = dict(zip(tasks, running.run("floods", list(tasks.values())), strict=True))
-
-    def of(cell: Cell) -> Documents:
-        return [results[cell, seed] for seed in range(chosen.seeds)]
-
-    return (Row.of(cell, of(cell), of(cell.alone)) for cell in cells)
+    ]
+    done = iter(running.run("floods", tasks))
+    results = {cell: [next(done) for _ in range(chosen.seeds)] for cell in specs}
+    return [Row.of(cell, results[cell], results[cell.alone]) for cell in cells], results
 
 
 def with_fairness(policy: PolicySpec, fairness: float) -> PolicySpec:
-    """The same policy, with so much of it."""
+    """The same policy, with so much of it; raises BadInput where it asks for some itself."""
+    if "fairness" in policy.params:
+        raise BadInput(f"--policy {label_of(policy)}: give its fairness by --fairness")
     return replace(policy, params={**policy.params, "fairness": fairness})
 
 
@@ -294,13 +226,14 @@ def table(rows: Sequence[Row]) -> str:
 def simulate(chosen: argparse.Namespace) -> None:
     """Simulate and print."""
     with session(chosen.jobs) as running:
-        rows = list(measured(chosen, running))
+        rows, results = measured(chosen, running)
     if chosen.json:
         document = {
             "simulated": True,
             "window_s": chosen.window_s,
             "seeds": chosen.seeds,
             "rows": [row._asdict() for row in rows],
+            "runs": [cell._asdict() | {"seeds": found} for cell, found in results.items()],
         }
         print(json.dumps(document))
     else:

@@ -1,29 +1,37 @@
-"""The commands behind the figures of the README and of docs/, one after another, into files.
+"""Most commands behind the figures of the README and of docs/, one after another, into files.
 
-    make figures
+    make figures [DATA=DIR]
     python -m benchmarks.reproduce [--out figures] [--only NAME ...] [--data DIR] [--list]
 
-What each command prints is in OUT/NAME.txt once it has succeeded, and is not computed again while
-that is there: stopped, it goes on where it was. All of it takes a night on two cores, and nothing
-else may run beside those that measure time (`--list` says which do). Those that read public traces
-and workflows, which are not part of this project, want their folder, and one the packages that it
-compares with: without these they are left out, and say so.
+What each command prints is in OUT/NAME.txt once it has succeeded, below the command and the version
+of the code. While the same stands there it is not run again: stopped, all goes on where it was. It
+takes a night on two cores, and nothing else may run beside those that measure time (`--list` says
+which do). Those that read public traces and workflows, which are not part of this project, want
+their folder, and one the packages that it compares with: without these they are left out, and the
+end says so. Without a command are: small calls alike, long prompts at seven rates, code completion,
+policies that are not in this repository, and what earlier versions of the code had.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+
+from blake3 import blake3
 
 from benchmarks.comparing import say
-from cli.errors import CannotWrite, CommandError
+from benchmarks.figures import FIGURES, Figure
+from cli.errors import BadInput, CannotWrite, CommandError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,156 +42,8 @@ PROGRAMS = {
 }
 """What a command may begin with, as programs of this very environment."""
 
-
-class Figure(NamedTuple):
-    """One command.
-
-    Attributes:
-        shows: what it is a figure of.
-        command: as a person would type it; `{data}` and `{out}` are the folders.
-        reads: the file or folder below `{data}` that it needs; nothing if that is empty.
-        imports: likewise a package that is not among this project's own.
-        is_timed: whether it measures this machine, which must be quiet.
-    """
-
-    shows: str
-    command: str
-    reads: str = ""
-    imports: str = ""
-    is_timed: bool = False
-
-
-RIVALS = ["fcfs", "edf", "sjf", "plas", "lsdf", "slai", "slos_serve", "annealing", "calm_published"]
-FEW_SLOTS = [f"{name}:batch=96" for name in ["fcfs", "edf", "plas", "sjf", "slos_serve", "slai"]]
-HEADROOMS = [*(f"calm:utilisation={share}" for share in (0.75, 0.85, 0.93)), "calm"]
-CACHED = ["fcfs", "slai", "slos_serve", "calm"]
-
-
-def _policies(names: Sequence[str]) -> str:
-    return " ".join(f"--policy {name}" for name in names)
-
-
-_TRACE = (
-    "orchestrate bench --trace {{data}}/{} --policy fcfs --policy calm"
-    " --loads 0.7,1.0,2.0 --seeds 2 --window-s 120"
-)
-_DEEP_RESEARCH = "agentic/jitserve_deepresearch_sample.json"
-_TREES = "agentic/tot_game24_dag.json"
-_SOON = "orchestrate bench {} --policy fcfs --policy calm --loads 0.7,1.0 --seeds 2 --window-s 60"
-
-FIGURES = {
-    "startup": Figure(
-        "start of the program, of an engine, a first answer",
-        "python -m benchmarks.startup",
-        is_timed=True,
-    ),
-    "edf": Figure(
-        "deadlines met by edf and by fcfs on the engine",
-        "pytest -q -rP tests/engine/test_edf_against_fcfs.py",
-    ),
-    "overhead": Figure(
-        "what a recorded step costs, beside LangGraph and DBOS",
-        "python -m benchmarks.overhead",
-        imports="dbos",
-        is_timed=True,
-    ),
-    "patterns": Figure(
-        "how well and how fast past runs foretell a live one",
-        "python benchmarks/patterns.py --data {data}/agentic",
-        reads="agentic",
-        is_timed=True,
-    ),
-    "lengths": Figure(
-        "bounds on the length of answers",
-        "python benchmarks/lengths.py --data {data}",
-        reads="traces",
-        is_timed=True,
-    ),
-    "policies": Figure(
-        "all policies at four loads, with the picture",
-        f"orchestrate bench mixed {_policies([*RIVALS, 'calm'])}"
-        " --loads 0.7,1.0,1.5,2.0 --seeds 3 --plot {out}/goodput.png",
-    ),
-    "oracle": Figure(
-        "calm told the truth",
-        "orchestrate bench mixed --policy calm --loads 0.7,1.0,1.5,2.0 --seeds 3"
-        " --predictions oracle",
-    ),
-    "few-slots": Figure(
-        "policies with 96 slots",
-        f"orchestrate bench mixed {_policies(FEW_SLOTS)} --policy calm"
-        " --loads 1.0,1.5,2.0 --seeds 3 --window-s 240",
-    ),
-    "steady": Figure(
-        "calm in the long run, the bound, one pace",
-        "python -m benchmarks.steady --loads 0.7,1.0,1.5,2.0",
-    ),
-    "ablation": Figure(
-        "calm without each of its ingredients",
-        "python -m benchmarks.ablation --loads 2 --seeds 3 --window-s 120",
-    ),
-    "margin": Figure(
-        "how much of what it takes who begins must have",
-        "orchestrate bench mixed --policy calm:margin=0.75 --policy calm:margin=0.65"
-        " --policy calm:margin=0.55 --loads 1.0,1.5,2.0 --seeds 2 --window-s 120",
-    ),
-    "conditions": Figure(
-        "other work, promises, predictions, machines; no tags at all",
-        "python -m benchmarks.robustness --loads 1,2 --seeds 2 --window-s 120",
-    ),
-    "unsteady": Figure(
-        "a machine whose speed wanders",
-        "python -m benchmarks.robustness --condition unsteady --loads 0.5,1,2 --seeds 3"
-        " --window-s 240",
-    ),
-    "headroom": Figure(
-        "how much time is left free",
-        f"python -m benchmarks.robustness {_policies(HEADROOMS)}"
-        " --loads 2 --seeds 2 --window-s 120",
-    ),
-    "deep-research": Figure(
-        "a trace of deep research", _TRACE.format(_DEEP_RESEARCH), reads=_DEEP_RESEARCH
-    ),
-    "trees": Figure("a trace of trees of thoughts", _TRACE.format(_TREES), reads=_TREES),
-    "chatbot": Figure("streams that begin soon", _SOON.format("chatbot")),
-    "summarizer": Figure("the same, long prompts", _SOON.format("summarizer")),
-    "coder": Figure("the same, short answers", _SOON.format("coder")),
-    "loops": Figure(
-        "loops that repeat their context",
-        f"orchestrate bench tools --prefix-caching {_policies(CACHED)}"
-        " --loads 1.0,2.0 --seeds 2 --window-s 120",
-    ),
-    "cached": Figure(
-        "the mix with a prefix cache",
-        f"orchestrate bench mixed --prefix-caching {_policies(CACHED)}"
-        " --loads 0.7,2.0 --seeds 2 --window-s 120",
-    ),
-    "floods": Figure(
-        "a user who floods the engine",
-        "python -m benchmarks.fairness --policy calm --fairness 0 0.5 0.9 --seeds 3",
-    ),
-    "replicas": Figure(
-        "several replicas, by router",
-        "python -m benchmarks.replicas --policy calm --replicas 2,4,8 --seeds 1",
-    ),
-    "throughput": Figure(
-        "tokens computed, promised or not",
-        "python -m benchmarks.throughput --loads 0.7,1,1.5,2 --seeds 3",
-        is_timed=True,
-    ),
-    "frames": Figure(
-        "what a plan costs",
-        "python -m benchmarks.frames --policy calm --requests 256 1024 4096",
-        is_timed=True,
-    ),
-    "live": Figure(
-        "fcfs and calm on the engine itself, and foretold",
-        "python -m benchmarks.live --policy fcfs --policy calm --loads 0.6,2.0 --seeds 3"
-        " --json {out}/live.json",
-        is_timed=True,
-    ),
-}
-"""By name, in the order of the documents."""
+STOPPED_S = 10.0
+"""How long a command that was asked to stop may take."""
 
 
 def argv(command: str, folders: dict[str, Path]) -> list[str]:
@@ -196,59 +56,126 @@ def reproduce(names: Sequence[str], *, out: Path, data: Path) -> bool:
     """Run these commands; whether none of them failed.
 
     Raises:
-        CannotWrite: the output folder cannot be made.
+        CannotWrite: the output folder cannot be made or written to.
+        BadInput: another process is at work in it.
     """
     folders = {"out": out.resolve(), "data": data.resolve()}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CannotWrite(out, error.strerror or str(error)) from error
-    failed = [name for name in names if not _computed(name, folders)]
+    version = code_version()
+    failed, left_out = [], []
+    with locked(out):
+        for name in names:
+            if missing := _missing(FIGURES[name], folders["data"]):
+                left_out.append(f"{name}: left out, {missing}")
+            elif not _computed(name, version, folders):
+                failed.append(name)
+    for told in left_out:
+        say(told)
     if failed:
         say(f"failed: {', '.join(failed)}; what they printed is in {out}/NAME.failed.txt")
     return not failed
 
 
-def _computed(name: str, folders: dict[str, Path]) -> bool:
-    """Whether this figure is there now, or cannot be for want of something."""
+def code_version() -> str:
+    """A digest of all Python that a figure may depend on: this repository's, without its tests."""
+    digest = blake3()
+    for path in sorted(ROOT.glob("*/**/*.py")):
+        place = path.relative_to(ROOT)
+        if place.parts[0].isidentifier() and place.parts[0] != "tests":  # no hidden folder
+            digest.update(place.as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest(8)
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """A folder to ourselves; commands that outlive a process that was killed hold it as well."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise CannotWrite(out, error.strerror or str(error)) from error
+    try:
+        _take(lock, out)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int, out: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        told = "another one is at work there; wait for it, or give another --out"
+        raise BadInput(f"--out {out}: {told}") from None
+    os.set_inheritable(lock, True)
+
+
+def _computed(name: str, version: str, folders: dict[str, Path]) -> bool:
+    """Whether this figure is there now."""
     figure, kept = FIGURES[name], folders["out"] / f"{name}.txt"
-    if kept.exists():
-        say(f"{name}: in {kept} already")
-        return True
-    if missing := _missing(figure, folders["data"]):
-        say(f"{name}: left out, {missing}")
-        return True
-    say(f"{name}: {figure.command.format(**folders)}")
-    began_s = time.monotonic()
-    unfinished = kept.with_suffix(".failed.txt")
-    with unfinished.open("w", encoding="utf-8") as printed:
-        code = subprocess.run(
-            argv(figure.command, folders), stdout=printed, cwd=ROOT, check=False
-        ).returncode
-    took = f"{(time.monotonic() - began_s) / 60:.1f} min"
-    if code:
-        say(f"{name}: exit code {code} after {took}")
-        return False
-    unfinished.rename(kept)
-    say(f"{name}: {kept}, {took}")
-    return True
+    arguments = argv(figure.command, folders)
+    head = f"# {shlex.join(arguments[1:])}\n# code {version}\n\n"
+    try:
+        if kept.exists() and kept.read_text(encoding="utf-8").startswith(head):
+            say(f"{name}: in {kept} already")
+            return True
+        say(f"{name}: {shlex.join(arguments)}")
+        began_s = time.monotonic()
+        unfinished = kept.with_suffix(".part")
+        with unfinished.open("w", encoding="utf-8") as printed:
+            printed.write(head)
+            printed.flush()
+            code = _run(arguments, printed.fileno())
+        took = f"{(time.monotonic() - began_s) / 60:.1f} min"
+        place = kept.with_suffix(".failed.txt") if code else kept
+        unfinished.rename(place)
+        if not code:
+            kept.with_suffix(".failed.txt").unlink(missing_ok=True)
+    except OSError as error:
+        raise CannotWrite(folders["out"], error.strerror or str(error)) from error
+    say(f"{name}: {place}, {took}" + (f", exit code {code}" if code else ""))
+    return not code
+
+
+def _run(arguments: Sequence[str], printed: int) -> int:
+    """The exit code of a command; whatever stops us stops it, and all that it has started."""
+    with subprocess.Popen(
+        arguments, stdout=printed, cwd=ROOT, close_fds=False, start_new_session=True
+    ) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STOPPED_S)
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def _missing(figure: Figure, data: Path) -> str:
     """What it wants that is not here, and how to get it; nothing if that is empty."""
-    if figure.reads and not (data / figure.reads).exists():
-        return f"{data / figure.reads} is not here; see --data"
-    if figure.imports and find_spec(figure.imports) is None:
-        return f"{figure.imports} is not installed; see requirements/rivals.txt"
+    for each in figure.reads:
+        if not (data / each).exists():
+            return f"{data / each} is not here; see --data"
+    for each in figure.imports:
+        if not _is_installed(each):
+            return f"{each} is not installed; see requirements/rivals.txt"
     return ""
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # of what it is a part of
+        return False
 
 
 def listed() -> str:
     """A line for each figure, and its command."""
     lines = []
     for name, figure in FIGURES.items():
-        marks = [f"reads {figure.reads}"] * bool(figure.reads)
-        marks += [f"imports {figure.imports}"] * bool(figure.imports)
+        marks = [f"reads {', '.join(figure.reads)}"] * bool(figure.reads)
+        marks += [f"imports {', '.join(figure.imports)}"] * bool(figure.imports)
         marks += ["measures this machine"] * figure.is_timed
         told = f"{figure.shows} ({'; '.join(marks)})" if marks else figure.shows
         lines += [f"{name:14} {told}", f"{'':14}     {figure.command}"]
@@ -270,6 +197,7 @@ def main(given: Sequence[str] | None = None) -> int:
     if chosen.list:
         print(listed())
         return 0
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return 0 if reproduce(chosen.only, out=chosen.out, data=chosen.data) else 1
     except CommandError as error:
@@ -278,6 +206,8 @@ def main(given: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("stopped; the same command goes on from here")
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import fairness, replicas
-from benchmarks.fairness import FLOODER, FLOODS, NO_FLOOD, WARMUP_S, WINDOW_S
+from benchmarks import replicas
+from benchmarks.fairness import WARMUP_S, WINDOW_S
+from benchmarks.floods import FLOODER, FLOODS, NO_FLOOD, offered_to
 from serving.sim.offer import Offer, Source, fate_s
 from serving.sim.programs import Program
 from serving.sim.setting import Setting
@@ -27,14 +28,14 @@ def is_decided(offered: Offer) -> bool:
 @pytest.mark.parametrize("flood", [NO_FLOOD, *FLOODS])
 def test_with_a_flood_or_without_every_fate_is_decided(flood: str) -> None:
     setting = Setting(source=Source.generator("mixed"), window_s=WINDOW_S, warmup_s=WARMUP_S)
-    offered = fairness.offered_to(setting, flood, 1.4, 0)
+    offered = offered_to(setting, flood, 1.4, 0)
     assert is_decided(offered)
     assert any(each.kind is SloKind.COMPOUND for each in counted(offered))
     flooding = [each for each in offered.programs if each.user == FLOODER]
     if flood != NO_FLOOD:
         assert max(each.arrival_s for each in flooding) > offered.decided_s - 1.0
     plain = [each for each in offered.programs if each.user != FLOODER]
-    assert plain == list(fairness.offered_to(setting, NO_FLOOD, 1.4, 0).programs)
+    assert plain == list(offered_to(setting, NO_FLOOD, 1.4, 0).programs)
 
 
 @pytest.mark.parametrize("count", [1, 4])

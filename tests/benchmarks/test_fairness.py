@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from benchmarks.fairness import NO_FLOOD, Cell, Flooded, Row, main, table, with_fairness
+from benchmarks.fairness import Cell, Flooded, Row, main, table, with_fairness
+from benchmarks.floods import NO_FLOOD
 from serving.policies.table import PolicySpec
 from serving.sim.offer import Source
 from serving.sim.setting import Setting
@@ -72,6 +73,7 @@ def test_what_its_result_depends_on_is_in_its_key() -> None:
     [
         (["--fairness", "1.5"], "fairness"),
         (["--policy", "nobody"], "nobody"),
+        (["--policy", "calm:fairness=0.9"], "--fairness"),
         (["--loads", "much"], "loads"),
     ],
 )
