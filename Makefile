@@ -9,7 +9,7 @@ help:
 	@echo "make test    the whole test suite"
 	@echo "make static  format, lint, types, layers"
 	@echo "make check   these, and the tests"
-	@echo "make figures  most commands behind the documents' figures, into figures/: a night"
+	@echo "make figures most commands behind the documents' figures, into figures/: a night"
 	@echo "make lock    resolve requirements/cpu.lock anew from pyproject.toml"
 	@echo "make clean   remove the environment, the demo's output and the caches"
 

@@ -97,11 +97,11 @@ class Flooded:
         )
         others, flooder = (
             summarise(
-                [each for each in replayed.programs if (each.user == FLOODER) is floods],
+                [each for each in replayed.programs if (each.user == FLOODER) is flooding],
                 window_s=offered.window_s,
                 observed_until_s=offered.decided_s,
             )
-            for floods in (False, True)
+            for flooding in (False, True)
         )
         return {
             "tokens": others.goodputs["tokens"],

@@ -32,6 +32,7 @@ from blake3 import blake3
 from benchmarks.comparing import say
 from benchmarks.figures import FIGURES, Figure
 from cli.errors import BadInput, CannotWrite, CommandError
+from serving.sim.cache import code_version
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -60,7 +61,7 @@ def reproduce(names: Sequence[str], *, out: Path, data: Path) -> bool:
         BadInput: another process is at work in it.
     """
     folders = {"out": out.resolve(), "data": data.resolve()}
-    version = code_version()
+    version = project_version()
     failed, left_out = [], []
     with locked(out):
         for name in names:
@@ -75,9 +76,10 @@ def reproduce(names: Sequence[str], *, out: Path, data: Path) -> bool:
     return not failed
 
 
-def code_version() -> str:
-    """A digest of all Python that a figure may depend on: this repository's, without its tests."""
-    digest = blake3()
+def project_version() -> str:
+    """A digest of all Python that a figure may depend on: this repository's, without its tests,
+    and what simulated results depend on."""
+    digest = blake3(code_version().encode())
     folders = [each for each in ROOT.iterdir() if each.name.isidentifier()]  # no hidden one
     for path in sorted(path for each in folders for path in each.rglob("*.py")):
         place = path.relative_to(ROOT)

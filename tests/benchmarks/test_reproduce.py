@@ -108,7 +108,7 @@ def test_another_command_or_other_code_is_computed_anew(
     versions = set()
     for text, version in (("first", "a"), ("second", "a"), ("second", "b")):
         figures["one"] = printing(text)
-        monkeypatch.setattr(reproduce, "code_version", lambda version=version: version)
+        monkeypatch.setattr(reproduce, "project_version", lambda version=version: version)
         assert main(given) == 0
         head, _, printed = (tmp_path / "one.txt").read_text(encoding="utf-8").partition("\n\n")
         assert printed == f"{text}\n"
