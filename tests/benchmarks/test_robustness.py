@@ -112,11 +112,18 @@ def test_nonsense_ends_with_an_error_and_no_table(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(robustness, "session", made_up_session)
-    for given in (["--loads", "high"], ["--policy", "nobody"], ["--seeds", "0"]):
+    for given in (["--loads", "high"], ["--policy", "nobody"]):
         assert robustness.main(given) == 2
         captured = capsys.readouterr()
         assert captured.out == ""
         assert "error: " in captured.err
+
+
+def test_a_comparison_over_no_seeds_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        robustness.main(["--seeds", "0"])
+    assert ended.value.code == 2
+    assert "--seeds: must be at least 1" in capsys.readouterr().err
 
 
 def test_a_table_of_no_promises_alone_has_no_goodputs() -> None:
