@@ -247,6 +247,11 @@ class Requests(Sequence[RequestView]):
         """
         return _Taken(self, places)
 
+    def names(self, places: Ints) -> list[str]:
+        """The ids of some of the requests, in this order."""
+        named: list[str] = self.request_id[places].tolist()
+        return named
+
     def with_columns(self, **changed: NDArray[Any]) -> Requests:
         """The same, but for these columns."""
         return Requests({name: getattr(self, name) for name in COLUMNS} | changed)
@@ -274,6 +279,12 @@ class _Taken(Requests):
         column: NDArray[Any] = getattr(self._whole, name).take(self._places, axis=0)
         setattr(self, name, column)
         return column
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def names(self, places: Ints) -> list[str]:
+        return self._whole.names(self._places[places])
 
 
 class Numbering:

@@ -249,11 +249,13 @@ class Ledger:
 
     def _learned(self, users: Ints) -> dict[str, Floats]:
         """The columns of what was learned of each request's user, from answers that ended."""
-        return {
-            "length_ratio": self._length_bias.ratios(users),
-            "usual_length": self._usual_length.lengths(users),
-            "cached_share": self._cached_share.shares(users),
+        numbers = np.arange(users.max(initial=-1) + 1)  # mostly far fewer than requests
+        learned = {
+            "length_ratio": self._length_bias.ratios(numbers),
+            "usual_length": self._usual_length.lengths(numbers),
+            "cached_share": self._cached_share.shares(numbers),
         }
+        return {name: values.take(users, axis=0) for name, values in learned.items()}
 
     def _read(self, places: list[int], state: RequestState) -> None:
         requests, columns = [self._rows[place] for place in places], self._columns

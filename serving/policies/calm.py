@@ -28,9 +28,13 @@ from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
 
-BEGIN_MARGIN = 0.65
+BEGIN_MARGIN = 0.55
 """Who has not begun must have this many times what it takes alone: less than all of it, as it may
 turn out shorter than foretold, and steps are shortened for who is a little behind."""
+
+TOKEN_SHARE = 0.6
+"""Of a program's worth, what its tokens make. They are further from what could be earned than kept
+promises are, and so weigh a little more."""
 
 HELD_SHARE, SOONEST = 0.25, 0.1
 """Without a crowd a plan takes no more than this share of the time in which streams that arrived
@@ -50,7 +54,7 @@ def calm(
     *,
     batch: int = 0,
     utilisation: float = 0.0,
-    token_share: float = 0.5,
+    token_share: float = TOKEN_SHARE,
     pace: float = 0.0,
     margin: float = BEGIN_MARGIN,
     leftover: float = 0.5,

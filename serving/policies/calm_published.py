@@ -71,7 +71,7 @@ def calm_published(
     plan = plan_of(view, order, run, stay=stay)
     left_out = ~gone & ~run & (requests.state == RequestState.RUNNING)
     plan = plan._replace(
-        preempt=frozenset(requests.request_id[left_out].tolist()), steps=frame_steps
+        preempt=frozenset(requests.names(np.flatnonzero(left_out))), steps=frame_steps
     )
     return limited(view, plan) if fairness else plan
 
@@ -111,7 +111,7 @@ def best_window(view: StepView, ranked: Ints, priority: Floats, size: int, cutof
         return ranked
     candidates = ranked[priority[ranked] >= cutoff * priority[ranked[size - 1]]]
     prompts = view.requests.prompt_tokens[candidates]
-    names = view.requests.request_id[candidates].tolist()
+    names = view.requests.names(candidates)
     by_length = sorted(range(len(names)), key=lambda each: (prompts[each], names[each]))
     sums = np.concatenate([[0.0], np.cumsum(priority[candidates[by_length]])])
     best = int(np.argmax(sums[size:] - sums[:-size]))

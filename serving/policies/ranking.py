@@ -76,7 +76,7 @@ def sorted_places(requests: Requests, *keys: Key) -> Ints:
         tied &= ranked[1:] == ranked[:-1]
     for first, last in _runs(tied):
         group = order[first : last + 1]
-        names = requests.request_id[group].tolist()
+        names = requests.names(group)
         order[first : last + 1] = group[sorted(range(len(names)), key=names.__getitem__)]
     return order
 
@@ -93,16 +93,17 @@ def plan_of(view: StepView, order: Ints, run: int | Flags, *, stay: Stay | None 
     """
     requests, stay = view.requests, stay_of(view) if stay is None else stay
     dropped = drops(view, stay)
+    given_up = np.array([place for place, _ in dropped], dtype=np.int64)
     gone = np.zeros(len(requests), dtype=bool)
-    gone[[place for place, _ in dropped]] = True
+    gone[given_up] = True
     kept = order[~gone[order]]
     chosen = kept[:run] if isinstance(run, int) else kept[run[kept]]
     changes = next_change_s(view, stay)[kept]
-    names = requests.request_id
+    ended = requests.names(given_up)
     return Plan(
-        order=(*names[kept].tolist(), *(names[place] for place, _ in dropped)),
-        run=frozenset(names[chosen].tolist()),
-        drop=tuple((names[place], reason) for place, reason in dropped),
+        order=(*requests.names(kept), *ended),
+        run=frozenset(requests.names(chosen)),
+        drop=tuple(zip(ended, (reason for _, reason in dropped), strict=True)),
         until_s=float(changes.min(initial=np.inf)),
     )
 

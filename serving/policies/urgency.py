@@ -106,10 +106,10 @@ def drops(view: StepView, stay: Stay) -> tuple[tuple[int, str], ...]:
     By arrival, then id.
     """
     requests = view.requests
-    places = np.flatnonzero(to_drop(view, stay)).tolist()
-    places.sort(key=lambda place: (requests.arrival_s[place], requests.request_id[place]))
+    places = np.flatnonzero(to_drop(view, stay))
+    names = dict(zip(places.tolist(), requests.names(places), strict=True))
     found = []
-    for place in places:
+    for place in sorted(names, key=lambda place: (requests.arrival_s[place], names[place])):
         if view.now_s >= stay.patience_s[place]:
             waited_s = view.now_s - requests.unscheduled_s[place]
             patience_s = requests.waiting_s[place]
