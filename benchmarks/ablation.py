@@ -48,6 +48,7 @@ VARIANTS: Mapping[str, Params] = MappingProxyType(
     {
         "no price of what is to arrive": {"price": False},
         "no check that it can be timely": {"margin": 0.0},
+        "no gate for who would displace what has begun": {"gate": 0.0},
         "execution by density": {"urgent": False},
         "lengths not corrected": {"correct": False},
         "no admitted set": {"utilisation": 1e6},

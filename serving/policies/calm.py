@@ -12,6 +12,7 @@ import numpy as np
 from serving.policies.admission import admit, demands_of, expected, utilisation_of
 from serving.policies.execution import planned
 from serving.policies.fairness import fair, limited, mixed
+from serving.policies.gate import MIN_GAIN
 from serving.policies.pace import LEAST_S, Pace, best_pace, saving_pace
 from serving.policies.programs import (
     Calls,
@@ -57,6 +58,7 @@ def calm(
     token_share: float = TOKEN_SHARE,
     pace: float = 0.0,
     margin: float = BEGIN_MARGIN,
+    gate: float = MIN_GAIN,
     leftover: float = 0.5,
     frame_steps: int = 10,
     least_steps: int = 4,
@@ -75,6 +77,8 @@ def calm(
         token_share: of a program's worth, what its tokens make; the rest is for a kept promise.
         pace: seconds that a step may take; 0: what is worth most for what arrived lately.
         margin: who has not begun must have this many times what it takes alone at that pace.
+        gate: who has begun gives way only to what is worth this share more per need: forecasts
+            differ from one look to the next by more than equals do, and what was begun is lost.
         leftover: of the time that admission leaves over, the share for those who have a promise
             that will not be kept. Best-effort work has all of it.
         frame_steps: steps between two decisions, unless something arrives or ends.
@@ -104,7 +108,8 @@ def calm(
         coming *= discount[len(worth) :]
     step = best_pace(view, *recent, coming if is_telling else worth, only_s=pace)
     begins_s = margin * step.each_s
-    worth *= _can_be_in_time(view, programs, urgency, begins_s)
+    has_begun = view.requests.program_tokens[programs.first] > 0
+    worth *= _can_be_in_time(view, programs, urgency, has_begun, begins_s)
     timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= arrived.ends_s
     expects = expected(view, arrived, coming * timely, step)
     utilisation = utilisation or utilisation_of(expects, view.arrivals_s)
@@ -113,6 +118,7 @@ def calm(
     need_s, due_s = step.of(programs.need_s(view.model)), _due_s(programs, urgency, step)
     demands = demands_of(view, calls, programs, need_s, due_s, step)
     density = worth / need_s
+    density[has_begun] *= 1.0 + gate
     chosen = admit(demands, density, expects, utilisation=utilisation)
     admitted = chosen.programs[programs.of]
     call_due_s = _call_due_s(calls, programs, due_s, step)
@@ -163,11 +169,12 @@ def _mean_tokens(requests: Requests, programs: Programs) -> float:
     return max(float(tokens.mean()), 1.0) if len(tokens) else 1.0
 
 
-def _can_be_in_time(view: StepView, programs: Programs, urgency: Urgency, step_s: float) -> Flags:
+def _can_be_in_time(
+    view: StepView, programs: Programs, urgency: Urgency, has_begun: Flags, step_s: float
+) -> Flags:
     """Whether each program can: one that has not begun at steps as long as this, another if it had
     the machine to itself and its answers turned out short."""
     alone_s = view.model.base_s + view.model.token_s
-    has_begun = view.requests.program_tokens[programs.first] > 0
     takes_s = programs.alone_s(np.where(has_begun, alone_s, max(step_s, alone_s)))
     in_time: Flags = view.now_s + takes_s <= programs.ends_s
     hoping = has_begun & ~in_time  # who is in time as foretold is so at its least too

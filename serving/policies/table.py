@@ -48,6 +48,7 @@ LIMITS: Limits = MappingProxyType(
         "token_share": (0, 1),
         "pace": (0, 1e9),
         "margin": (0, 1000),
+        "gate": (0, 1000),
         "leftover": (0, 1),
         "frame_steps": (1, 1_000_000),
         "least_steps": (1, 1_000_000),

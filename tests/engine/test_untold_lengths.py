@@ -34,7 +34,7 @@ def in_time(policy: str, slo: Slo, *, every_steps: int) -> int:
 
 
 @pytest.mark.parametrize("slo", [DEADLINE, STREAM], ids=["deadline", "latency"])
-@pytest.mark.parametrize("every_steps", [30, 8])
+@pytest.mark.parametrize("every_steps", [30, 8, 7])
 def test_calm_serves_them_all_as_first_come_first_served_does(slo: Slo, every_steps: int) -> None:
     assert in_time("fcfs", slo, every_steps=every_steps) == 40
     assert in_time("calm", slo, every_steps=every_steps) == 40
