@@ -219,3 +219,27 @@ def test_the_only_place_is_for_what_was_promised() -> None:
     assert calm(busy).run == {"in time"}
     alone = step(waiting, now_s=100.0, model=MODEL, slots=1, token_s=0.02)
     assert calm(alone).run == {"waiting"}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "gate", "admitted"),
+    [(90, 0.1, "begun"), (90, 0.0, "new"), (60, 0.1, "new")],
+    ids=["a little less to do", "without a gate", "much less to do"],
+)
+def test_who_has_begun_gives_way_only_to_what_is_worth_more_by_the_gate(
+    tokens: int, gate: float, admitted: str
+) -> None:
+    """Only one of the two can be in time, and who has less to do earns its promise for less."""
+    begun = running(
+        "begun",
+        slo=deadline(12.0),
+        prompt_tokens=1,
+        computed_tokens=1,
+        output_tokens=1,
+        max_tokens=101,
+        program_tokens=2.0,
+    )
+    new = request("new", slo=deadline(12.0), prompt_tokens=1, max_tokens=tokens)
+    model = StepModel(base_s=0.001, token_s=0.1)
+    view = step(begun, new, model=model, token_s=0.1, step_tokens=1000)
+    assert calm(view, leftover=0.0, gate=gate).run == {admitted}
