@@ -36,7 +36,7 @@ class SloKind(StrEnum):
 class OnLate(StrEnum):
     """What becomes of a request whose deadline cannot be met any more."""
 
-    CONTINUE = "continue"  # late is still useful: after feasible work, before best effort
+    CONTINUE = "continue"  # late is still useful: after all that is not late
     BEST_EFFORT = "best_effort"  # runs when nothing better wants the slot
     DROP = "drop"  # ends at its caller as RequestDropped
 
@@ -110,15 +110,7 @@ class Slo:
     user: str = ""
 
     def __post_init__(self) -> None:
-        needs_deadline = self.kind in (SloKind.DEADLINE, SloKind.COMPOUND)
-        if needs_deadline and self.deadline_s is None:
-            raise InvalidSlo("slo_deadline_s", None, f"kind {self.kind} needs a deadline")
-        if not needs_deadline and self.deadline_s is not None:
-            raise InvalidSlo(
-                "slo_deadline_s",
-                self.deadline_s,
-                f"kind {self.kind} has none; set slo_kind to deadline or compound",
-            )
+        self._check_deadlines()
         for name in ("deadline_s", "ttft_s", "tbt_s", "waiting_s", "final_s", "weight"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
@@ -135,6 +127,16 @@ class Slo:
             raise InvalidSlo("slo_stage_calls", self.stage_calls, "must be at least 1")
         if self.waiting_s is None and self.kind is SloKind.LATENCY:
             object.__setattr__(self, "waiting_s", DEFAULT_LATENCY_WAITING_S)
+
+    def _check_deadlines(self) -> None:
+        if self.kind in (SloKind.DEADLINE, SloKind.COMPOUND):
+            if self.deadline_s is None:
+                raise InvalidSlo("slo_deadline_s", None, f"kind {self.kind} needs a deadline")
+            return
+        for name in ("deadline_s", "final_s"):
+            if (value := getattr(self, name)) is not None:
+                problem = f"kind {self.kind} has none; set slo_kind to deadline or compound"
+                raise InvalidSlo(TAG_PREFIX + name, value, problem)
 
 
 BEST_EFFORT = Slo()

@@ -149,6 +149,11 @@ def step_views(
         draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
         for request_id in ids
     ]
+    came = draw(st.lists(st.integers(0, 99).map("came {}".format), max_size=6, unique=True))
+    arrivals = [
+        draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
+        for request_id in came
+    ]
     kv_tokens = draw(st.sampled_from([64, 4096, 1 << 19]))
     return StepView(
         now_s=now_s,
@@ -160,7 +165,14 @@ def step_views(
         model=draw(step_models),
         kv_tokens=kv_tokens,
         free_kv_tokens=draw(st.sampled_from([0, kv_tokens // 2, kv_tokens])),
+        arrivals=Requests.of(_as_they_arrived(_with_accounts(draw, arrivals))),
+        arrivals_s=draw(st.sampled_from([0.01, 1.0, 60.0])),
     )
+
+
+def _as_they_arrived(rows: list[RequestView]) -> list[RequestView]:
+    new = {"state": RequestState.WAITING, "computed_tokens": 0, "output_tokens": 0}
+    return [row._replace(**new, program_tokens=0.0) for row in rows]
 
 
 def _with_accounts(draw: st.DrawFn, rows: list[RequestView]) -> list[RequestView]:

@@ -67,7 +67,8 @@ class RoomMixin(_VllmScheduler):
         gives_way = best is not None and best.request_id != self._refused
         readers = self._readers_behind(best) if best is not None and gives_way else []
         needs = self._prompts_before(readers[0]) if readers else []
-        left = self.max_num_scheduled_tokens - num_running * (1 + self.num_spec_tokens)
+        num_others = num_running - len(self._paused) - len(readers)
+        left = self.max_num_scheduled_tokens - num_others * (1 + self.num_spec_tokens)
         with held_back(readers, needs, left, self.scheduler_config):
             output = super().schedule(throttle_prefills)
         if len(self.running) > num_running:
@@ -189,11 +190,12 @@ class RoomMixin(_VllmScheduler):
         return behind if has_room else []
 
     def _prompts_before(self, reader: Request) -> list[int]:
-        """What each of those has to read whom the plan puts before this one, and who wait."""
+        """What each of those has to read who wait, and whom vLLM or the plan puts before this one:
+        holders of KV cache are always let in first."""
+        before = (*self.kv_holding_waiting, *self.waiting.better_than(self._rank_of(reader)))
         return [
             request.num_tokens - max(request.num_computed_tokens, self._cached_tokens(request))
-            for request in self.waiting.better_than(self._rank_of(reader))
-            if not self._is_blocked_waiting_status(request.status)
+            for request in filter(self._waits_for_room, before)
         ]
 
     def _cached_tokens(self, request: Request) -> int:

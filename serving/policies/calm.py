@@ -13,7 +13,7 @@ from serving.policies.admission import admit, demands_of, expected, utilisation_
 from serving.policies.execution import planned
 from serving.policies.fairness import fair, limited, mixed
 from serving.policies.gate import MIN_GAIN
-from serving.policies.pace import LEAST_S, Pace, best_pace, saving_pace
+from serving.policies.pace import LEAST_S, Pace, best_pace, flowing_pace, saving_pace
 from serving.policies.programs import (
     Calls,
     Programs,
@@ -46,8 +46,8 @@ CROWD = 128
 are, and so never more than about the same share of the time."""
 
 LONGEST_HOLD_S = 0.5
-"""No crowd keeps who arrives out of all plans for more decode steps than last so long: a pile of
-late work least of all. Steps that read prompts are longer."""
+"""Nobody who arrives is kept out of all plans for more decode steps than last so long, however many
+are here: a pile of late work least of all. Steps that read prompts are longer."""
 
 
 def calm(
@@ -83,15 +83,15 @@ def calm(
             that will not be kept. Best-effort work has all of it.
         frame_steps: steps between two decisions, unless something arrives or ends.
         least_steps: what arrives or ends within so many steps is gathered; more of them where a
-            crowd makes decisions dear (CROWD).
+            crowd makes decisions dear (CROWD), fewer where steps are long (LONGEST_HOLD_S).
         fairness: f, how much of its worth the work of the user who was served most loses; above 0,
             who is ahead has no more than an equal share of a step for what is not admitted.
         price: whether room is kept for better work that is still to arrive.
         urgent: whether the admitted run by slack; if not, by worth per need.
         correct: whether lengths are corrected by those of the latest answers, and taken from them
             where none was foretold.
-        save: whether steps are shorter for a while to save who is a little behind, if no pace is
-            given.
+        save: whether steps are shorter for a while to save who is a little behind, and streams
+            from work that came at once, if no pace is given.
     """
     view = _prepared(view, correct=correct)
     urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
@@ -127,6 +127,8 @@ def calm(
     order = np.lexsort((key, waits, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
     least_steps = _held_steps(view, least_steps, step)
     if save and not pace:
+        flows = admitted & (calls.unread == 0) & (urgency.standing == Standing.FEASIBLE)
+        step = flowing_pace(view, step, urgency.next_token_due_s, flows, frame_steps)
         step = saving_pace(view, step, programs, worth * chosen.programs)
     plan = planned(
         view,
@@ -205,7 +207,7 @@ def _held_steps(view: StepView, least_steps: int, step: Pace) -> int:
         soon_s = HELD_SHARE * float(np.partition(ttft_s, place)[place])
         least_steps = max(min(least_steps, int(soon_s / step.step_s)), 1)
     within = int(LONGEST_HOLD_S / max(view.token_s, LEAST_S))
-    return max(min(least_steps + len(view.requests) // CROWD, within), least_steps)
+    return max(min(least_steps + len(view.requests) // CROWD, within), 1)
 
 
 def _can_wait(view: StepView, calls: Calls, due_s: Floats, step: Pace) -> Flags:

@@ -8,13 +8,14 @@ saves who is a little behind.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from serving.policies.programs import Programs
-from serving.requests import Flags, Floats, Requests
+from serving.requests import LATENCY, Flags, Floats, Requests
 from serving.view import StepView
 
 TBT_SHARE = 0.9
@@ -53,6 +54,8 @@ class Pace(NamedTuple):
             before it makes it.
         share: of the machine's time, what such steps leave beside their fixed cost.
         worth_per_s: what a second of the machine earns at it, by what arrived lately.
+        affords_s: the shortest steps that would leave room for all that arrived lately; infinity
+            if there are none.
     """
 
     step_s: float
@@ -60,6 +63,7 @@ class Pace(NamedTuple):
     each_s: float
     share: float
     worth_per_s: float = 0.0
+    affords_s: float = math.inf
 
     def of(self, seconds: Floats) -> Floats:
         """Seconds of the machine for what adds so many to its steps."""
@@ -99,10 +103,39 @@ def best_pace(
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     found = pace_of(view, float(paces[best]))
     each_s = found.each_s
+    need_s = programs.need_s(view.model)[worth > 0]
     if not found.is_limited:
-        lasts_s = _unlimited_s(view, programs.need_s(view.model)[worth > 0])
-        each_s = max(min(lasts_s, found.step_s), each_s)
-    return found._replace(each_s=each_s, worth_per_s=float(values[best]) / view.arrivals_s)
+        each_s = max(min(_unlimited_s(view, need_s), found.step_s), each_s)
+    left = 1.0 - float(need_s.sum()) / (UTILISATION * view.arrivals_s)
+    return found._replace(
+        each_s=each_s,
+        worth_per_s=float(values[best]) / view.arrivals_s,
+        affords_s=view.model.base_s / left if left > 0 else math.inf,
+    )
+
+
+def flowing_pace(view: StepView, step: Pace, due_s: Floats, flows: Flags, num_steps: int) -> Pace:
+    """The pace until the next plan: where none is limited, such that streams stay on schedule.
+
+    However little arrives in a minute, prompts that come at once fill the steps until they are
+    read, and so does work without a promise. Shorter steps are for those streams alone that leave
+    room for what arrived lately.
+
+    Args:
+        due_s: when the next token of each request is due, (n,).
+        flows: who decodes and is in time, (n,); of these the streams.
+        num_steps: how many steps the plan is for.
+    """
+    streams = np.flatnonzero(flows & (view.requests.kind == LATENCY))
+    if step.is_limited or not len(streams):
+        return step
+    tbt_s = view.requests.tbt_s[streams]
+    ahead_s = np.maximum(due_s[streams] - view.now_s - tbt_s, 0.0)
+    bears_s = TBT_SHARE * (tbt_s + ahead_s / num_steps)
+    limit_s = float(bears_s[bears_s >= step.affords_s].min(initial=np.inf))
+    if limit_s >= step.step_s:
+        return step
+    return step._replace(step_s=limit_s, is_limited=True, each_s=min(step.each_s, limit_s))
 
 
 def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -> Pace:

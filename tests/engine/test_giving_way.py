@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serving.slo import BEST_EFFORT, Slo, SloKind
+from tests.engine.test_room import Ordered, go_on
 from tests.engine.test_virtual import STEP_S, Clock, Seen, drive, engine_of, submit
 
 if TYPE_CHECKING:
@@ -63,6 +64,23 @@ def test_a_prompt_under_way_has_what_is_left_of_the_step() -> None:
     composition = engine.plan_step()
     assert composition.new_tokens >= 60
     assert sorted(tokens for tokens, _ in composition.prefill_chunks)[0] == 20
+
+
+def test_who_is_paused_takes_nothing_of_the_step() -> None:
+    clock = Clock()
+    engine = engine_of(clock, slots=64, max_model_tokens=4096, kv_blocks=400)
+    script = Ordered(engine)
+    paused = [f"paused {number}" for number in range(40)]
+    for name in paused:
+        submit(engine, name, 1, 30)
+    script.run(*paused)
+    go_on(engine, clock, 2)
+    submit(engine, "long", 1920, 3)
+    script.run("long")
+    go_on(engine, clock, 2)
+    submit(engine, "short", 20, 3)
+    script.run("short", "long")
+    assert sorted(read for read, _ in engine.plan_step().prefill_chunks) == [20, 44]
 
 
 def test_a_prompt_under_way_gives_nothing_up_to_who_comes_after_it() -> None:

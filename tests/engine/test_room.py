@@ -357,6 +357,24 @@ def test_parts_of_sessions_tell_nothing_of_the_length_of_answers() -> None:
     assert not usual.any()
 
 
+def test_a_session_that_goes_on_is_read_before_a_prompt_under_way() -> None:
+    """vLLM keeps it in a line of its own, as it holds KV cache."""
+    clock = Clock()
+    engine = engine_of(clock, kv_blocks=400, max_model_tokens=4096)
+    script = Ordered(engine)
+    add(engine, "session", 4)
+    go_on(engine, clock, 8)
+    submit(engine, "long", 1920, 3)
+    script.run("long")
+    go_on(engine, clock, 2)
+    add(engine, "session", 4)
+    script.run("session", "long")
+    assert sorted(read for read, _ in engine.plan_step().prefill_chunks) == [20, 44]
+    clock.now_s += STEP_S
+    engine.finish_step()
+    assert go_on(engine, clock, 4).tokens["session"] == 3
+
+
 # -- an engine that is being paused --------------------------------------------------------------
 
 

@@ -33,10 +33,11 @@ def test_a_late_decode_gives_way_to_a_prompt_that_is_not_late() -> None:
         (5 * CROWD, 0.02, 9, 10),
         (20 * CROWD, 0.02, 24, 24),
         (90 * CROWD, 0.02, LONGEST_HOLD_S / 0.02, LONGEST_HOLD_S / 0.02),
-        (5 * CROWD, 1.0, 4, 10),
+        (1, 0.2, 2, 10),
+        (5 * CROWD, 1.0, 1, 10),
     ],
 )
-def test_a_plan_for_a_crowd_holds_longer_up_to_half_a_second(
+def test_a_plan_for_a_crowd_holds_longer_and_none_more_than_half_a_second(
     num_requests: int, token_s: float, least_steps: int, steps: int
 ) -> None:
     crowd = (request(f"{number}") for number in range(num_requests))

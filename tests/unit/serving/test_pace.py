@@ -14,6 +14,7 @@ from serving.policies.pace import (
     SAVING_SHARE,
     Pace,
     best_pace,
+    flowing_pace,
     pace_of,
     saving_pace,
 )
@@ -172,6 +173,35 @@ def test_steps_short_enough_for_one_serve_all_who_are_behind() -> None:
     """In its 2 s the second costs the difference to the steps of the first, (1/19 - 1/76) / ms."""
     assert saving(8.0, 2.0, lost_per_s=1.26) == pytest.approx(SAVING_SHARE * 0.02)
     assert saving(8.0, 2.0, lost_per_s=1.27) == pytest.approx(SAVING_SHARE * 0.08)
+
+
+def flowing(*tbts_s: float, ahead_s: float = 0.0, affords_s: float = 0.0) -> Pace:
+    """For ten steps, with streams whose next token is due so long after a TBT has passed."""
+    streams = [running(f"{n}", slo=latency(1.0, tbt_s)) for n, tbt_s in enumerate(tbts_s)]
+    view = step(*streams, request("prompt"), model=MODEL, step_tokens=2000)
+    due_s = view.requests.tbt_s + ahead_s
+    no_limit = pace_of(view, 1.0)._replace(affords_s=affords_s)
+    return flowing_pace(view, no_limit, due_s, np.ones(len(due_s), dtype=bool), 10)
+
+
+def test_the_tightest_stream_limits_steps_that_no_pace_limits() -> None:
+    found = flowing(0.1, 0.05)
+    assert (found.step_s, found.is_limited, found.each_s) == (pytest.approx(0.045), True, 0.01)
+    assert flowing(0.1, 0.05, ahead_s=0.2).step_s == pytest.approx(0.9 * 0.07)
+
+
+def test_no_stream_limits_steps_that_is_far_ahead_or_asks_for_more_than_there_is() -> None:
+    assert not flowing(0.05, ahead_s=2.0).is_limited
+    assert not flowing(0.05, affords_s=0.046).is_limited
+    assert flowing(0.1, 0.05, affords_s=0.046).step_s == pytest.approx(0.09)
+    assert not flowing(0.05, affords_s=np.inf).is_limited
+    assert not flowing().is_limited
+
+
+def test_a_machine_can_afford_the_steps_in_which_what_arrived_still_fits() -> None:
+    """20 calls need 2.198 s of 8.5: so much of a step is for them, and the rest its fixed cost."""
+    assert paced(deadline(1e4), copies=20).affords_s == pytest.approx(0.01 / (1 - 2.198 / 8.5))
+    assert paced(deadline(1e4), copies=100).affords_s == np.inf
 
 
 def test_a_machine_that_is_not_measured_yet_saves_nobody() -> None:

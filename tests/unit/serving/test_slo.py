@@ -169,5 +169,7 @@ def test_a_kind_that_needs_a_deadline_says_so(kind: SloKind) -> None:
 def test_a_deadline_is_never_silently_ignored(kind: SloKind) -> None:
     with pytest.raises(InvalidSlo, match="slo_deadline_s"):
         from_tags({"slo_kind": kind.value, "slo_deadline_s": 3.0})
+    with pytest.raises(InvalidSlo, match="slo_final_s"):
+        from_tags({"slo_kind": kind.value, "slo_final_s": 3.0})
     with pytest.raises(InvalidSlo, match="slo_deadline_s"):
         from_tags({"slo_deadline_s": 3.0})
