@@ -5,17 +5,13 @@ from __future__ import annotations
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.driver import VirtualTime, replay
 from serving.sim.goodput import ProgramOutcome
-from serving.sim.predictions import FutureErrors, LengthErrors
 from serving.sim.programs import Call, Program, Stage
-from serving.sim.promises import Foresight
-from serving.sim.step_cost import MACHINES
 from serving.slo import SloKind
+from tests.sim.one_engine import outcomes
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
-MACHINE = MACHINES["a100-llama3-8b"]
 RATE_PER_S, DEADLINE_S, UNTIL_S = 20.0, 10.0, 120.0
 
 
@@ -39,25 +35,11 @@ def overloaded(policy: str) -> list[ProgramOutcome]:
         arrival_s=5.01,
         stages=(Stage((Call(2000, 50),)),),
     )
-    from serving.engine.virtual import VirtualConfig, VirtualEngine  # vLLM warns while it loads
-
-    clock = VirtualTime()
-    engine = VirtualEngine(
-        VirtualConfig(policy=PolicySpec(policy), kv_blocks=MACHINE.kv_blocks), clock
-    )
-    run = replay(
-        sorted([*pressed, patient], key=lambda program: program.arrival_s),
-        engine,
-        clock,
-        MACHINE.step_cost,
-        foresight=Foresight(lengths=LengthErrors(), futures=FutureErrors()),
-        until_s=UNTIL_S,
-    )
-    return list(run.programs)
+    return outcomes([*pressed, patient], PolicySpec(policy), UNTIL_S)
 
 
-def kept(outcomes: list[ProgramOutcome]) -> int:
-    return sum(each.e2el_s is not None and each.e2el_s <= DEADLINE_S for each in outcomes)
+def kept(programs: list[ProgramOutcome]) -> int:
+    return sum(each.e2el_s is not None and each.e2el_s <= DEADLINE_S for each in programs)
 
 
 def test_late_work_does_not_stand_in_the_way_and_best_effort_work_ends() -> None:

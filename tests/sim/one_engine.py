@@ -1,0 +1,34 @@
+"""Programs on the production scheduler at a simulated A100's speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from serving.policies.table import PolicySpec
+from serving.sim.driver import VirtualTime, replay
+from serving.sim.goodput import ProgramOutcome
+from serving.sim.predictions import FutureErrors, LengthErrors
+from serving.sim.programs import Program
+from serving.sim.promises import Foresight
+from serving.sim.step_cost import MACHINES
+
+MACHINE = MACHINES["a100-llama3-8b"]
+
+
+def outcomes(
+    programs: Iterable[Program], policy: PolicySpec, until_s: float
+) -> list[ProgramOutcome]:
+    """What became of each, in any order, when it was watched until then."""
+    from serving.engine.virtual import VirtualConfig, VirtualEngine  # vLLM warns while it loads
+
+    clock = VirtualTime()
+    config = VirtualConfig(policy=policy, kv_blocks=MACHINE.kv_blocks)
+    run = replay(
+        sorted(programs, key=lambda program: program.arrival_s),
+        VirtualEngine(config, clock),
+        clock,
+        MACHINE.step_cost,
+        foresight=Foresight(lengths=LengthErrors(), futures=FutureErrors()),
+        until_s=until_s,
+    )
+    return list(run.programs)
