@@ -47,7 +47,7 @@ Params = Mapping[str, Parameter]
 VARIANTS: Mapping[str, Params] = MappingProxyType(
     {
         "no price of what is to arrive": {"price": False},
-        "no check that it can be timely": {"margin": 0.0},
+        "timely at the shortest steps is enough": {"margin": 0.0},
         "no gate for who would displace what has begun": {"gate": 0.0},
         "execution by density": {"urgent": False},
         "lengths not corrected": {"correct": False},

@@ -93,11 +93,6 @@ FIGURES = {
         "calm without each of its ingredients",
         "python -m benchmarks.ablation --loads 2 --seeds 3 --window-s 120",
     ),
-    "margin": Figure(
-        "how much of what it takes who begins must have",
-        "orchestrate bench mixed --policy calm:margin=0.75 --policy calm:margin=0.65"
-        " --policy calm:margin=0.55 --loads 1.0,1.5,2.0 --seeds 2 --window-s 120",
-    ),
     "conditions": Figure(
         "other work, promises, predictions, machines; no tags at all",
         "python -m benchmarks.robustness --loads 1,2 --seeds 2 --window-s 120",

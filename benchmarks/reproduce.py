@@ -8,8 +8,9 @@ of the code. While the same stands there it is not run again: stopped, all goes 
 takes a night on two cores, and nothing else may run beside those that measure time (`--list` says
 which do). Those that read public traces and workflows, which are not part of this project, want
 their folder, and one the packages that it compares with: without these they are left out, and the
-end says so. Without a command are: small calls alike, long prompts at seven rates, code completion,
-policies that are not in this repository, and what earlier versions of the code had.
+end says so. Without a command are: what was tried before a number was chosen, small calls alike,
+long prompts at seven rates, code completion, policies that are not in this repository, and what
+earlier versions of the code had.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ from serving.view import Plan, StepView
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
 
 BEGIN_MARGIN = 0.55
-"""Who has not begun must have this many times what it takes alone: less than all of it, as it may
-turn out shorter than foretold, and steps are shortened for who is a little behind."""
+"""Who has not begun must be in time alone at steps so many times as long as the pace: shorter ones,
+as it may turn out shorter than foretold, and steps are shortened for who is a little behind."""
 
 TOKEN_SHARE = 0.6
 """Of a program's worth, what its tokens make. They are further from what could be earned than kept
@@ -76,7 +76,8 @@ def calm(
             the needs are of what it is expected to do, and how long that can wait.
         token_share: of a program's worth, what its tokens make; the rest is for a kept promise.
         pace: seconds that a step may take; 0: what is worth most for what arrived lately.
-        margin: who has not begun must have this many times what it takes alone at that pace.
+        margin: who has not begun must be in time alone at steps this many times as long as that
+            pace, or at the shortest that there are if those are longer.
         gate: who has begun gives way only to what is worth this share more per need: forecasts
             differ from one look to the next by more than equals do, and what was begun is lost.
         leftover: of the time that admission leaves over, the share for those who have a promise
