@@ -13,7 +13,7 @@ from serving.policies.admission import admit, demands_of, expected, utilisation_
 from serving.policies.execution import planned
 from serving.policies.fairness import fair, limited, mixed
 from serving.policies.gate import MIN_GAIN
-from serving.policies.pace import LEAST_S, Pace, best_pace, flowing_pace, saving_pace
+from serving.policies.pace import LEAST_S, Pace, backlog_pace, best_pace, saving_pace
 from serving.policies.programs import (
     Calls,
     Programs,
@@ -91,8 +91,8 @@ def calm(
         urgent: whether the admitted run by slack; if not, by worth per need.
         correct: whether lengths are corrected by those of the latest answers, and taken from them
             where none was foretold.
-        save: whether steps are shorter for a while to save who is a little behind, and streams
-            from work that came at once, if no pace is given.
+        save: whether steps are shorter for a while to save who is a little behind, or would be by
+            work that came at once, if no pace is given.
     """
     view = _prepared(view, correct=correct)
     urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
@@ -128,8 +128,16 @@ def calm(
     order = np.lexsort((key, waits, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
     least_steps = _held_steps(view, least_steps, step)
     if save and not pace:
-        flows = admitted & (calls.unread == 0) & (urgency.standing == Standing.FEASIBLE)
-        step = flowing_pace(view, step, urgency.next_token_due_s, flows, frame_steps)
+        is_read = calls.unread[programs.first] == 0
+        step = backlog_pace(
+            view,
+            step,
+            programs,
+            (worth * chosen.programs > 0) & (is_read | ~programs.streams),
+            backlog_s=float(calls.prompt_s.sum()),
+            due_s=due_s,
+            num_steps=frame_steps,
+        )
         step = saving_pace(view, step, programs, worth * chosen.programs)
     plan = planned(
         view,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from serving.policies.programs import Programs
-from serving.requests import LATENCY, Flags, Floats, Requests
+from serving.requests import Flags, Floats, Requests
 from serving.view import StepView
 
 TBT_SHARE = 0.9
@@ -114,25 +114,44 @@ def best_pace(
     )
 
 
-def flowing_pace(view: StepView, step: Pace, due_s: Floats, flows: Flags, num_steps: int) -> Pace:
-    """The pace until the next plan: where none is limited, such that streams stay on schedule.
+def backlog_pace(
+    view: StepView,
+    step: Pace,
+    programs: Programs,
+    pressed: Flags,
+    *,
+    backlog_s: float,
+    due_s: Floats,
+    num_steps: int,
+) -> Pace:
+    """The pace until the next plan where none is limited: such that no backlog makes others late.
 
-    However little arrives in a minute, prompts that come at once fill the steps until they are
-    read, and so does work without a promise. Shorter steps are for those streams alone that leave
-    room for what arrived lately.
+    However little arrives in a minute, prompts that came at once fill the steps until they are
+    read, and so does work without a promise. Who would be late by that has shorter steps, as far as
+    they leave room for what arrived lately: a stream that is not ahead of its schedule, and another
+    if it could not bear full steps for so long.
 
     Args:
-        due_s: when the next token of each request is due, (n,).
-        flows: who decodes and is in time, (n,); of these the streams.
+        pressed: the programs that may have them, (m,).
+        backlog_s: what reading all prompts that are here adds to steps.
+        due_s: when each program's next token is due, (m,); asked of streams.
         num_steps: how many steps the plan is for.
     """
-    streams = np.flatnonzero(flows & (view.requests.kind == LATENCY))
-    if step.is_limited or not len(streams):
+    if step.is_limited or not pressed.any():
         return step
-    tbt_s = view.requests.tbt_s[streams]
-    ahead_s = np.maximum(due_s[streams] - view.now_s - tbt_s, 0.0)
-    bears_s = TBT_SHARE * (tbt_s + ahead_s / num_steps)
-    limit_s = float(bears_s[bears_s >= step.affords_s].min(initial=np.inf))
+    tbt_s = view.requests.tbt_s[programs.first]
+    ahead_s = np.maximum(due_s - view.now_s - tbt_s, 0.0)
+    left_s, serial = programs.ends_s - view.now_s - programs.fixed_s, programs.serial
+    full_s = backlog_s / step.share
+    takes_s = full_s + (serial - full_s / step.step_s) * step.each_s
+    is_late = left_s < np.minimum(takes_s, serial * step.step_s)
+    bears_s = np.where(
+        programs.streams,
+        TBT_SHARE * (tbt_s + ahead_s / num_steps),
+        SAVING_SHARE * left_s / np.maximum(serial, 1.0),
+    )
+    pressed = pressed & (programs.streams | is_late) & (bears_s >= step.affords_s)
+    limit_s = float(bears_s[pressed].min(initial=np.inf))
     if limit_s >= step.step_s:
         return step
     return step._replace(step_s=limit_s, is_limited=True, each_s=min(step.each_s, limit_s))

@@ -13,8 +13,8 @@ from serving.policies.pace import (
     MOST_SAVED,
     SAVING_SHARE,
     Pace,
+    backlog_pace,
     best_pace,
-    flowing_pace,
     pace_of,
     saving_pace,
 )
@@ -175,27 +175,63 @@ def test_steps_short_enough_for_one_serve_all_who_are_behind() -> None:
     assert saving(8.0, 2.0, lost_per_s=1.27) == pytest.approx(SAVING_SHARE * 0.08)
 
 
-def flowing(*tbts_s: float, ahead_s: float = 0.0, affords_s: float = 0.0) -> Pace:
-    """For ten steps, with streams whose next token is due so long after a TBT has passed."""
-    streams = [running(f"{n}", slo=latency(1.0, tbt_s)) for n, tbt_s in enumerate(tbts_s)]
-    view = step(*streams, request("prompt"), model=MODEL, step_tokens=2000)
-    due_s = view.requests.tbt_s + ahead_s
+def beside_a_backlog(
+    *slos: Slo, ahead_s: float = 0.0, affords_s: float = 0.0, backlog_s: float = 19.0
+) -> Pace:
+    """For ten steps, with answers of 100 tokens, their next due so long after a TBT has passed.
+
+    Full steps take 0.21 s and leave 0.2 of it.
+    """
+    answers = [running(f"{n}", slo=slo, max_tokens=100) for n, slo in enumerate(slos)]
+    view = step(*answers, model=MODEL, step_tokens=2000)
+    programs = present_programs(view, calls_of(view.requests, view.model))
     no_limit = pace_of(view, 1.0)._replace(affords_s=affords_s)
-    return flowing_pace(view, no_limit, due_s, np.ones(len(due_s), dtype=bool), 10)
+    assert not no_limit.is_limited
+    return backlog_pace(
+        view,
+        no_limit,
+        programs,
+        np.ones(len(answers), dtype=bool),
+        backlog_s=backlog_s,
+        due_s=view.requests.tbt_s[programs.first] + ahead_s,
+        num_steps=10,
+    )
+
+
+TIGHT, LOOSE = latency(1.0, 0.05), latency(1.0, 0.1)
 
 
 def test_the_tightest_stream_limits_steps_that_no_pace_limits() -> None:
-    found = flowing(0.1, 0.05)
+    found = beside_a_backlog(LOOSE, TIGHT)
     assert (found.step_s, found.is_limited, found.each_s) == (pytest.approx(0.045), True, 0.01)
-    assert flowing(0.1, 0.05, ahead_s=0.2).step_s == pytest.approx(0.9 * 0.07)
+    assert beside_a_backlog(LOOSE, TIGHT, ahead_s=0.2).step_s == pytest.approx(0.9 * 0.07)
 
 
 def test_no_stream_limits_steps_that_is_far_ahead_or_asks_for_more_than_there_is() -> None:
-    assert not flowing(0.05, ahead_s=2.0).is_limited
-    assert not flowing(0.05, affords_s=0.046).is_limited
-    assert flowing(0.1, 0.05, affords_s=0.046).step_s == pytest.approx(0.09)
-    assert not flowing(0.05, affords_s=np.inf).is_limited
-    assert not flowing().is_limited
+    assert not beside_a_backlog(TIGHT, ahead_s=2.0).is_limited
+    assert not beside_a_backlog(TIGHT, affords_s=0.046).is_limited
+    assert beside_a_backlog(LOOSE, TIGHT, affords_s=0.046).step_s == pytest.approx(0.09)
+    assert not beside_a_backlog(TIGHT, affords_s=np.inf).is_limited
+    assert not beside_a_backlog().is_limited
+
+
+@pytest.mark.parametrize(
+    ("due_s", "backlog_s", "limit_s"),
+    [
+        (8.0, 19.0, 0.08),  # 21 s of full steps for its 100 tokens
+        (8.0, 2.0, None),  # a tenth of them, and short ones then
+        (2.8, 2.0, 0.028),  # 2.1 s of full ones, and 0.9 s for the other 90 tokens
+        (3.2, 2.0, None),
+        (30.0, 1e9, None),
+    ],
+)
+def test_an_answer_limits_steps_that_would_be_full_for_too_long(
+    due_s: float, backlog_s: float, limit_s: float | None
+) -> None:
+    found = beside_a_backlog(deadline(due_s), backlog_s=backlog_s)
+    assert found.is_limited == (limit_s is not None)
+    if limit_s is not None:
+        assert found.step_s == pytest.approx(SAVING_SHARE * limit_s)
 
 
 def test_a_machine_can_afford_the_steps_in_which_what_arrived_still_fits() -> None:

@@ -1,0 +1,55 @@
+"""calm on a machine with time to spare, where prompts that came at once fill its steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from serving.policies.table import PolicySpec
+from serving.sim.goodput import tokens
+from serving.sim.programs import Call, Program, Stage
+from serving.slo import SloKind
+from tests.sim.one_engine import outcomes
+
+pytestmark = pytest.mark.usefixtures("imported_vllm")
+
+BEGIN_S = 100.0  # long after the engine began
+ANSWERS = {
+    "streams": {"kind": SloKind.LATENCY, "ttft_s": 1.0, "tbt_s": 0.05},
+    "answers": {"kind": SloKind.DEADLINE, "deadline_s": 15.0},
+}
+
+
+def program(name: str, arrival_s: float, call: Call, **promise: object) -> Program:
+    stages = (Stage((call,)),)
+    return Program(id=name, application="", arrival_s=arrival_s, stages=stages, **promise)  # type: ignore[arg-type]
+
+
+def earned(promise: dict[str, object], prompts_due_s: float | None, *, save: bool) -> float:
+    """What five answers of 300 tokens keep of their tokens beside 60 prompts of 4,000."""
+    kind = SloKind.BEST_EFFORT if prompts_due_s is None else SloKind.DEADLINE
+    first = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
+    answers = [
+        program(f"answer-{n}", BEGIN_S + 0.01 * n, Call(200, 300), **promise) for n in range(5)
+    ]
+    prompts = [
+        program(f"{n}", BEGIN_S + 1.0, Call(4000, 20), kind=kind, deadline_s=prompts_due_s)
+        for n in range(60)
+    ]
+    policy = PolicySpec("calm", {"save": save})
+    seen = outcomes([first, *answers, *prompts], policy, BEGIN_S + 40.0)
+    assert all(each.finished for each in seen)
+    alone = outcomes([first, *answers], policy, BEGIN_S + 40.0)
+    names = {each.id for each in answers}
+    ours, whole = (
+        sum(tokens(each) for each in some if each.program_id in names) for some in (seen, alone)
+    )
+    return ours / whole
+
+
+@pytest.mark.parametrize("prompts_due_s", [300.0, None], ids=["promised", "untagged"])
+@pytest.mark.parametrize("promise", ANSWERS.values(), ids=ANSWERS)
+def test_prompts_that_came_at_once_make_nobody_late(
+    promise: dict[str, object], prompts_due_s: float | None
+) -> None:
+    assert earned(promise, prompts_due_s, save=True) > 0.95
+    assert earned(promise, prompts_due_s, save=False) < 0.5, "there is nothing to mend"
