@@ -54,8 +54,8 @@ class Pace(NamedTuple):
             before it makes it.
         share: of the machine's time, what such steps leave beside their fixed cost.
         worth_per_s: what a second of the machine earns at it, by what arrived lately.
-        affords_s: the shortest steps that would leave room for all that arrived lately; infinity
-            if there are none.
+        affords_s: the shortest steps, of those that are tried, that would leave room for all that
+            arrived lately; infinity if there are none.
     """
 
     step_s: float
@@ -110,7 +110,7 @@ def best_pace(
     return found._replace(
         each_s=each_s,
         worth_per_s=float(values[best]) / view.arrivals_s,
-        affords_s=view.model.base_s / left if left > 0 else math.inf,
+        affords_s=max(view.model.base_s / left, shortest_s) if left > 0 else math.inf,
     )
 
 

@@ -12,6 +12,7 @@ from serving.policies.pace import (
     MARGIN,
     MOST_SAVED,
     SAVING_SHARE,
+    SHORTEST,
     Pace,
     backlog_pace,
     best_pace,
@@ -238,6 +239,7 @@ def test_a_machine_can_afford_the_steps_in_which_what_arrived_still_fits() -> No
     """20 calls need 2.198 s of 8.5: so much of a step is for them, and the rest its fixed cost."""
     assert paced(deadline(1e4), copies=20).affords_s == pytest.approx(0.01 / (1 - 2.198 / 8.5))
     assert paced(deadline(1e4), copies=100).affords_s == np.inf
+    assert paced().affords_s == pytest.approx(SHORTEST * 0.0101)
 
 
 def test_a_machine_that_is_not_measured_yet_saves_nobody() -> None:
