@@ -53,3 +53,21 @@ def test_prompts_that_came_at_once_make_nobody_late(
 ) -> None:
     assert earned(promise, prompts_due_s, save=True) > 0.95
     assert earned(promise, prompts_due_s, save=False) < 0.5, "there is nothing to mend"
+
+
+@pytest.mark.parametrize("before_s", [0.0, BEGIN_S], ids=["a new engine", "one that was idle"])
+def test_calls_that_come_at_once_are_no_overload_that_lasts(before_s: float) -> None:
+    """120 calls of which the machine can keep all; an order by deadline keeps 92."""
+    first = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
+    calls = [
+        program(
+            f"{n:03}",
+            before_s,
+            Call(1500 + n * 37 % 3000, 50 + n * 7 % 100),
+            kind=SloKind.DEADLINE,
+            deadline_s=10.0 + n * 13 % 50,
+        )
+        for n in range(120)
+    ]
+    seen = outcomes([first, *calls], PolicySpec("calm"), before_s + 90.0)
+    assert sum(tokens(each) > 0 for each in seen) > 1 + 0.85 * len(calls)
