@@ -12,10 +12,12 @@ from serving.requests import Requests, new_columns
 WINDOW_S = 60.0
 """How far back a view of the arrivals goes."""
 
-LEAST_S = 30.0
-"""A burst at the start is not taken for the rate of all that follows. More would take an overload
-that lasts for a burst: with 60 s `mixed` at 2.0x loses 10% of the tokens of its second and third
-minute, where 30 s cost 2% (simulated, one seed)."""
+LEAST_S = 10.0
+"""A burst at the start is not taken for the rate of all that follows."""
+
+SILENCE = 5.0
+"""Nor is one that is over: at the rate that is told no more arrivals than these were to be expected
+since the last one. By chance so many fail to come once in 150 times."""
 
 MOST = 1024
 """Of more arrivals within the window only the latest are kept."""
@@ -43,7 +45,8 @@ class Arrivals:
         self._first = max(self._first, self._end - MOST)
 
     def since(self, now_s: float) -> tuple[Requests, float]:
-        """What arrived within the window, and the seconds in which it did, at least LEAST_S."""
+        """What arrived within the window, and the seconds in which it did, at least LEAST_S; more
+        than have passed since the first of all arrivals, if none came for long."""
         times_s = self._columns["arrival_s"]
         noted = times_s[self._first : self._end]
         self._first += int(np.searchsorted(noted, now_s - WINDOW_S, side="right"))
@@ -51,4 +54,7 @@ class Arrivals:
         began_s = max(now_s - WINDOW_S, self._began_s)
         if self._end - self._first == MOST:
             began_s = max(began_s, float(times_s[self._first]))
-        return Requests(shown), max(now_s - began_s, LEAST_S)
+        arrivals = Requests(shown)
+        last_s = float(arrivals.arrival_s.max(initial=now_s - WINDOW_S))
+        silent_s = min(len(arrivals) * (now_s - last_s) / SILENCE, WINDOW_S)
+        return arrivals, max(now_s - began_s, LEAST_S, silent_s)
