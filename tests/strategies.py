@@ -145,15 +145,14 @@ def step_views(
         )
     now_s = draw(st.just(0.0) | _moments(100.0) | _moments(7200.0))
     ids = draw(st.lists(st.integers(0, 99).map(str), max_size=max_requests, unique=True))
-    rows = [
-        draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
-        for request_id in ids
-    ]
     came = draw(st.lists(st.integers(0, 99).map("came {}".format), max_size=6, unique=True))
-    arrivals = [
-        draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
-        for request_id in came
-    ]
+    rows, arrivals = (
+        [
+            draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
+            for request_id in some
+        ]
+        for some in (ids, came)
+    )
     kv_tokens = draw(st.sampled_from([64, 4096, 1 << 19]))
     return StepView(
         now_s=now_s,

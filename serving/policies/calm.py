@@ -128,17 +128,18 @@ def calm(
     order = np.lexsort((key, waits, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
     least_steps = _held_steps(view, least_steps, step)
     if save and not pace:
+        saved = worth * chosen.programs
         is_read = calls.unread[programs.first] == 0
         step = backlog_pace(
             view,
             step,
             programs,
-            (worth * chosen.programs > 0) & (is_read | ~programs.streams),
+            (saved > 0) & (is_read | ~programs.streams),
             backlog_s=float(calls.prompt_s.sum()),
             due_s=due_s,
             num_steps=frame_steps,
         )
-        step = saving_pace(view, step, programs, worth * chosen.programs)
+        step = saving_pace(view, step, programs, saved)
     plan = planned(
         view,
         calls,

@@ -99,14 +99,15 @@ def best_pace(
     """
     shortest_s, longest_s = SHORTEST * (view.model.base_s + view.model.token_s), _longest_s(view)
     paces = np.array([pace_of(view, only_s).step_s]) if only_s else _paces(shortest_s, longest_s)
-    values = _values(view, requests, programs, worth, paces)
+    need_s = programs.need_s(view.model)
+    values = _values(view, requests, programs, need_s, worth, paces)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
     found = pace_of(view, float(paces[best]))
     each_s = found.each_s
-    need_s = programs.need_s(view.model)[worth > 0]
+    wanted_s = need_s[worth > 0]
     if not found.is_limited:
-        each_s = max(min(_unlimited_s(view, need_s), found.step_s), each_s)
-    left = 1.0 - float(need_s.sum()) / (UTILISATION * view.arrivals_s)
+        each_s = max(min(_unlimited_s(view, wanted_s), found.step_s), each_s)
+    left = 1.0 - float(wanted_s.sum()) / (UTILISATION * view.arrivals_s)
     return found._replace(
         each_s=each_s,
         worth_per_s=float(values[best]) / view.arrivals_s,
@@ -195,10 +196,15 @@ def _paces(shortest_s: float, longest_s: float) -> Floats:
 
 
 def _values(
-    view: StepView, requests: Requests, programs: Programs, worth: Floats, paces: Floats
+    view: StepView,
+    requests: Requests,
+    programs: Programs,
+    need_s: Floats,
+    worth: Floats,
+    paces: Floats,
 ) -> Floats:
     """What would have been earned at each pace."""
-    need_s, rows = programs.need_s(view.model), programs.first
+    rows = programs.first
     order = np.flatnonzero(worth > 0)
     is_at_ease = need_s[order].sum() <= UTILISATION * view.arrivals_s
     unlimited_s = (AT_EASE if is_at_ease else 1.0) * _unlimited_s(view, need_s[order])

@@ -24,10 +24,12 @@ def program(name: str, arrival_s: float, call: Call, **promise: object) -> Progr
     return Program(id=name, application="", arrival_s=arrival_s, stages=stages, **promise)  # type: ignore[arg-type]
 
 
+FIRST = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
+
+
 def earned(promise: dict[str, object], prompts_due_s: float | None, *, save: bool) -> float:
     """What five answers of 300 tokens keep of their tokens beside 60 prompts of 4,000."""
     kind = SloKind.BEST_EFFORT if prompts_due_s is None else SloKind.DEADLINE
-    first = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
     answers = [
         program(f"answer-{n}", BEGIN_S + 0.01 * n, Call(200, 300), **promise) for n in range(5)
     ]
@@ -36,9 +38,9 @@ def earned(promise: dict[str, object], prompts_due_s: float | None, *, save: boo
         for n in range(60)
     ]
     policy = PolicySpec("calm", {"save": save})
-    seen = outcomes([first, *answers, *prompts], policy, BEGIN_S + 40.0)
+    seen = outcomes([FIRST, *answers, *prompts], policy, BEGIN_S + 40.0)
     assert all(each.finished for each in seen)
-    alone = outcomes([first, *answers], policy, BEGIN_S + 40.0)
+    alone = outcomes([FIRST, *answers], policy, BEGIN_S + 40.0)
     names = {each.id for each in answers}
     ours, whole = (
         sum(tokens(each) for each in some if each.program_id in names) for some in (seen, alone)
@@ -58,7 +60,6 @@ def test_prompts_that_came_at_once_make_nobody_late(
 @pytest.mark.parametrize("before_s", [0.0, BEGIN_S], ids=["a new engine", "one that was idle"])
 def test_calls_that_come_at_once_are_no_overload_that_lasts(before_s: float) -> None:
     """120 calls of which the machine can keep all; an order by deadline keeps 92."""
-    first = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
     calls = [
         program(
             f"{n:03}",
@@ -69,5 +70,5 @@ def test_calls_that_come_at_once_are_no_overload_that_lasts(before_s: float) -> 
         )
         for n in range(120)
     ]
-    seen = outcomes([first, *calls], PolicySpec("calm"), before_s + 90.0)
+    seen = outcomes([FIRST, *calls], PolicySpec("calm"), before_s + 90.0)
     assert sum(tokens(each) > 0 for each in seen) > 1 + 0.95 * len(calls)
