@@ -70,6 +70,9 @@ class StepView(NamedTuple):
         kv_tokens, free_kv_tokens: room of the KV cache, in all and now.
         arrivals: the first calls of the programs that arrived in the last `arrivals_s` seconds,
             as they were when they arrived, ended ones too; but what is known of users is of now.
+            Those that may take long are told of for longer.
+        arrival_counts: of how many that came in `arrivals_s` each of them tells: 1, or less of
+            those told of for longer, (k,).
     """
 
     now_s: float
@@ -83,6 +86,7 @@ class StepView(NamedTuple):
     free_kv_tokens: int = 1 << 40
     arrivals: Requests = Requests.of(())
     arrivals_s: float = 1.0
+    arrival_counts: Floats | float = 1.0
 
 
 class Plan(NamedTuple):

@@ -137,7 +137,7 @@ class SloSchedulerMixin(FollowingMixin):
 
     def _make_plan(self) -> tuple[StepView, Plan]:
         blocks = self.kv_cache_manager.block_pool
-        arrivals, arrivals_s = self.ledger.arrivals()
+        arrivals, arrivals_s, counts = self.ledger.arrivals()
         view = StepView(
             now_s=self.ledger.clock(),
             requests=self.ledger.requests(self.running, self._paused, without=self._compiling),
@@ -150,6 +150,7 @@ class SloSchedulerMixin(FollowingMixin):
             free_kv_tokens=blocks.get_num_free_blocks() * self.block_size,
             arrivals=arrivals,
             arrivals_s=arrivals_s,
+            arrival_counts=counts,
         )
         view = view if self._speculation is None else self._speculation.shown(view)
         plan = self._decide(view)

@@ -236,16 +236,16 @@ class Ledger:
         is_shown[[self._place[each] for each in without]] = False
         return Requests(shown).take(np.flatnonzero(is_shown))
 
-    def arrivals(self) -> tuple[Requests, float]:
+    def arrivals(self) -> tuple[Requests, float, Floats]:
         """As Arrivals.since, with what is known until now of the users of what arrived.
 
         Their numbers are still theirs: accounts keep a name for longer than arrivals are shown.
         """
         now_s = self.clock()
-        arrivals, arrivals_s = self._arrivals.since(now_s)
+        arrivals, arrivals_s, counts = self._arrivals.since(now_s)
         served = self._users.tokens(arrivals.user, now_s)
         learned = self._learned(arrivals.user)
-        return arrivals.with_columns(user_tokens=served, **learned), arrivals_s
+        return arrivals.with_columns(user_tokens=served, **learned), arrivals_s, counts
 
     def _learned(self, users: Ints) -> dict[str, Floats]:
         """The columns of what was learned of each request's user, from answers that ended."""

@@ -75,7 +75,7 @@ class Expected(NamedTuple):
 
     Attributes:
         density: worth a second of need of what arrived, highest first, (k,).
-        need_s: seconds of the machine that each of them needs, (k,).
+        need_s: seconds of the machine that as many as each counts need, (k,), and `counts`: that.
         allowed_s: how long each may take, (k,), and `waits_s`: how much of it it could wait.
         by: (k + 1, moments) seconds of the machine that the first so many of them will want by
             each moment ahead.
@@ -83,6 +83,7 @@ class Expected(NamedTuple):
 
     density: Floats
     need_s: Floats
+    counts: Floats
     allowed_s: Floats
     waits_s: Floats
     by: Floats
@@ -119,7 +120,9 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
     np.maximum(wanted, 0.0, out=wanted)
     wanted *= (need_s[order] / view.arrivals_s)[:, None]
     _sum_up(wanted)
-    return Expected(density[order], need_s[order], allowed_s[order], waits_s[order], by)
+    return Expected(
+        density[order], need_s[order], programs.counts[order], allowed_s[order], waits_s[order], by
+    )
 
 
 def utilisation_of(expects: Expected, arrivals_s: float) -> float:
@@ -142,7 +145,8 @@ def utilisation_of(expects: Expected, arrivals_s: float) -> float:
     shares = need_s / need_s.sum()
     allowed_s, waits_s = float(shares @ expects.allowed_s), float(shares @ expects.waits_s)
     at_work = 1.0 - waits_s / max(allowed_s, SHORTEST_S)
-    deviation = math.sqrt(shares @ shares * arrivals_s / max(waits_s, SHORTEST_S))
+    squares = float(shares @ (shares / expects.counts))
+    deviation = math.sqrt(squares * arrivals_s / max(waits_s, SHORTEST_S))
     even = 1.0 - at_work * deviation
     return min(max(even, LEAST_UTILISATION), MOST_UTILISATION)
 

@@ -147,6 +147,7 @@ def calm(
         admitted=admitted,
         urgency=urgency,
         spare=np.where(view.requests.kind == BEST_EFFORT, 1.0, leftover) * chosen.spare,
+        given=utilisation,
         step=step,
         size=batch or view.slots,
         frame_steps=max(frame_steps, least_steps),
@@ -177,8 +178,9 @@ def _corrected(requests: Requests) -> Floats:
 
 def _mean_tokens(requests: Requests, programs: Programs) -> float:
     """What the worth of tokens is measured in: the mean program that was promised anything."""
-    tokens = programs.tokens[requests.kind[programs.first] != BEST_EFFORT]
-    return max(float(tokens.mean()), 1.0) if len(tokens) else 1.0
+    counts = programs.counts * (requests.kind[programs.first] != BEST_EFFORT)
+    total = float(counts.sum())
+    return max(float(programs.tokens @ counts) / total, 1.0) if total else 1.0
 
 
 def _can_be_in_time(

@@ -15,6 +15,9 @@ from serving.view import Plan, StepView
 FEWEST_CHUNK_TOKENS = 64
 """However many decode, so much of a prompt is read in a step."""
 
+FEW = 0.3
+"""Who decodes pauses for nobody's prompt while all who do take at most this share of the room."""
+
 
 def planned(
     view: StepView,
@@ -24,6 +27,7 @@ def planned(
     admitted: Flags,
     urgency: Urgency,
     spare: Floats,
+    given: float,
     step: Pace,
     size: int,
     frame_steps: int,
@@ -34,12 +38,16 @@ def planned(
         order: places of the requests that are kept, best first; the view is by arrival.
         admitted: (n,).
         spare: the share of the machine's time that each may have who is not admitted, (n,).
+        given: the share of its time that the machine gives away: what of it the admitted who are
+            here leave of the next second is for work without a promise.
         size: how many may run at once.
         frame_steps: how many steps the plan is for.
     """
     late = urgency.standing > Standing.FEASIBLE
     run = np.ones(len(admitted), dtype=bool)
     if admitted[order].any():  # else nobody is in the way
+        idle = _idle(view, calls, order[admitted[order]], given, step)
+        spare = np.where(view.requests.kind == BEST_EFFORT, np.maximum(spare, idle), spare)
         run = admitted | _in_spare_time(view, calls, order[~admitted[order]], spare)
     if step.is_limited:
         room_s = frame_steps * (step.step_s - view.model.base_s)
@@ -74,8 +82,17 @@ def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) ->
     return fits
 
 
+def _idle(view: StepView, calls: Calls, admitted: Ints, given: float, step: Pace) -> float:
+    """The share of the next second that these leave over, whatever may arrive or was foretold."""
+    steps = 1.0 / max(view.token_s, step.step_s if step.is_limited else 0.0, LEAST_S)
+    return max(given * step.share - float(_adds_s(view, calls, admitted, steps).sum()), 0.0)
+
+
 def _in_room(view: StepView, calls: Calls, chosen: Ints, frame_steps: int, room_s: float) -> Flags:
     """For whose work the frame still has room when it comes to them."""
+    decodes = calls.unread[chosen] == 0
+    if _adds_s(view, calls, chosen[decodes], frame_steps).sum() <= FEW * room_s:
+        chosen = np.concatenate([chosen[decodes], chosen[~decodes]])
     before_s = _before_s(view, calls, chosen, frame_steps)
     fits = np.zeros(len(view.requests), dtype=bool)
     fits[chosen[before_s <= max(room_s, 0.0)]] = True
@@ -84,11 +101,17 @@ def _in_room(view: StepView, calls: Calls, chosen: Ints, frame_steps: int, room_
 
 def _before_s(view: StepView, calls: Calls, places: Ints, steps: float) -> Floats:
     """Seconds that those before each of these add to so many steps."""
-    model, tokens = view.model, np.minimum(calls.tokens[places], steps)
-    token_s = model.token_s + model.sequence_s + model.context_s * calls.context[places]
-    own_s = calls.prompt_s[places] + token_s * tokens
+    own_s = _adds_s(view, calls, places, steps)
     before_s: Floats = np.cumsum(own_s) - own_s
     return before_s
+
+
+def _adds_s(view: StepView, calls: Calls, places: Ints, steps: float) -> Floats:
+    """Seconds that each of these adds to so many steps."""
+    model, tokens = view.model, np.minimum(calls.tokens[places], steps)
+    token_s = model.token_s + model.sequence_s + model.context_s * calls.context[places]
+    adds_s: Floats = calls.prompt_s[places] + token_s * tokens
+    return adds_s
 
 
 def _longest_overdue(view: StepView, places: Ints) -> Ints:

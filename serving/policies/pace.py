@@ -211,12 +211,16 @@ def _values(
     lasts_s = np.minimum(paces, unlimited_s)
     order = order[np.argsort(-worth[order] / need_s[order], kind="stable")]
     need_s, worth = need_s[order], worth[order]
-    begins_s = requests.arrival_s[rows] if requests is view.arrivals else view.now_s
+    is_new = requests is view.arrivals
+    begins_s = requests.arrival_s[rows] if is_new else view.now_s
     allowed_s = programs.ends_s - begins_s - programs.fixed_s
+    serial = np.maximum(programs.serial, 1.0)
+    # A stream that begins at once is ahead of its schedule by its first token's time.
+    ahead_s = np.maximum(requests.ttft_s[rows] - programs.fixed_s, 0.0) * is_new
     bearable_s = np.where(
         programs.streams,
-        TBT_SHARE * requests.tbt_s[rows],
-        allowed_s / (MARGIN * np.maximum(programs.serial, 1.0)),
+        TBT_SHARE * (requests.tbt_s[rows] + ahead_s / serial),
+        allowed_s / (MARGIN * serial),
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
     room_s = UTILISATION * view.arrivals_s * (1.0 - view.model.base_s / paces)

@@ -68,6 +68,7 @@ class Programs(NamedTuple):
         tokens: goodput that it earns if it ends in time.
         kept: whether it can still count as a whole; a stream that was behind and has caught up is
             taken to, as nobody remembers its late tokens.
+        counts: of how many programs it tells, as StepView.arrival_counts; 1 if it is here.
     """
 
     of: Ints
@@ -82,11 +83,13 @@ class Programs(NamedTuple):
     fixed_s: Floats
     tokens: Floats
     kept: Flags
+    counts: Floats
 
     def need_s(self, model: StepModel) -> Floats:
-        """Seconds that each one adds to the steps of the machine until its end: (m,)."""
+        """Seconds that as many as each counts add to steps of the machine until their end: (m,)."""
         decode_s = self.decode * (model.token_s + model.sequence_s)
-        return np.maximum(self.prompts_s + decode_s + self.contexts * model.context_s, LEAST_S)
+        each_s = np.maximum(self.prompts_s + decode_s + self.contexts * model.context_s, LEAST_S)
+        return each_s * self.counts
 
     def alone_s(self, step_s: float | Floats) -> Floats:
         """Seconds until each one's end if every step takes this long and nothing waits: (m,).
@@ -109,8 +112,12 @@ class Programs(NamedTuple):
         return LITTLE * self.fixed_s[asked] + (longest + LITTLE * later) * step_s
 
     def worth(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
-        """Tokens, in the unit of the mean program, make this share; the rest is a promise kept."""
+        """Tokens, in the unit of the mean program, make this share; the rest is a promise kept.
+
+        Of as many as each counts: (m,).
+        """
         value = token_share * self.tokens / mean_tokens + (1 - token_share) * self.kept
+        value *= self.counts
         promised = requests.kind[self.first] != BEST_EFFORT
         return np.where(promised, value * requests.weight[self.first], 0.0)
 
@@ -162,6 +169,7 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
         fixed_s=largest_of(of, count, calls.prompt_s) + later_s / at_once + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens[first], whole),
         kept=kept,
+        counts=np.ones(count),
     )
 
 
@@ -191,6 +199,7 @@ def arrived_programs(view: StepView) -> Programs:
         fixed_s=prompts_s / at_once + future[:, _TOOLS],
         tokens=np.where(streams, calls.tokens, prefill + decode),
         kept=np.ones(len(rows), dtype=bool),
+        counts=np.full(len(rows), view.arrival_counts),
     )
 
 

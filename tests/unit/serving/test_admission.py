@@ -34,7 +34,7 @@ from tests.unit.serving.serving_examples import (
     step,
 )
 
-NOBODY = Expected(np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0), np.zeros((1, len(AHEAD_S))))
+NOBODY = Expected(*np.zeros((5, 0)), np.zeros((1, len(AHEAD_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
 STEP = Pace(2.0, True, 2.0, 0.75)
 
@@ -80,7 +80,7 @@ def test_blocks_admit_whom_greed_admits_one_by_one(
     density = random.integers(0, 20, count).astype(np.float64)
     priced = np.sort(random.integers(1, 20, num_expected))[::-1].astype(np.float64)
     by = np.cumsum(random.integers(0, 40, (num_expected + 1, len(AHEAD_S))), axis=0) / 8.0
-    expects = Expected(priced, *np.ones((3, len(priced))), by)
+    expects = Expected(priced, *np.ones((4, len(priced))), by)
     chosen = admit(demands, density, expects, utilisation=0.5)
     assert np.flatnonzero(chosen.programs).tolist() == one_by_one(demands, density, expects, 0.5)
 
@@ -110,7 +110,7 @@ def test_better_work_that_is_still_to_arrive_has_its_room_kept() -> None:
     demands = due(np.array([4.0, 4.0]), np.array([10.0, 10.0]))
     by = np.zeros((2, len(AHEAD_S)))
     by[1, AHEAD_S > 9.0] = 7.0
-    better = Expected(np.array([2.0]), *np.ones((3, 1)), by)
+    better = Expected(np.array([2.0]), *np.ones((4, 1)), by)
     chosen = admit(demands, np.array([5.0, 1.0]), better, utilisation=1.0)
     assert chosen.programs.tolist() == [True, False]
 
@@ -140,12 +140,12 @@ def demands_in(view: StepView) -> Demands:
     return demands_of(view, calls, programs, need_s, due_s, STEP)
 
 
-def coming(need_s: list[float], waits_s: float, at_work: float) -> Expected:
+def coming(need_s: list[float], waits_s: float, at_work: float, counts: float = 1.0) -> Expected:
     """What is expected, each worth less a second than the one before."""
-    waits = np.full(len(need_s), waits_s)
+    waits, counted = np.full((2, len(need_s)), ([waits_s], [counts]))
     by = np.zeros((len(need_s) + 1, 1))
     worth = -np.arange(len(need_s))
-    return Expected(worth, np.array(need_s), waits / (1 - at_work), waits, by)
+    return Expected(worth, np.array(need_s), counted, waits / (1 - at_work), waits, by)
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,14 @@ def test_how_much_time_is_given_away_has_its_limits(
     need_s: list[float], waits_s: float, share: float
 ) -> None:
     assert utilisation_of(coming(need_s, waits_s, at_work=0.8), 60.0) == share
+
+
+def test_needs_that_are_told_of_for_longer_even_out_no_more_than_they_do() -> None:
+    """Eight of which each counts an eighth are as uneven as the one in eight that they tell of."""
+    told = coming([0.01] * 64, 20.0, at_work=0.8, counts=0.125)
+    assert utilisation_of(told, 60.0) == pytest.approx(
+        utilisation_of(coming([0.08] * 8, 20.0, at_work=0.8), 60.0)
+    )
 
 
 @pytest.mark.parametrize("arrivals_s", [1.0, 1.1])

@@ -58,7 +58,14 @@ def test_a_chain_sets_the_pace_that_it_can_bear() -> None:
 
 
 def test_a_stream_sets_the_pace_by_the_time_between_its_tokens() -> None:
-    assert 0.03 < paced(latency(10.0, 0.05), copies=100).step_s <= 0.9 * 0.05
+    assert 0.03 < paced(latency(0.01, 0.05), copies=100).step_s <= 0.9 * 0.05
+
+
+def test_a_stream_of_few_tokens_bears_what_its_first_token_may_take() -> None:
+    """20 tokens of 50 ms whose first is promised in 3 s, of which 10 ms are its prompt's."""
+    found = paced(latency(3.0, 0.05), copies=2000, max_tokens=20)
+    assert found.step_s > 0.9 * 0.05
+    assert found.step_s <= 0.9 * (0.05 + 2.99 / 20)
 
 
 @pytest.mark.parametrize("slo", [deadline(30.0), latency(10.0, 0.05)])
