@@ -72,3 +72,22 @@ def test_calls_that_come_at_once_are_no_overload_that_lasts(before_s: float) -> 
     ]
     seen = outcomes([FIRST, *calls], PolicySpec("calm"), before_s + 90.0)
     assert sum(tokens(each) > 0 for each in seen) > 1 + 0.95 * len(calls)
+
+
+@pytest.mark.parametrize("pile_due_s", [7200.0, 300.0])
+def test_a_pile_that_may_take_long_makes_no_call_late(pile_due_s: float) -> None:
+    """300 calls at once, and one a second due in 12 s: the machine can serve them all in time."""
+    promise = {"kind": SloKind.DEADLINE, "deadline_s": pile_due_s}
+    pile = [
+        program(f"pile-{n}", BEGIN_S, Call(500 + n * 37 % 2000, 200 + n * 7 % 400), **promise)
+        for n in range(300)
+    ]
+    promise = {"kind": SloKind.DEADLINE, "deadline_s": 12.0}
+    calls = [
+        program(f"{n}", BEGIN_S + 1 + n, Call(500 + n * 37 % 2500, 50 + n * 7 % 250), **promise)
+        for n in range(60)
+    ]
+    seen = outcomes([FIRST, *pile, *calls], PolicySpec("calm"), BEGIN_S + 200.0)
+    kept = {each.program_id for each in seen if tokens(each) > 0}
+    assert len(kept & {each.id for each in pile}) == len(pile)
+    assert len(kept & {each.id for each in calls}) > 0.9 * len(calls)

@@ -130,6 +130,22 @@ def test_a_frame_takes_no_more_decodes_than_the_pace_has_time_for() -> None:
     assert plan.run == {f"{number:02}" for number in range(20, 30)}
 
 
+@pytest.mark.parametrize(("num_decodes", "decoding"), [(9, 9), (11, 0)])
+def test_who_decodes_pauses_for_no_prompt_while_all_who_do_take_little(
+    num_decodes: int, decoding: int
+) -> None:
+    """Of 30 ms a step, 10 are left; nine decodes of 0.3 ms take 2.7 and eleven 3.3 of them."""
+    model = StepModel(base_s=0.02, token_s=3e-4, sequence_s=0.0, context_s=0.0)
+    slo = deadline(900.0)
+    decodes = [
+        running(f"{n:02}", slo=slo, output_tokens=1, max_tokens=100) for n in range(num_decodes)
+    ]
+    prompt = request("prompt", slo=deadline(30.0), prompt_tokens=4000, max_tokens=100)
+    plan = calm(step(*decodes, prompt, now_s=1.0, model=model, slots=64), pace=0.03)
+    assert "prompt" in plan.run
+    assert len(plan.run) - 1 == decoding
+
+
 def of_user(user: str, served: float, name: str, output_tokens: int) -> RequestView:
     slo = deadline(20.0, user=user)
     return request(name, slo=slo, prompt_tokens=100, max_tokens=output_tokens, user_tokens=served)
