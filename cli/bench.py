@@ -49,7 +49,9 @@ def bench(
 ) -> None:
     """Compare scheduling policies by goodput, on the production scheduler in virtual time."""
     from cli import bench_request
+    from cli.bench_report import empty_windows
     from cli.bench_session import compared
+    from cli.output import warn
     from serving.sim.compare import Plan
     from serving.sim.setting import Setting
 
@@ -78,6 +80,8 @@ def bench(
         live=live,
     )
     comparison = compared(plan, jobs=jobs, use_cache=not no_cache)
+    for told in empty_windows(comparison):
+        warn(told)
     try:
         if json:
             _print_document(comparison)

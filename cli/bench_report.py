@@ -96,6 +96,21 @@ def title(comparison: Comparison) -> list[str]:
     return lines
 
 
+def empty_windows(comparison: Comparison) -> list[str]:
+    """What to say of runs in whose window no program arrived: their goodputs of 0 say nothing."""
+    window_s = comparison.plan.setting.window_s
+    empty = {
+        (run.load, run.seed): None
+        for run, outcome in comparison.outcomes.items()
+        if not outcome.report["counts"]["arrived"]
+    }
+    return [
+        f"at {load:g}x, seed {seed}: no program arrived in the window of {window_s:g} s, and "
+        "goodputs of 0 say nothing of a policy; give it a longer --window-s"
+        for load, seed in empty
+    ]
+
+
 def goodput_table(
     comparison: Comparison, load: float, *, width: int, ascii_only: bool = False
 ) -> Table:

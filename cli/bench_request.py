@@ -138,10 +138,10 @@ def check_plot(path: Path | None) -> None:
         return
     if path.suffix.lower() not in PICTURES:
         raise BadInput(f"--plot {path}: its name must end with one of {', '.join(PICTURES)}")
-    if path.is_dir():
-        raise BadInput(f"--plot {path}: that is a folder; give it a file's name")
     target = Path(os.path.realpath(path))  # where a link leads, even if there is nothing yet
     try:
+        if path.is_dir():
+            raise BadInput(f"--plot {path}: that is a folder; give it a file's name")
         is_new = not target.exists()
         with target.open("ab"):
             pass

@@ -99,10 +99,11 @@ class ResultCache:
 
     def remove_abandoned(self) -> None:
         """Remove what writers left that were ended amid their work, once it is a day old."""
-        for path in self.folder.glob(f".*{_UNFINISHED}"):
-            with suppress(OSError):
-                if time.time() - path.stat().st_mtime > _ABANDONED_S:
-                    path.unlink()
+        with suppress(OSError):  # of a folder that may not be entered, too
+            for path in self.folder.glob(f".*{_UNFINISHED}"):
+                with suppress(OSError):
+                    if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                        path.unlink()
 
     def _path(self, key: Mapping[str, Any]) -> Path:
         return self.folder / f"{blake3(self._text(key).encode()).hexdigest(20)}.json"

@@ -8,7 +8,9 @@ import sys
 import time
 import typing
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +19,12 @@ from cli.bench_progress import remaining_s
 from cli.bench_request import DEFAULT_LIVE_WINDOW_S, loads_of, policy_of, window_of
 from cli.errors import BadInput
 from serving.sim import cache
-from serving.sim.cases import Task
+from serving.sim.cases import Case, Task
 from serving.sim.compare import Progress
 from serving.sim.runner import Done
 from serving.sim.setting import DEFAULT_WINDOW_S
 from tests.cli.cli_samples import exit_code
-from tests.unit.serving.bench_examples import CAPACITY, HereRunner
+from tests.unit.serving.bench_examples import CAPACITY, HereRunner, made_up
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -56,6 +58,25 @@ def test_the_tables_say_simulated_and_what_load_one_is(capsys: pytest.CaptureFix
         "load 2x, 6.00 programs/s",
     ]
     assert max(map(len, lines[:-5])) <= 100
+
+
+def test_a_window_in_which_nothing_arrived_is_told_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def empty_at_seed_1(task: Task) -> dict[str, Any]:
+        result = made_up(task)
+        if isinstance(task, Case) and task.seed == 1:
+            result["report"]["counts"]["arrived"] = 0
+        return result
+
+    monkeypatch.setattr(bench_session, "Runner", partial(HereRunner, work=empty_at_seed_1))
+    assert exit_code(*SMALL, "--json", "--no-cache") == 0
+    out, err = capsys.readouterr()
+    assert len(json.loads(out)["rows"]) == 8
+    told = " ".join(err.split())
+    assert told.count("no program arrived in the window of 600 s") == 2  # one a load
+    assert "warning: at 0.7x, seed 1: no program arrived" in told
+    assert "give it a longer --window-s" in told
 
 
 def test_a_window_of_real_time_is_shorter_unless_one_is_asked_for() -> None:

@@ -66,7 +66,7 @@ def test_a_picture_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) 
     (tmp_path / "astray.png").symlink_to(tmp_path / "nowhere" / "goodput.png")
     (tmp_path / "round.png").symlink_to(tmp_path / "round.png")
     (tmp_path / "kept.png").touch(mode=0o444)
-    names = ["astray.png", "round.png"]
+    names = ["astray.png", "round.png", f"{'long' * 100}.png"]
     if not os.access(tmp_path / "kept.png", os.W_OK):  # root may write to it
         names.append("kept.png")
     for name in names:

@@ -79,6 +79,7 @@ def a_report(token_goodput: float, request_goodput: float) -> dict[str, Any]:
         "preemptions": 3,
         "recomputed_tokens": 400,
         "schedule_ms_per_step": 0.25,
+        "counts": {"arrived": 40},
     }
 
 

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -86,6 +87,16 @@ def test_only_files_that_nobody_writes_any_more_are_removed(cache: ResultCache) 
         os.utime(path, (0, 0))
     cache.remove_abandoned()
     assert set(cache.folder.iterdir()) == {kept, under_way}
+
+
+def test_a_folder_that_may_not_be_entered_holds_nothing_to_remove(
+    cache: ResultCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, pattern: str) -> NoReturn:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "glob", refuse)  # as it is for all but root
+    cache.remove_abandoned()
 
 
 def test_many_writers_leave_one_whole_result_and_no_rests(cache: ResultCache) -> None:
