@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
@@ -166,6 +167,7 @@ def step_views(
         free_kv_tokens=draw(st.sampled_from([0, kv_tokens // 2, kv_tokens])),
         arrivals=Requests.of(_as_they_arrived(_with_accounts(draw, arrivals))),
         arrivals_s=draw(st.sampled_from([0.01, 1.0, 60.0])),
+        arrival_counts=np.array([draw(st.sampled_from([1.0, 0.125, 0.02])) for _ in arrivals]),
     )
 
 

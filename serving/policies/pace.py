@@ -216,7 +216,7 @@ def _values(
     allowed_s = programs.ends_s - begins_s - programs.fixed_s
     serial = np.maximum(programs.serial, 1.0)
     # A stream that begins at once is ahead of its schedule by its first token's time.
-    ahead_s = np.maximum(requests.ttft_s[rows] - programs.fixed_s, 0.0) * is_new
+    ahead_s = np.maximum(requests.ttft_s[rows] - programs.fixed_s, 0.0) if is_new else 0.0
     bearable_s = np.where(
         programs.streams,
         TBT_SHARE * (requests.tbt_s[rows] + ahead_s / serial),
