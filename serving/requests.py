@@ -53,6 +53,7 @@ class RequestView(NamedTuple):
         ended_tokens: input and output of its program's calls that came to their end.
         length_ratio: what true output lengths of its user were lately, in units of the foretold
             medians.
+        future_ratio: the same of what its user's programs were foretold to decode after a call.
         usual_length: quantiles of its user's latest answers of which no length was foretold; 0
             while there are none.
     """
@@ -74,6 +75,7 @@ class RequestView(NamedTuple):
     cached_share: float = 0.0
     ended_tokens: float = 0.0
     length_ratio: float = 1.0
+    future_ratio: float = 1.0
     usual_length: tuple[float, ...] = (0.0,) * len(LENGTH_LEVELS)
 
     @property
@@ -134,6 +136,7 @@ COLUMNS: dict[str, tuple[type | str, int]] = {
     "cached_share": (np.float64, 0),
     "ended_tokens": (np.float64, 0),
     "length_ratio": (np.float64, 0),
+    "future_ratio": (np.float64, 0),
     "usual_length": (np.float64, len(LENGTH_LEVELS)),
 }
 """Each column's type, and its width where a row has more than one number of it."""
@@ -197,6 +200,7 @@ class Requests(Sequence[RequestView]):
     cached_share: Floats
     ended_tokens: Floats
     length_ratio: Floats
+    future_ratio: Floats
     usual_length: Floats
 
     __slots__ = tuple(COLUMNS)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from serving.engine.accounts import FAIR_MEMORY_S, Accounts, ProgramCalls
 from serving.engine.arrivals import Arrivals
 from serving.engine.cached_share import CachedShare
+from serving.engine.future_bias import FutureBias
 from serving.engine.length_bias import LengthBias
 from serving.engine.usual_length import UsualLength
 from serving.errors import InvalidSlo
@@ -66,8 +67,15 @@ class Ledger:
         self._users = Accounts(lifted=True, memory_s=FAIR_MEMORY_S)
         self._calls = ProgramCalls()
         self._length_bias = LengthBias()
+        self._future_bias = FutureBias()
         self._usual_length = UsualLength()
         self._cached_share = CachedShare()
+        self._learners = (
+            self._length_bias,
+            self._future_bias,
+            self._usual_length,
+            self._cached_share,
+        )
         self._arrivals = Arrivals()
 
     def admit(self, request: Request, *, cached_tokens: int = 0) -> InvalidSlo | None:
@@ -95,10 +103,11 @@ class Ledger:
         number = self._programs.open(program, now_s)
         columns["program"][place] = number
         self._calls.arrived(number, slo.stage, slo.stage_calls, is_new=is_new, is_alone=is_alone)
+        self._future_bias.arrived(request_id, number, slo, is_new=is_new)
         is_new_user = not self._users.knows(slo.user, now_s)
         columns["user"][place] = self._users.open(slo.user, now_s)
         if is_new_user:
-            for learner in (self._length_bias, self._usual_length, self._cached_share):
+            for learner in self._learners:
                 learner.begin(int(columns["user"][place]))
         columns["cached_tokens"][place] = cached_tokens
         columns["priority"][place] = min(max(request.priority, -MOST), MOST)
@@ -165,9 +174,10 @@ class Ledger:
             return
         self._stale.discard(request_id)
         program, user = (int(self._columns[name][place]) for name in ("program", "user"))
+        request = self._rows[place]
+        output_tokens = request.num_output_tokens
+        self._future_bias.ended(request_id, user, output_tokens, is_whole=is_whole and is_answer)
         if is_whole:
-            request = self._rows[place]
-            output_tokens = request.num_output_tokens
             self._calls.ended(program, request.num_prompt_tokens + output_tokens)
             if is_answer and output_tokens:
                 self._learn_length(user, self._columns["slo"][place], output_tokens)
@@ -252,6 +262,7 @@ class Ledger:
         numbers = np.arange(users.max(initial=-1) + 1)  # mostly far fewer than requests
         learned = {
             "length_ratio": self._length_bias.ratios(numbers),
+            "future_ratio": self._future_bias.ratios(numbers),
             "usual_length": self._usual_length.lengths(numbers),
             "cached_share": self._cached_share.shares(numbers),
         }

@@ -24,7 +24,7 @@ from serving.policies.programs import (
 )
 from serving.policies.ranking import sorted_places
 from serving.policies.urgency import Standing, Urgency, to_drop, urgency_of
-from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Requests
+from serving.requests import BEST_EFFORT, LATENCY, MOST, Flags, Floats, Requests
 from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
@@ -89,8 +89,8 @@ def calm(
             who is ahead has no more than an equal share of a step for what is not admitted.
         price: whether room is kept for better work that is still to arrive.
         urgent: whether the admitted run by slack; if not, by worth per need.
-        correct: whether lengths are corrected by those of the latest answers, and taken from them
-            where none was foretold.
+        correct: whether lengths and futures are corrected by how the latest turned out, and lengths
+            taken from them where none was foretold.
         save: whether steps are shorter for a while to save who is a little behind, or would be by
             work that came at once, if no pace is given.
     """
@@ -158,22 +158,26 @@ def calm(
 
 
 def _prepared(view: StepView, *, correct: bool) -> StepView:
-    """Requests by (arrival, id), so that ties end in their place; lengths as they were lately."""
+    """Requests by (arrival, id), so that ties end in their place; lengths and futures as they were
+    lately."""
     requests, arrivals = view.requests.take(sorted_places(view.requests)), view.arrivals
     if correct:
-        requests.length[:] = _corrected(requests)  # of a copy that is ours
-        arrivals = arrivals.with_columns(length=_corrected(arrivals))
+        requests.length[:], requests.future[:] = _corrected(requests)  # of a copy that is ours
+        length, future = _corrected(arrivals)
+        arrivals = arrivals.with_columns(length=length, future=future)
     return view._replace(requests=requests, arrivals=arrivals)
 
 
-def _corrected(requests: Requests) -> Floats:
-    """Lengths as those foretold have turned out, and as usual where none was: (n, levels)."""
+def _corrected(requests: Requests) -> tuple[Floats, Floats]:
+    """Lengths and futures as those foretold have turned out, lengths as usual where none was:
+    (n, levels) and (n, parts). What of a future is left open stays so."""
+    future = requests.future * requests.future_ratio[:, np.newaxis]
+    future = np.where(requests.future < MOST, future, requests.future)
     told = requests.length * requests.length_ratio[:, np.newaxis]
-    if not (untold := np.isnan(told[:, 0])).any():
-        return told
-    told[untold] = requests.usual_length[untold]
-    told[told[:, -1] == 0.0] = np.nan  # no answer has ended as yet
-    return told
+    if (untold := np.isnan(told[:, 0])).any():
+        told[untold] = requests.usual_length[untold]
+        told[told[:, -1] == 0.0] = np.nan  # no answer has ended as yet
+    return told, future
 
 
 def _mean_tokens(requests: Requests, programs: Programs) -> float:
