@@ -54,6 +54,7 @@ class Condition:
     arrivals: str | None = None
     slo_scale: float = 1.0
     length_bias: float = 1.0
+    future_bias: float = 1.0
     unsteadiness: float = 0.0
     prefix_caching: bool = False
 
@@ -64,6 +65,7 @@ class Condition:
             arrivals=self.arrivals,
             slo_scale=self.slo_scale,
             length_bias=self.length_bias,
+            future_bias=self.future_bias,
             unsteadiness=self.unsteadiness,
             prefix_caching=self.prefix_caching,
             window_s=window_s,
@@ -82,6 +84,8 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         "slo-x2": Condition(slo_scale=2.0),
         "lengths-x2": Condition(length_bias=2.0),
         "lengths-x0.5": Condition(length_bias=0.5),
+        "futures-x2": Condition(future_bias=2.0),
+        "futures-x0.5": Condition(future_bias=0.5),
         "unsteady": Condition(unsteadiness=1.0),
         "loops": Condition(workload="tools", prefix_caching=True),
         NO_TAGS: Condition(),

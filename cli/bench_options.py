@@ -118,6 +118,15 @@ LengthBias = Annotated[
         rich_help_panel=_PROGRAMS,
     ),
 ]
+FutureBias = Annotated[
+    float,
+    typer.Option(
+        "--future-bias",
+        metavar="X",
+        help="Multiplies all of the learned rest of programs: 2 or 0.5 are off by two.",
+        rich_help_panel=_PROGRAMS,
+    ),
+]
 Machine = Annotated[
     str | None,
     typer.Option(

@@ -45,6 +45,7 @@ def document_of(comparison: Comparison) -> dict[str, Any]:
         "slo_scale": setting.slo_scale,
         "predictions": setting.predictions,
         "length_bias": setting.length_bias,
+        "future_bias": setting.future_bias,
         "trace": setting.source.file_name,
         "trace_repeats": comparison.trace_repeats,
         "machine": setting.machine.step_cost.name,
@@ -81,7 +82,8 @@ def title(comparison: Comparison) -> list[str]:
     seeds = f"{plan.num_seeds} seed" + ("s" if plan.num_seeds > 1 else "")
     arrivals = f", {setting.arrivals} arrivals" if setting.arrivals else ""
     scale = f", promises times {setting.slo_scale:g}" if setting.slo_scale != 1 else ""
-    bias = f" times {setting.length_bias:g}" if setting.length_bias != 1 else ""
+    biases = {"lengths": setting.length_bias, "futures": setting.future_bias}
+    bias = "".join(f", {told} times {by:g}" for told, by in biases.items() if by != 1)
     caching = ", with prefix caching" if setting.prefix_caching else ""
     lines = [
         f"{setting.source.name}, {how}: {setting.window_s:g} s after {setting.warmup_s:g} s of "

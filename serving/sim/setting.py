@@ -41,7 +41,8 @@ class Setting:
         arrivals, slo_scale: as `offer` takes them.
         predictions: what schedulers are told of the future: "learned" (with a stated error),
             "oracle" (the truth) or "none".
-        length_bias: what multiplies every learned length; 1 for the others.
+        length_bias, future_bias: what multiplies every learned length, and every number of the
+            learned rest of a program; 1 for the others.
         unsteadiness: how far the machine's speed wanders: 0 not at all, 1 about as on a machine
             that is shared with others. Capacities and bounds are those of the steady machine, which
             an unsteady one may exceed for a while.
@@ -61,6 +62,7 @@ class Setting:
     slo_scale: float = 1.0
     predictions: str = "learned"
     length_bias: float = 1.0
+    future_bias: float = 1.0
     unsteadiness: float = 0.0
     slots: int = 256
     step_tokens: int = 2048
@@ -80,13 +82,7 @@ class Setting:
         if not 1 / MOST_SLO_SCALE <= self.slo_scale <= MOST_SLO_SCALE:
             told = f"must lie within {1 / MOST_SLO_SCALE:g} and {MOST_SLO_SCALE:g}"
             raise InvalidWorkload("slo_scale", self.slo_scale, told)
-        if self.predictions not in PREDICTIONS:
-            told = f"unknown; known: {', '.join(PREDICTIONS)}"
-            raise InvalidWorkload("predictions", self.predictions, told)
-        if self.length_bias != 1.0 and self.predictions != "learned":
-            told = f"predictions of kind {self.predictions} have no bias"
-            raise InvalidWorkload("length_bias", self.length_bias, told)
-        LengthErrors(bias=self.length_bias)
+        self._check_predictions()
         if not 0.0 <= self.unsteadiness <= MOST_UNSTEADINESS:
             told = f"must lie within 0 and {MOST_UNSTEADINESS:g}"
             raise InvalidWorkload("unsteadiness", self.unsteadiness, told)
@@ -96,6 +92,17 @@ class Setting:
         if self.prefix_caching:
             self.source.check_prefixes()
 
+    def _check_predictions(self) -> None:
+        if self.predictions not in PREDICTIONS:
+            told = f"unknown; known: {', '.join(PREDICTIONS)}"
+            raise InvalidWorkload("predictions", self.predictions, told)
+        for name in ("length_bias", "future_bias"):
+            if getattr(self, name) != 1.0 and self.predictions != "learned":
+                told = f"predictions of kind {self.predictions} have no bias"
+                raise InvalidWorkload(name, getattr(self, name), told)
+        LengthErrors(bias=self.length_bias)
+        FutureErrors(bias=self.future_bias)
+
     def foresight(self, seed: int) -> Foresight:
         """What schedulers are told; the errors of two seeds are independent."""
         told = self.nothing_foretold
@@ -103,7 +110,8 @@ class Setting:
             return replace(told, lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
         if self.predictions == "learned":
             lengths = LengthErrors(bias=self.length_bias, seed=seed)
-            return replace(told, lengths=lengths, futures=FutureErrors(seed=seed))
+            futures = FutureErrors(bias=self.future_bias, seed=seed)
+            return replace(told, lengths=lengths, futures=futures)
         return told
 
     @property
@@ -191,6 +199,7 @@ class Setting:
         return self.key() | {
             "predictions": self.predictions,
             "length_bias": self.length_bias,
+            "future_bias": self.future_bias,
             "unsteadiness": self.unsteadiness,
         }
 

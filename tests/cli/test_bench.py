@@ -243,6 +243,7 @@ def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixtu
         (["--warmup-s", "-1"], "warmup_s"),
         (["--slo-scale", "0"], "slo_scale"),
         (["--length-bias", "0"], "bias"),
+        (["--future-bias", "0"], "bias"),
         (["--predictions", "perfect"], "learned, oracle, none"),
         (["--arrivals", "sometimes"], "known: poisson"),
         (["--machine", "abacus"], "known: a100-llama3-8b"),

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from serving.engine.accounts import FAIR_MEMORY_S, MOST_CALLS
 from serving.engine.cached_share import CachedShare
+from serving.engine.future_bias import FutureBias
 from serving.engine.length_bias import LengthBias
 from serving.engine.translate import OUTPUT_WEIGHT, Ledger, composition_of
 from serving.engine.usual_length import UsualLength
@@ -73,6 +74,7 @@ class Naive:
         self.ended_tokens: Counter[str] = Counter()
         self.users: dict[str, int] = {}
         self.length_bias = LengthBias()
+        self.future_bias = FutureBias()
         self.usual_length = UsualLength()
         self.cached_share = CachedShare()
 
@@ -84,12 +86,16 @@ class Naive:
         if slo.user not in self.users:
             self.users[slo.user] = user = len(self.users)
             self.length_bias.begin(user)
+            self.future_bias.begin(user)
             self.usual_length.begin(user)
             self.cached_share.begin(user)
         program = program_name(request.request_id, slo)
         is_alone = program not in map(self.program, self.followed.values())
         each = Followed(request, slo, now_s, now_s, cached_tokens)
         self.followed[request.request_id] = each
+        number = [*dict.fromkeys([*self.stages, program])].index(program)
+        is_new = program not in self.stages
+        self.future_bias.arrived(request.request_id, number, slo, is_new=is_new)
         stage, missing = self.stages.get(program, (-1, 0))
         if slo.stage > stage or (slo.stage < stage and is_alone):
             stage, missing = slo.stage, min(slo.stage_calls, MOST_CALLS)
@@ -106,11 +112,12 @@ class Naive:
 
     def end(self, request_id: str, *, is_whole: bool) -> None:
         each = self.followed.pop(request_id)
+        request, user = each.request, self.users[each.slo.user]
+        output_tokens = request.num_output_tokens
+        self.future_bias.ended(request_id, user, output_tokens, is_whole=is_whole)
         if is_whole:
-            request = each.request
-            tokens = request.num_prompt_tokens + request.num_output_tokens
+            tokens = request.num_prompt_tokens + output_tokens
             self.ended_tokens[self.program(each)] += tokens
-            user = self.users[each.slo.user]
             if request.num_output_tokens and each.slo.length is None:
                 self.usual_length.ended(user, request.num_output_tokens)
             elif request.num_output_tokens and each.slo.length is not None:
@@ -123,6 +130,7 @@ class Naive:
         user = np.array([self.users[each.slo.user]])
         return {
             "length_ratio": float(self.length_bias.ratios(user)[0]),
+            "future_ratio": float(self.future_bias.ratios(user)[0]),
             "usual_length": tuple(self.usual_length.lengths(user)[0].tolist()),
             "cached_share": float(self.cached_share.shares(user)[0]),
         }
