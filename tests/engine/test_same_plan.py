@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
@@ -122,6 +123,8 @@ class Recorder:
 
     def _rows(self, part: object) -> object:
         """A part of a view; requests by name, for what they are in is no order."""
+        if isinstance(part, np.ndarray):
+            return part.tolist()
         if not isinstance(part, Requests):
             return part
         named = [each._replace(request_id=self._name(each.request_id)) for each in part]
