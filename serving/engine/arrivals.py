@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,7 @@ class Arrivals:
         if columns["kind"][place] in (DEADLINE, COMPOUND):
             allowed_s = float(columns["final_s"][place]) - arrival_s
         self._began_s = min(self._began_s, arrival_s)
-        self._recent[int(np.searchsorted(WINDOWS_S[1:], allowed_s, side="right"))].note(
-            columns, place
-        )
+        self._recent[bisect_right(WINDOWS_S[1:], allowed_s)].note(columns, place)
 
     def since(self, now_s: float) -> tuple[Requests, float, Floats]:
         """What arrived within the windows, the seconds in which what is due soonest did, and of how

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.engine.accounts import ROOM, with_room
+from serving.engine.call_sums import CallSums
 from serving.requests import Floats, Ints
 
 MEMORY_CALLS = 256
@@ -16,8 +16,6 @@ PRIOR_CALLS = 8.0
 MOST_OF_OTHERS = 0.5
 """Nobody is taken to find more than this share for what others found."""
 
-_KEPT = 1.0 - 1.0 / MEMORY_CALLS
-
 
 class CachedShare:
     """The share of prompt tokens that was found, for each user, by the user's number.
@@ -27,25 +25,21 @@ class CachedShare:
     """
 
     def __init__(self) -> None:
-        self._of_all = np.zeros(3)
-        self._own = np.zeros((3, ROOM))  # calls, their prompt tokens, what of them was found
+        self._sums = CallSums(MEMORY_CALLS)  # calls, their prompt tokens, what of them was found
 
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""
-        self._own = np.stack([with_room(each, user) for each in self._own])
-        self._own[:, user] = 0.0
+        self._sums.begin(user)
 
     def ended(self, user: int, prompt_tokens: int, cached_tokens: int) -> None:
         """A later call of this user has ended, of whose prompt so much was found."""
-        call = np.array([1.0, prompt_tokens, cached_tokens])
-        self._of_all = self._of_all * _KEPT + call
-        self._own[:, user] = self._own[:, user] * _KEPT + call
+        self._sums.add(user, prompt_tokens, cached_tokens)
 
     def shares(self, users: Ints) -> Floats:
         """What is expected to be found of each of these users' later prompts: (n,), 0 to 1."""
-        _, asked, found = self._of_all
+        _, asked, found = self._sums.of_all
         others = min(found / max(asked, 1.0), MOST_OF_OTHERS)
-        calls, asked, found = self._own[:, users]
+        calls, asked, found = self._sums.own(users)
         own = found / np.maximum(asked, 1.0)
         shares: Floats = (calls * own + PRIOR_CALLS * others) / (calls + PRIOR_CALLS)
         return shares

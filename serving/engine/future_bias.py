@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.engine.accounts import ROOM, with_room
+from serving.engine.call_sums import CallSums
 from serving.requests import MOST, Floats, Ints
 from serving.slo import Slo
 
@@ -24,8 +24,6 @@ how others' were foretold."""
 CHANCE = 2.0
 """Over the root of the calls: so far, as a logarithm, futures may be off by chance; others by that
 much less."""
-
-_KEPT = 1.0 - 1.0 / MEMORY_CALLS
 
 
 class _Told(NamedTuple):
@@ -49,13 +47,11 @@ class FutureBias:
     def __init__(self) -> None:
         self._programs: dict[int, _Told] = {}
         self._foretold: dict[str, float] = {}  # tokens of a call that is under way, by its id
-        self._of_all = np.zeros(3)  # calls, tokens foretold, tokens that came
-        self._own = np.zeros((3, ROOM))
+        self._sums = CallSums(MEMORY_CALLS)  # calls, tokens foretold, tokens that came
 
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""
-        self._own = np.stack([with_room(each, user) for each in self._own])
-        self._own[:, user] = 0.0
+        self._sums.begin(user)
 
     def arrived(self, request_id: str, program: int, slo: Slo, *, is_new: bool) -> None:
         """A call of this program arrived.
@@ -76,18 +72,15 @@ class FutureBias:
     def ended(self, request_id: str, user: int, output_tokens: int, *, is_whole: bool) -> None:
         """This call of this user ended with so many tokens, or was given up."""
         foretold = self._foretold.pop(request_id, None)
-        if foretold is None or not is_whole:
-            return
-        call = np.array([1.0, foretold, output_tokens])
-        self._of_all = self._of_all * _KEPT + call
-        self._own[:, user] = self._own[:, user] * _KEPT + call
+        if foretold is not None and is_whole:
+            self._sums.add(user, foretold, output_tokens)
 
     def ratios(self, users: Ints) -> Floats:
         """What a future foretold for each of these users is to be multiplied with: (n,)."""
-        of_all = _ratio(self._of_all, np.ones(1))
+        of_all = _ratio(self._sums.of_all, np.ones(1))
         others = np.clip(of_all, 1.0 / MOST_OF_OTHERS, MOST_OF_OTHERS)
-        ratio = _ratio(self._own[:, users], others)
-        by_chance = np.exp(CHANCE / np.sqrt(PRIOR_CALLS + self._of_all[0]))
+        ratio = _ratio(self._sums.own(users), others)
+        by_chance = np.exp(CHANCE / np.sqrt(PRIOR_CALLS + self._sums.of_all[0]))
         return ratio / np.clip(ratio, 1.0 / by_chance, by_chance)
 
 

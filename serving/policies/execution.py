@@ -77,7 +77,8 @@ def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) ->
     fits = np.zeros(len(spare), dtype=bool)
     if not spare.any():
         return fits
-    before_s = _before_s(view, calls, others, 1.0 / max(view.token_s, LEAST_S))
+    adds_s = _adds_s(view, calls, others, 1.0 / max(view.token_s, LEAST_S))
+    before_s = np.cumsum(adds_s) - adds_s
     fits[others[before_s < spare[others]]] = True
     return fits
 
@@ -90,20 +91,14 @@ def _idle(view: StepView, calls: Calls, admitted: Ints, given: float, step: Pace
 
 def _in_room(view: StepView, calls: Calls, chosen: Ints, frame_steps: int, room_s: float) -> Flags:
     """For whose work the frame still has room when it comes to them."""
-    decodes = calls.unread[chosen] == 0
-    if _adds_s(view, calls, chosen[decodes], frame_steps).sum() <= FEW * room_s:
-        chosen = np.concatenate([chosen[decodes], chosen[~decodes]])
-    before_s = _before_s(view, calls, chosen, frame_steps)
+    adds_s, decodes = _adds_s(view, calls, chosen, frame_steps), calls.unread[chosen] == 0
+    if adds_s[decodes].sum() <= FEW * room_s:
+        decodes_first = np.argsort(~decodes, kind="stable")
+        chosen, adds_s = chosen[decodes_first], adds_s[decodes_first]
+    before_s = np.cumsum(adds_s) - adds_s
     fits = np.zeros(len(view.requests), dtype=bool)
     fits[chosen[before_s <= max(room_s, 0.0)]] = True
     return fits
-
-
-def _before_s(view: StepView, calls: Calls, places: Ints, steps: float) -> Floats:
-    """Seconds that those before each of these add to so many steps."""
-    own_s = _adds_s(view, calls, places, steps)
-    before_s: Floats = np.cumsum(own_s) - own_s
-    return before_s
 
 
 def _adds_s(view: StepView, calls: Calls, places: Ints, steps: float) -> Floats:
