@@ -66,6 +66,7 @@ class StepView(NamedTuple):
         step_tokens: most tokens that one step may compute.
         token_s: measured seconds of one decode step.
         prefill_token_s: measured seconds that one more token of a usual prompt adds to a step.
+        mean_step_s: measured seconds of a step on average, whatever it computes.
         model: the same and more, as a function of what a step is made of.
         kv_tokens, free_kv_tokens: room of the KV cache, in all and now.
         arrivals: the first calls of the programs that arrived in the last `arrivals_s` seconds,
@@ -81,6 +82,7 @@ class StepView(NamedTuple):
     step_tokens: int
     token_s: float
     prefill_token_s: float
+    mean_step_s: float
     model: StepModel = StepModel()
     kv_tokens: int = 1 << 40
     free_kv_tokens: int = 1 << 40

@@ -162,6 +162,7 @@ def step_views(
         step_tokens=draw(st.integers(8, 4096)),
         token_s=draw(st.floats(0.001, 0.3)),
         prefill_token_s=draw(st.floats(0.0, 0.01)),
+        mean_step_s=draw(st.floats(0.001, 0.6)),
         model=draw(step_models),
         kv_tokens=kv_tokens,
         free_kv_tokens=draw(st.sampled_from([0, kv_tokens // 2, kv_tokens])),

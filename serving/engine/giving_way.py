@@ -6,7 +6,7 @@ is read, whoever came meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,26 @@ NEVER = 1 << 62
 
 
 @contextmanager
+def left_out(requests: Iterable[Request]) -> Iterator[None]:
+    """Plan a step without these, who run and keep what they hold."""
+    eligible = [(request, request.next_decode_eligible_step) for request in requests]
+    for request, _ in eligible:
+        request.next_decode_eligible_step = NEVER
+    try:
+        yield
+    finally:
+        for request, step in eligible:
+            request.next_decode_eligible_step = step
+
+
+@contextmanager
 def held_back(
-    readers: Sequence[Request], needs: Sequence[int], step_tokens: int, config: SchedulerConfig
+    readers: Sequence[Request],
+    needs: Sequence[int],
+    step_tokens: int,
+    config: SchedulerConfig,
+    *,
+    least_chunk_tokens: int = 1,
 ) -> Iterator[None]:
     """Plan a step in which these requests read only what others leave.
 
@@ -31,18 +49,15 @@ def held_back(
         readers: best first; nothing changes without any.
         needs: tokens that each of the others still has to read, at least one if there are readers.
         step_tokens: what the step has for them all.
+        least_chunk_tokens: no chunk's limit may be lower.
     """
     chunk_tokens = config.long_prefill_token_threshold
     left = step_tokens - sum(needs)
-    if readers and left >= max(needs):
+    if readers and left >= max(least_chunk_tokens, *needs):
         readers = readers[1:]
         config.long_prefill_token_threshold = min(chunk_tokens or left, left)
-    eligible = [(request, request.next_decode_eligible_step) for request in readers]
-    for request in readers:
-        request.next_decode_eligible_step = NEVER
     try:
-        yield
+        with left_out(readers):
+            yield
     finally:
-        for request, step in eligible:
-            request.next_decode_eligible_step = step
         config.long_prefill_token_threshold = chunk_tokens

@@ -19,7 +19,11 @@ def cached_tokens(request: Request, manager: KVCacheManager, block_tokens: int) 
 
 def shared_blocks(request: Request, manager: KVCacheManager, block_tokens: int) -> int:
     """Of those cached blocks, how many other requests hold now; the others count as free."""
-    return _leading_blocks(request, manager, block_tokens, lambda block: block.ref_cnt > 0)
+    return _leading_blocks(request, manager, block_tokens, _is_held)
+
+
+def _is_held(block: KVCacheBlock) -> bool:
+    return block.ref_cnt > 0
 
 
 def _leading_blocks(

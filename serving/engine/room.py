@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
-from serving.engine.giving_way import NEVER, held_back
+from serving.engine.giving_way import NEVER, held_back, left_out
 from serving.engine.plan_queue import PlanQueue
 from serving.engine.prefix_cache import cached_tokens, shared_blocks
 
@@ -44,16 +44,16 @@ class RoomMixin(_VllmScheduler):
         self.policy = SchedulingPolicy.FCFS
         self._rank: Mapping[str, int] = {}
         self._paused: dict[str, int] = {}  # request id -> the step number to restore
-        self._compiling: dict[str, Request] = {}
+        self._blocked: dict[str, Request] = {}  # wait for what no plan can give them
         self._refused = ""  # who waited although a step had tokens left, and nobody left since
         self._empty_steps = 0  # in a row
 
     def add_request(self, request: Request) -> None:
-        """Take a request; one with a grammar is in no plan before that is compiled."""
+        """Take a request; one whose grammar is still compiled is blocked until then."""
         is_new = request.request_id not in self.requests
         super().add_request(request)
         if is_new and self._is_blocked_waiting_status(request.status):
-            self._compiling[request.request_id] = request
+            self._blocked[request.request_id] = request
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One step of vLLM's own, in which the best who waits comes before worse who run."""
@@ -69,7 +69,16 @@ class RoomMixin(_VllmScheduler):
         needs = self._prompts_before(readers[0]) if readers else []
         num_others = num_running - len(self._paused) - len(readers)
         left = self.max_num_scheduled_tokens - num_others * (1 + self.num_spec_tokens)
-        with held_back(readers, needs, left, self.scheduler_config):
+        with (
+            left_out(self._beyond_adapters()),
+            held_back(
+                readers,
+                needs,
+                left,
+                self.scheduler_config,
+                least_chunk_tokens=self._least_chunk_tokens,
+            ),
+        ):
             output = super().schedule(throttle_prefills)
         if len(self.running) > num_running:
             self.running.sort(key=self._running_key)
@@ -91,20 +100,55 @@ class RoomMixin(_VllmScheduler):
         self.running.sort(key=self._running_key)
         self.waiting.follow({request_id: rank[request_id] for request_id in run})
 
-    def _promote_compiled(self) -> bool:
-        """Whether somebody's grammar got ready; vLLM is told of those that are faulty.
+    @property
+    def _least_chunk_tokens(self) -> int:
+        """No chunk's limit may be lower: vLLM takes a request with one token left to read for a
+        decode with its drafts, and relies on computing them all."""
+        return 1 + self.num_spec_tokens
 
-        vLLM itself asks only while it has a slot to give.
+    def _block_or_promote(self) -> bool:
+        """Whether somebody was blocked, or no longer is; vLLM is told of faulty grammars.
+
+        Blocked are those whose grammar is compiled, and those whose KV cache is loaded from afar.
+        They are in no plan, or they would have the places of those who can be computed meanwhile.
+        vLLM itself asks whether they are ready only while it has a slot to give.
         """
+        loading = [
+            request
+            for request in (self._inflight_prefills if self.connector is not None else ())
+            if request.request_id not in self._blocked
+            and self._is_blocked_waiting_status(request.status)
+        ]
+        self._blocked |= {request.request_id: request for request in loading}
         ready = [
             request_id
-            for request_id, request in self._compiling.items()
+            for request_id, request in self._blocked.items()
             if not self._is_blocked_waiting_status(request.status)
             or self._handle_blocked_waiting_request(request)
         ]
         for request_id in ready:
-            del self._compiling[request_id]
-        return bool(ready)
+            del self._blocked[request_id]
+        return bool(loading or ready)
+
+    def _beyond_adapters(self) -> list[Request]:
+        """Who runs and has no place among the adapters of a step: the worst in the plan.
+
+        vLLM lets a new adapter in beside those that are computed, whoever is paused or left out of
+        that step, and relies on no more of them running than fit.
+        """
+        if not self.lora_config:
+            return []
+        adapters: set[int] = set()
+        beyond = []
+        for request in self.running:
+            lora = request.lora_request
+            if lora is None or request.request_id in self._paused:
+                continue
+            if lora.lora_int_id in adapters or len(adapters) < self.lora_config.max_loras:
+                adapters.add(lora.lora_int_id)
+            else:
+                beyond.append(request)
+        return beyond
 
     def _best_waiting(self) -> Request | None:
         """The best in the plan who waits for room, and for nothing else.
@@ -238,5 +282,5 @@ class RoomMixin(_VllmScheduler):
         """Every ended request passes here, whatever ended it."""
         self._refused = ""
         self._paused.pop(request.request_id, None)
-        self._compiling.pop(request.request_id, None)
+        self._blocked.pop(request.request_id, None)
         return super()._free_request(request, delay_free_blocks=delay_free_blocks)

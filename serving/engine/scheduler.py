@@ -77,7 +77,7 @@ class SloSchedulerMixin(FollowingMixin):
             self._plan_due = True
         for request_id, error in list(self._rejected.items()):
             self._end(request_id, rejected_stop_reason(error))
-        self._plan_due |= self._promote_compiled()
+        self._plan_due |= self._block_or_promote()
         if self._plan_has_ended():
             self._honour(*self._make_plan())
         output = super().schedule(throttle_prefills)
@@ -140,11 +140,12 @@ class SloSchedulerMixin(FollowingMixin):
         arrivals, arrivals_s, counts = self.ledger.arrivals()
         view = StepView(
             now_s=self.ledger.clock(),
-            requests=self.ledger.requests(self.running, self._paused, without=self._compiling),
+            requests=self.ledger.requests(self.running, self._paused, without=self._blocked),
             slots=self.max_num_active_reqs,
             step_tokens=self._own_step_tokens,
             token_s=self.tracker.token_s,
             prefill_token_s=self.tracker.prefill_token_s,
+            mean_step_s=self.tracker.mean_step_s,
             model=self.tracker.model,
             kv_tokens=blocks.num_gpu_blocks * self.block_size,
             free_kv_tokens=blocks.get_num_free_blocks() * self.block_size,
@@ -169,10 +170,12 @@ class SloSchedulerMixin(FollowingMixin):
                 self._evict(request)
         self._take_places(rank, plan.run)
         plan = self._for_real_steps(plan)
-        self.max_num_scheduled_tokens = plan.step_tokens or self._own_step_tokens
-        self.scheduler_config.long_prefill_token_threshold = (
-            plan.chunk_tokens or self._own_chunk_tokens
-        )
+        step_tokens = max(plan.step_tokens or self._own_step_tokens, self._least_chunk_tokens)
+        self.max_num_scheduled_tokens = min(step_tokens, self._own_step_tokens)
+        chunk_tokens = plan.chunk_tokens or self._own_chunk_tokens
+        if chunk_tokens:
+            chunk_tokens = max(chunk_tokens, self._least_chunk_tokens)
+        self.scheduler_config.long_prefill_token_threshold = chunk_tokens
         self._plan_due = False
         self._plan_holds_step = self.current_step + plan.least_steps
         self._plan_ends_step = self.current_step + plan.steps

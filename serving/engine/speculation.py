@@ -52,6 +52,7 @@ class Speculation:
         return view._replace(
             step_tokens=max(int(view.step_tokens / brings), 1),
             token_s=view.token_s / brings,
+            mean_step_s=view.mean_step_s / brings,
             model=model._replace(
                 base_s=model.base_s / brings,
                 sequence_s=max(more_s, 0.0),

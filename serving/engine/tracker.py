@@ -111,6 +111,7 @@ class StepTracker:
         # Sums in which older steps count less.
         self._decoding = np.zeros(4)  # steps with decodes, their tokens, decodes, contexts
         self._prompts = np.zeros(2)  # prompt tokens, their pairs
+        self._all = np.zeros(2)  # steps, their seconds
         self._lost_blocks = 0
         self._stall_s = 0.0
         self._promises: dict[SloKind, Promises] = {}
@@ -148,6 +149,13 @@ class StepTracker:
         steps, *sums = self._decoding.tolist()
         tokens, decodes, context = (each / steps for each in sums) if steps else (1.0, 1.0, 0.0)
         return model.seconds(new_tokens=tokens, num_decodes=decodes, decode_context_tokens=context)
+
+    @property
+    def mean_step_s(self) -> float:
+        """Seconds of a step, whatever it computed; before the first were measured, of a decode."""
+        token_s = self.token_s  # folds in what was measured
+        steps, seconds = self._all.tolist()
+        return seconds / steps if steps else token_s
 
     @property
     def prefill_token_s(self) -> float:
@@ -198,6 +206,7 @@ class StepTracker:
         decoded = np.column_stack([terms[:, 1] - read, terms[:, 2:4]])[terms[:, 2] > 0]
         self._decoding = decay * self._decoding + (len(decoded), *decoded.sum(axis=0))
         self._prompts = decay * self._prompts + (read.sum(), terms[:, 4].sum())
+        self._all = decay * self._all + (num_new, seconds.sum())
         self._solved_steps = self._steps
 
     def _solve(self) -> StepModel:

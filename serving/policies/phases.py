@@ -78,9 +78,16 @@ def pace_s(view: StepView, to_come: Floats, due_s: Floats) -> Floats:
 
 def token_due_s(view: StepView, pace: Floats) -> Floats:
     """When each decode's next token is due: on a stream's schedule, else a pace after the last."""
-    requests = view.requests
-    last_token_s = np.minimum(requests.unscheduled_s + view.token_s, view.now_s)
-    return np.where(requests.kind == LATENCY, next_token_due_s(view), last_token_s + pace)
+    paced_s = paced_due_s(view, pace)
+    return np.where(view.requests.kind == LATENCY, next_token_due_s(view), paced_s)
+
+
+def paced_due_s(view: StepView, pace: Floats) -> Floats:
+    """When each decode's next token is due: a pace after the end of the step that brought the
+    last."""
+    ended_s = np.minimum(view.requests.unscheduled_s + view.mean_step_s, view.now_s)
+    due: Floats = ended_s + pace
+    return due
 
 
 def step_seconds(view: StepView, streams: Flags) -> float:

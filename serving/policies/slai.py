@@ -14,9 +14,9 @@ from serving.policies.phases import (
     fill,
     is_decoding,
     pace_s,
+    paced_due_s,
     plan_of_step,
     step_seconds,
-    token_due_s,
     tokens_within,
     unread_tokens,
 )
@@ -41,9 +41,9 @@ def slai(
     tightest TBT of all streams, and within four times a step's fixed cost (`step_seconds`), which
     governs where the TBT is longer. At most `active_size` requests are active: the paper's 128
     unless a batch is asked for. New prompts begin only while the active are few enough and their
-    memory is free. What the paper does not know: a stream's token is due on the schedule of its own
-    TTFT and TBT; deadline and compound requests have the TBT of their required pace, the compound
-    ones for their stage's sub-deadline; expired work fills what feasible work leaves.
+    memory is free. What the paper does not know: deadline and compound requests have the TBT of
+    their required pace, the compound ones for their stage's sub-deadline; expired work fills what
+    feasible work leaves.
 
     Args:
         batch: alpha and beta, as `active_size` takes it.
@@ -57,7 +57,7 @@ def slai(
     used = 1.0 - view.free_kv_tokens / view.kv_tokens
     early_steps = offset if used < MEMORY_SHARE else pressed_offset
     pace = pace_s(view, requests.remaining_tokens(level), due_s(view))
-    last_s = token_due_s(view, pace) - early_steps * view.token_s  # equation 8
+    last_s = paced_due_s(view, pace) - early_steps * view.mean_step_s  # equation 8
     deferred = decodes & (last_s > view.now_s)
     group = np.where(decodes, np.where(deferred, 3, 0), np.where(active, 1, 2))
     order = sorted_places(

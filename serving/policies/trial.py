@@ -52,6 +52,7 @@ def _trial(num_requests: int) -> StepView:
         step_tokens=64,
         token_s=0.02,
         prefill_token_s=0.001,
+        mean_step_s=0.03,
     )
 
 

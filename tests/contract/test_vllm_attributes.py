@@ -177,6 +177,13 @@ PARAMETERS = [
     (f"{SCHEDULER}._free_request", {"request", "delay_free_blocks"}),
     (f"{SCHEDULER}._preempt_request", {"request", "timestamp", "drop_stale_output"}),
     (f"{SCHEDULER}.finish_requests", {"request_ids", "finished_status"}),
+    (f"{SCHEDULER}.set_pause_state", {"pause_state"}),
+    (f"{SCHEDULER}._handle_blocked_waiting_request", {"request"}),
+    (f"{SCHEDULER}._handle_stopped_request", {"request"}),
+    (
+        "vllm.v1.core.kv_cache_coordinator.KVCacheCoordinator.find_longest_cache_hit",
+        {"block_hashes", "max_cache_hit_length"},
+    ),
     (
         "vllm.v1.engine.EngineCoreOutput",
         {
@@ -262,6 +269,11 @@ def test_vllm_takes_every_engine_argument_that_a_config_gives(platform: str) -> 
         ("finish_requests", "self._free_request(request, delay_free_blocks=delay_free_blocks)"),
         ("schedule", "self._preempt_request("),
         ("_preempt_request", "self.waiting.prepend_request(request)"),
+        # No more adapters run than fit, and a request with one token left has room for its drafts.
+        ("schedule", "assert len(scheduled_loras) <= self.lora_config.max_loras"),
+        ("schedule", "assert num_new_tokens == 1 + self.num_spec_tokens"),
+        # Whose KV cache is loaded from elsewhere is found among those whose prompt is not whole.
+        ("schedule", "self._inflight_prefills.add(request)"),
     ],
 )
 def test_vllms_scheduler_still_works_the_way_we_lean_on(method: str, line: str) -> None:

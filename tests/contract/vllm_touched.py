@@ -36,14 +36,17 @@ OF_OUR_SCHEDULER = ("following", "room", "scheduler")
 
 READ = {
     "_handle_blocked_waiting_request",
+    "_inflight_prefills",
     "_is_blocked_waiting_status",
     "block_size",
+    "connector",
     "current_step",
     "finish_requests",
     "get_num_unfinished_requests",
     "kv_cache_config",
     "kv_cache_manager",
     "kv_holding_waiting",
+    "lora_config",
     "max_num_active_reqs",
     "num_lookahead_tokens",
     "num_spec_tokens",
@@ -173,6 +176,7 @@ TOUCHED = [
         "vllm.v1.core.kv_cache_coordinator.KVCacheCoordinator",
         {"find_longest_cache_hit"},
     ),
+    Touch("prefix_cache", "block", "vllm.v1.core.kv_cache_utils.KVCacheBlock", {"ref_cnt"}),
     Touch("prefix_cache", "request", REQUEST, {"block_hashes", "num_tokens"}),
     Touch("replaying", "cache", "vllm.config.CacheConfig", {"block_size", "num_gpu_blocks"}),
     Touch(
@@ -229,6 +233,7 @@ TOUCHED = [
         REQUEST,
         {
             "is_prefill_chunk",
+            "lora_request",
             "next_decode_eligible_step",
             "num_computed_tokens",
             "num_tokens",
@@ -244,6 +249,8 @@ TOUCHED = [
     ),
     Touch("room", "manager.block_pool", BLOCKS, {"get_num_free_blocks"}),
     Touch("room", "best", REQUEST, {"request_id"}),
+    Touch("room", "lora", "vllm.lora.request.LoRARequest", {"lora_int_id"}),
+    Touch("room", "self.lora_config", "vllm.config.LoRAConfig", {"max_loras"}),
     Touch("room", "waits", REQUEST, {"request_id"}),
     Touch(
         "room",

@@ -121,7 +121,7 @@ def test_who_runs_goes_on_while_the_grammar_of_a_better_call_is_compiled() -> No
     assert seen.tokens == {"late 1": 10, "late 2": 10}
     assert views_of(engine) == ["late 1", "late 2"]
     engine.abort("in time")
-    assert not engine.scheduler._compiling
+    assert not engine.scheduler._blocked
     assert set(drive(engine, clock).ended) == {"late 1", "late 2"}
 
 
@@ -429,43 +429,6 @@ def test_a_session_that_goes_on_gets_the_memory_of_who_pauses_for_it() -> None:
     add(engine, "session", 4, prompt_tokens=200)
     script.run("session")
     assert go_on(engine, clock, 10).tokens["session"] == 4
-
-
-def test_nobody_loses_memory_for_one_whose_adapter_has_no_place(monkeypatch: Any) -> None:
-    """vLLM runs one adapter at a time here, and there is room for all."""
-    from vllm.lora.request import LoRARequest
-    from vllm.sampling_params import SamplingParams
-    from vllm.v1.request import Request
-
-    import serving.engine.virtual
-
-    arguments_of = serving.engine.virtual._engine_arguments
-
-    def with_adapters(config: Any) -> Any:
-        arguments = arguments_of(config)
-        arguments.enable_lora, arguments.max_loras, arguments.max_cpu_loras = True, 1, 4
-        return arguments
-
-    monkeypatch.setattr(serving.engine.virtual, "_engine_arguments", with_adapters)
-    clock = Clock()
-    engine = engine_of(clock, slots=8, kv_blocks=400, max_model_tokens=1024)
-    script = Ordered(engine)
-
-    def submit_to(adapter: int, name: str) -> None:
-        params = SamplingParams(max_tokens=200, stop_token_ids=[1])
-        lora = LoRARequest(f"adapter {adapter}", adapter, "/nowhere")
-        engine._output_tokens[name] = 100
-        engine.scheduler.add_request(Request(name, [5] * 60, params, None, lora_request=lora))
-
-    for name in ("pauses 1", "pauses 2", "runs"):
-        submit_to(1, name)
-    script.run("pauses 1", "pauses 2", "runs")
-    go_on(engine, clock, 10)
-    submit_to(2, "other adapter")
-    script.run("runs", "other adapter")
-    assert go_on(engine, clock, 20).tokens == {"runs": 20}
-    assert engine.preemptions == 0
-    assert not any(each.num_preemptions for each in engine.scheduler.requests.values())
 
 
 def test_an_engine_that_computes_nothing_takes_the_places_of_who_pauses(monkeypatch: Any) -> None:

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from serving.policies.orderings import fcfs
 from serving.sim.step_cost import STEP_COSTS
 from serving.slo import Slo, SloKind
 from tests.engine.apart import printed_by
+from tests.engine.test_room import go_on
 from tests.engine.test_virtual import DRAFTS, Clock, drive, engine_of, submit
+from tests.engine.vllm_driver import decide_by
 
 if TYPE_CHECKING:
     from serving.engine.virtual import VirtualEngine
@@ -90,3 +93,22 @@ def test_drafts_leave_the_real_engine_s_answers_as_they_are() -> None:
     assert len(plain["answers"]) == 10
     assert drafted["answers"] == plain["answers"]
     assert drafted["computes"] > 1.1
+
+
+@pytest.mark.parametrize(("step_tokens", "chunk_tokens"), [(2, 1), (16, 1), (16, 4), (3, None)])
+def test_one_that_finds_all_but_a_token_in_the_cache_is_computed_with_its_drafts(
+    step_tokens: int, chunk_tokens: int | None
+) -> None:
+    """vLLM takes it for a decode, and relies on a step that has room for all of its drafts."""
+    clock = Clock()
+    engine = engine_of(clock, prefix_caching=True, **DRAFTS)
+    decide_by(
+        engine.scheduler,
+        lambda view: fcfs(view)._replace(step_tokens=step_tokens, chunk_tokens=chunk_tokens),
+    )
+    submit(engine, "first", 33, 5)
+    assert "first" in go_on(engine, clock, 60).ended
+    submit(engine, "decodes", 40, 190)
+    assert go_on(engine, clock, 30).tokens["decodes"] > 1
+    submit(engine, "again", 33, 5)
+    assert set(drive(engine, clock).ended) == {"decodes", "again"}

@@ -253,7 +253,7 @@ def left_in(scheduler: Any) -> dict[str, int]:
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),
         "paused": len(scheduler._paused),
-        "compiling": len(scheduler._compiling),
+        "blocked": len(scheduler._blocked),
         "rejected": len(scheduler._rejected),
         "ends not told": len(scheduler._ended),
         "followed": len(ledger._rows) + len(ledger._place) + len(ledger._stale),

@@ -40,6 +40,7 @@ def step(*requests: RequestView, **changes: Any) -> StepView:
         step_tokens=100,
         token_s=1.0,
         prefill_token_s=changes.get("model", StepModel()).token_s,
+        mean_step_s=1.0,
     )
     return view._replace(**changes)
 

@@ -57,8 +57,8 @@ def test_a_deadline_asks_for_the_pace_at_which_it_is_just_met() -> None:
 def test_a_streams_token_is_due_on_its_schedule_and_a_paced_one_after_its_last() -> None:
     stream = running("stream", slo=latency(5.0, 2.0), output_tokens=3)
     paced = running("paced", slo=deadline(30.0), unscheduled_s=7.5)
-    view = step(stream, paced, now_s=10.0, token_s=0.5)
-    assert token_due_s(view, np.array([2.0, 4.0])).tolist() == [11.0, 12.0]
+    view = step(stream, paced, now_s=10.0, token_s=0.5, mean_step_s=0.75)
+    assert token_due_s(view, np.array([2.0, 4.0])).tolist() == [11.0, 12.25]
 
 
 @pytest.mark.parametrize("step_s", [0.5, 1.0, 2.0, 3.0])

@@ -13,14 +13,18 @@ MODEL = StepModel(base_s=0.5, token_s=0.125)
 
 
 def planned(*requests: RequestView, **changes: Any) -> Plan:
-    """Decode steps of 0.25 s; a stream's TBT of 1.5 s makes steps of 8 tokens."""
-    defaults = {"slots": 8, "token_s": 0.25, "model": MODEL, "now_s": 10.0}
+    """Steps of 0.25 s on average; a stream's TBT of 1.5 s would make them of 8 tokens."""
+    defaults = {"slots": 8, "token_s": 0.1, "mean_step_s": 0.25, "model": MODEL, "now_s": 10.0}
     return slai(step(*requests, **defaults | changes))
 
 
 def stream(request_id: str, *, due_in_s: float, **changes: Any) -> RequestView:
-    """Its next token is due so many seconds from 10."""
-    return running(request_id, slo=latency(10.0 + due_in_s, 1.5), max_tokens=99, **changes)
+    """Its next token is due so many seconds from 10: one TBT after its last came, whatever the
+    promise of its first leaves."""
+    tbt_s = max(due_in_s, 1.5)
+    began_s = 10.0 + due_in_s - tbt_s - 0.25
+    slo = latency(500.0, tbt_s)
+    return running(request_id, slo=slo, max_tokens=99, unscheduled_s=began_s, **changes)
 
 
 def test_a_decode_waits_for_prompts_until_its_last_schedulable_time() -> None:

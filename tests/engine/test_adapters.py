@@ -1,0 +1,116 @@
+"""Adapters of LoRA: no step computes more of them than vLLM was given places for."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from serving.policies.table import POLICIES
+from serving.slo import BEST_EFFORT, Slo, SloKind, to_tags
+from tests.engine.test_room import Ordered, go_on
+from tests.engine.test_virtual import STEP_S, Clock, Seen, drive, engine_of
+
+if TYPE_CHECKING:
+    from serving.engine.virtual import VirtualEngine
+
+pytestmark = pytest.mark.usefixtures("imported_vllm", "one_adapter")
+
+URGENT = Slo(kind=SloKind.DEADLINE, deadline_s=1.0)
+PATIENT = Slo(kind=SloKind.DEADLINE, deadline_s=60.0)
+STREAM = Slo(kind=SloKind.LATENCY, ttft_s=0.5, tbt_s=0.05)
+
+
+@pytest.fixture
+def one_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM runs one adapter at a time."""
+    import serving.engine.virtual
+
+    arguments_of = serving.engine.virtual._engine_arguments
+
+    def with_adapters(config: Any) -> Any:
+        arguments = arguments_of(config)
+        arguments.enable_lora, arguments.max_loras, arguments.max_cpu_loras = True, 1, 4
+        return arguments
+
+    monkeypatch.setattr(serving.engine.virtual, "_engine_arguments", with_adapters)
+
+
+def submit(
+    engine: VirtualEngine,
+    adapter: int,
+    name: str,
+    *,
+    prompt_tokens: int = 60,
+    output_tokens: int = 100,
+    slo: Slo = BEST_EFFORT,
+) -> None:
+    from vllm.lora.request import LoRARequest
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    params = SamplingParams(max_tokens=200, stop_token_ids=[1], extra_args=to_tags(slo) or None)
+    lora = LoRARequest(f"adapter {adapter}", adapter, "/nowhere")
+    engine._output_tokens[name] = output_tokens
+    request = Request(name, [5] * prompt_tokens, params, None, lora_request=lora)
+    engine.scheduler.add_request(request)
+
+
+def test_nobody_loses_memory_for_one_whose_adapter_has_no_place() -> None:
+    """There is room for all."""
+    clock = Clock()
+    engine = engine_of(clock, slots=8, kv_blocks=400, max_model_tokens=1024)
+    script = Ordered(engine)
+    for name in ("pauses 1", "pauses 2", "runs"):
+        submit(engine, 1, name)
+    script.run("pauses 1", "pauses 2", "runs")
+    go_on(engine, clock, 10)
+    submit(engine, 2, "other adapter")
+    script.run("runs", "other adapter")
+    assert go_on(engine, clock, 20).tokens == {"runs": 20}
+    assert engine.preemptions == 0
+    assert not any(each.num_preemptions for each in engine.scheduler.requests.values())
+
+
+def test_who_is_let_go_on_waits_while_another_adapter_has_its_place() -> None:
+    clock = Clock()
+    engine = engine_of(clock, slots=8, kv_blocks=400, max_model_tokens=1024)
+    script = Ordered(engine)
+    submit(engine, 1, "paused")
+    script.run("paused")
+    go_on(engine, clock, 5)
+    submit(engine, 2, "came meanwhile")
+    script.run("came meanwhile")
+    go_on(engine, clock, 5)
+    script.run("came meanwhile", "paused")
+    assert go_on(engine, clock, 5).tokens == {"came meanwhile": 5}
+    script.run("paused", "came meanwhile")
+    assert go_on(engine, clock, 5).tokens == {"paused": 5}
+    assert set(drive(engine, clock).ended) == {"paused", "came meanwhile"}
+    assert engine.preemptions == 0
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_serves_adapters_in_turn(policy: str) -> None:
+    choose, clock, seen = random.Random(1), Clock(), Seen()
+    engine = engine_of(
+        clock, policy, slots=6, kv_blocks=120, step_tokens=128, max_model_tokens=1024
+    )
+    for number in range(60):
+        submit(
+            engine,
+            choose.randint(1, 3),
+            str(number),
+            prompt_tokens=choose.choice([20, 100, 400]),
+            output_tokens=choose.randint(1, 60),
+            slo=choose.choice([URGENT, PATIENT, PATIENT, STREAM, BEST_EFFORT]),
+        )
+        for _ in range(choose.randint(1, 40)):
+            if engine.has_work:
+                seen.step(engine, clock)
+            else:
+                clock.now_s += STEP_S
+    ended = seen.ended | drive(engine, clock).ended
+    assert len(ended) == 60
+    assert not engine.has_work
