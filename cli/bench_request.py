@@ -32,7 +32,7 @@ def source_of(workload: str | None, traces: Sequence[Path]) -> Source:
         InvalidWorkload, TraceMissing, BadTrace: there is no such thing.
     """
     if not traces:
-        return Source.generator(workload or DEFAULT_WORKLOAD)
+        return Source.generator(DEFAULT_WORKLOAD if workload is None else workload)
     if len(traces) > 1:
         told = "programs come from one file: compare the traces one after the other"
         raise BadInput(f"--trace {', '.join(map(str, traces))}: {told}")

@@ -153,7 +153,8 @@ class ProgramCalls:
         Args:
             is_new: whether it is the first of its program.
             is_alone: whether no other call of its program is in the engine. If one is, a call of
-                an earlier stage comes late, and says nothing of the present one.
+                an earlier stage comes late, and says nothing of the present one. If none is, a
+                stage that has had all of its calls is asked again, as by a retry.
         """
         self._stage = with_room(self._stage, number, fill=-1)
         self._missing = with_room(self._missing, number)
@@ -161,7 +162,8 @@ class ProgramCalls:
         stage, present = min(stage, MOST_STAGES), self._stage[number]
         if is_new:
             self._ended_tokens[number] = 0.0
-        if is_new or stage > present or (stage < present and is_alone):
+        had_all = stage < present or self._missing[number] == 0
+        if is_new or stage > present or (is_alone and had_all):
             self._stage[number] = stage
             self._missing[number] = min(stage_calls, MOST_CALLS)
         if stage == self._stage[number]:

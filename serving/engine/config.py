@@ -107,7 +107,11 @@ class EngineConfig:
             "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
         }
         if platform == "cpu":
-            arguments |= {"dtype": self.dtype or "float32", "enforce_eager": True}
+            arguments |= {
+                "dtype": self.dtype or "float32",
+                "enforce_eager": True,
+                "worker_cls": "serving.engine.cpu_worker.SeededCpuWorker",
+            }
         elif self.dtype is not None:
             arguments["dtype"] = self.dtype
         if self.max_model_tokens is not None:

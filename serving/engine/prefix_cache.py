@@ -23,7 +23,7 @@ def shared_blocks(request: Request, manager: KVCacheManager, block_tokens: int) 
 
 
 def _is_held(block: KVCacheBlock) -> bool:
-    return block.ref_cnt > 0
+    return bool(block.ref_cnt > 0)
 
 
 def _leading_blocks(

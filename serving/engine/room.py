@@ -104,7 +104,7 @@ class RoomMixin(_VllmScheduler):
     def _least_chunk_tokens(self) -> int:
         """No chunk's limit may be lower: vLLM takes a request with one token left to read for a
         decode with its drafts, and relies on computing them all."""
-        return 1 + self.num_spec_tokens
+        return 1 + int(self.num_spec_tokens)
 
     def _block_or_promote(self) -> bool:
         """Whether somebody was blocked, or no longer is; vLLM is told of faulty grammars.

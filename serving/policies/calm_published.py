@@ -107,6 +107,7 @@ def feasible_goodput(view: StepView, to_come: Floats, seconds: Floats) -> Floats
 def _stages(requests: Requests) -> Ints:
     """A small number of each request's stage: equal for the calls of one, (n,)."""
     _, stage = np.unique(requests.stage, return_inverse=True)
+    stages: Ints
     _, stages = np.unique(requests.program * (len(stage) + 1) + stage, return_inverse=True)
     return stages
 

@@ -23,6 +23,9 @@ DEFAULT_WINDOW_S = 600.0
 DEFAULT_WARMUP_S = 60.0
 PREDICTIONS = ("learned", "oracle", "none")
 
+MOST_STEP_TOKENS = 1 << 20
+"""No machine computes more tokens in a step; beyond that the bound's numbers lose their digits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
@@ -86,6 +89,9 @@ class Setting:
         if not 0.0 <= self.unsteadiness <= MOST_UNSTEADINESS:
             told = f"must lie within 0 and {MOST_UNSTEADINESS:g}"
             raise InvalidWorkload("unsteadiness", self.unsteadiness, told)
+        if not 1 <= self.step_tokens <= MOST_STEP_TOKENS:
+            told = f"must lie within 1 and {MOST_STEP_TOKENS}"
+            raise InvalidWorkload("step_tokens", self.step_tokens, told)
         if not 1 <= self.slots <= self.step_tokens:
             told = f"must lie within 1 and step_tokens ({self.step_tokens})"
             raise InvalidWorkload("slots", self.slots, told)

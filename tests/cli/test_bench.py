@@ -251,6 +251,7 @@ def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixtu
         (["--engine", "vllm", "--machine", "a100-llama3-8b"], "measures its own"),
         (["--engine", "vllm", "--prefix-caching"], "simulated only"),
         (["--slots", "0"], "slots"),
+        (["--step-tokens", "9" * 20], "step_tokens"),
         (["--step-tokens", "0"], "--step-tokens 0: must be at least --slots (256)"),
         (["--step-tokens", "255"], "--step-tokens 255"),
         (["--engine", "vllm", "--step-tokens", "255"], "step_tokens=255: must be at least slots"),

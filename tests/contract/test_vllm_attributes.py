@@ -280,6 +280,14 @@ def test_vllms_scheduler_still_works_the_way_we_lean_on(method: str, line: str) 
     assert line in inspect.getsource(getattr(resolve(SCHEDULER), method))
 
 
+def test_vllm_still_takes_random_numbers_back_as_no_cpu_can() -> None:
+    """Once it does not, our worker for CPUs has nothing to do any more."""
+    runner = resolve("vllm.v1.worker.cpu_model_runner.CPUModelRunner")
+    source = inspect.getsource(runner._bookkeeping_sync)
+    assert "gen.set_offset(gen.get_offset() - 4)" in source
+    assert source.count("generators") == 1, "it is their only use there"
+
+
 @pytest.mark.parametrize(("module", "name"), sorted(set(imports_of_vllm())))
 def test_every_name_that_we_import_of_vllm_is_there(module: str, name: str) -> None:
     """Read from vLLM's source: importing its API server would take seconds."""

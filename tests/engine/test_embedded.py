@@ -53,6 +53,34 @@ async def test_the_engine_says_what_it_is(engine: EmbeddedEngine) -> None:
     assert info.max_model_tokens == 2048
 
 
+async def test_a_seed_tells_the_answer_however_the_prompt_is_cut_into_steps(
+    engine: EmbeddedEngine,
+) -> None:
+    """The second time it is found in the cache, and read in one step; others go on beside it."""
+
+    def limit(llm: Any, tokens: int) -> int:
+        scheduler: Any = scheduler_of(llm)
+        before: int = scheduler._own_step_tokens
+        scheduler._own_step_tokens, scheduler._plan_due = tokens, True
+        return before
+
+    prompt = "A prompt with a seed. " * 40
+    seeded = {"prompt": prompt, "seed": 7, "temperature": 1.0}
+    usual = await engine.call(lambda llm: limit(llm, 64))
+    try:
+        cut, other = await asyncio.gather(
+            engine.generate(call("cut", **seeded)), engine.generate(call("other", seed=3))
+        )
+        whole = await engine.generate(call("whole", **seeded))
+        another = await engine.generate(call("another", **seeded | {"seed": 8}))
+    finally:
+        await engine.call(lambda llm: limit(llm, usual))
+    assert cut.usage.prompt_tokens > 3 * 64
+    assert whole.usage.cached_tokens > cut.usage.prompt_tokens - 64
+    assert cut.text == whole.text != another.text
+    assert other.finish_reason == "length"
+
+
 async def test_a_completion_counts_what_went_in_and_out(engine: EmbeddedEngine) -> None:
     completion = await engine.generate(call("mine"))
     assert completion.request_id == "mine"

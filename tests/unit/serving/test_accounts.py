@@ -232,6 +232,25 @@ def test_a_program_that_begins_again_begins_with_its_stage() -> None:
     assert calls.missing(np.array([0])).tolist() == [3]
 
 
+def test_a_stage_that_is_asked_again_has_its_calls_still_to_come() -> None:
+    calls = ProgramCalls()
+    for attempt in range(2):
+        arrived(calls, 0, 2, 3, is_new=attempt == 0, is_alone=True)
+        assert calls.missing(np.array([0])).tolist() == [2]
+        arrived(calls, 0, 2, 3)
+        arrived(calls, 0, 2, 3)
+        assert calls.missing(np.array([0])).tolist() == [0]
+
+
+def test_calls_of_a_stage_that_come_one_by_one_are_no_new_ones() -> None:
+    calls = ProgramCalls()
+    missing = []
+    for _ in range(3):  # each has ended before the next
+        arrived(calls, 0, 0, 3, is_new=not missing, is_alone=True)
+        missing.append(calls.missing(np.array([0])).tolist())
+    assert missing == [[2], [1], [0]]
+
+
 def test_what_ended_is_kept_until_the_number_is_another_s() -> None:
     calls = ProgramCalls()
     arrived(calls, 1, 0, 1, is_new=True)
