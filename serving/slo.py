@@ -169,7 +169,7 @@ def from_tags(tags: Mapping[str, object] | None) -> Slo:
     """
     values: dict[str, object] = {}
     for key, value in (tags or {}).items():
-        if not key.startswith(TAG_PREFIX):
+        if not str(key).startswith(TAG_PREFIX):  # others may have keys of any kind
             continue
         try:
             name, parse = _TAGS[key]

@@ -61,6 +61,7 @@ def test_the_default_promise_costs_no_tags() -> None:
 
 def test_keys_of_others_are_left_alone() -> None:
     assert from_tags({"kv_transfer_params": {"a": 1}, "priority": object()}) is BEST_EFFORT
+    assert from_tags({5: 1, ("a", "b"): 2}) == BEST_EFFORT  # type: ignore[dict-item]
 
 
 def test_a_latency_request_waits_five_seconds_unless_it_says_otherwise() -> None:
