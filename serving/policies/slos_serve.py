@@ -30,8 +30,9 @@ from serving.view import Plan, StepView
 _PREFILL = FutureWork._fields.index("prefill_tokens")
 _DECODE = FutureWork._fields.index("decode_tokens")
 
-AHEAD_STEPS = 2.0
-"""A decode whose token is due within so many steps is computed before prompts are read."""
+AHEAD_STEPS = 3.0
+"""A decode whose token is due within so many steps is computed before prompts are read: who is left
+out of a step is computed in the next, and a step of long prompts takes longer than planned."""
 
 
 def slos_serve(
