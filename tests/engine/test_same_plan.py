@@ -276,7 +276,7 @@ async def test_production_and_simulator_plan_alike(engine: EmbeddedEngine, polic
     real, simulated = await both(engine, (spec, spec), seed=3)
     assert_same(real, simulated)
     assert sum(step.plan is not None for step in real) > NUM_REQUESTS / 2
-    assert min(step.free_blocks for step in real) <= 4, "memory was short"
+    assert min(step.free_blocks for step in real) <= 8, "memory was short"
 
 
 @pytest.mark.parametrize("seed", [0, 1])
