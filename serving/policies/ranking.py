@@ -48,6 +48,7 @@ def giving_memory(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Fla
 
     The last of the order first, and no more of them than what is wanted beyond the free memory and
     what the prefix cache held. The engine pauses them, and takes the memory if it really is short.
+    Nor does any of the weaker begin that comes after one who gives.
 
     Args:
         order: places of all requests, best first.
@@ -61,7 +62,11 @@ def giving_memory(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Fla
     short = np.maximum(unread[waits], 0).sum() - view.free_kv_tokens
     held = requests.computed_tokens[holders]
     run = run.copy()
-    run[holders[np.cumsum(held) - held < short]] = False
+    giving = np.cumsum(held) - held < short
+    if giving.any():
+        run[holders[giving]] = False
+        behind = order[int(np.flatnonzero(order == holders[giving][-1])[0]) :]
+        run[behind[weaker[behind] & (requests.computed_tokens[behind] == 0)]] = False
     return run
 
 

@@ -209,6 +209,7 @@ def quiet_views(draw: st.DrawFn) -> StepView:
         step_tokens=2048,
         token_s=0.02,
         prefill_token_s=5e-5,
+        mean_step_s=0.03,
         model=StepModel(base_s=0.015, token_s=5e-5, sequence_s=1e-5, context_s=8e-8, pair_s=3e-9),
     )
 

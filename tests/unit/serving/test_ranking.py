@@ -158,6 +158,13 @@ def test_who_holds_nothing_and_who_reads_already_takes_no_memory() -> None:
     assert who_runs(waiting, "xy") == "ax", "the one that waits has nothing to give"
 
 
+def test_none_of_the_weaker_begins_behind_one_who_gave_its_memory() -> None:
+    rows = [request("a"), running("x"), request("y"), running("z"), request("w")]
+    view = step(*rows, kv_tokens=30, free_kv_tokens=0)
+    assert who_runs(view, "xyzw") == "axy"
+    assert who_runs(view, "xyz") == "aw", "it is no weaker one, and wants as much again"
+
+
 def test_an_order_that_knows_late_work_holds_it_for_memory_and_one_that_does_not_does_not() -> None:
     late = running("late", slo=deadline(1.0), computed_tokens=60, prompt_tokens=60)
     view = step(late, request("soon", slo=deadline(9.0)), now_s=2.0, free_kv_tokens=0)
