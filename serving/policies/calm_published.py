@@ -11,7 +11,7 @@ from serving.policies.fairness import fair, limited, mixed
 from serving.policies.gate import exchange_batch
 from serving.policies.ranking import giving_memory, plan_of, sorted_places
 from serving.policies.urgency import Standing, expiry_s, standing, stay_of, to_drop
-from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Floats, Ints, Requests, RequestState
+from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Floats, Ints, RequestState
 from serving.view import Plan, StepView
 
 
@@ -29,9 +29,10 @@ def calm_published(
 
     Departures: the starvation constant lifts a request among its equals only, and expired work
     takes the slots that feasible work leaves, or it would outrank small feasible requests. A
-    stage's bandwidth is that of its slowest call, where the thesis adds up all of them, which run
-    side by side. Work can be in time if its program can: no stage's sub-deadline ends it. What
-    waits too long is dropped only where its own SLO asks for that.
+    stage's calls run side by side, so that each has its own goodput over the time of the slowest,
+    where the thesis adds up both; added up over the slowest, fewer promises are kept. Work can be
+    in time if its program can: no stage's sub-deadline ends it. What waits too long is dropped only
+    where its own SLO asks for that.
 
     Args:
         batch: B, how many requests run at once; 0: as many as the engine has slots.
@@ -81,35 +82,27 @@ def calm_published(
 
 def generation_seconds(view: StepView, to_come: Floats) -> Floats:
     """t_gen: remaining length bound times measured token time; a stage's slowest call governs."""
-    own, stages = to_come * view.token_s, _stages(view.requests)
+    requests = view.requests
+    own = to_come * view.token_s
+    _, stage = np.unique(requests.stage, return_inverse=True)
+    _, group = np.unique(requests.program * (len(own) + 1) + stage, return_inverse=True)
     slowest = np.zeros(len(own))
-    np.maximum.at(slowest, stages, own)
-    return np.where(view.requests.kind == COMPOUND, slowest[stages], own)
+    np.maximum.at(slowest, group, own)
+    return np.where(requests.kind == COMPOUND, slowest[group], own)
 
 
 def feasible_goodput(view: StepView, to_come: Floats, seconds: Floats) -> Floats:
     """Tokens that count if the request runs from now on; 0 once it cannot be in time.
 
-    Latency kind: the tokens still to come. Deadline: input and output together, all or nothing;
-    compound: those of all calls of its stage, as with a single one of them nothing is gained. Best
-    effort: its output, as if its default deadline were always ahead.
+    Latency kind: the tokens still to come. Deadline and compound: input and output together,
+    all or nothing. Best effort: its output, as if its default deadline were always ahead.
     """
     requests, expiry = view.requests, expiry_s(view)
     streamed = np.where(view.now_s < expiry, to_come, 0.0)
     whole = requests.prompt_tokens + requests.output_tokens + to_come
-    stages = _stages(requests)
-    whole = np.where(requests.kind == COMPOUND, np.bincount(stages, whole)[stages], whole)
     reward = np.where(view.now_s + seconds <= expiry, whole, 0.0)
     reward = np.where(requests.kind == LATENCY, streamed, reward)
     return np.where(requests.kind == BEST_EFFORT, to_come, reward) * requests.weight
-
-
-def _stages(requests: Requests) -> Ints:
-    """A small number of each request's stage: equal for the calls of one, (n,)."""
-    _, stage = np.unique(requests.stage, return_inverse=True)
-    stages: Ints
-    _, stages = np.unique(requests.program * (len(stage) + 1) + stage, return_inverse=True)
-    return stages
 
 
 def best_window(view: StepView, ranked: Ints, priority: Floats, size: int, cutoff: float) -> Ints:

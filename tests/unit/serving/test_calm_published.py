@@ -31,20 +31,20 @@ DELTA, FRAME, CUTOFF = 1.0, 50, 0.95
 
 
 def naive_priorities(view: StepView) -> dict[str, float]:
-    """Equation 4.1 with the starvation constant; a stage counts whole, its slowest call governs."""
+    """Equation 4.1 with the starvation constant; a stage's slowest call governs."""
     priorities = {}
     for each in view.requests:
-        is_compound = each.slo.kind is SloKind.COMPOUND
-        calls = [other for other in view.requests if same_stage(other, each)]
-        calls = calls if is_compound else [each]
         tokens = each.remaining_tokens(0.9)
-        t_gen = max(call.remaining_tokens(0.9) for call in calls) * view.token_s
-        goodput = tokens
-        if is_compound or each.slo.kind is SloKind.DEADLINE:
-            whole = sum(
-                call.prompt_tokens + call.output_tokens + call.remaining_tokens(0.9)
-                for call in calls
+        t_gen = tokens * view.token_s
+        if each.slo.kind is SloKind.COMPOUND:
+            t_gen = max(
+                other.remaining_tokens(0.9) * view.token_s
+                for other in view.requests
+                if same_stage(other, each)
             )
+        goodput = tokens
+        if each.slo.kind in (SloKind.DEADLINE, SloKind.COMPOUND):
+            whole = each.prompt_tokens + each.output_tokens + tokens
             goodput = whole if view.now_s + t_gen <= each.final_s else 0.0
         frames_waited = max(view.now_s - each.unscheduled_s, 0.0) / (FRAME * view.token_s)
         priorities[each.request_id] = (goodput * each.slo.weight + DELTA * frames_waited) / t_gen
