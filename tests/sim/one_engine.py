@@ -8,11 +8,22 @@ from serving.policies.table import PolicySpec
 from serving.sim.driver import VirtualTime, replay
 from serving.sim.goodput import ProgramOutcome
 from serving.sim.predictions import FutureErrors, LengthErrors
-from serving.sim.programs import Program
+from serving.sim.programs import Call, Program, Stage
 from serving.sim.promises import Foresight
 from serving.sim.step_cost import MACHINES
+from serving.slo import SloKind
 
 MACHINE = MACHINES["a100-llama3-8b"]
+
+
+def program(name: str, arrival_s: float, call: Call, **promise: object) -> Program:
+    """A program of one call."""
+    stages = (Stage((call,)),)
+    return Program(id=name, application="", arrival_s=arrival_s, stages=stages, **promise)  # type: ignore[arg-type]
+
+
+FIRST = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
+"""For engines that began long before what a test looks at."""
 
 
 def outcomes(

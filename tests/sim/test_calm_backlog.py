@@ -6,9 +6,9 @@ import pytest
 
 from serving.policies.table import PolicySpec
 from serving.sim.goodput import tokens
-from serving.sim.programs import Call, Program, Stage
+from serving.sim.programs import Call
 from serving.slo import SloKind
-from tests.sim.one_engine import outcomes
+from tests.sim.one_engine import FIRST, outcomes, program
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -17,14 +17,6 @@ ANSWERS = {
     "streams": {"kind": SloKind.LATENCY, "ttft_s": 1.0, "tbt_s": 0.05},
     "answers": {"kind": SloKind.DEADLINE, "deadline_s": 15.0},
 }
-
-
-def program(name: str, arrival_s: float, call: Call, **promise: object) -> Program:
-    stages = (Stage((call,)),)
-    return Program(id=name, application="", arrival_s=arrival_s, stages=stages, **promise)  # type: ignore[arg-type]
-
-
-FIRST = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
 
 
 def earned(promise: dict[str, object], prompts_due_s: float | None, *, save: bool) -> float:

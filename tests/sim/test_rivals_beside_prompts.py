@@ -6,24 +6,18 @@ import pytest
 
 from serving.policies.table import PolicySpec
 from serving.sim.goodput import met
-from serving.sim.programs import Call, Program, Stage
+from serving.sim.programs import Call
 from serving.slo import SloKind
-from tests.sim.one_engine import outcomes
+from tests.sim.one_engine import FIRST, outcomes, program
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
 BEGIN_S = 20.0
 
 
-def program(name: str, arrival_s: float, call: Call, **promise: object) -> Program:
-    stages = (Stage((call,)),)
-    return Program(id=name, application="", arrival_s=arrival_s, stages=stages, **promise)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("policy", ["slai", "slos_serve", "calm"])
 def test_streams_are_in_time_beside_long_prompts_that_can_wait(policy: str) -> None:
     """Steps that read those take several times as long as a decode step does."""
-    first = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
     prompts = [
         program(f"prompt {n}", BEGIN_S, Call(8000, 50), kind=SloKind.DEADLINE, deadline_s=60.0)
         for n in range(8)
@@ -39,5 +33,5 @@ def test_streams_are_in_time_beside_long_prompts_that_can_wait(policy: str) -> N
         )
         for n in range(10)
     ]
-    seen = outcomes([first, *prompts, *streams], PolicySpec(policy), BEGIN_S + 80.0)
+    seen = outcomes([FIRST, *prompts, *streams], PolicySpec(policy), BEGIN_S + 80.0)
     assert [each.program_id for each in seen if not met(each)] == []

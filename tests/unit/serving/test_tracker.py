@@ -188,6 +188,15 @@ def test_a_decode_step_is_that_of_the_usual_batch() -> None:
     assert tracker.token_s == pytest.approx(seconds_of(TRUTH, usual), rel=0.02)
 
 
+def test_the_mean_step_is_of_all_whatever_they_computed() -> None:
+    tracker = StepTracker()
+    assert tracker.mean_step_s == tracker.token_s  # as nothing is measured
+    decodes, prompt = Composition(50, 50, 20_000, ()), Composition(512, 0, 0, ((512, 0),))
+    run(tracker, [decodes, prompt] * 500, lambda step: seconds_of(TRUTH, step))
+    both_s = seconds_of(TRUTH, decodes) + seconds_of(TRUTH, prompt)
+    assert tracker.mean_step_s == pytest.approx(both_s / 2, rel=0.01)
+
+
 def test_a_machine_that_is_slow_for_some_seconds_is_not_taken_to_stay_so() -> None:
     rng = random.Random(8)
     tracker = StepTracker()
