@@ -37,8 +37,8 @@ from benchmarks.comparing import (
 )
 from serving.parameters import Parameter
 from serving.policies.table import POLICIES, PolicySpec
-from serving.sim.compare import Comparison, Goodputs, Plan, label_of
-from serving.sim.workloads import WORKLOADS
+from serving.sim.compare.compare import Comparison, Goodputs, Plan, label_of
+from serving.sim.workloads.workloads import WORKLOADS
 
 PUBLISHED = "calm_published"
 ORACLE = "oracle predictions"

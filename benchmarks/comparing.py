@@ -10,18 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cli.bench_request import loads_of, policy_of
 from cli.errors import CommandError
-from cli.log import logged_as_warnings
+from cli.terminal.warnings import logged_as_warnings
+from cli.work.bench_request import loads_of, policy_of
 from serving.errors import ServingError
 from serving.policies.table import PolicySpec
-from serving.sim.cache import ResultCache, code_version, results_folder
-from serving.sim.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
-from serving.sim.cases import Task
-from serving.sim.compare import Comparison, Plan, Progress, compare, label_of
-from serving.sim.offer import Source
-from serving.sim.runner import Runner
-from serving.sim.setting import DEFAULT_WARMUP_S, DEFAULT_WINDOW_S, Setting
+from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
+from serving.sim.compare.compare import Comparison, Plan, Progress, compare, label_of
+from serving.sim.compare.experiment_config import DEFAULT_WARMUP_S, DEFAULT_WINDOW_S, Setting
+from serving.sim.compare.experiments import Task
+from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
+from serving.sim.compare.runner import Runner
+from serving.sim.workloads.load_generator import Source
 
 BASELINE = "fcfs"
 OURS = "calm"

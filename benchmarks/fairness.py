@@ -35,14 +35,14 @@ from benchmarks.comparing import (
     shown,
 )
 from benchmarks.floods import FLOODER, FLOODS, NO_FLOOD, offered_to
-from cli.bench_request import policy_of
 from cli.errors import BadInput
+from cli.work.bench_request import policy_of
 from serving.policies.table import PolicySpec
-from serving.sim.cases import virtual_engine
-from serving.sim.compare import label_of
-from serving.sim.driver import VirtualTime, replay
-from serving.sim.metrics import summarise
-from serving.sim.setting import Setting
+from serving.sim.compare.compare import label_of
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiments import virtual_engine
+from serving.sim.drive.driver import VirtualTime, replay
+from serving.sim.metrics.metrics import summarise
 
 WARMUP_S, WINDOW_S = 30.0, 120.0
 

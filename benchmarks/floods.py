@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from serving.sim.offer import Offer, fate_s
-from serving.sim.programs import Call, Program, Stage
-from serving.sim.setting import Setting
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.programs.programs import Call, Program, Stage
+from serving.sim.workloads.load_generator import Offer, fate_s
 from serving.slo import SloKind
 
 NUM_USERS = 10

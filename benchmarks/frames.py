@@ -24,15 +24,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from serving.policies.table import POLICIES, PolicySpec
-from serving.sim.predictions import FutureErrors, LengthErrors
-from serving.sim.programs import Program, StageCall
-from serving.sim.promises import Foresight, slo_of
-from serving.sim.step_cost import MACHINES
-from serving.sim.workloads import generate
+from serving.sim.programs.predictions import FutureErrors, LengthErrors
+from serving.sim.programs.programs import Program, StageCall
+from serving.sim.programs.promises import Foresight, slo_of
+from serving.sim.workloads.workloads import generate
+from serving.step_cost import MACHINES
 from serving.view import Plan, StepView
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualEngine
 
 MACHINE = MACHINES["a100-llama3-8b"]
 SLOTS = 256
@@ -96,8 +96,8 @@ class Cost:
 
 def timed_engine(spec: PolicySpec) -> tuple[VirtualEngine, list[Frame], list[float]]:
     """An engine that notes what its frames cost, the notes, and its clock's one number."""
-    from serving.engine.scheduler import SloScheduler
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.engine.scheduler.scheduler import SloScheduler
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     frames: list[Frame] = []
     now_s = [0.0]

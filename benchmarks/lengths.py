@@ -37,7 +37,7 @@ from serving.analyzer.fitted import FittedLengths, fit
 from serving.analyzer.forest import fit_regressor
 from serving.analyzer.history import StepHistory
 from serving.analyzer.samples import Sample, replayed, training_set
-from serving.analyzer.sketch import LengthSketch
+from serving.length_sketch import LengthSketch
 
 # Levels at which rivals are tried, denser where lengths are far apart.
 LEVELS = np.concatenate((np.arange(0.5, 0.99, 0.005), np.arange(0.99, 1.0005, 0.001))).clip(max=1)

@@ -26,17 +26,17 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from benchmarks.comparing import exit_code, loads
-from cli.bench_request import policies_of
-from serving.sim.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
-from serving.sim.cases import Case, report_of
-from serving.sim.compare import Plan, label_of
-from serving.sim.live import measure_machine, replaying_engine, run_live
-from serving.sim.live_driver import LiveEngine
-from serving.sim.live_scale import LiveSettings, scale_of
-from serving.sim.metrics import Report
-from serving.sim.offer import Source
-from serving.sim.setting import Scaling, Setting
-from serving.sim.step_cost import Machine, StepSample, fit
+from cli.work.bench_request import policies_of
+from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
+from serving.sim.compare.compare import Plan, label_of
+from serving.sim.compare.experiment_config import Scaling, Setting
+from serving.sim.compare.experiments import Case, report_of
+from serving.sim.drive.live import measure_machine, replaying_engine, run_live
+from serving.sim.drive.live_driver import LiveEngine
+from serving.sim.drive.live_scale import LiveSettings, scale_of
+from serving.sim.metrics.metrics import Report
+from serving.sim.workloads.load_generator import Source
+from serving.step_cost import Machine, StepSample, fit
 
 GOODPUTS = ("token_goodput", "request_goodput")
 

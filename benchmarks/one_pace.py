@@ -1,9 +1,9 @@
 """What a machine could earn in the long run if all its steps took equally long: an estimate.
 
-The upper bound (serving/sim/bound.py) may have long steps for the crowd in one half of the time,
-short ones for long chains in the other, and halves of the programs of both. This may not: at each
-pace only those are served that could be in time alone at steps of just that length, and of them
-those that earn most in the window's seconds, at the least that their work can cost.
+The upper bound (serving/sim/bound/bound.py) may have long steps for the crowd in one half of the
+time, short ones for long chains in the other, and halves of the programs of both. This may not:
+at each pace only those are served that could be in time alone at steps of just that length, and
+of them those that earn most in the window's seconds, at the least that their work can cost.
 
 It is easier than any schedule has it: all lengths are known, nothing waits, work may be done before
 it arrives, the KV cache is endless, and a few programs are served in part. It is no bound all the
@@ -21,11 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.sim.bound import BIN_S
-from serving.sim.demand import Demand, request_demand, token_demand
-from serving.sim.least_work import Prices
-from serving.sim.linear_program import LinearProgram
-from serving.sim.programs import Program
+from serving.sim.bound.bound import BIN_S
+from serving.sim.bound.demand import Demand, request_demand, token_demand
+from serving.sim.bound.least_work import Prices
+from serving.sim.bound.linear_program import LinearProgram
+from serving.sim.programs.programs import Program
 from serving.slo import SloKind
 
 Floats = NDArray[np.float64]

@@ -29,15 +29,15 @@ from benchmarks.comparing import exit_code, positive, ratio, shown
 from serving.errors import InvalidEngineConfig
 from serving.policies.table import PolicySpec
 from serving.router.table import RouterSpec
-from serving.sim.cases import report_of
-from serving.sim.driver import VirtualTime
-from serving.sim.fleet import FleetReplay, run_fleet
-from serving.sim.offer import Offer, Source, offer
-from serving.sim.predictions import FutureErrors, LengthErrors
-from serving.sim.promises import Foresight
-from serving.sim.replica import Replica
-from serving.sim.step_cost import MACHINES, StepCost
-from serving.sim.workloads import WORKLOADS
+from serving.sim.compare.experiments import report_of
+from serving.sim.drive.driver import VirtualTime
+from serving.sim.drive.fleet import FleetReplay, run_fleet
+from serving.sim.drive.replica import Replica
+from serving.sim.programs.predictions import FutureErrors, LengthErrors
+from serving.sim.programs.promises import Foresight
+from serving.sim.workloads.load_generator import Offer, Source, offer
+from serving.sim.workloads.workloads import WORKLOADS
+from serving.step_cost import MACHINES, StepCost
 
 MACHINE = MACHINES["a100-llama3-8b"]
 FULL_RATE_PER_S = 2.01
@@ -158,8 +158,8 @@ def offered_to(setting: Setting, cell: Cell) -> Offer:
 
 def simulate(setting: Setting, cell: Cell) -> Figures:
     """Run one cell in virtual time."""
-    from serving.engine.replica import VirtualReplica  # imports vLLM
-    from serving.engine.virtual import VirtualConfig
+    from serving.sim.drive.virtual_engine import VirtualConfig
+    from serving.sim.drive.virtual_replica import VirtualReplica  # imports vLLM
 
     config = VirtualConfig(
         policy=spec_of(PolicySpec, cell.policy),

@@ -33,7 +33,7 @@ from blake3 import blake3
 from benchmarks.comparing import say
 from benchmarks.figures import FIGURES, Figure
 from cli.errors import BadInput, CannotWrite, CommandError
-from serving.sim.cache import code_version
+from serving.sim.compare.result_cache import code_version
 
 ROOT = Path(__file__).resolve().parents[1]
 

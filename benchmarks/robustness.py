@@ -37,9 +37,9 @@ from benchmarks.comparing import (
 )
 from benchmarks.unpressed import Unpressed, all_finished, mean
 from serving.policies.table import PolicySpec
-from serving.sim.compare import Comparison, Plan, label_of
-from serving.sim.offer import Source
-from serving.sim.setting import Setting
+from serving.sim.compare.compare import Comparison, Plan, label_of
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.workloads.load_generator import Source
 
 GOODPUTS = ("token_goodput", "request_goodput")
 THROUGHPUT, E2EL = "throughput_tokens_s", "mean_e2el_s"

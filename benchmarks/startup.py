@@ -21,8 +21,8 @@ FIRST_ANSWER = [
     "-c",
     """
 import asyncio
-from serving.engine.config import EngineConfig
-from serving.engine.embedded import EmbeddedEngine
+from serving.engine.setup.config import EngineConfig
+from serving.engine.clients.embedded import EmbeddedEngine
 from serving.generation import GenerationRequest
 
 async def main():

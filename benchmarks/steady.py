@@ -29,9 +29,9 @@ from benchmarks.comparing import (
     shown,
 )
 from benchmarks.one_pace import Best, best_of_each
-from cli.bench_request import policy_of
-from serving.sim.compare import Comparison, Goodputs, Plan, label_of
-from serving.sim.least_work import Prices
+from cli.work.bench_request import policy_of
+from serving.sim.bound.least_work import Prices
+from serving.sim.compare.compare import Comparison, Goodputs, Plan, label_of
 
 WINDOW_S = 2400.0
 BOUND, ONE_PACE = "upper bound", "one pace"

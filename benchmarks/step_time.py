@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.data_files import Call, DataMissing, read_object, read_workflows
 from patterns import LlmNode, PatternGraph
-from serving.sim.step_cost import STEP_COSTS, Composition
+from serving.step_cost import STEP_COSTS, Composition
 
 STEP_TOKENS = 2048
 """Tokens of a step, read and generated together."""

@@ -37,9 +37,9 @@ from benchmarks.comparing import (
     verdict,
 )
 from benchmarks.unpressed import Unpressed, mean
-from serving.sim.cases import Case
-from serving.sim.compare import Comparison, Plan, label_of
-from serving.sim.runner import Runner
+from serving.sim.compare.compare import Comparison, Plan, label_of
+from serving.sim.compare.experiments import Case
+from serving.sim.compare.runner import Runner
 
 AS_THEY_ARE, LOOSE, NONE = "as they are", "100x looser", "none"
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from serving.policies.table import PolicySpec
-from serving.sim.cases import virtual_engine
-from serving.sim.driver import VirtualTime, replay
-from serving.sim.goodput import ProgramOutcome
-from serving.sim.metrics import summarise
-from serving.sim.programs import Program
-from serving.sim.setting import Setting
-from serving.sim.stopping import StoppingEngine
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiments import virtual_engine
+from serving.sim.drive.driver import VirtualTime, replay
+from serving.sim.drive.stopping import StoppingEngine
+from serving.sim.metrics.goodput import ProgramOutcome
+from serving.sim.metrics.metrics import summarise
+from serving.sim.programs.programs import Program
 from serving.slo import SloKind
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "StructuredOutputInvalid",
             "TooFewSamples",
         ],
-        "serving.sim.errors": ["WorkerDied", "CodeChanged"],
+        "serving.workload_errors": ["WorkerDied", "CodeChanged"],
         "agents.tools.errors": ["ToolError"],
         "cli.errors": ["CommandError"],
     },
@@ -82,7 +82,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "ModelUnreadable",
             "ModelNotSaved",
         ],
-        "serving.sim.errors": [
+        "serving.workload_errors": [
             "SimError",
             "InvalidProgram",
             "InvalidWorkload",

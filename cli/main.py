@@ -9,10 +9,15 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from cli import answer, bench, doctor, gc, logs, patterns, resume, run, runs, serve, watch
+from cli.commands import answer, bench, doctor, gc, logs, patterns, resume, run, runs, serve, watch
 from cli.errors import ReaderLeft
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
-from cli.output import complain, naming_failures_of_stdout, say_as_it_is, survive_any_encoding
+from cli.terminal.output import (
+    complain,
+    naming_failures_of_stdout,
+    say_as_it_is,
+    survive_any_encoding,
+)
 
 _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 

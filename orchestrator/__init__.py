@@ -3,8 +3,6 @@
 from orchestrator import flow, gather, llm, step
 """
 
-from orchestrator.asking import input_required
-from orchestrator.determinism import now, random, uuid
 from orchestrator.errors import (
     ArgumentsDiffer,
     DeadlineExceeded,
@@ -24,15 +22,17 @@ from orchestrator.errors import (
     WouldBlock,
     WrongLoop,
 )
-from orchestrator.expiry import best_so_far
-from orchestrator.flow import Flow, flow
-from orchestrator.handle import RunHandle
-from orchestrator.once import Happened
-from orchestrator.primitives import gather, has_deadline, llm, map, remaining, within  # noqa: A004
-from orchestrator.results import RunResult, StageReport
-from orchestrator.runtime import Runtime
+from orchestrator.execution.deadline_handling import best_so_far
+from orchestrator.execution.step_execution import Happened
+from orchestrator.runtime.handle import RunHandle
+from orchestrator.runtime.results import RunResult, StageReport
+from orchestrator.runtime.runtime import Runtime
+from orchestrator.sdk.determinism import now, random, uuid
+from orchestrator.sdk.flow import Flow, flow
+from orchestrator.sdk.human_input import input_required
+from orchestrator.sdk.primitives import gather, has_deadline, llm, map, remaining, within  # noqa: A004
+from orchestrator.sdk.steps import step, tool
 from orchestrator.settings import Settings, read_settings
-from orchestrator.steps import step, tool
 from orchestrator.wiring import open_runtime
 from serving.generation import Message
 

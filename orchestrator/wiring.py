@@ -9,15 +9,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from orchestrator.background import BackgroundFit
 from orchestrator.clock import Clock
 from orchestrator.errors import InvalidSettings
 from orchestrator.events import Listener
-from orchestrator.knowledge import Learner
-from orchestrator.models import models_folder
-from orchestrator.runtime import Runtime
+from orchestrator.learning.background_fit import BackgroundFit
+from orchestrator.learning.knowledge import Learner
+from orchestrator.learning.model_files import models_folder
+from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import EMBEDDED, ENV_PREFIX, Settings, read_settings
-from serving.engine.config import DEMO_MODEL, EngineConfig
+from serving.engine.setup.config import DEMO_MODEL, EngineConfig
 from serving.generation import Engine
 from serving.policies.table import DEFAULT_POLICY, PolicySpec
 from store.session import open_store
@@ -166,7 +166,7 @@ def engine_config(settings: Settings) -> EngineConfig:
 
 def _telemetry() -> AbstractAsyncContextManager[Listener]:
     try:
-        from orchestrator.telemetry import open_telemetry
+        from orchestrator.telemetry.telemetry import open_telemetry
     except ModuleNotFoundError as missing:
         raise InvalidSettings(
             f"{ENV_PREFIX}TELEMETRY: {missing.name} is not installed;"
@@ -178,9 +178,9 @@ def _telemetry() -> AbstractAsyncContextManager[Listener]:
 def engine_of(settings: Settings) -> Engine:
     """The engine that the settings name, not yet started."""
     if settings.engine == EMBEDDED:
-        from serving.engine.embedded import EmbeddedEngine
+        from serving.engine.clients.embedded import EmbeddedEngine
 
         return EmbeddedEngine(engine_config(settings))
-    from serving.engine.remote import RemoteEngine
+    from serving.engine.clients.remote import RemoteEngine
 
     return RemoteEngine(settings.engine, model=settings.model, api_key=settings.api_key)

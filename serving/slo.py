@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import NamedTuple
 
-from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
 from serving.errors import InvalidSlo
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 
 TAG_PREFIX = "slo_"
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.engine.config import EngineConfig, vllm_platform
-from serving.engine.embedded import EmbeddedEngine
+from serving.engine.clients.embedded import EmbeddedEngine
+from serving.engine.setup.config import EngineConfig, vllm_platform
 from serving.policies.table import PolicySpec
 
 DEMO_CONFIG = EngineConfig(
@@ -31,7 +31,7 @@ def imported_vllm() -> None:
         os.environ.setdefault(name, value)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in ("vllm.v1.engine.llm_engine", "serving.engine.scheduler"):
+        for module in ("vllm.v1.engine.llm_engine", "serving.engine.scheduler.scheduler"):
             importlib.import_module(module)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.requests import Requests, RequestState, RequestView, program_name
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 from serving.view import StepModel, StepView

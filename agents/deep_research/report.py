@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from agents.deep_research.notes import Note
 from agents.deep_research.prompts import Draft
 from orchestrator.durations import shown
-from orchestrator.results import RunResult
+from orchestrator.runtime.results import RunResult
 from serving.generation import EngineInfo
 
 RANDOM_WEIGHTS = (

@@ -16,7 +16,7 @@ from agents.tools.index_file import IndexDamaged
 from agents.tools.indexing import IndexReport, OnProgress, update_index
 from agents.tools.passages import Passage
 from agents.tools.terms import match_expression, query_terms
-from serving.engine.cache import cache_root
+from serving.engine.setup.cache_folder import cache_root
 
 MAX_FILE_BYTES = 50_000_000
 

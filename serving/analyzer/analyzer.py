@@ -14,8 +14,8 @@ from serving.analyzer.features import CallFeatures, step_code
 from serving.analyzer.fitted import FittedLengths
 from serving.analyzer.history import StepHistories
 from serving.analyzer.samples import Sample, replayed
-from serving.analyzer.sketch import LengthSketch
 from serving.analyzer.step_calibration import Score, StepCalibrations
+from serving.length_sketch import LengthSketch
 
 Source = Literal["limit", "step", "forest"]
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable
 from functools import cache
 
-from serving.analyzer.sketch import LENGTH_LEVELS
+from serving.length_sketch import LENGTH_LEVELS
 
 BOUND_LEVEL = 0.9
 """The level whose coverage is watched: the one that policies bound lengths with."""

@@ -11,16 +11,16 @@ from typing import Any
 
 from serving.errors import InvalidEngineConfig
 from serving.parameters import Limits, Parameter, check_parameters
-from serving.policies.annealing import annealing
-from serving.policies.calm import calm
-from serving.policies.calm_published import calm_published
-from serving.policies.lsdf import lsdf
-from serving.policies.orderings import edf, fcfs, priority, sjf, srpt
-from serving.policies.plas import plas
-from serving.policies.rad import rad
-from serving.policies.slai import slai
-from serving.policies.slos_serve import slos_serve
-from serving.policies.trial import trial_faults
+from serving.policies.baselines.annealing import annealing
+from serving.policies.baselines.calm_published import calm_published
+from serving.policies.baselines.lsdf import lsdf
+from serving.policies.baselines.orderings import edf, fcfs, priority, sjf, srpt
+from serving.policies.baselines.plas import plas
+from serving.policies.baselines.rad import rad
+from serving.policies.baselines.slai import slai
+from serving.policies.baselines.slos_serve import slos_serve
+from serving.policies.calm.calm import calm
+from serving.policies.policy_smoke_test import trial_faults
 from serving.view import Plan, Policy
 
 POLICIES: Mapping[str, Callable[..., Plan]] = {

@@ -11,10 +11,10 @@ import pytest
 
 from orchestrator.settings import ENV_PREFIX, Settings
 from serving.errors import InvalidSlo
-from serving.policies.calm import calm
+from serving.policies.calm.calm import calm
 from serving.slo import Slo, from_tags
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted(
     path for pattern in ("*.md", "docs/*.md", "docs/adr/*.md") for path in ROOT.glob(pattern)
 )

@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
+
 ENGINE = {"torch", "vllm", "transformers"}
 HEAVY = ENGINE | {
     "langgraph",
@@ -38,7 +38,7 @@ def test_the_command_starts_without_anything_heavy() -> None:
     [
         "serving.policies",
         "serving.policies.table",
-        "serving.engine.config",
+        "serving.engine.setup.config",
         "serving.errors",
         "patterns",
         "store.session",

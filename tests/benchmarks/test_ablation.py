@@ -12,8 +12,8 @@ import pytest
 from benchmarks import ablation
 from benchmarks.ablation import ORACLE, PUBLISHED, VARIANTS, chosen, defaults, named, score
 from benchmarks.comparing import Session
-from serving.sim.cases import Case, Task
-from tests.unit.serving.bench_examples import HereRunner, made_up
+from serving.sim.compare.experiments import Case, Task
+from tests.unit.serving.sim.bench_examples import HereRunner, made_up
 
 EARNED = {"fcfs": 100.0, "calm_published": 150.0, "calm": 200.0}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.step_time import FORMULA
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 WORKFLOWS = "jitserve_deepresearch_sample.json"
 TRACE = "AzureLLMInferenceTrace_conv.csv"
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

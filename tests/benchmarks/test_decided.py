@@ -7,9 +7,9 @@ import pytest
 from benchmarks import replicas
 from benchmarks.fairness import WARMUP_S, WINDOW_S
 from benchmarks.floods import FLOODER, FLOODS, NO_FLOOD, offered_to
-from serving.sim.offer import Offer, Source, fate_s
-from serving.sim.programs import Program
-from serving.sim.setting import Setting
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.programs.programs import Program
+from serving.sim.workloads.load_generator import Offer, Source, fate_s
 from serving.slo import SloKind
 
 

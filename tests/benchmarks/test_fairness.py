@@ -9,8 +9,8 @@ import pytest
 from benchmarks.fairness import Cell, Flooded, Row, main, table, with_fairness
 from benchmarks.floods import NO_FLOOD
 from serving.policies.table import PolicySpec
-from serving.sim.offer import Source
-from serving.sim.setting import Setting
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.workloads.load_generator import Source
 
 CELL = Cell("calm", 0.7, 0.5, "strict")
 BRIEF = Setting(source=Source.generator("deadline"), window_s=10.0, warmup_s=2.0)

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.frames import PARTS, WARM_UP_FRAMES, Crowd, measure, table, timed_engine
 from serving.policies.table import PolicySpec
-from serving.sim.programs import Call, Program, Stage
+from serving.sim.programs.programs import Call, Program, Stage
 from serving.slo import BEST_EFFORT, SloKind
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 import pytest
 
 from benchmarks import live
-from serving.sim.capacity import CapacityCase
-from tests.unit.serving.bench_examples import CAPACITY, CODER, made_up
+from serving.sim.compare.capacity import CapacityCase
+from tests.unit.serving.sim.bench_examples import CAPACITY, CODER, made_up
 
 
 def no_engine(*_: Any) -> NoReturn:

@@ -9,14 +9,14 @@ from functools import partial
 import pytest
 
 from benchmarks.one_pace import best_of_each, earned, work_of
-from serving.sim.bound import upper_bound
-from serving.sim.demand import request_demand
-from serving.sim.least_work import Prices
-from serving.sim.offer import Source
-from serving.sim.programs import Call, Program, Stage
-from serving.sim.setting import Setting
-from serving.sim.step_cost import MACHINES, StepCost
+from serving.sim.bound.bound import upper_bound
+from serving.sim.bound.demand import request_demand
+from serving.sim.bound.least_work import Prices
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.programs.programs import Call, Program, Stage
+from serving.sim.workloads.load_generator import Source
 from serving.slo import SloKind
+from serving.step_cost import MACHINES, StepCost
 
 A100 = MACHINES["a100-llama3-8b"]
 PRICES = Prices(cost=A100.step_cost, step_tokens=2048, slots=256)

@@ -17,10 +17,10 @@ from typer.main import get_command
 from benchmarks import reproduce
 from benchmarks.figures import FIGURES, Figure
 from benchmarks.reproduce import ROOT, argv, locked, main
-from cli.bench_request import policy_of
 from cli.errors import BadInput
 from cli.main import app
-from serving.sim.workloads import WORKLOADS
+from cli.work.bench_request import policy_of
+from serving.sim.workloads.workloads import WORKLOADS
 
 _COMMAND = re.compile(r"^    ((?:python|orchestrate) .*(?:(?<=\\)\n.*)*)$", re.MULTILINE)
 _OWN_PLACE = re.compile(r"--(plot|trace|json|data) \S+")

@@ -13,9 +13,9 @@ from benchmarks import robustness
 from benchmarks.comparing import Session
 from benchmarks.robustness import CONDITIONS, GOODPUTS, NO_TAGS, goodput_rows, table, untagged_rows
 from benchmarks.unpressed import Unpressed
-from serving.sim.cases import Case, Task
-from serving.sim.compare import compare
-from tests.unit.serving.bench_examples import HereRunner, a_plan, made_up
+from serving.sim.compare.compare import compare
+from serving.sim.compare.experiments import Case, Task
+from tests.unit.serving.sim.bench_examples import HereRunner, a_plan, made_up
 
 
 def results(throughput: float, e2el_s: float, *, finished: int = 9) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ import pytest
 from benchmarks import steady
 from benchmarks.comparing import Session
 from benchmarks.one_pace import best_of_each
-from serving.sim.least_work import Prices
-from serving.sim.offer import Source
-from serving.sim.setting import Setting
-from tests.unit.serving.bench_examples import CAPACITY, HereRunner, made_up
+from serving.sim.bound.least_work import Prices
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.workloads.load_generator import Source
+from tests.unit.serving.sim.bench_examples import CAPACITY, HereRunner, made_up
 
 GIVEN = ["--loads", "1", "--window-s", "60", "--seeds", "1"]
 

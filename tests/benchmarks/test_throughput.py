@@ -13,8 +13,8 @@ from benchmarks import throughput
 from benchmarks.comparing import Session
 from benchmarks.throughput import AS_THEY_ARE, LOOSE, NONE, rows_of
 from benchmarks.unpressed import Unpressed
-from serving.sim.cases import Case, Task
-from tests.unit.serving.bench_examples import HereRunner, made_up
+from serving.sim.compare.experiments import Case, Task
+from tests.unit.serving.sim.bench_examples import HereRunner, made_up
 
 ALONE: list[HereRunner] = []
 

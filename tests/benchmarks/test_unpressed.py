@@ -16,14 +16,14 @@ from benchmarks.unpressed import (
     untagged,
 )
 from serving.policies.table import PolicySpec
-from serving.sim.offer import Source
-from serving.sim.programs import Program
-from serving.sim.promises import Foresight, slo_of
-from serving.sim.setting import Setting
-from serving.sim.step_cost import Composition
-from serving.sim.workloads import generate
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.programs.programs import Program
+from serving.sim.programs.promises import Foresight, slo_of
+from serving.sim.workloads.load_generator import Source
+from serving.sim.workloads.workloads import generate
 from serving.slo import BEST_EFFORT, Slo, SloKind
-from tests.unit.serving.bench_examples import FifoEngine
+from serving.step_cost import Composition
+from tests.unit.serving.sim.bench_examples import FifoEngine
 
 MIXED = Setting(source=Source.generator("mixed"), window_s=8.0, warmup_s=2.0)
 TASK = Unpressed(setting=MIXED, policy=PolicySpec("fcfs"), rate_per_s=1.5, seed=0, is_tagged=False)

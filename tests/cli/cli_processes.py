@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
+
 PATIENCE_S = 60
 Process = subprocess.Popen[str]
 

@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cli import bench_session
 from cli.main import main
-from serving.sim.capacity import CapacityCase
-from serving.sim.cases import Task
-from serving.sim.runner import Runner
+from cli.work import bench_session
+from serving.sim.compare.capacity import CapacityCase
+from serving.sim.compare.experiments import Task
+from serving.sim.compare.runner import Runner
 
 
 def prepare() -> None:

@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from cli.main import main
-from cli.output import say
-from orchestrator import fitting
+from cli.terminal.output import say
+from orchestrator.learning import fitting
 
 
 def never(*_: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from cli.deep_research import Request, run
 from cli.failures import exit_code_of, message_of
-from cli.output import complain
+from cli.terminal.output import complain
+from cli.work.deep_research import Request, run
 from orchestrator.settings import read_settings
 from orchestrator.testing import ScriptedEngine
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.asking import NOT_TAKEN
+from orchestrator.sdk.human_input import NOT_TAKEN
 from store.records import RunRecord, Status, StepKind, StepRecord
 from store.session import open_store
 from tests.cli.cli_samples import a_run, exit_code, fill_store

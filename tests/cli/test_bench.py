@@ -14,19 +14,20 @@ from typing import Any
 
 import pytest
 
-from cli import bench_options, bench_session
-from cli.bench_progress import remaining_s
-from cli.bench_request import DEFAULT_LIVE_WINDOW_S, loads_of, policy_of, window_of
+from cli.commands import bench_options
 from cli.errors import BadInput
-from serving.sim import cache
-from serving.sim.cases import Case, Task
-from serving.sim.compare import Progress
-from serving.sim.runner import Done
-from serving.sim.setting import DEFAULT_WINDOW_S
+from cli.terminal.bench_progress import remaining_s
+from cli.work import bench_session
+from cli.work.bench_request import DEFAULT_LIVE_WINDOW_S, loads_of, policy_of, window_of
+from serving.sim.compare import result_cache as cache
+from serving.sim.compare.compare import Progress
+from serving.sim.compare.experiment_config import DEFAULT_WINDOW_S
+from serving.sim.compare.experiments import Case, Task
+from serving.sim.compare.runner import Done
 from tests.cli.cli_samples import exit_code
-from tests.unit.serving.bench_examples import CAPACITY, HereRunner, made_up
+from tests.places import ROOT
+from tests.unit.serving.sim.bench_examples import CAPACITY, HereRunner, made_up
 
-ROOT = Path(__file__).parents[2]
 SMALL = (
     "bench",
     "coder",

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cli import bench_session
-from cli.bench_request import check_plot
 from cli.errors import BadInput
+from cli.work import bench_session
+from cli.work.bench_request import check_plot
 from tests.cli.cli_samples import exit_code
-from tests.unit.serving.bench_examples import HereRunner
+from tests.unit.serving.sim.bench_examples import HereRunner
 
 SMALL = ("bench", "coder", "--policy", "fcfs", "--loads", "0.7")
 

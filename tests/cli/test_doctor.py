@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cli.checks import Finding, Level, findings
-from cli.doctor import try_engine
-from cli.facts import Facts, Space, gather_facts
+from cli.commands.doctor import try_engine
+from cli.work.checks import Finding, Level, findings
+from cli.work.facts import Facts, Space, gather_facts
 from orchestrator.settings import read_settings
 from orchestrator.testing import ScriptedEngine
 from serving.errors import ModelNotLoaded

@@ -14,8 +14,8 @@ from orchestrator.errors import DeadlineExceeded, OrchestrateError
 from serving.errors import EngineDied
 from store.errors import StoreLocked
 from tests.cli.cli_samples import exit_code
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 PACKAGES = ("agents", "cli", "orchestrator", "serving", "store")
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from store.records import Status
 from tests.cli.cli_samples import recorded_runs
-
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

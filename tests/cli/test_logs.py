@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from cli.chronicle import happenings
-from cli.describe import History
-from cli.following import follow
-from cli.happening import Happening, not_yet_told
+from cli.reading.following import follow
+from cli.render.describe import History
+from cli.render.event_line import Happening, not_yet_told
+from cli.render.event_log import happenings
 from store.records import CallKind, CallOutcome, RunOutcome, Status, StepKind, StepRecord
 from store.session import open_store
 from tests.cli.cli_processes import PATIENCE_S, orchestrate, read_until, slow_run, started

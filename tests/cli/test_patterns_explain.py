@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from cli.describe import History, sources_in_words
-from cli.plan import explanation, plan_document
+from cli.render.deadline_plan import explanation, plan_document
+from cli.render.describe import History, sources_in_words
 from store.records import MatchRecord, Status
 from tests.cli.cli_samples import a_call, a_run, exit_code, fill_store, research_calls
 from tests.cli.pattern_samples import (
@@ -76,7 +76,7 @@ def test_pictures_and_tables_fit_the_terminal(
     width: int,
     ascii_only: bool,
 ) -> None:
-    monkeypatch.setattr("cli.patterns.is_plain_ascii", lambda _: ascii_only)
+    monkeypatch.setattr("cli.commands.patterns.is_plain_ascii", lambda _: ascii_only)
     monkeypatch.setenv("COLUMNS", str(width))
     fill_explained_run(store_url)
     assert exit_code("patterns", "explain") == 0

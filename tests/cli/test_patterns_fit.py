@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from cli.learned import Learned, learned_of_all
-from orchestrator.background import lock_of
-from orchestrator.fitting import BUDGET_BYTES
-from orchestrator.models import models_folder
+from cli.reading.learned import Learned, learned_of_all
+from orchestrator.learning.background_fit import lock_of
+from orchestrator.learning.fitting import BUDGET_BYTES
+from orchestrator.learning.model_files import models_folder
 from patterns.codec import CODEC_VERSION
 from store.records import PatternRecord
 from tests.cli.cli_samples import exit_code
 from tests.cli.pattern_samples import NOW, a_pattern, answered, fill, research_graph
-
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
 
 
 def known(store_url: str) -> dict[str, Learned]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.learned import LengthSource
-from orchestrator.models import model_file, models_folder
+from cli.reading.learned import LengthSource
+from orchestrator.learning.model_files import model_file, models_folder
 from patterns.codec import CODEC_VERSION
 from store.records import PatternRecord
 from tests.cli.cli_samples import exit_code
@@ -116,7 +116,7 @@ def test_other_columns_give_way_to_the_applications_name(
 def test_a_terminal_without_unicode_gets_only_ascii(
     store_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.patterns.is_plain_ascii", lambda _: True)
+    monkeypatch.setattr("cli.commands.patterns.is_plain_ascii", lambda _: True)
     monkeypatch.setenv("COLUMNS", "40")
     fill(store_url, patterns=[a_pattern(research_graph(), application="a-flow" * 6)])
     assert exit_code("patterns", "list") == 0

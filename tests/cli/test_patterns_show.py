@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.glyphs import ASCII, UNICODE
-from cli.kernels import kernel_in_words
-from cli.segments import apportioned, call_names, palette_for, segmented, summaries
+from cli.render.kernels import kernel_in_words
+from cli.render.segments import apportioned, call_names, palette_for, segmented, summaries
+from cli.terminal.glyphs import ASCII, UNICODE
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
 from patterns.stages import CallCount, Stage
 from tests.cli.cli_samples import exit_code
@@ -66,7 +66,7 @@ def test_a_library_is_drawn_as_a_person_expects(
 def test_a_narrow_terminal_without_unicode_gets_the_same_in_ascii(
     store_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cli.patterns.is_plain_ascii", lambda _: True)
+    monkeypatch.setattr("cli.commands.patterns.is_plain_ascii", lambda _: True)
     monkeypatch.setenv("COLUMNS", "40")
     fill_library(store_url)
     assert exit_code("patterns", "show", "deep-research") == 0

@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cli.progress import PlainDisplay, RunProgress, picture
+from cli.terminal.progress import PlainDisplay, RunProgress, picture
 from orchestrator.events import CallFinished, CallStarted, Event, RunFinished, RunStarted
 
 BEGUN: list[Event] = [

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.resume import go_on, runs_to_resume
+from cli.commands.resume import go_on, runs_to_resume
 from orchestrator import Settings
 from orchestrator.testing import ScriptedEngine
 from tests.cli.cli_samples import exit_code
+from tests.places import ROOT
 
 SCRIPT = """
 import asyncio, os, signal, sys
@@ -54,7 +55,7 @@ if __name__ == "__main__":
 def script(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A script in a folder of its own, from which everything is run."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
     return file

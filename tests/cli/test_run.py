@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.deep_research import Request, run
 from cli.errors import CannotWrite
 from cli.failures import ExitCode, exit_code_of
+from cli.work.deep_research import Request, run
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.settings import read_settings
 from orchestrator.testing import ScriptedEngine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.describe import ago, promise, short_ids
-from orchestrator.liveness import ORPHANED, status_shown
+from cli.render.describe import ago, promise, short_ids
+from orchestrator.durability.liveness import ORPHANED, status_shown
 from store.records import RunRecord, Status, StepRecord
 from tests.cli.cli_samples import HOST, NOON, a_call, a_run, exit_code, fill_store, research_calls
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cli.serve import is_loopback
+from cli.commands.serve import is_loopback
 from tests.cli.cli_samples import exit_code
 
 

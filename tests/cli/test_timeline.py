@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from cli.axis import Axis, axis_for
-from cli.glyphs import UNICODE
-from cli.timeline import rows_of, timeline
+from cli.render.axis import Axis, axis_for
+from cli.render.timeline import rows_of, timeline
+from cli.terminal.glyphs import UNICODE
 from store.records import CallRecord, Status
 from tests.cli.cli_samples import a_call, a_run, research_calls
 

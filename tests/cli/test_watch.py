@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.glyphs import UNICODE
-from cli.overview import Glance, bar, glance, overview, plain_line
-from cli.watch import changes, glances
+from cli.commands.watch import changes, glances
+from cli.render.overview import Glance, bar, glance, overview, plain_line
+from cli.terminal.glyphs import UNICODE
 from store.records import RunOutcome, Status, StepKind, StepRecord
 from store.session import open_store
 from tests.cli.cli_processes import PATIENCE_S, orchestrate, read_until, slow_run, started

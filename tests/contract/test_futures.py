@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from patterns.features import Outlook, tabulate
 from patterns.nodes import LlmNode, Node, ToolNode
 from patterns.stages import summarise
-from serving.sim.predictions import ORACLE_FUTURES
-from serving.sim.programs import Call, Program, Stage
+from serving.sim.programs.predictions import ORACLE_FUTURES
+from serving.sim.programs.programs import Call, Program, Stage
 from serving.slo import SloKind
 from tests.strategies import law
 

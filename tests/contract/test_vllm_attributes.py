@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.engine.config import PINNED_VLLM, EngineConfig, vllm_platform
+from serving.engine.setup.config import PINNED_VLLM, EngineConfig, vllm_platform
 from tests.contract.vllm_touched import (
     OF_OUR_SCHEDULER,
     OURS_TOO,
@@ -29,8 +29,7 @@ from tests.contract.vllm_touched import (
 )
 from tests.engine.vllm_reach import SCHEDULER, reached, reached_in
 from tests.engine.vllm_source import (
-    ENGINE,
-    ROOT,
+    SOURCES,
     assigned_to_self,
     attributes_in,
     imports_of_vllm,
@@ -39,6 +38,7 @@ from tests.engine.vllm_source import (
     top_level_names,
     tree_of,
 )
+from tests.places import ROOT
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -80,7 +80,7 @@ def test_this_list_is_what_the_code_touches(module: str, expression: str) -> Non
     assert names == touched or expression in OURS_TOO
 
 
-@pytest.mark.parametrize("module", [path.stem for path in sorted(ENGINE.glob("*.py"))])
+@pytest.mark.parametrize("module", sorted(SOURCES))
 def test_nothing_of_vllms_is_touched_outside_this_list(module: str) -> None:
     """Found by following vLLM's objects through our source; `self` in the scheduler is below."""
     known = listed()
@@ -140,7 +140,7 @@ def test_our_scheduler_touches_nothing_of_vllms_outside_this_list() -> None:
     ours = [
         node
         for module in OF_OUR_SCHEDULER
-        for node in ast.walk(tree_of(ENGINE / f"{module}.py"))
+        for node in ast.walk(tree_of(SOURCES[module]))
         if isinstance(node, ast.ClassDef)
     ]
     methods = {node.name for own in ours for node in own.body if isinstance(node, ast.FunctionDef)}
@@ -155,7 +155,11 @@ def test_our_scheduler_comes_before_vllms_own() -> None:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    from serving.engine.scheduler import SloAsyncScheduler, SloScheduler, SloSchedulerMixin
+    from serving.engine.scheduler.scheduler import (
+        SloAsyncScheduler,
+        SloScheduler,
+        SloSchedulerMixin,
+    )
 
     for ours, base in ((SloScheduler, Scheduler), (SloAsyncScheduler, AsyncScheduler)):
         order = inspect.getmro(ours)
@@ -165,7 +169,7 @@ def test_our_scheduler_comes_before_vllms_own() -> None:
 def test_the_plan_queue_is_a_whole_request_queue() -> None:
     from vllm.v1.core.sched.request_queue import RequestQueue
 
-    from serving.engine.plan_queue import PlanQueue
+    from serving.engine.scheduler.plan_queue import PlanQueue
 
     assert RequestQueue.__abstractmethods__ <= vars(PlanQueue).keys()
     assert not PlanQueue.__abstractmethods__

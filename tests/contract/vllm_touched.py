@@ -31,7 +31,7 @@ OVERRIDDEN = {
 REPLACED = {"waiting", "policy", "max_num_scheduled_tokens"}
 """vLLM's attributes that our scheduler sets."""
 
-OF_OUR_SCHEDULER = ("following", "room", "scheduler")
+OF_OUR_SCHEDULER = ("request_lifecycle", "placement", "scheduler")
 """The modules whose `self` is vLLM's scheduler."""
 
 READ = {
@@ -85,10 +85,10 @@ TOUCHED = [
         {"finish_reason", "stop_reason", "text", "token_ids"},
     ),
     Touch("answers", "params", "vllm.sampling_params.SamplingParams", {"extra_args"}),
-    Touch("counting", "output", STEP, {"num_scheduled_tokens"}),
-    Touch("counting", "request", REQUEST, {"num_computed_tokens", "request_id"}),
-    Touch("counting", "self", SCHEDULER, {"requests"}),
-    Touch("counting", "self.requests[request_id]", REQUEST, {"num_computed_tokens"}),
+    Touch("counting_scheduler", "output", STEP, {"num_scheduled_tokens"}),
+    Touch("counting_scheduler", "request", REQUEST, {"num_computed_tokens", "request_id"}),
+    Touch("counting_scheduler", "self", SCHEDULER, {"requests"}),
+    Touch("counting_scheduler", "self.requests[request_id]", REQUEST, {"num_computed_tokens"}),
     Touch("embedded", "LLMEngine", LLM, {"from_engine_args"}),
     Touch(
         "embedded",
@@ -115,9 +115,9 @@ TOUCHED = [
     ),
     Touch("embedded", "llm.model_config", "vllm.config.ModelConfig", {"max_model_len"}),
     Touch("embedded", "output", "vllm.outputs.RequestOutput", {"finished", "request_id"}),
-    Touch("following", "FinishReason", "vllm.v1.engine.FinishReason", {"ABORT"}),
+    Touch("request_lifecycle", "FinishReason", "vllm.v1.engine.FinishReason", {"ABORT"}),
     Touch(
-        "following",
+        "request_lifecycle",
         "RequestStatus",
         "vllm.v1.request.RequestStatus",
         {
@@ -128,18 +128,18 @@ TOUCHED = [
             "WAITING_FOR_STREAMING_REQ",
         },
     ),
-    Touch("following", "batch", ENGINE_OUTPUTS, {"outputs"}),
-    Touch("following", "known", REQUEST, {"is_finished", "request_id"}),
-    Touch("following", "output", ENGINE_OUTPUT, {"new_token_ids", "request_id"}),
+    Touch("request_lifecycle", "batch", ENGINE_OUTPUTS, {"outputs"}),
+    Touch("request_lifecycle", "known", REQUEST, {"is_finished", "request_id"}),
+    Touch("request_lifecycle", "output", ENGINE_OUTPUT, {"new_token_ids", "request_id"}),
     Touch(
-        "following",
+        "request_lifecycle",
         "outputs.setdefault(client_index, EngineCoreOutputs())",
         ENGINE_OUTPUTS,
         {"outputs"},
     ),
-    Touch("following", "params", "vllm.sampling_params.SamplingParams", {"stop"}),
+    Touch("request_lifecycle", "params", "vllm.sampling_params.SamplingParams", {"stop"}),
     Touch(
-        "following",
+        "request_lifecycle",
         "request",
         REQUEST,
         {
@@ -175,8 +175,13 @@ TOUCHED = [
         "vllm.v1.worker.gpu_input_batch.InputBatch",
         {"generators", "num_reqs"},
     ),
-    Touch("giving_way", "config", "vllm.config.SchedulerConfig", {"long_prefill_token_threshold"}),
-    Touch("giving_way", "request", REQUEST, {"next_decode_eligible_step"}),
+    Touch(
+        "prefill_throttling",
+        "config",
+        "vllm.config.SchedulerConfig",
+        {"long_prefill_token_threshold"},
+    ),
+    Touch("prefill_throttling", "request", REQUEST, {"next_decode_eligible_step"}),
     Touch("plan_queue", "request", REQUEST, {"request_id"}),
     Touch("prompts", "tokenizer", TOKENIZER, {"apply_chat_template", "encode", "get_vocab"}),
     Touch(
@@ -199,57 +204,60 @@ TOUCHED = [
     ),
     Touch("prefix_cache", "block", "vllm.v1.core.kv_cache_utils.KVCacheBlock", {"ref_cnt"}),
     Touch("prefix_cache", "request", REQUEST, {"block_hashes", "num_tokens"}),
-    Touch("replaying", "cache", "vllm.config.CacheConfig", {"block_size", "num_gpu_blocks"}),
+    Touch("replaying_engine", "cache", "vllm.config.CacheConfig", {"block_size", "num_gpu_blocks"}),
     Touch(
-        "replaying",
+        "replaying_engine",
         "llm",
         LLM,
         {"get_tokenizer", "has_unfinished_requests", "model_config", "vllm_config"},
     ),
-    Touch("replaying", "llm.get_tokenizer()", TOKENIZER, {"eos_token_id"}),
+    Touch("replaying_engine", "llm.get_tokenizer()", TOKENIZER, {"eos_token_id"}),
     Touch(
-        "replaying",
+        "replaying_engine",
         "llm.model_config",
         "vllm.config.ModelConfig",
         {"get_vocab_size", "max_model_len"},
     ),
     Touch(
-        "replaying",
+        "replaying_engine",
         "llm.vllm_config",
         "vllm.config.VllmConfig",
         {"cache_config", "scheduler_config"},
     ),
     Touch(
-        "replaying", "params", "vllm.sampling_params.SamplingParams", {"logit_bias", "min_tokens"}
+        "replaying_engine",
+        "params",
+        "vllm.sampling_params.SamplingParams",
+        {"logit_bias", "min_tokens"},
     ),
     Touch(
-        "replaying",
+        "replaying_engine",
         "scheduling",
         "vllm.config.SchedulerConfig",
         {"max_num_batched_tokens", "max_num_seqs"},
     ),
-    Touch("room", "PauseState", PAUSE_STATE, {"UNPAUSED"}),
+    Touch("placement", "PauseState", PAUSE_STATE, {"UNPAUSED"}),
     Touch(
-        "room",
+        "placement",
         "SchedulingPolicy",
         "vllm.v1.core.sched.request_queue.SchedulingPolicy",
         {"FCFS"},
     ),
     Touch(
-        "room",
+        "placement",
         "each",
         REQUEST,
         {"num_computed_tokens", "num_tokens_with_spec"},
     ),
     Touch(
-        "room",
+        "placement",
         "self.kv_cache_config",
         "vllm.v1.kv_cache_interface.KVCacheConfig",
         {"kv_cache_groups"},
     ),
-    Touch("room", "output", STEP, {"total_num_scheduled_tokens"}),
+    Touch("placement", "output", STEP, {"total_num_scheduled_tokens"}),
     Touch(
-        "room",
+        "placement",
         "request",
         REQUEST,
         {
@@ -263,18 +271,18 @@ TOUCHED = [
         },
     ),
     Touch(
-        "room",
+        "placement",
         "manager",
         "vllm.v1.core.kv_cache_manager.KVCacheManager",
         {"block_pool", "watermark_blocks"},
     ),
-    Touch("room", "manager.block_pool", BLOCKS, {"get_num_free_blocks"}),
-    Touch("room", "best", REQUEST, {"request_id"}),
-    Touch("room", "lora", "vllm.lora.request.LoRARequest", {"lora_int_id"}),
-    Touch("room", "self.lora_config", "vllm.config.LoRAConfig", {"max_loras"}),
-    Touch("room", "waits", REQUEST, {"request_id"}),
+    Touch("placement", "manager.block_pool", BLOCKS, {"get_num_free_blocks"}),
+    Touch("placement", "best", REQUEST, {"request_id"}),
+    Touch("placement", "lora", "vllm.lora.request.LoRARequest", {"lora_int_id"}),
+    Touch("placement", "self.lora_config", "vllm.config.LoRAConfig", {"max_loras"}),
+    Touch("placement", "waits", REQUEST, {"request_id"}),
     Touch(
-        "room",
+        "placement",
         "self.scheduler_config",
         "vllm.config.SchedulerConfig",
         {"long_prefill_token_threshold"},
@@ -328,20 +336,20 @@ TOUCHED = [
     ),
     Touch("server", "self._engine", "vllm.v1.engine.async_llm.AsyncLLM", {"output_processor"}),
     Touch(
-        "translate",
+        "request_ledger",
         "each",
         REQUEST,
         {"max_tokens", "num_computed_tokens", "num_output_tokens", "num_prompt_tokens"},
     ),
-    Touch("translate", "last", REQUEST, {"request_id"}),
+    Touch("request_ledger", "last", REQUEST, {"request_id"}),
     Touch(
-        "translate",
+        "request_ledger",
         "made",
         "vllm.v1.outputs.ModelRunnerOutput",
         {"req_id_to_index", "sampled_token_ids"},
     ),
     Touch(
-        "translate",
+        "request_ledger",
         "output",
         STEP,
         {
@@ -350,9 +358,9 @@ TOUCHED = [
             "total_num_scheduled_tokens",
         },
     ),
-    Touch("translate", "params", "vllm.sampling_params.SamplingParams", {"extra_args"}),
+    Touch("request_ledger", "params", "vllm.sampling_params.SamplingParams", {"extra_args"}),
     Touch(
-        "translate",
+        "request_ledger",
         "request",
         REQUEST,
         {
@@ -364,43 +372,53 @@ TOUCHED = [
             "sampling_params",
         },
     ),
-    Touch("translate", "self._rows[place]", REQUEST, {"num_prompt_tokens"}),
-    Touch("virtual", "FinishReason", "vllm.v1.engine.FinishReason", {"LENGTH", "STOP"}),
-    Touch("virtual", "RequestStatus", "vllm.v1.request.RequestStatus", {"FINISHED_ABORTED"}),
+    Touch("request_ledger", "self._rows[place]", REQUEST, {"num_prompt_tokens"}),
+    Touch("virtual_engine", "FinishReason", "vllm.v1.engine.FinishReason", {"LENGTH", "STOP"}),
+    Touch("virtual_engine", "RequestStatus", "vllm.v1.request.RequestStatus", {"FINISHED_ABORTED"}),
     Touch(
-        "virtual",
+        "virtual_engine",
         "_engine_arguments(config)",
         "vllm.engine.arg_utils.EngineArgs",
         {"create_engine_config"},
     ),
-    Touch("virtual", "batch", ENGINE_OUTPUTS, {"outputs"}),
-    Touch("virtual", "output", ENGINE_OUTPUT, {"finish_reason", "request_id", "stop_reason"}),
+    Touch("virtual_engine", "batch", ENGINE_OUTPUTS, {"outputs"}),
     Touch(
-        "virtual", "request", REQUEST, {"num_computed_tokens", "num_output_tokens", "num_tokens"}
+        "virtual_engine", "output", ENGINE_OUTPUT, {"finish_reason", "request_id", "stop_reason"}
     ),
     Touch(
-        "virtual",
+        "virtual_engine",
+        "request",
+        REQUEST,
+        {"num_computed_tokens", "num_output_tokens", "num_tokens"},
+    ),
+    Touch(
+        "virtual_engine",
         "self.scheduler.kv_cache_manager",
         "vllm.v1.core.kv_cache_manager.KVCacheManager",
         {"block_pool"},
     ),
-    Touch("virtual", "self.scheduler.kv_cache_manager.block_pool", BLOCKS, {"get_num_free_blocks"}),
     Touch(
-        "virtual",
+        "virtual_engine",
+        "self.scheduler.kv_cache_manager.block_pool",
+        BLOCKS,
+        {"get_num_free_blocks"},
+    ),
+    Touch(
+        "virtual_engine",
         "self._step",
         STEP,
         {"num_scheduled_tokens", "scheduled_spec_decode_tokens"},
     ),
-    Touch("virtual", "step", STEP, {"num_scheduled_tokens", "scheduled_spec_decode_tokens"}),
-    Touch("virtual", "vllm_config", "vllm.config.VllmConfig", {"cache_config"}),
+    Touch("virtual_engine", "step", STEP, {"num_scheduled_tokens", "scheduled_spec_decode_tokens"}),
+    Touch("virtual_engine", "vllm_config", "vllm.config.VllmConfig", {"cache_config"}),
     Touch(
-        "virtual",
+        "virtual_engine",
         "vllm_config.cache_config",
         "vllm.config.CacheConfig",
         {"num_gpu_blocks", "prefix_caching_hash_algo"},
     ),
     Touch(
-        "virtual",
+        "virtual_engine",
         "self.scheduler",
         SCHEDULER,
         {

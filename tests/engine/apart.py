@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
+
+from tests.places import ROOT
 
 
 def printed_by(module: str, *arguments: str, limit_s: float = 300) -> dict[str, Any]:
     """The JSON object on the last line that `tests.engine.MODULE` prints."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.engine.{module}", *arguments],
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=limit_s,

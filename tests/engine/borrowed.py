@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serving.engine.embedded import EmbeddedEngine
+from serving.engine.clients.embedded import EmbeddedEngine
 
 
 class Borrowed:

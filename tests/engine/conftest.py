@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.engine.embedded import EmbeddedEngine
+from serving.engine.clients.embedded import EmbeddedEngine
 from tests.engine.vllm_driver import at_rest
 
 

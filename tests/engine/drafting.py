@@ -12,8 +12,8 @@ import os
 import sys
 from typing import Any
 
-from serving.engine.config import EngineConfig
-from serving.engine.demo_model import ensure_demo_model
+from serving.engine.setup.config import EngineConfig
+from serving.engine.setup.demo_model import ensure_demo_model
 from serving.policies.table import PolicySpec
 from serving.slo import Slo, SloKind, to_tags
 

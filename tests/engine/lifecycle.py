@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serving.engine.config import EngineConfig
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.setup.config import EngineConfig
 from serving.errors import ServingError
 from serving.generation import GenerationRequest
 from serving.view import Plan, StepView

@@ -8,14 +8,14 @@ import sys
 import warnings
 from typing import Any
 
-from serving.engine.embedded import scheduler_of
+from serving.engine.clients.embedded import scheduler_of
 from serving.policies.table import PolicySpec
-from serving.sim.live import measure_machine, replaying_engine, run_live
-from serving.sim.live_scale import LiveSettings
-from serving.sim.programs import Call, Program, Stage
-from serving.sim.promises import Foresight
-from serving.sim.step_cost import Composition
+from serving.sim.drive.live import measure_machine, replaying_engine, run_live
+from serving.sim.drive.live_scale import LiveSettings
+from serving.sim.programs.programs import Call, Program, Stage
+from serving.sim.programs.promises import Foresight
 from serving.slo import SloKind
+from serving.step_cost import Composition
 
 SETTINGS = LiveSettings(slots=8, step_tokens=256, kv_tokens=2048, most_call_tokens=1024)
 MAX_TOKENS = 600

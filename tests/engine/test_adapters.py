@@ -9,11 +9,11 @@ import pytest
 
 from serving.policies.table import POLICIES
 from serving.slo import BEST_EFFORT, Slo, SloKind, to_tags
-from tests.engine.test_room import Ordered, go_on
+from tests.engine.test_placement import Ordered, go_on
 from tests.engine.test_virtual import STEP_S, Clock, Seen, drive, engine_of
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualEngine
 
 pytestmark = pytest.mark.usefixtures("imported_vllm", "one_adapter")
 
@@ -25,16 +25,16 @@ STREAM = Slo(kind=SloKind.LATENCY, ttft_s=0.5, tbt_s=0.05)
 @pytest.fixture
 def one_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM runs one adapter at a time."""
-    import serving.engine.virtual
+    import serving.sim.drive.virtual_engine
 
-    arguments_of = serving.engine.virtual._engine_arguments
+    arguments_of = serving.sim.drive.virtual_engine._engine_arguments
 
     def with_adapters(config: Any) -> Any:
         arguments = arguments_of(config)
         arguments.enable_lora, arguments.max_loras, arguments.max_cpu_loras = True, 1, 4
         return arguments
 
-    monkeypatch.setattr(serving.engine.virtual, "_engine_arguments", with_adapters)
+    monkeypatch.setattr(serving.sim.drive.virtual_engine, "_engine_arguments", with_adapters)
 
 
 def submit(

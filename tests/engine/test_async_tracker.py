@@ -23,8 +23,8 @@ def test_the_cost_of_a_step_is_found_under_asynchronous_scheduling() -> None:
     """As vLLM's engine core has it: two steps are under way, the first of which is waited for."""
     from vllm.v1.outputs import ModelRunnerOutput
 
-    from serving.engine.scheduler import SloAsyncScheduler
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.engine.scheduler.scheduler import SloAsyncScheduler
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     class AsyncEngine(VirtualEngine):
         scheduler_class = SloAsyncScheduler

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator import Runtime, Settings, flow, gather, llm, open_runtime
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from store.records import Status, StepKind
 from tests.engine.borrowed import Borrowed
 

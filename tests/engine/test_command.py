@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from serving.engine.demo_model import ensure_demo_model
+from serving.engine.setup.demo_model import ensure_demo_model
+from tests.places import ROOT
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 QUESTION = "How is a deadline divided over the stages of a run?"
 LIMIT_S = 300
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from serving.engine.embedded import EmbeddedEngine
+from serving.engine.clients.embedded import EmbeddedEngine
 from serving.policies.table import PolicySpec
 from serving.slo import Slo, SloKind
 from serving.view import Plan, StepView

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from serving.engine.config import EngineConfig
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.setup.config import EngineConfig
 from serving.errors import (
     EngineBusy,
     EngineClosed,

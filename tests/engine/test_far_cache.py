@@ -8,11 +8,11 @@ import pytest
 
 from serving.policies.table import POLICIES
 from serving.slo import Slo, SloKind
-from tests.engine.test_room import go_on, views_of
+from tests.engine.test_placement import go_on, views_of
 from tests.engine.test_virtual import Clock, drive, engine_of, submit
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualEngine
 
 pytestmark = pytest.mark.usefixtures("imported_vllm", "with_far_cache")
 
@@ -24,9 +24,9 @@ PATIENT = Slo(kind=SloKind.DEADLINE, deadline_s=60.0)
 def with_far_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.config import KVTransferConfig
 
-    import serving.engine.virtual
+    import serving.sim.drive.virtual_engine
 
-    arguments_of = serving.engine.virtual._engine_arguments
+    arguments_of = serving.sim.drive.virtual_engine._engine_arguments
 
     def connected(config: Any) -> Any:
         arguments = arguments_of(config)
@@ -37,7 +37,7 @@ def with_far_cache(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return arguments
 
-    monkeypatch.setattr(serving.engine.virtual, "_engine_arguments", connected)
+    monkeypatch.setattr(serving.sim.drive.virtual_engine, "_engine_arguments", connected)
 
 
 def loaded(engine: VirtualEngine, *names: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from orchestrator import Runtime, flow, gather, llm, step
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.requests import RequestView
 from serving.slo import SloKind
 from serving.view import Plan, StepView

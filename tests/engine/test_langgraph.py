@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from orchestrator import DeadlineExceeded, Runtime, Settings, open_runtime
 from orchestrator.chat_model import ChatOrchestrate
 from orchestrator.langgraph import attach
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from store.records import CallKind, CallRecord, RunRecord, Status
 from tests.engine.borrowed import Borrowed
 

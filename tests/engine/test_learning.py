@@ -11,9 +11,9 @@ import pytest
 from agents.deep_research.pipeline import deep_research
 from agents.tools.corpus import Corpus
 from orchestrator import Runtime, flow, gather, llm, step
-from orchestrator.deadlines import LEARNED
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
-from serving.engine.tracker import Promises
+from orchestrator.learning.stage_deadlines import LEARNED
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.observers.step_tracker import Promises
 from serving.generation import GenerationRequest
 from serving.requests import RequestView
 from serving.slo import Slo, SloKind

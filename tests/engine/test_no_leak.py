@@ -13,7 +13,7 @@ from serving.slo import OnLate, Slo, SloKind
 from tests.engine.vllm_driver import Chaos, Decide, decide_by, left_in
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualEngine
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -23,7 +23,7 @@ MOST_WAITING = 20
 
 def engine_of(prefix_caching: bool, clock: Any) -> VirtualEngine:
     """Slots and memory for far fewer than arrive: two long requests fill all blocks."""
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     config = VirtualConfig(
         policy=PolicySpec("fcfs"),

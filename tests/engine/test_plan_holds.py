@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serving.policies.orderings import fcfs
+from serving.policies.baselines.orderings import fcfs
 from serving.slo import Slo
 from serving.view import Plan, StepView
 from tests.engine.test_virtual import Clock, engine_of, submit
 from tests.engine.vllm_driver import decide_by
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import VirtualEngine
-    from serving.sim.stepped import Progress
+    from serving.sim.drive.stepped import Progress
+    from serving.sim.drive.virtual_engine import VirtualEngine
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 

@@ -26,7 +26,7 @@ class QueueAndList(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        from serving.engine.plan_queue import PlanQueue
+        from serving.engine.scheduler.plan_queue import PlanQueue
 
         self.queue: Any = PlanQueue()
         self.ids: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.errors import InvalidSlo, RequestDropped
 from serving.generation import Completion, GenerationRequest
 from serving.policies.table import PolicySpec

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
-from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
-from serving.engine.tracker import StepTracker
-from serving.engine.translate import Ledger
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.observers.step_tracker import StepTracker
+from serving.engine.scheduler.request_ledger import Ledger
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.table import POLICIES, PolicySpec
 from serving.requests import Requests
-from serving.sim.step_cost import Composition
 from serving.slo import FutureWork, OnLate, Slo, SloKind
+from serving.step_cost import Composition
 from serving.view import Plan, StepView
 from tests.conftest import DEMO_CONFIG
 from tests.engine.vllm_driver import Chaos, Decide, Driver, decide_by
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualEngine
 
 NUM_REQUESTS = 40
 SLOTS = 6  # fewer than arrive, so that many wait
@@ -224,7 +224,7 @@ def play(
 
 def simulator(scheduler: Any) -> Simulated:
     """With the room that production's engine has."""
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     engine = VirtualEngine(
         VirtualConfig(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from serving.engine.embedded import EmbeddedEngine
-from serving.policies.orderings import fcfs
+from serving.engine.clients.embedded import EmbeddedEngine
+from serving.policies.baselines.orderings import fcfs
 from serving.policies.table import PolicySpec
 from serving.slo import OnLate, Slo, SloKind
 from serving.view import Plan, StepView

@@ -16,28 +16,27 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 import pytest
 
-from serving.engine.remote import RemoteEngine
+from serving.engine.clients.remote import RemoteEngine
 from serving.errors import InvalidRequest, PromptTooLong, RemoteRefused, RequestDropped
 from serving.generation import GenerationRequest, Message
 from serving.slo import OnLate, Slo, SloKind
+from tests.places import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 START_S = 180  # two processes import vLLM, on a machine that may be busy
 STOP_S = 40
 CALL_S = 60
 PROGRAM = """
 import sys
-from serving.engine.config import EngineConfig
-from serving.engine.server import serve
+from serving.engine.setup.config import EngineConfig
+from serving.engine.server.server import serve
 serve(EngineConfig(slots=4, step_tokens=512), port=int(sys.argv[1]))
 """
 HOPELESS = Slo(kind=SloKind.DEADLINE, deadline_s=0.02, on_late=OnLate.DROP)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serving.policies.orderings import fcfs
-from serving.sim.step_cost import STEP_COSTS
+from serving.policies.baselines.orderings import fcfs
 from serving.slo import Slo, SloKind
+from serving.step_cost import STEP_COSTS
 from tests.engine.apart import printed_by
-from tests.engine.test_room import go_on
+from tests.engine.test_placement import go_on
 from tests.engine.test_virtual import DRAFTS, Clock, drive, engine_of, submit
 from tests.engine.vllm_driver import decide_by
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualEngine
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 

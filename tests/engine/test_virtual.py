@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
-from serving.policies.orderings import fcfs
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
+from serving.policies.baselines.orderings import fcfs
 from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
 from tests.engine.vllm_driver import decide_by
 
 if TYPE_CHECKING:
-    from serving.engine.virtual import VirtualEngine
-    from serving.sim.step_cost import Composition
-    from serving.sim.stepped import Ended, Progress
+    from serving.sim.drive.stepped import Ended, Progress
+    from serving.sim.drive.virtual_engine import VirtualEngine
+    from serving.step_cost import Composition
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -38,7 +38,7 @@ class Clock:
 
 
 def engine_of(clock: Clock, policy: str = "fcfs", **changes: int) -> VirtualEngine:
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     small = VirtualConfig(
         policy=PolicySpec(policy),
@@ -248,7 +248,7 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -
 
     The GPU's model runner is told of who goes on after an eviction as of one that is new.
     """
-    from serving.policies.programs import calls_of, present_programs
+    from serving.policies.calm.program_demand import calls_of, present_programs
 
     clock = Clock()
     engine = engine_of(clock, prefix_caching=True, kv_blocks=100)
@@ -336,8 +336,8 @@ def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 def test_production_counts_who_begins_again_as_the_simulator_does(runner: str) -> None:
     """vLLM's newer model runner is told of them as of new requests."""
-    from serving.engine.counting import CountingScheduler
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.sim.drive.counting_scheduler import CountingScheduler
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     class Counting(VirtualEngine):
         scheduler_class = CountingScheduler

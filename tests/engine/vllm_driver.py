@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from serving.engine.embedded import EmbeddedEngine, scheduler_of
+from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.policies.table import PolicySpec
 from serving.slo import BEST_EFFORT, Slo, to_tags
 from serving.view import Plan, StepView, plan_faults

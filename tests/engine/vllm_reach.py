@@ -11,7 +11,7 @@ import ast
 from functools import cache
 from typing import NamedTuple
 
-from tests.engine.vllm_source import ENGINE, assigned_to_self, names_of, tree_of
+from tests.engine.vllm_source import SOURCES, assigned_to_self, names_of, tree_of
 
 SCHEDULER = "vllm.v1.core.sched.scheduler.Scheduler"
 
@@ -55,7 +55,7 @@ def derived() -> dict[str, set[str]]:
     """Our classes that derive from vLLM's, and the attributes that they bring themselves."""
     found: dict[str, set[str]] = {}
     for _ in range(3):  # a base may stand in a file that comes later
-        for path in ENGINE.glob("*.py"):
+        for path in SOURCES.values():
             tree = tree_of(path)
             theirs = imported(tree)
             for node in ast.walk(tree):
@@ -82,7 +82,7 @@ def imported(tree: ast.Module) -> set[str]:
 @cache
 def reached(module: str) -> set[Reached]:
     """All that a module touches of vLLM's objects; `self` is one in classes that derive from it."""
-    return reached_in(tree_of(ENGINE / f"{module}.py"), module)
+    return reached_in(tree_of(SOURCES[module]), module)
 
 
 def reached_in(tree: ast.Module, module: str) -> set[Reached]:

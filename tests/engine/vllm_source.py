@@ -12,13 +12,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-ENGINE = ROOT / "serving" / "engine"
+from tests.places import ROOT
+
+SOURCES = {
+    path.stem: path
+    for folder in ("serving/engine", "serving/sim/drive")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path.stem != "__init__"
+}
+"""The modules that may name vLLM, by name."""
 
 
 def imports_of_vllm() -> Iterator[tuple[str, str]]:
     """vLLM's module, and the name that a module of ours imports from it."""
-    for path in sorted(ENGINE.glob("*.py")):
+    for path in SOURCES.values():
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
                 for alias in node.names:
@@ -84,7 +91,7 @@ def tree_of(path: Path) -> ast.Module:
 def attributes_in(module: str) -> dict[str, set[str]]:
     """Expression -> the attributes that a module of serving.engine touches of it."""
     touched: dict[str, set[str]] = defaultdict(set)
-    for node in ast.walk(tree_of(ENGINE / f"{module}.py")):
+    for node in ast.walk(tree_of(SOURCES[module])):
         if isinstance(node, ast.Attribute):
             touched[ast.unparse(node.value)].add(node.attr)
     return touched

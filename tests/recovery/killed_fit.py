@@ -8,8 +8,8 @@ import signal
 import sys
 from typing import Any
 
-from orchestrator import fitting
-from orchestrator.background import fit_alone
+from orchestrator.learning import fitting
+from orchestrator.learning.background_fit import fit_alone
 from store.fits import Fits
 from store.patterns import Patterns
 

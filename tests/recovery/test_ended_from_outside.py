@@ -20,6 +20,7 @@ import pytest
 from orchestrator import flow
 from store.records import Status
 from store.session import open_store
+from tests.places import ROOT
 from tests.recovery.scripted_research import RUN_ID
 from tests.unit.orchestrator.orchestrator_samples import (
     Recorded,
@@ -29,15 +30,13 @@ from tests.unit.orchestrator.orchestrator_samples import (
     store_url,
 )
 
-REPOSITORY = Path(__file__).parents[2]
-
 
 @pytest.fixture
 def research(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that does research for as long as it is left to."""
     command = [sys.executable, "-m", "tests.recovery.scripted_research", str(tmp_path)]
     with subprocess.Popen(
-        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         yield process
         process.kill()

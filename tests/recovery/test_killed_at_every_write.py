@@ -23,7 +23,7 @@ from agents.deep_research.report import Report
 from agents.tools.corpus import Corpus
 from orchestrator import Settings, flow, open_runtime, tool
 from orchestrator.errors import OutcomeUnknown
-from orchestrator.once import Happened
+from orchestrator.execution.step_execution import Happened
 from orchestrator.testing import ScriptedEngine, crash_at
 from tests.unit.agents.deep_research_samples import QUESTION, Model, open_corpus
 from tests.unit.orchestrator.orchestrator_samples import store_url

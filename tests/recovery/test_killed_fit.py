@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.background import fit_alone
-from orchestrator.deadlines import LEARNED
+from orchestrator.learning.background_fit import fit_alone
+from orchestrator.learning.stage_deadlines import LEARNED
+from tests.places import ROOT
 from tests.recovery.killed_fit import POINTS
 from tests.unit.orchestrator.learning_samples import usual
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime, store_url
 
-REPOSITORY = Path(__file__).parents[2]
 FLOW = "usual"
 
 
@@ -65,7 +65,7 @@ async def test_a_fit_that_is_killed_leaves_the_former_library_in_use(
     before = known(folder)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.recovery.killed_fit", point, store_url(folder), FLOW),
-        cwd=REPOSITORY,
+        cwd=ROOT,
     )
     assert await process.wait() == -signal.SIGKILL
     after = known(folder)

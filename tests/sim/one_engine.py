@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from serving.policies.table import PolicySpec
-from serving.sim.driver import VirtualTime, replay
-from serving.sim.goodput import ProgramOutcome
-from serving.sim.predictions import FutureErrors, LengthErrors
-from serving.sim.programs import Call, Program, Stage
-from serving.sim.promises import Foresight
-from serving.sim.step_cost import MACHINES
+from serving.sim.drive.driver import VirtualTime, replay
+from serving.sim.metrics.goodput import ProgramOutcome
+from serving.sim.programs.predictions import FutureErrors, LengthErrors
+from serving.sim.programs.programs import Call, Program, Stage
+from serving.sim.programs.promises import Foresight
 from serving.slo import SloKind
+from serving.step_cost import MACHINES
 
 MACHINE = MACHINES["a100-llama3-8b"]
 
@@ -30,7 +30,10 @@ def outcomes(
     programs: Iterable[Program], policy: PolicySpec, until_s: float
 ) -> list[ProgramOutcome]:
     """What became of each, in any order, when it was watched until then."""
-    from serving.engine.virtual import VirtualConfig, VirtualEngine  # vLLM warns while it loads
+    from serving.sim.drive.virtual_engine import (  # vLLM warns while it loads
+        VirtualConfig,
+        VirtualEngine,
+    )
 
     clock = VirtualTime()
     config = VirtualConfig(policy=policy, kv_blocks=MACHINE.kv_blocks)

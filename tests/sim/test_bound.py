@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.bound import Bound, upper_bound
-from serving.sim.driver import VirtualTime, replay
-from serving.sim.metrics import Report, summarise
-from serving.sim.predictions import FutureErrors, LengthErrors
-from serving.sim.programs import Program
-from serving.sim.promises import Foresight
-from serving.sim.step_cost import MACHINES
-from serving.sim.workloads import generate
+from serving.sim.bound.bound import Bound, upper_bound
+from serving.sim.drive.driver import VirtualTime, replay
+from serving.sim.metrics.metrics import Report, summarise
+from serving.sim.programs.predictions import FutureErrors, LengthErrors
+from serving.sim.programs.programs import Program
+from serving.sim.programs.promises import Foresight
+from serving.sim.workloads.workloads import generate
+from serving.step_cost import MACHINES
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -50,7 +50,7 @@ def test_no_policy_exceeds_the_bound_where_prompts_are_found_in_the_cache() -> N
 
 
 def report(policy: str, programs: tuple[Program, ...], *, prefix_caching: bool = False) -> Report:
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     clock = VirtualTime()
     config = VirtualConfig(policy=PolicySpec(policy), prefix_caching=prefix_caching)

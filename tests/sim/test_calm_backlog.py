@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.goodput import tokens
-from serving.sim.programs import Call
+from serving.sim.metrics.goodput import tokens
+from serving.sim.programs.programs import Call
 from serving.slo import SloKind
 from tests.sim.one_engine import FIRST, outcomes, program
 

@@ -7,13 +7,13 @@ from itertools import pairwise
 import pytest
 
 from serving.policies.table import POLICIES, PolicySpec
-from serving.sim.driver import Replay, VirtualTime, replay
-from serving.sim.predictions import FutureErrors, LengthErrors
-from serving.sim.programs import Call, Program, Stage
-from serving.sim.promises import Foresight
-from serving.sim.step_cost import STEP_COSTS
-from serving.sim.workloads import generate
+from serving.sim.drive.driver import Replay, VirtualTime, replay
+from serving.sim.programs.predictions import FutureErrors, LengthErrors
+from serving.sim.programs.programs import Call, Program, Stage
+from serving.sim.programs.promises import Foresight
+from serving.sim.workloads.workloads import generate
 from serving.slo import SloKind
+from serving.step_cost import STEP_COSTS
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -29,7 +29,7 @@ def ran(
     foresight: Foresight = TOLD,
     **changes: int,
 ) -> Replay:
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     clock = VirtualTime()
     engine = VirtualEngine(VirtualConfig(policy=PolicySpec(policy), **changes), clock)

@@ -8,14 +8,14 @@ import pytest
 
 from serving.policies.table import PolicySpec
 from serving.router.table import RouterSpec
-from serving.sim.driver import Replay, VirtualTime, replay
-from serving.sim.fleet import FleetReplay, run_fleet
-from serving.sim.predictions import FutureErrors, LengthErrors
-from serving.sim.programs import Program
-from serving.sim.promises import Foresight
-from serving.sim.replica import Replica
-from serving.sim.step_cost import STEP_COSTS
-from serving.sim.workloads import generate
+from serving.sim.drive.driver import Replay, VirtualTime, replay
+from serving.sim.drive.fleet import FleetReplay, run_fleet
+from serving.sim.drive.replica import Replica
+from serving.sim.programs.predictions import FutureErrors, LengthErrors
+from serving.sim.programs.programs import Program
+from serving.sim.programs.promises import Foresight
+from serving.sim.workloads.workloads import generate
+from serving.step_cost import STEP_COSTS
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -34,8 +34,8 @@ def busy() -> tuple[Program, ...]:
 def ran(
     programs: tuple[Program, ...], router: RouterSpec, num_replicas: int, policy: str = "edf"
 ) -> FleetReplay:
-    from serving.engine.replica import VirtualReplica
-    from serving.engine.virtual import VirtualConfig
+    from serving.sim.drive.virtual_engine import VirtualConfig
+    from serving.sim.drive.virtual_replica import VirtualReplica
 
     config = VirtualConfig(policy=PolicySpec(policy), slots=SLOTS)
     replicas = []
@@ -47,7 +47,7 @@ def ran(
 
 
 def alone(programs: tuple[Program, ...], policy: str) -> Replay:
-    from serving.engine.virtual import VirtualConfig, VirtualEngine
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     clock = VirtualTime()
     engine = VirtualEngine(VirtualConfig(policy=PolicySpec(policy), slots=SLOTS), clock)

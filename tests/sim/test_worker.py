@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.places import ROOT
+
 SCRIPT = """
 import sys
 from serving.policies.table import PolicySpec
-from serving.sim import worker
-from serving.sim.capacity import CapacityCase
-from serving.sim.cases import BoundCase, Case
-from serving.sim.offer import Source
-from serving.sim.setting import Setting
+from serving.sim.compare import worker
+from serving.sim.compare.capacity import CapacityCase
+from serving.sim.compare.experiments import BoundCase, Case
+from serving.sim.workloads.load_generator import Source
+from serving.sim.compare.experiment_config import Setting
 
 worker.prepare()
 before = set(sys.modules)

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from hypothesis import settings
 
-PYTHON_ROOT = str(Path(__file__).resolve().parents[3])
-
 # A law holds however slow the machine is.
 law = settings(deadline=None)
 

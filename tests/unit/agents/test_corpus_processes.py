@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from agents.tools.corpus import Corpus
-from tests.unit.agents.corpus_samples import PYTHON_ROOT, write
+from tests.places import ROOT
+from tests.unit.agents.corpus_samples import write
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def start(script: str, folder: Path, index_path: Path) -> subprocess.Popen[str]:
         [sys.executable, "-c", script, str(folder), str(index_path)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": PYTHON_ROOT},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 
 

@@ -19,7 +19,7 @@ from agents.deep_research.pipeline import (
 from agents.deep_research.report import Report, to_json, to_markdown
 from agents.tools.corpus import Corpus
 from agents.tools.readers import source_lines
-from orchestrator.results import RunResult
+from orchestrator.runtime.results import RunResult
 from orchestrator.testing import ScriptedEngine
 from serving.errors import (
     EngineDied,

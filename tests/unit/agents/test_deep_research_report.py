@@ -19,7 +19,7 @@ from agents.deep_research.report import (
 )
 from agents.tools.passages import Passage
 from agents.tools.quoting import Quote
-from orchestrator.results import RunResult
+from orchestrator.runtime.results import RunResult
 from serving.generation import EngineInfo
 
 INFO = EngineInfo(name="scripted", model="script", random_weights=False, max_model_tokens=100)

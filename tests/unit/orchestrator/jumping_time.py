@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from orchestrator import Flow, Runtime
 from orchestrator.events import Listener
-from orchestrator.results import RunResult
+from orchestrator.runtime.results import RunResult
 from tests.unit.orchestrator.orchestrator_samples import NEVER_S, scripted_runtime
 
 T = TypeVar("T")

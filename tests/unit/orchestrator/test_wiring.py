@@ -23,7 +23,7 @@ from orchestrator import (
 from orchestrator.events import CallStarted, Event, InputRequired, RunStarted
 from orchestrator.testing import ScriptedEngine
 from orchestrator.wiring import engine_config, shared_runtime, unannounced_runtime
-from serving.engine.config import DEMO_MODEL
+from serving.engine.setup.config import DEMO_MODEL
 from serving.errors import EngineClosed, InvalidEngineConfig, ModelNotLoaded
 from serving.generation import GenerationRequest
 from serving.policies.table import DEFAULT_POLICY

@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from patterns import LlmNode, Node, PatternGraph, Stage, ToolNode
 from patterns.nodes import MAX_SECONDS, MAX_TOKENS
+from tests.places import DATA
 
 law = settings(deadline=None)
 """A law holds however slow the machine is."""
@@ -117,7 +117,7 @@ def shared_workflows(name: str, *, stage_name: str, calls_name: str) -> list[Pat
 
     The files give no times, so a call takes 20 ms a generated and 0.2 ms a read token, unevenly.
     """
-    path = Path(__file__).parents[4] / "shared" / "data" / "agentic" / name
+    path = DATA / "agentic" / name
     if not path.exists():
         pytest.skip(f"no ../shared/data/agentic/{name} beside this checkout")
     found = []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.analyzer.sketch import LENGTH_LEVELS, LengthSketch
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.requests import (
     COLUMNS,
     KINDS,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.analyzer.sketch import LENGTH_LEVELS
 from serving.errors import InvalidSlo
+from serving.length_sketch import LENGTH_LEVELS
 from serving.slo import BEST_EFFORT, FutureWork, Slo, SloKind, from_tags, to_tags
 from tests.strategies import law, slos
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.analyzer.sketch import LengthSketch
-from serving.sim.step_cost import Composition
+from serving.length_sketch import LengthSketch
 from serving.slo import Slo
+from serving.step_cost import Composition
 from serving.view import Plan, StepModel, StepView, plan_faults
 from tests.strategies import law, step_views
 from tests.unit.serving.serving_examples import compound, deadline, request, step

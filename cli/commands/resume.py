@@ -1,0 +1,132 @@
+"""`orchestrate resume`: go on with a run that was interrupted or has failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.commands import options
+
+if TYPE_CHECKING:
+    from cli.work.run_session import Executed
+    from orchestrator.settings import Settings
+    from serving.generation import Engine
+    from store.records import RunRecord
+
+EPILOG = (
+    "Example: orchestrate resume 3f2a\n\n"
+    "All that died with their process: orchestrate resume --orphans\n\n"
+    "Nothing whose outcome is recorded is done again. The deadline counts from the first start."
+)
+
+
+def resume(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run's id, or how it begins.", show_default=False),
+    ] = None,
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Every run whose process is gone, oldest first.")
+    ] = False,
+    allow_changed: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changed",
+            help="Go on where the flow's code comes to other steps than are recorded.",
+        ),
+    ] = False,
+    model: options.Model = None,
+    engine: options.Engine = None,
+    policy: options.Policy = None,
+    store: options.Store = None,
+    json: options.Json = False,
+    verbose: options.Verbose = None,
+) -> None:
+    """Go on with an interrupted or failed run, from its last recorded outcome."""
+    import asyncio
+
+    from cli.errors import BadInput
+    from cli.terminal.output import say
+    from orchestrator.settings import read_settings
+
+    if (run is None) != orphans:
+        raise BadInput("give a run's id, or --orphans")
+    settings = read_settings(
+        store=store, engine=engine, model=model, policy=policy, verbose=verbose
+    )
+    found = asyncio.run(runs_to_resume(settings.store, run))
+    if not found:
+        say("no orphaned runs")
+    for one in found:
+        go_on(one, settings, allow_changed=allow_changed, as_json=json)
+
+
+async def runs_to_resume(url: str, prefix: str | None) -> list[RunRecord]:
+    """The run that was asked for, or all orphans."""
+    from cli.reading.store_reader import existing_store
+    from orchestrator.durability.liveness import is_orphaned
+    from store.errors import RunNotFound
+    from store.records import Status
+
+    store = await existing_store(url)
+    if store is None:
+        if prefix is None:
+            return []
+        raise RunNotFound(prefix)
+    async with store, store.reading() as tx:
+        if prefix is not None:
+            return [await tx.runs.find(prefix)]
+        running = await tx.runs.newest(status=Status.RUNNING)
+        return [run for run in reversed(running) if is_orphaned(run)]
+
+
+def go_on(
+    record: RunRecord,
+    settings: Settings,
+    *,
+    allow_changed: bool = False,
+    as_json: bool = False,
+    engine: Engine | None = None,
+) -> None:
+    """Resume one run, and print its result.
+
+    Args:
+        engine: used instead of the one that the settings name.
+    """
+    from cli.terminal.progress import RunProgress
+    from cli.terminal.signals import run_until_interrupted
+    from cli.work.run_session import check_engine_settings, execute
+
+    check_engine_settings(settings)
+    progress = RunProgress()
+    delivered: list[int] = []
+
+    def hand_over(executed: Executed[object]) -> None:
+        _print(record, executed.result.value, as_json=as_json)
+        delivered.append(0)
+
+    run_until_interrupted(
+        execute(
+            settings,
+            lambda runtime: runtime.resume(record.id, allow_changed=allow_changed),
+            deliver=hand_over,
+            progress=progress,
+            engine=engine,
+        ),
+        run_id=lambda: progress.run_id,
+        exit_code=lambda: delivered[0] if delivered else None,
+    )
+
+
+def _print(record: RunRecord, value: object, *, as_json: bool) -> None:
+    """The result: text as it is, anything else as JSON."""
+    from pydantic_core import to_jsonable_python
+
+    from cli.terminal.output import print_json, print_text
+
+    if isinstance(value, str) and not as_json:
+        print_text(value)
+        return
+    document = to_jsonable_python(value, fallback=str)
+    print_json({"run": record.id, "result": document} if as_json else document)

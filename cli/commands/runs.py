@@ -1,0 +1,132 @@
+"""`orchestrate ps` and `orchestrate show`: what ran, and where its time went."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.commands import options
+from cli.terminal.output import is_plain_ascii, print_json, print_line, results, say, width_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from cli.render.describe import History
+    from store.records import RunRecord
+
+
+class StatusChoice(StrEnum):
+    """The statuses that `ps` shows."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+
+
+_RECORDED_AS = {StatusChoice.ORPHANED: StatusChoice.RUNNING}
+
+
+def ps(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most runs to list.")] = 20,
+    status: Annotated[
+        StatusChoice | None,
+        typer.Option(help="Only these. Orphaned: recorded as running, but its process is gone."),
+    ] = None,
+    store: options.Store = None,
+    json: options.Json = False,
+) -> None:
+    """List runs, newest first."""
+    import asyncio
+
+    from orchestrator.settings import read_settings
+
+    url = read_settings(store=store).store
+    found = asyncio.run(_newest(url, limit, status))
+    now = _now()
+    if json:
+        from cli.render.describe import run_document
+
+        runs = [run_document(run, shown, now=now) for run, shown in found]
+        print_json({"runs": runs})
+    elif not found:
+        say("no runs to list" if status else "no runs yet: try `orchestrate run`")
+    else:
+        from cli.render.describe import below_table, run_table
+
+        console = results()
+        width = width_of(console)
+        ascii_only = is_plain_ascii(console)
+        table = run_table(found, now=now, width=width, ascii_only=ascii_only)
+        console.print(table, width=width)
+        for line in below_table(found, width=width):
+            print_line(console, line)
+
+
+def show(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run's id, or how it begins. Default: the newest run."),
+    ] = None,
+    calls: Annotated[bool, typer.Option("--calls", help="Draw every call, not only stages.")] = (
+        False
+    ),
+    store: options.Store = None,
+    json: options.Json = False,
+) -> None:
+    """Show a run: its stages on a time axis, with their sub-deadlines."""
+    import asyncio
+
+    from cli.reading.store_reader import history_of
+    from orchestrator.settings import read_settings
+
+    url = read_settings(store=store).store
+    history = asyncio.run(history_of(url, run))
+    if json:
+        from cli.render.describe import document_of
+
+        print_json(document_of(history, now=_now()))
+    else:
+        _draw(history, with_calls=calls)
+
+
+def _draw(history: History, *, with_calls: bool) -> None:
+    from cli.render.run_view import picture
+
+    console = results()
+    drawn = picture(
+        history,
+        now=_now(),
+        width=width_of(console),
+        ascii_only=is_plain_ascii(console),
+        with_calls=with_calls,
+    )
+    for line in drawn:
+        print_line(console, line)
+
+
+async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tuple[RunRecord, str]]:
+    """The newest runs with their shown statuses; none where there is no store yet."""
+    from cli.reading.store_reader import existing_store
+    from orchestrator.durability.liveness import status_shown
+    from store.records import Status
+
+    store = await existing_store(url)
+    if store is None:
+        return []
+    recorded = None if status is None else Status(_RECORDED_AS.get(status, status))
+    # Whether a run is orphaned is not recorded: it takes all to find so many of them.
+    told_apart = recorded is Status.RUNNING
+    async with store, store.reading() as tx:
+        runs = await tx.runs.newest(limit=None if told_apart else limit, status=recorded)
+    found = [(run, status_shown(run)) for run in runs]
+    return [(run, shown) for run, shown in found if status is None or shown == status][:limit]
+
+
+def _now() -> datetime:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC)

@@ -1,0 +1,61 @@
+"""`orchestrate serve`: vLLM's API server with our scheduler."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cli.commands import options
+from cli.terminal.output import say, warn
+
+_SERVER = "The server"
+
+
+def serve(
+    model: options.Model = None,
+    policy: options.Policy = None,
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to listen on.", rich_help_panel=_SERVER)
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            metavar="PORT", min=1, max=65535, help="Port to listen on.", rich_help_panel=_SERVER
+        ),
+    ] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="What clients must send. Better set as ORCHESTRATE_API_KEY, out of sight of ps.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
+    verbose: options.Verbose = None,
+) -> None:
+    """Serve a model by the OpenAI API, scheduled by deadlines, until Ctrl-C."""
+    from orchestrator.settings import read_settings
+    from orchestrator.wiring import engine_config
+
+    settings = read_settings(model=model, policy=policy, api_key=api_key, verbose=verbose)
+    config = engine_config(settings)
+    if not is_loopback(host) and settings.api_key is None:
+        warn(f"whoever reaches {host}:{port} may use the model: give --api-key, or a loopback host")
+    from serving.engine.server.server import serve as serve_model
+
+    name = "the demo model (random weights: meaningless text)" if config.is_demo else config.model
+    say(f"starting {name} at http://{host}:{port}/v1, policy {config.policy.name}")
+    serve_model(config, host=host, port=port, api_key=settings.api_key)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    import ipaddress
+
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

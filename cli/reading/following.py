@@ -1,0 +1,76 @@
+"""Looking at runs again and again: as they grow in the store, until nobody looks any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import typer
+
+from cli.reading.store_reader import read_history, store_with
+from cli.render.describe import History
+from cli.terminal.signals import SIGNALS
+from orchestrator.durability.liveness import ORPHANED
+from store.records import Status
+
+POLL_S = 0.25
+"""How often a store is read: the repositories cannot tell what is new since the last time."""
+
+
+async def follow(
+    url: str, prefix: str | None, tell: Callable[[History], None], *, once: bool = False
+) -> None:
+    """Tell of a run as it is, again and again until it has ended; the newest without a prefix.
+
+    Args:
+        once: tell of it as it is now, and leave it at that.
+    Raises:
+        RunNotFound, RunAmbiguous: no run's id begins like this, or several do.
+        BadInput: there are no runs at all.
+    """
+    run_id = prefix
+    is_gone = False
+    async with await store_with(url, prefix) as store:
+        while True:
+            history = await read_history(store, run_id, whole=False)
+            run_id = history.run.id
+            if history.status == ORPHANED and not is_gone:
+                is_gone = True  # or it ended just after it was read: the next look tells
+                continue
+            is_gone = False
+            tell(history)
+            if once or history.status != Status.RUNNING:
+                return
+            await asyncio.sleep(POLL_S)
+
+
+def until_left(work: Coroutine[Any, Any, None]) -> None:
+    """Run work that only looks: a signal ends it without a word, for nothing is lost.
+
+    Raises:
+        typer.Exit: a signal came, with its exit code.
+    """
+    came: list[int] = []
+
+    async def watched() -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.ensure_future(work)
+
+        def on_signal(number: int) -> None:
+            came.append(number)
+            task.cancel()
+
+        for number in SIGNALS:
+            loop.add_signal_handler(number, on_signal, number)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not came:
+                raise
+            raise typer.Exit(128 + came[0]) from None
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    asyncio.run(watched())

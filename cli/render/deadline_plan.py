@@ -1,0 +1,206 @@
+"""Why a run's stages got their sub-deadlines, and how it went: planned against real. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from rich.text import Text
+
+from cli.render.axis import Axis, axis_for
+from cli.render.describe import History, counted, short_ids
+from cli.render.lengths import foretold, held
+from cli.render.timeline import Row, bar, fitted, legend, mark_deadline, rows_of, rule
+from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.durations import shown
+from orchestrator.learning.stage_deadlines import LEARNED
+from store.records import CallRecord, MatchRecord, StageRecord
+
+_GUTTER = 10  # before the pictures: their indent and the word for what they show
+_INDENT = "  "
+_SHOWN_MATCHES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """A stage as it was planned when it began, and as it went.
+
+    Attributes:
+        row: its real times, with the sub-deadline that was planned; None: it made no call that
+            is recorded.
+    """
+
+    plan: StageRecord
+    row: Row | None
+    calls: Sequence[CallRecord]
+
+    @property
+    def slack_s(self) -> float | None:
+        """How much earlier than its sub-deadline it ended; negative: later."""
+        ended_s = None if self.row is None else self.row.ended_s
+        if ended_s is None or self.plan.sub_deadline_s is None:
+            return None
+        return self.plan.sub_deadline_s - ended_s
+
+
+def planned_stages(history: History, *, glyphs: Glyphs = UNICODE) -> list[PlannedStage]:
+    """The stages of which a plan is recorded, in order."""
+    by_stage: defaultdict[int, list[CallRecord]] = defaultdict(list)
+    for call in history.calls:
+        by_stage[call.stage].append(call)
+    found = []
+    for plan in history.stages:
+        calls = by_stage[plan.stage]
+        rows = rows_of(history.run, calls, glyphs=glyphs, with_calls=False)
+        found.append(PlannedStage(plan, rows[0] if rows else None, calls))
+    return found
+
+
+def explanation(
+    history: History, *, width: int, ascii_only: bool = False, now_s: float | None = None
+) -> list[Text]:
+    """Each stage's plan: in a picture, in words, and by whose example.
+
+    Args:
+        width: columns that no line of a picture exceeds.
+        now_s: for a run that goes on: seconds since its start.
+    """
+    glyphs = ASCII if ascii_only else UNICODE
+    stages = planned_stages(history, glyphs=glyphs)
+    if not stages:
+        told = "it made no calls, and so there was nothing to plan"
+        if history.calls:
+            told = "nothing is recorded of its plan: it ran before plans were recorded"
+        return [Text(told, style="dim")]
+    work_end_s = _work_end_s(history, stages, now_s)
+    axis = _axis(history, work_end_s=work_end_s, cells=width - _GUTTER)
+    ids = _short_runs(stages)
+    lines = [
+        Text(f"{'':{_GUTTER}}{axis.labels()}".rstrip(), style="dim"),
+        Text.assemble(" " * _GUTTER, *rule(axis, glyphs)),
+    ]
+    before: StageRecord | None = None
+    for stage in stages:
+        label = stage.row.label if stage.row is not None else f"{stage.plan.stage}"
+        lines.append(Text(fitted(f"stage {label}", width, glyphs), style="bold"))
+        lines += _pictures(stage, axis, glyphs, now_s=work_end_s)
+        lines.append(_outcome_line(stage, before, glyphs))
+        lines.append(_source_line(stage.plan, ids))
+        before = stage.plan
+    rows = [stage.row for stage in stages if stage.row is not None]
+    return [*lines, *legend(history.run, rows, axis, glyphs, width)]
+
+
+def plan_document(history: History) -> dict[str, object]:
+    """The plan and what came of it, JSON-safe but for times."""
+    return {
+        "stages": [
+            asdict(stage.plan)
+            | {
+                "calls": [
+                    {"node": call.node, "kind": call.kind, "identity": call.identity}
+                    for call in stage.calls
+                ],
+                "ended_s": None if stage.row is None else stage.row.ended_s,
+                "slack_s": stage.slack_s,
+            }
+            for stage in planned_stages(history)
+        ],
+        "llm_calls": [
+            {
+                "node": call.node,
+                "identity": call.identity,
+                "stage": call.stage,
+                "length_bound": call.length_bound,
+                "bound_source": call.bound_source,
+                "output_tokens": call.output_tokens,
+                "held": held(call),
+            }
+            for call in foretold(history.calls)
+        ],
+    }
+
+
+def _work_end_s(history: History, stages: Sequence[PlannedStage], now_s: float | None) -> float:
+    rows = [stage.row for stage in stages if stage.row is not None]
+    ends = [row.ended_s if row.ended_s is not None else row.began_s for row in rows]
+    return max([*ends, history.run.elapsed_s or 0.0, now_s or 0.0])
+
+
+def _axis(history: History, *, work_end_s: float, cells: int) -> Axis:
+    """An axis on which the work is seen, and each sub-deadline but those at the run's own end."""
+    deadline_s = history.run.deadline_s
+    dues = [plan.sub_deadline_s for plan in history.stages if plan.sub_deadline_s is not None]
+    inner = [due for due in dues if deadline_s is None or due < deadline_s]
+    return axis_for(work_end_s=max([work_end_s, *inner]), deadline_s=deadline_s, cells=cells)
+
+
+def _pictures(stage: PlannedStage, axis: Axis, glyphs: Glyphs, *, now_s: float) -> list[Text]:
+    """The time that a stage was planned to take, where it had a deadline, above what it took."""
+    lines = []
+    plan = stage.plan
+    if plan.sub_deadline_s is not None:
+        planned = [(" ", "")] * axis.cells
+        due = axis.cell(plan.sub_deadline_s)
+        for at in range(axis.cell(plan.began_s), due):
+            planned[at] = (glyphs.planned, "cyan")
+        planned[due] = (glyphs.due, "bold cyan")
+        mark_deadline(planned, axis, glyphs)
+        lines.append(Text.assemble((f"{_INDENT}planned ", "dim"), *planned))
+    if stage.row is not None:
+        cells = bar(stage.row, axis, glyphs, now_s=now_s)
+        lines.append(Text.assemble((f"{_INDENT}real    ", "dim"), *cells))
+    for line in lines:
+        line.rstrip()
+    return lines
+
+
+def _outcome_line(stage: PlannedStage, before: StageRecord | None, glyphs: Glyphs) -> Text:
+    """The share of the time that was to have passed at a stage's end, and when it ended."""
+    plan, row, slack_s = stage.plan, stage.row, stage.slack_s
+    line = Text(_INDENT)
+    if plan.share is not None:
+        spread = "" if plan.spread is None else f" {glyphs.spread} {plan.spread:.0%}"
+        line.append(f"{plan.share:.0%}{spread} of the time by its end")
+        line.append("; " if plan.sub_deadline_s is None else ": ")
+    if plan.sub_deadline_s is not None:
+        line.append(f"due at {shown(plan.sub_deadline_s)}")
+        if before is not None and before.sub_deadline_s == plan.sub_deadline_s:
+            line.append(f", not before stage {before.stage}")
+        line.append("; ")
+    if row is None or row.ended_s is None:
+        line.append("did not end", style="yellow")
+        return line
+    line.append(f"ended at {shown(row.ended_s)}")
+    if slack_s is not None:
+        how = f", {shown(slack_s)} early" if slack_s >= 0 else f", {shown(-slack_s)} late"
+        line.append(how, style="green" if slack_s >= 0 else "red")
+    return line
+
+
+def _source_line(plan: StageRecord, ids: dict[str, str]) -> Text:
+    """Whose example it followed: the heaviest matches, and how many there were."""
+    if plan.source != LEARNED:
+        told = "no past run is known to begin like this one"
+        if plan.sub_deadline_s is not None:
+            told = f"an even share of what was left: {told}"
+        return Text(f"{_INDENT}{told}", style="dim")
+    heaviest = sorted(plan.matches, key=lambda match: -match.weight)
+    names = [f"{_name(match, ids)} {match.weight:.0%}" for match in heaviest[:_SHOWN_MATCHES]]
+    num_matches = plan.num_matches or len(heaviest)  # a record may hold the matches alone
+    if num_matches > len(names):
+        names.append(f"+{num_matches - len(names):,}")
+    matched = f"learned from {num_matches:,} of {counted(plan.num_candidates, 'past pattern')}"
+    return Text(f"{_INDENT}{matched} that began like it: {', '.join(names)}", style="dim")
+
+
+def _short_runs(stages: Sequence[PlannedStage]) -> dict[str, str]:
+    """Short ids of all runs that were matched."""
+    found = {match.run_id: None for stage in stages for match in stage.plan.matches}
+    runs = [run_id for run_id in found if run_id is not None]
+    return dict(zip(runs, short_ids(runs), strict=True))
+
+
+def _name(match: MatchRecord, ids: dict[str, str]) -> str:
+    return f"#{match.pattern_id}" if match.run_id is None else ids[match.run_id]

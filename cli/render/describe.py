@@ -1,0 +1,303 @@
+"""Runs in words: the table of `ps`, and what `show` says around its picture. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from rich.console import JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+from cli.render.questions import open_questions, question_documents
+from cli.render.timeline import call_name
+from cli.terminal.glyphs import ASCII, UNICODE
+from cli.terminal.sanitize import one_line
+from orchestrator.durability.liveness import ORPHANED
+from orchestrator.durations import shown
+from orchestrator.learning.stage_deadlines import FALLBACK, LEARNED
+from store.records import CallRecord, EdgeRecord, RunRecord, StageRecord, Status, StepRecord
+
+_ID_CELLS = 8  # of an id, where that many tell it from every other
+_ROOM_FOR_ERRORS, _ROOM_FOR_MODELS = 120, 76
+
+_CLIENT_ALONE = "deadline kept by the client alone"
+"""Of a run on a server whose scheduler does not say that it knows deadlines."""
+_GIVE_WAY = {"flow": 24, "model": 28, "error": 200}  # columns, each with its most cells
+_NAME_CELLS = 8
+_IN_WORDS = {
+    LEARNED: "learned from past runs",
+    FALLBACK: "even shares, as no past run is known to begin like this one",
+}
+STATUS_STYLES = {
+    Status.COMPLETED: "green",
+    Status.FAILED: "red",
+    Status.CANCELLED: "yellow",
+    Status.RUNNING: "cyan",
+    ORPHANED: "bold yellow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Everything that the store holds of one run; `status` is the one to show."""
+
+    run: RunRecord
+    status: str
+    calls: Sequence[CallRecord] = ()
+    steps: Sequence[StepRecord] = ()
+    edges: Sequence[EdgeRecord] = ()
+    stages: Sequence[StageRecord] = ()
+
+
+def elapsed_s(run: RunRecord, status: str, now: datetime) -> float | None:
+    """How long a run took, or takes so far; None where nobody knows."""
+    if run.elapsed_s is not None:
+        return run.elapsed_s
+    if status == Status.RUNNING:
+        return max((now - run.started_at).total_seconds(), 0.0)
+    return None
+
+
+def promise(run: RunRecord, taken_s: float | None) -> str:
+    """Whether a run kept its deadline: met, missed, or "" where that cannot be said."""
+    if run.deadline_s is None:
+        return ""
+    if run.error_type == "DeadlineExceeded" or (taken_s is not None and taken_s > run.deadline_s):
+        return "missed"
+    return "met" if run.status is Status.COMPLETED else ""
+
+
+def ago(moment: datetime, now: datetime) -> str:
+    """How long ago something was, in the unit that fits."""
+    seconds = max((now - moment).total_seconds(), 0.0)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def run_table(
+    runs: Sequence[tuple[RunRecord, str]], *, now: datetime, width: int, ascii_only: bool = False
+) -> Table:
+    """A line for each run with its shown status; models and errors where there is room."""
+    none = (ASCII if ascii_only else UNICODE).none
+    ids = short_ids([run.id for run, _ in runs])
+    rows = [
+        _cells(run, status, short, now=now, none=none)
+        for (run, status), short in zip(runs, ids, strict=True)
+    ]
+    names = ["run", "flow", "status", "ago", "took", "deadline", "", "model", "error"]
+    if width < _ROOM_FOR_ERRORS or not any(error_of(run) for run, _ in runs):
+        names.remove("error")
+    if width < _ROOM_FOR_MODELS:
+        names.remove("model")
+    gap = 2 if width >= _ROOM_FOR_MODELS else 1
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
+    widest = {
+        name: max([len(name), *(len(row[column]) for row in rows)])
+        for column, name in enumerate(names)
+    }
+    # Numbers and states are shown whole; names give way where there is no room.
+    room = width - sum(widest[name] + gap for name in names if name not in _GIVE_WAY)
+    for name in names:
+        cells = widest[name]
+        if name in _GIVE_WAY:
+            cells = min(cells, max(room - gap, _NAME_CELLS), _GIVE_WAY[name])
+            room -= cells + gap
+        align: JustifyMethod = "right" if name in ("ago", "took", "deadline") else "left"
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=align, width=cells)
+    for row in rows:
+        table.add_row(*row[: len(names)])
+    return table
+
+
+def _cells(run: RunRecord, status: str, short: str, *, now: datetime, none: str) -> list[Text]:
+    """A run's line of the table, every column of it."""
+    taken_s = elapsed_s(run, status, now)
+    kept = promise(run, taken_s)
+    return [
+        Text(short, style="bold"),
+        Text(one_line(run.flow)),
+        Text(status, style=STATUS_STYLES.get(status, "")),
+        Text(ago(run.started_at, now)),
+        Text(none if taken_s is None else shown(taken_s)),
+        Text(none if run.deadline_s is None else shown(run.deadline_s)),
+        Text(kept, style="red" if kept == "missed" else "green"),
+        _model(run),
+        Text(error_of(run), style="red"),
+    ]
+
+
+def below_table(runs: Sequence[tuple[RunRecord, str]], *, width: int) -> list[Text]:
+    """What the table has no room for: errors where it is narrow, and what its mark means."""
+    ids = short_ids([run.id for run, _ in runs])
+    lines = []
+    for (run, _), short in zip(runs, ids, strict=True):
+        if error_of(run) and width < _ROOM_FOR_ERRORS:
+            line = Text.assemble((short, "bold"), "  ", (error_of(run), "red"))
+            line.truncate(width, overflow="ellipsis")
+            lines.append(line)
+    if width >= _ROOM_FOR_MODELS and any(run.random_weights for run, _ in runs):
+        lines.append(Text("* random weights: the text means nothing", style="yellow"))
+    return lines
+
+
+def header(history: History, *, now: datetime, ascii_only: bool = False) -> list[Text]:
+    """What a run was, and what came of it, before the picture."""
+    glyphs = ASCII if ascii_only else UNICODE
+    run, calls = history.run, history.calls
+    dot = f" {glyphs.dot} "
+    title = Text.assemble(
+        ("run ", "dim"),
+        (run.id, "bold"),
+        dot,
+        one_line(run.flow),
+        dot,
+        (history.status, STATUS_STYLES.get(history.status, "")),
+    )
+    began = run.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    engine = " ".join(part for part in (run.engine, "engine") if run.engine)
+    where = [part for part in (engine, run.model and f"model {run.model}") if part]
+    where.append(f"policy {run.policy}" if run.policy else _CLIENT_ALONE)
+    if run.slo_user:
+        where.append(f"user {run.slo_user}")
+    tokens_in = sum(call.prompt_tokens or 0 for call in calls)
+    tokens_out = sum(call.output_tokens or 0 for call in calls)
+    stages = len({call.stage for call in calls})
+    lines = [
+        title,
+        _promise_line(history, now),
+        Text(
+            dot.join([f"began {began}, {ago(run.started_at, now)} ago", *map(one_line, where)]),
+            style="dim",
+        ),
+        Text(
+            f"{counted(len(calls), 'call')} in {counted(stages, 'stage')}{dot}"
+            f"{tokens_in:,} tokens in, {tokens_out:,} out",
+            style="dim",
+        ),
+    ]
+    sources = {call.stage: call.deadline_source for call in calls if call.deadline_source}
+    if sources:
+        why = ""
+        if LEARNED in sources.values():
+            why = f"{dot}why: orchestrate patterns explain {run.id}"
+        told = f"sub-deadlines: {sources_in_words(list(sources.values()))}{why}"
+        lines.append(Text(told, style="dim"))
+    if run.random_weights:
+        told = "the model has random weights: its text means nothing, the times are real"
+        lines.append(Text(told, style="yellow"))
+    return lines
+
+
+def failures(history: History) -> list[Text]:
+    """What went wrong, in words: the run's own error, then those of its calls."""
+    run = history.run
+    lines = []
+    if history.status == ORPHANED:
+        told = f"its process ({run.process_id}) is gone, and did not say how the run ended"
+        lines.append(Text.assemble(("orphaned: ", "bold yellow"), told))
+    if error_of(run):
+        lines.append(Text.assemble((f"{run.status}: ", "bold red"), error_of(run)))
+    for call in history.calls:
+        if call.status is Status.FAILED:
+            took = "" if call.finished_s is None else f" after {_took(call)}"
+            name = f"call #{call.node} {call_name(run, call)}{took}: "
+            lines.append(Text.assemble((name, "red"), error_of(call)))
+    cancelled = sum(call.status is Status.CANCELLED for call in history.calls)
+    if cancelled:
+        lines.append(Text(f"{counted(cancelled, 'call')} cancelled before the end", style="dim"))
+    return lines
+
+
+def document_of(history: History, *, now: datetime) -> dict[str, object]:
+    """Everything about a run as one JSON-safe object but for its times."""
+    run = history.run
+    taken_s = elapsed_s(run, history.status, now)
+    return {
+        "run": run_document(run, history.status, now=now),
+        "in_time": {"met": True, "missed": False}.get(promise(run, taken_s)),
+        "questions": question_documents(run, open_questions(run, history.steps)),
+        "steps": [asdict(step) for step in history.steps],
+        "calls": [asdict(call) for call in history.calls],
+        "edges": [{"parent": edge.parent, "child": edge.child} for edge in history.edges],
+        "stages": [asdict(stage) for stage in history.stages],
+    }
+
+
+def run_document(run: RunRecord, status: str, *, now: datetime) -> dict[str, object]:
+    """A run as one JSON-safe object but for its times; status as shown."""
+    kept_by = "engine" if run.policy else "client"
+    shown = {
+        "status": status,
+        "elapsed_s": elapsed_s(run, status, now),
+        "deadline_kept_by": kept_by,
+    }
+    return asdict(run) | shown
+
+
+def sources_in_words(sources: Sequence[str]) -> str:
+    """Where the sub-deadlines of a run's stages came from, given that of each; not empty."""
+    counts = Counter(sources)
+    if counts.keys() == {FALLBACK}:
+        return _IN_WORDS[FALLBACK]
+    if len(counts) == 1:
+        return _IN_WORDS.get(sources[0], sources[0])
+    words = {**_IN_WORDS, FALLBACK: "even shares"}
+    return ", ".join(
+        f"{words.get(source, source)} in {number} of {counted(len(sources), 'stage')}"
+        for source, number in sorted(counts.items(), reverse=True)
+    )
+
+
+def short_ids(ids: Sequence[str]) -> list[str]:
+    """The beginnings of ids, long enough to tell each from the others."""
+    size = _ID_CELLS
+    while len({run_id[:size] for run_id in ids}) < len(set(ids)):
+        size += 1
+    return [run_id[:size] for run_id in ids]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _promise_line(history: History, now: datetime) -> Text:
+    run = history.run
+    taken_s = elapsed_s(run, history.status, now)
+    if taken_s is None:
+        taken = "nobody knows how long it took"
+    else:
+        taken = f"{'so far' if run.elapsed_s is None else 'took'} {shown(taken_s)}"
+    if run.deadline_s is None:
+        return Text(f"{taken}, no deadline")
+    kept = promise(run, taken_s)
+    line = Text(f"{taken} of {shown(run.deadline_s)}")
+    if kept and taken_s is not None:
+        slack_s = run.deadline_s - taken_s
+        how = f"{shown(slack_s)} to spare" if slack_s >= 0 else f"{shown(-slack_s)} late"
+        line.append(f": deadline {kept}, {how}", style="green" if kept == "met" else "bold red")
+    return line
+
+
+def _model(run: RunRecord) -> Text:
+    if not run.random_weights:
+        return Text(one_line(run.model))
+    return Text.assemble(("*", "bold yellow"), one_line(run.model))
+
+
+def error_of(record: RunRecord | StepRecord | CallRecord) -> str:
+    """What ended a run, step or call; "" where its status says as much."""
+    if not record.error_type or record.status is Status.CANCELLED:
+        return ""
+    kind, message = one_line(record.error_type), one_line(record.error_message or "")
+    return f"{kind}: {message}" if message else kind
+
+
+def _took(call: CallRecord) -> str:
+    assert call.finished_s is not None
+    return shown(call.finished_s - call.started_s)

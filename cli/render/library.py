@@ -1,0 +1,213 @@
+"""The library of an application, drawn: past runs by where their time went. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rich.text import Text
+
+from cli.reading.learned import Learned
+from cli.render.describe import ago, counted, short_ids
+from cli.render.kernels import kernel_document
+from cli.render.segments import (
+    KindSummary,
+    Palette,
+    call_names,
+    palette_for,
+    segmented,
+    shares_of,
+    summaries,
+)
+from cli.render.timeline import fitted, packed
+from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
+from cli.terminal.sanitize import one_line
+from orchestrator.durations import shown
+from patterns.library import KeptPattern, decayed
+
+_ROOM_FOR_USES = 60
+_TITLE = "share of time by stage"
+
+
+def heaviest_first(patterns: Sequence[KeptPattern], now: datetime) -> list[KeptPattern]:
+    """Patterns by the runs that they stand for, then by their uses, the newest before others."""
+
+    def rank(pattern: KeptPattern) -> tuple[float, float, int]:
+        return pattern.weight, uses_now(pattern, now), pattern.key
+
+    return sorted(patterns, key=rank, reverse=True)
+
+
+def uses_now(pattern: KeptPattern, now: datetime) -> float:
+    """How often a pattern was used, decayed to now."""
+    return decayed(pattern.uses, now.timestamp() - pattern.used_at_s)
+
+
+def total_s(pattern: KeptPattern) -> float:
+    """How long a pattern's stages took, one after the other."""
+    return sum(stage.seconds for stage in pattern.stages)
+
+
+def overview(learned: Learned, *, now: datetime, ascii_only: bool = False) -> list[Text]:
+    """How much is known of an application, and since when."""
+    dot = f" {(ASCII if ascii_only else UNICODE).dot} "
+    parts = [
+        f"{counted(learned.num_kept, 'pattern')} kept",
+        f"{len(learned.patterns):,} in the library",
+    ]
+    if learned.stage_range is not None:
+        parts.append(f"{ranged(*learned.stage_range)} stages each")
+    last_fit = "never fitted"
+    if learned.fit is not None:
+        last_fit = f"last fit {ago(learned.fit.fitted_at, now)} ago"
+    return [
+        Text.assemble(("application ", "dim"), (one_line(learned.application), "bold")),
+        Text(dot.join(parts)),
+        Text(f"{last_fit}{dot}{counted(learned.num_since, 'run')} since", style="dim"),
+    ]
+
+
+def picture(
+    learned: Learned, *, now: datetime, width: int, limit: int, ascii_only: bool = False
+) -> list[Text]:
+    """The library: a line for each pattern, heaviest first, and what its bar is made of.
+
+    Args:
+        width: columns that no line exceeds.
+        limit: most patterns to draw.
+    """
+    glyphs = ASCII if ascii_only else UNICODE
+    if not learned.patterns:
+        return [Text("the library is empty", style="dim")]
+    ordered = heaviest_first(learned.patterns, now)
+    kept, left = ordered[:limit], ordered[limit:]
+    kinds = summaries((pattern.stages, pattern.weight) for pattern in learned.patterns)
+    palette = palette_for(kinds, glyphs)
+    head, *rows = _beside_bars(learned, kept, now=now, width=width, glyphs=glyphs)
+    cells = width - len(head)
+    title = _TITLE if len(_TITLE) <= cells else "stages"
+    bars = [segmented(pattern.stages, palette, cells) for pattern in kept]
+    lines = [Text(f"{head}{title}", style="dim")]
+    lines += [Text.assemble(row, bar) for row, bar in zip(rows, bars, strict=True)]
+    if left:
+        runs = counted(round(sum(pattern.weight for pattern in left)), "run")
+        lines.append(Text(f"{len(left):,} more, for {runs}: see --limit", style="dim"))
+    was_cut = any(glyphs.cut in bar.plain for bar in bars)
+    return [*lines, *_legend(kinds, palette, width=width, was_cut=was_cut)]
+
+
+def pattern_names(learned: Learned, patterns: Sequence[KeptPattern]) -> dict[int, str]:
+    """Short ids of the runs that left patterns, by key; a key where the run is not known."""
+    known = [run_id for pattern in patterns if (run_id := learned.runs.get(pattern.key))]
+    short = dict(zip(known, short_ids(known), strict=True))
+    return {
+        pattern.key: short.get(learned.runs.get(pattern.key) or "", f"#{pattern.key}")
+        for pattern in patterns
+    }
+
+
+def library_document(learned: Learned, *, now: datetime) -> dict[str, object]:
+    """The library and its kernel, JSON-safe but for its times; patterns heaviest first."""
+    return {
+        "application": learned.application,
+        "patterns_kept": learned.num_kept,
+        "patterns_in_library": len(learned.patterns),
+        "fitted_at": None if learned.fit is None else learned.fit.fitted_at,
+        "runs_since_fit": learned.num_since,
+        "kernel": kernel_document(learned.kernel),
+        "patterns": [
+            {
+                "id": pattern.key,
+                "run_id": learned.runs.get(pattern.key),
+                "runs": pattern.weight,
+                "uses": uses_now(pattern, now),
+                "used_at": datetime.fromtimestamp(pattern.used_at_s, UTC),
+                "seconds": total_s(pattern),
+                "stages": [
+                    {
+                        "calls": [call._asdict() for call in stage.calls],
+                        "seconds": stage.seconds,
+                        "share": share,
+                        "tool_seconds": stage.tool_seconds,
+                        "input_tokens": stage.input_tokens,
+                        "output_tokens": stage.output_tokens,
+                    }
+                    for stage, share in zip(pattern.stages, shares_of(pattern.stages), strict=True)
+                ],
+            }
+            for pattern in heaviest_first(learned.patterns, now)
+        ],
+    }
+
+
+def ranged(least: int, most: int) -> str:
+    """A range of numbers; one number where it holds no more."""
+    return f"{least}" if least == most else f"{least}-{most}"
+
+
+def _beside_bars(
+    learned: Learned, patterns: Sequence[KeptPattern], *, now: datetime, width: int, glyphs: Glyphs
+) -> list[str]:
+    """What stands to the left of the bars: a head, then a line for each pattern, aligned."""
+    names = pattern_names(learned, patterns)
+    rows = [["run", "runs", "uses", "time"]]
+    rows += [
+        [
+            fitted(names[pattern.key], max(width // 4, 8), glyphs),
+            f"{pattern.weight:,.0f}",
+            f"{uses_now(pattern, now):.1f}",
+            shown(total_s(pattern)),
+        ]
+        for pattern in patterns
+    ]
+    gap = "  "
+    if width < _ROOM_FOR_USES:
+        gap = " "
+        for row in rows:
+            del row[2]
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        gap.join(
+            [
+                row[0].ljust(sizes[0]),
+                *(cell.rjust(size) for cell, size in zip(row[1:], sizes[1:], strict=True)),
+                "",
+            ]
+        )
+        for row in rows
+    ]
+
+
+def _legend(
+    kinds: Sequence[KindSummary], palette: Palette, *, width: int, was_cut: bool
+) -> list[Text]:
+    """What each glyph calls, and what it takes of all time; in as many lines as it takes."""
+    glyphs = palette.glyphs
+    names = call_names({call for summary in kinds for call in summary.kind})
+    entries = []
+    for summary in kinds:
+        if summary.kind in palette.kinds:
+            calls = ", ".join(
+                f"{names[call]}{_times(*number, glyphs)}"
+                for call, number in summary.num_calls.items()
+            )
+            entries.append((palette.of(summary.kind), f"{calls} {summary.share:.0%}"))
+    others = [summary for summary in kinds if summary.kind not in palette.kinds]
+    if others:
+        share = sum(summary.share for summary in others)
+        told = f"{counted(len(others), 'other kind')} {share:.0%}"
+        entries.append((palette.of(others[0].kind), told))
+    if was_cut:
+        entries.append(((glyphs.cut, ""), "the next stage of the same kind"))
+    return packed(
+        [
+            Text.assemble(glyph, (f" {fitted(meaning, width - 2, glyphs)}", "dim"))
+            for glyph, meaning in entries
+        ],
+        width=width,
+    )
+
+
+def _times(least: int, most: int, glyphs: Glyphs) -> str:
+    """How often something is called in a stage, where that is more than once."""
+    return "" if most == 1 else f" {glyphs.times}{ranged(least, most)}"

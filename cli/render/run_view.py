@@ -1,0 +1,37 @@
+"""A run as `show` and `watch` draw it: in words, on a time axis, what it lacks. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.text import Text
+
+from cli.render.describe import History, elapsed_s, failures, header
+from cli.render.questions import open_questions, question_lines
+from cli.render.timeline import timeline
+
+
+def picture(
+    history: History, *, now: datetime, width: int, ascii_only: bool, with_calls: bool = False
+) -> list[Text]:
+    """The lines of a run's picture, with an empty one between its parts.
+
+    Args:
+        width: columns that no line of the time axis exceeds.
+        with_calls: below each stage, a bar for each of its calls.
+    """
+    drawn = timeline(
+        history.run,
+        history.calls,
+        width=width,
+        ascii_only=ascii_only,
+        with_calls=with_calls,
+        now_s=elapsed_s(history.run, history.status, now),
+    )
+    asked = question_lines(history.run, open_questions(history.run, history.steps))
+    parts = [header(history, now=now, ascii_only=ascii_only), drawn, failures(history), asked]
+    lines: list[Text] = []
+    for part in parts:
+        if part:
+            lines += [Text(), *part] if lines else part
+    return lines

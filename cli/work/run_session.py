@@ -1,0 +1,140 @@
+"""One run from the command line: engine, progress, warnings, and the way to see more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from agents.tools.corpus import Corpus
+from agents.tools.indexing import IndexProgress
+from cli.errors import BadInput
+from cli.terminal.output import say, warn
+from cli.terminal.progress import Activity, RunProgress, display_for
+from cli.terminal.warnings import log_as_warnings
+from orchestrator.durations import shown
+from orchestrator.runtime.results import RunResult
+from orchestrator.runtime.runtime import Runtime
+from orchestrator.settings import EMBEDDED, Settings
+from orchestrator.wiring import engine_config, open_runtime
+from serving.engine.setup.config import DEMO_MODEL
+from serving.engine.setup.model_loading import check_model_folder
+from serving.generation import Engine, EngineInfo
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Executed(Generic[R]):
+    """A run's result, and the engine that it ran on."""
+
+    result: RunResult[R]
+    info: EngineInfo
+
+
+def check_engine_settings(settings: Settings) -> None:
+    """Refuse what the engine would refuse, before anything slow begins.
+
+    Raises:
+        BadInput, InvalidEngineConfig: the setting is named, with what it may be.
+        ModelNotLoaded: the model's folder holds none.
+    """
+    if settings.engine == EMBEDDED:
+        check_model_folder(engine_config(settings))
+    elif not settings.engine.startswith(("http://", "https://")):
+        raise BadInput(
+            f"engine={settings.engine!r}: give 'embedded', or the URL of an OpenAI-compatible "
+            "server like http://127.0.0.1:8000/v1"
+        )
+    elif settings.policy is not None:
+        warn(f"{settings.engine} has a policy of its own: {settings.policy!r} changes nothing")
+
+
+async def open_corpus(folder: Path, *, verbose: bool) -> Corpus:
+    """Index a folder, telling how far it is; raises the corpus' errors."""
+    given_up = False
+    with Activity(f"indexing {folder}", verbose=verbose) as activity:
+
+        def on_progress(progress: IndexProgress) -> None:
+            if given_up:
+                raise asyncio.CancelledError
+            activity.update(f"indexing {folder}: {progress.files_done} of {progress.files_total}")
+
+        try:
+            corpus = await asyncio.to_thread(Corpus.open, folder, on_progress=on_progress)
+        finally:
+            given_up = True
+    report = corpus.report
+    num_files = report.num_indexed + report.num_unchanged
+    changed = f", {report.num_indexed} new or changed" if report.num_indexed else ""
+    say(f"corpus {folder}: {num_files} files{changed}, {report.num_passages:,} passages")
+    for skipped in report.skipped:
+        warn(f"{skipped.file} was left out: {skipped.reason}")
+    for warning in report.warnings:
+        warn(warning)
+    return corpus
+
+
+async def execute(
+    settings: Settings,
+    start: Callable[[Runtime], Awaitable[RunResult[R]]],
+    *,
+    deliver: Callable[[Executed[R]], None],
+    progress: RunProgress,
+    engine: Engine | None = None,
+) -> None:
+    """Open a runtime, run in it what `start` begins, and hand the result over at once.
+
+    Closing the engine takes seconds that nobody should wait for. Whatever happens, it is said
+    where the run is kept.
+    """
+    if settings.engine == EMBEDDED:
+        # vLLM logs to stdout where it is not told otherwise; that is for results.
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    display = display_for(progress, verbose=settings.verbose)
+    async with (
+        log_as_warnings(),
+        open_runtime(settings, engine=engine, on_event=display.on_event) as runtime,
+    ):
+        with Activity(_starting(settings), verbose=settings.verbose):
+            await runtime.engine.start()
+        if settings.verbose:
+            _introduce(runtime.engine.info)
+        try:
+            with display:
+                result = await start(runtime)
+        except BaseException:
+            if progress.run_id is not None:
+                say(f"to see how far it came: orchestrate show {progress.run_id}")
+            raise
+        deliver(Executed(result, runtime.engine.info))
+        _conclude(result)
+
+
+def _starting(settings: Settings) -> str:
+    if settings.engine != EMBEDDED:
+        return f"connecting to {settings.engine}"
+    if settings.model in (None, DEMO_MODEL):
+        return "starting vLLM with the demo model (about 10 s)"
+    return f"starting vLLM with {settings.model}"
+
+
+def _introduce(info: EngineInfo) -> None:
+    policy = f", policy {info.policy}" if info.policy else ""
+    say(f"engine {info.name}, model {info.model}, scheduler {info.scheduler or '?'}{policy}")
+
+
+def _conclude(result: RunResult[R]) -> None:
+    """Say whether the promise was kept, and where the rest is told."""
+    taken = f"run {result.run_id}: {shown(result.elapsed_s)}"
+    if result.deadline_s is None:
+        say(f"{taken}, no deadline")
+    else:
+        slack_s = result.deadline_s - result.elapsed_s
+        kept = f"{shown(slack_s)} to spare" if slack_s >= 0 else f"{shown(-slack_s)} late"
+        style = "green" if result.in_time else "bold red"
+        say(f"{taken} of {shown(result.deadline_s)}, {kept}", style=style)
+    say(f"to see where the time went: orchestrate show {result.run_id}")

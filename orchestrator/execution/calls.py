@@ -1,0 +1,263 @@
+"""One LLM or tool call of a run: intent recorded, promise made, outcome recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar, cast
+
+from orchestrator.cancellation import let_the_deadline_pass
+from orchestrator.durability.digests import digest_of
+from orchestrator.durability.error_codec import failure_of, remember
+from orchestrator.durability.outcomes import status_of, type_of
+from orchestrator.durability.uncertain_effects import unsure_of
+from orchestrator.durability.values import ValueCodec
+from orchestrator.events import CallFinished, CallStarted
+from orchestrator.execution.context import CallTrace, LiveRun, Position, none_if_infinite
+from orchestrator.execution.length_prediction import Foretold, foretell, note_use, stage_record
+from orchestrator.execution.step_execution import Begin, Known, StepSpec, entered
+from orchestrator.learning.stage_deadlines import RunTimes, StageDeadline, call_slo
+from patterns.nodes import Kind
+from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
+from store.records import CallKind, CallRecord, Effects, StageRecord, StepKind, StepRecord
+
+R = TypeVar("R")
+
+OnText = Callable[[str], None]
+
+LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
+
+
+async def run_llm_call(
+    position: Position, asked: GenerationRequest, on_text: OnText | None = None
+) -> Completion:
+    """Submit one LLM call with its SLO, or return the answer that is recorded of it.
+
+    Args:
+        asked: what the caller knows of the request: its id and SLO are given here.
+        on_text: called with each piece of new text as it comes.
+    Raises what `entered` raises, and the engine.
+    """
+    run = position.run
+    spec = replace(LLM_STEP, arguments=digest_of(asked.prompt, asked.schema))
+    came = await entered(position, spec)
+    if isinstance(came, Known):
+        recorded: Completion = came.value
+        run.answers.add(recorded.usage.output_tokens)
+        if on_text is not None and recorded.text:
+            on_text(recorded.text)
+        return recorded
+    text = _text_of(asked.prompt)
+    begun = _begin(position, "llm", f"{run.engine.info.model}:{position.scope.name or run.flow}")
+    foretold = foretell(run, begun.trace, asked, text)
+    async with _recorded(came, begun, text, foretold) as outcome:
+        request = replace(
+            asked,
+            request_id=f"{run.id}-{begun.trace.node}",
+            slo=call_slo(
+                run_id=run.id,
+                run=RunTimes(run.started_s, run.deadline_at_s),
+                stage=begun.trace.stage,
+                stage_calls=position.stage_calls,
+                stage_deadline=begun.stage_deadline,
+                limit_at_s=position.deadline_at_s,
+                now_s=run.clock.now_s(),
+                num_programs=position.num_programs,
+                length=foretold.sketch,
+                user=run.user,
+            ),
+        )
+        completion = await _generate(run.engine, request, on_text)
+        usage = completion.usage
+        begun.trace.prompt_tokens = usage.prompt_tokens
+        begun.trace.output_tokens = usage.output_tokens
+        run.answers.add(usage.output_tokens)
+        foretold.observe(usage.output_tokens)
+        outcome.update(
+            prompt_tokens=usage.prompt_tokens,
+            output_tokens=usage.output_tokens,
+            cached_tokens=usage.cached_tokens,
+            ttft_s=completion.ttft_s,
+            finish_reason=completion.finish_reason,
+            output_text=completion.text,
+            result=LLM_STEP.codec.dump(completion),
+        )
+        return completion
+
+
+async def run_tool_call(
+    position: Position, spec: StepSpec, work: Callable[[Position], Awaitable[R]]
+) -> R:
+    """Do a tool's work as one call of the run, or return what is recorded of it.
+
+    Raises:
+        ResultNotSerialisable: its result cannot be recorded.
+        And as `entered`, and what the work raises.
+    """
+    came = await entered(position, spec)
+    if isinstance(came, Known):
+        recorded: R = came.value
+        return recorded
+    async with _recorded(came, _begin(position, "tool", spec.name)) as outcome:
+        outcome["result"], value = spec.codec.kept(await work(came.position))
+        return cast("R", value)
+
+
+class _Begun(NamedTuple):
+    """A call that has its place in the run.
+
+    Attributes:
+        stage_deadline: of its stage; the call's own is that, within the limit around it.
+        stage: the one that began with it, if one did.
+    """
+
+    trace: CallTrace
+    parents: tuple[int, ...]
+    stage_deadline: StageDeadline
+    stage: StageRecord | None
+
+
+def _begin(position: Position, kind: Kind, identity: str) -> _Begun:
+    """Give a call its place and its sub-deadline; nothing of it is recorded yet."""
+    run = position.run
+    now_s = run.clock.now_s()
+    node, stage, parents = run.causality.begin()
+    begins_stage = not run.stage_deadlines.has(stage)
+    stage_deadline = run.stage_deadlines.of(
+        stage, now_s, begun=(kind, identity), reveal=run.stage_so_far
+    )
+    deadline = stage_deadline.by(position.deadline_at_s)
+    record = stage_record(run, stage, now_s, deadline) if begins_stage else None
+    if record is not None:
+        note_use(run, record)
+    trace = CallTrace(node, kind, identity, stage, now_s, deadline)
+    run.calls.append(trace)
+    return _Begun(trace, parents, stage_deadline, record)
+
+
+async def _generate(
+    engine: Engine, request: GenerationRequest, on_text: OnText | None
+) -> Completion:
+    if on_text is None:
+        return await engine.generate(request)
+    finished: Completion | None = None
+    stream = cast("AsyncGenerator[Chunk]", engine.stream(request))
+    async with aclosing(stream):  # so that the request is aborted at once where on_text raises
+        async for chunk in stream:
+            if chunk.text:
+                on_text(chunk.text)
+            finished = chunk.completion
+    assert finished is not None, "a stream ends in a completion or an error"
+    return finished
+
+
+@asynccontextmanager
+async def _recorded(
+    came: Begin,
+    begun: _Begun,
+    prompt_text: str = "",
+    foretold: Foretold | None = None,
+) -> AsyncIterator[dict[str, Any]]:
+    """Record a call's start, and its end with whatever the block put into the outcome."""
+    run, trace = came.position.run, begun.trace
+    record = _record_of(came, begun, foretold)
+    await run.recorder.call_started(
+        record,
+        step=came.step,
+        again=came.again,
+        parents=begun.parents,
+        stage=begun.stage,
+        resumed=bool(run.past),
+        prompt_text=prompt_text,
+    )
+    outcome: dict[str, Any] = {}
+    error: BaseException | None = None
+    cancelled = _num_cancelled()
+    try:
+        run.emit(_started(run, record))
+        if came.position.remaining_s() <= 0:
+            await let_the_deadline_pass()
+        yield outcome
+    except BaseException as caught:
+        error = caught
+        outcome["result"] = failure_of(caught)
+        remember(caught, run.id, came.step.path)
+        if came.step.effects is Effects.EXTERNAL:
+            if _num_cancelled() > cancelled:
+                error = asyncio.CancelledError()  # whatever the tool made of it
+            run.unsure.add(came.step, unsure_of(_ended(came.step, error)))
+        raise
+    finally:
+        ended_s = run.clock.now_s()
+        if error is None:
+            run.past.succeeded(came.position.scope)
+            trace.ended_s = ended_s
+            run.causality.end(trace.node)
+        await run.recorder.call_ended(trace.node, came.step.path, error=error, **outcome)
+        run.emit(
+            CallFinished(
+                run.id,
+                trace.node,
+                trace.stage,
+                str(status_of(error)),
+                run.since_start_s(ended_s),
+                trace.output_tokens,
+                prompt_tokens=trace.prompt_tokens,
+                finish_reason=outcome.get("finish_reason"),
+                error_type=type_of(error),
+            )
+        )
+
+
+def _ended(step: StepRecord, error: BaseException) -> StepRecord:
+    return replace(step, status=status_of(error), error_type=type_of(error))
+
+
+def _num_cancelled() -> int:
+    """How often this task was cancelled so far."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def _record_of(came: Begin, begun: _Begun, foretold: Foretold | None) -> CallRecord:
+    run, trace = came.position.run, begun.trace
+    sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
+    return CallRecord(
+        run_id=run.id,
+        node=trace.node,
+        kind=CallKind(trace.kind),
+        identity=trace.identity,
+        step_path=came.step.path,
+        stage=trace.stage,
+        started_s=run.since_start_s(trace.began_s),
+        sub_deadline_s=sub_deadline_s,
+        deadline_source=None if sub_deadline_s is None else trace.deadline.source,
+        **({} if foretold is None else foretold.columns()),
+    )
+
+
+def _started(run: LiveRun, record: CallRecord) -> CallStarted:
+    """What listeners are told as a call begins."""
+    info = run.engine.info if record.kind is CallKind.LLM else None
+    return CallStarted(
+        run.id,
+        record.node,
+        record.kind.value,
+        record.identity,
+        record.stage,
+        record.started_s,
+        record.sub_deadline_s,
+        sub_deadline_source=record.deadline_source,
+        path=record.step_path,
+        engine=None if info is None else info.name,
+        model=None if info is None else info.model,
+        predicted_output_tokens=record.length_bound,
+    )
+
+
+def _text_of(prompt: str | tuple[Message, ...]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(f"{turn.role}: {turn.content}" for turn in prompt)

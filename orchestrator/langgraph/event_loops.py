@@ -1,0 +1,162 @@
+"""Work that belongs to an event loop, done from threads and from other loops."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from orchestrator.cancellation import until_ended
+from orchestrator.errors import RunEnded, WouldBlock
+from orchestrator.execution.context import current_or_none, moved, stay_at
+from orchestrator.wiring import opened_loop
+
+T = TypeVar("T")
+
+Work = Callable[[], Awaitable[T]]
+
+_END = object()
+
+
+def home() -> asyncio.AbstractEventLoop | None:
+    """The loop of the run here, else of the runtime that is open here; None without either."""
+    position = current_or_none()
+    return opened_loop() if position is None else position.run.loop
+
+
+@contextmanager
+def borrowed(
+    loop: asyncio.AbstractEventLoop | None = None,
+) -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop for a caller that is not async: this, its home, or else one in a thread of its own.
+
+    All who ask at the same time share that one, and with it the runtime that is opened there.
+    """
+    loop = loop or home()
+    if loop is not None:
+        yield loop
+        return
+    with _portal.loop() as own:
+        yield own
+
+
+def wait_on(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
+    """Do work on a loop that runs in another thread, and wait for it there.
+
+    Args:
+        what: is done, in errors.
+    Raises:
+        WouldBlock: the loop is this thread's own.
+        RunEnded: the work was cancelled.
+        And what the work raises.
+    """
+    if _is_current(loop):
+        raise WouldBlock(what)
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def run() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+        if (position := current_or_none()) is not None:  # what a thread begins is one sequence
+            stay_at(moved(position, owner=task))
+        return await work()
+
+    running = run()
+    try:
+        future = asyncio.run_coroutine_threadsafe(running, loop)
+    except RuntimeError as error:  # the loop is closed
+        running.close()
+        raise RunEnded(what) from error
+    try:
+        return future.result()
+    except concurrent.futures.CancelledError:
+        raise RunEnded(what) from None
+    except BaseException:
+        if not future.done():  # as by Ctrl-C: this thread leaves, and the work must end first
+            future.cancel()
+            asyncio.run_coroutine_threadsafe(until_ended(tasks), loop).result()
+        raise
+
+
+async def done_on(loop: asyncio.AbstractEventLoop | None, work: Work[T]) -> T:
+    """Do work on a loop that may be another thread's; None: on this one."""
+    if loop is None or _is_current(loop):
+        return await work()
+
+    async def run() -> T:
+        return await work()
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop))
+
+
+def iterated(
+    loop: asyncio.AbstractEventLoop, what: str, items: AsyncGenerator[T, None]
+) -> Iterator[T]:
+    """The items of an async generator of another thread's loop; it is closed at the end.
+
+    Raises as `wait_on`.
+    """
+
+    async def next_item() -> object:
+        return await anext(items, _END)
+
+    try:
+        while (item := wait_on(loop, what, next_item)) is not _END:
+            yield cast("T", item)
+    finally:
+        wait_on(loop, what, items.aclose)
+
+
+def _is_current(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+class _Portal:
+    """An event loop in a thread of its own, there while somebody uses it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def loop(self) -> Iterator[asyncio.AbstractEventLoop]:
+        """The loop; it is stopped by the last who used it."""
+        with self._lock:
+            loop = self._loop or self._started()
+            self._users += 1
+        try:
+            yield loop
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._stop(loop)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="orchestrate-loop", daemon=True
+        )
+        self._thread.start()
+        return self._loop
+
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._thread is not None
+        for ending in (loop.shutdown_asyncgens, loop.shutdown_default_executor):
+            asyncio.run_coroutine_threadsafe(ending(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
+        loop.close()
+        self._loop = self._thread = None
+
+
+_portal = _Portal()

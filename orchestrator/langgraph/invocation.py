@@ -1,0 +1,273 @@
+"""One invocation of an attached graph: a run of its own, or a step of the run around it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import set_config_context
+from langgraph.pregel import Pregel
+
+from orchestrator.cancellation import until_ended
+from orchestrator.durability.values import ValueCodec
+from orchestrator.execution.context import Position, current, current_or_none
+from orchestrator.execution.deadline_handling import Expiry, OnDeadline, by_own_deadline
+from orchestrator.execution.step_execution import StepSpec, done
+from orchestrator.execution.threads import in_own_thread
+from orchestrator.langgraph.callbacks import GraphCallbacks, around_without_ours, with_callbacks
+from orchestrator.langgraph.event_loops import wait_on
+from orchestrator.langgraph.recording import GraphRecorder, recorded
+from orchestrator.langgraph.state_codec import STATE
+from orchestrator.langgraph.streaming import GraphResult, GraphStream
+from orchestrator.sdk.flow import Flow
+from orchestrator.wiring import shared_runtime
+from store.records import StepKind
+
+WrapUp = Callable[[Any], Any] | Runnable[Any, Any]
+
+Deliver = Callable[[Any], Awaitable[None] | None]
+
+_END = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The deadline of a graph's invocations, and what happens then; as `attach` has them."""
+
+    deadline_s: float | None
+    on_deadline: OnDeadline
+    wrap_up: WrapUp | None
+    tail_s: float | None
+
+
+class GraphRun:
+    """One invocation; `invoked` or `streamed` is called once, on the loop of the run.
+
+    Args:
+        options: of `invoke` or `stream`, the config left out.
+        in_thread: use the graph's synchronous forms.
+    """
+
+    def __init__(
+        self,
+        graph: Pregel[Any, Any, Any, Any],
+        name: str,
+        limits: Limits,
+        input: Any,  # noqa: A002
+        config: RunnableConfig | None,
+        options: Mapping[str, Any],
+        *,
+        in_thread: bool,
+    ) -> None:
+        self._graph = graph
+        self._name = name
+        self._limits = limits
+        self._input = input
+        self._config = config
+        self._options = dict(options)
+        self._in_thread = in_thread
+        self._ended = False  # by itself
+        self._wrapped: list[Any] = []  # what wrap_up made
+
+    async def invoked(self) -> Any:
+        """Run the graph to its end, or to its deadline."""
+        result = GraphResult(self._graph, self._options)
+        stream = self._stream()
+
+        def value() -> Any:
+            if self._wrapped:
+                return self._wrapped[0]
+            return result.value() if self._ended else result.output_of(stream.state)
+
+        return await self._recorded(stream, result.take, value)
+
+    async def streamed(self) -> AsyncGenerator[Any, None]:
+        """The graph's stream; the graph goes on when the next chunk is asked for."""
+        stream, chunks = self._stream(), asyncio.Queue[Any]()
+        delivered: list[Any] = []
+        is_step = current_or_none() is not None  # of which all is recorded
+
+        async def deliver(chunk: Any) -> None:
+            if is_step:
+                delivered.append(chunk)
+            chunks.put_nowait(chunk)
+            await chunks.join()
+
+        def value() -> list[Any]:
+            return [*delivered, *(stream.last(each) for each in self._wrapped)]
+
+        task = asyncio.create_task(self._recorded(stream, deliver, value))
+        task.add_done_callback(_seen)
+        task.add_done_callback(lambda _: chunks.put_nowait(_END))
+        try:
+            while (chunk := await chunks.get()) is not _END:
+                yield chunk
+                chunks.task_done()
+            for chunk in (await task)[len(delivered) :]:  # all, of a step that is not done again
+                yield chunk
+        finally:
+            task.cancel()
+            await until_ended([task])
+
+    def _stream(self) -> GraphStream:
+        modes = self._options.pop("stream_mode", None) or self._graph.stream_mode
+        stream = GraphStream(
+            modes,
+            subgraphs=bool(self._options.get("subgraphs")),
+            version=self._options.get("version", "v1"),
+        )
+        self._options["stream_mode"] = stream.modes
+        return stream
+
+    async def _recorded(
+        self, stream: GraphStream, deliver: Deliver, value: Callable[[], Any]
+    ) -> Any:
+        """Execute the graph as a run, or as a step of the one around it."""
+
+        async def body() -> None:
+            await recorded(
+                current("attach()"),
+                what=self._name,
+                work=lambda recorder: self._execute(recorder, stream, deliver),
+            )
+            self._ended = True
+
+        position = current_or_none()
+        if position is not None:
+            return await self._as_step(position, body, stream, value)
+        flow = Flow(
+            body=body,  # local, so that nobody looks for it again: LangGraph resumes its graphs
+            name=self._name,
+            deadline_s=self._limits.deadline_s,
+            expiry=self._expiry(stream),
+        )
+        async with shared_runtime() as runtime:
+            await runtime.run(flow)
+        return value()
+
+    async def _as_step(
+        self,
+        position: Position,
+        body: Callable[[], Awaitable[None]],
+        stream: GraphStream,
+        value: Callable[[], Any],
+    ) -> Any:
+        async def work(here: Position) -> Any:
+            expiry = self._expiry(stream)
+            await by_own_deadline(here, self._name, self._limits.deadline_s, expiry, body)
+            return value()
+
+        spec = StepSpec(self._name, StepKind.STEP, STATE)
+        return await done(position, spec, work, is_whole=False)
+
+    async def _execute(
+        self, recorder: GraphRecorder, stream: GraphStream, deliver: Deliver
+    ) -> None:
+        config = with_callbacks(self._config, GraphCallbacks(recorder))
+        execute = self._execute_in_thread if self._in_thread else self._execute_here
+        around = around_without_ours()
+        if around is None:
+            await execute(recorder, stream, deliver, config)
+            return
+        with set_config_context(around) as context:
+            work = execute(recorder, stream, deliver, config)
+            await asyncio.create_task(work, context=context)
+
+    async def _execute_here(
+        self,
+        recorder: GraphRecorder,
+        stream: GraphStream,
+        deliver: Deliver,
+        config: RunnableConfig,
+    ) -> None:
+        chunks: Any = self._graph.astream(self._input, config, **self._options)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                for asked in stream.seen(chunk):
+                    await _awaited(deliver(asked))
+
+    async def _execute_in_thread(
+        self,
+        recorder: GraphRecorder,
+        stream: GraphStream,
+        deliver: Deliver,
+        config: RunnableConfig,
+    ) -> None:
+        loop, delivering = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        async def delivered(chunk: Any) -> None:
+            recorder.require_open()
+            task = asyncio.current_task()
+            assert task is not None
+            delivering.add(task)
+            try:
+                await _awaited(deliver(chunk))
+            finally:
+                delivering.discard(task)
+
+        def work() -> None:
+            chunks: Any = self._graph.stream(self._input, config, **self._options)
+            try:
+                for chunk in chunks:
+                    for asked in stream.seen(chunk):
+                        wait_on(loop, self._name, partial(delivered, asked))
+            finally:
+                chunks.close()
+
+        try:
+            await in_own_thread(work, name=self._name)
+        finally:
+            for task in delivering:
+                task.cancel()
+
+    def _expiry(self, stream: GraphStream) -> Expiry:
+        """What is done at the deadline; the best so far is known without doing anything."""
+        limits = self._limits
+        if limits.on_deadline == "fail":
+            return Expiry()
+
+        async def wrapped_up(_: Any) -> None:
+            if limits.wrap_up is not None:
+                await self._wrap_up(limits.wrap_up, stream.state)
+
+        tail_s = 0.0 if limits.wrap_up is None and limits.tail_s is None else limits.tail_s
+        return Expiry("wrap_up", wrapped_up, tail_s)
+
+    async def _wrap_up(self, wrap_up: WrapUp, state: Any) -> None:
+        """Wrap up as a step of the run, in which any LangChain model is recorded as well."""
+
+        async def call(recorder: GraphRecorder) -> Any:
+            with set_config_context({"callbacks": [GraphCallbacks(recorder)]}) as context:
+                return await asyncio.create_task(_called(wrap_up, state), context=context)
+
+        async def work(here: Position) -> None:
+            self._wrapped.append(await recorded(here, what="wrap-up", work=call))
+
+        spec = StepSpec("wrap-up", StepKind.STEP, ValueCodec("wrap-up", type(None)))
+        await done(current("attach()"), spec, work)
+
+
+async def _called(wrap_up: WrapUp, state: Any) -> Any:
+    if isinstance(wrap_up, Runnable):
+        return await wrap_up.ainvoke(state)
+    if inspect.iscoroutinefunction(wrap_up):
+        return await wrap_up(state)
+    result = await in_own_thread(partial(wrap_up, state), name="wrap-up")
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _awaited(waiting: Awaitable[None] | None) -> None:
+    if waiting is not None:
+        await waiting
+
+
+def _seen(task: asyncio.Task[Any]) -> None:
+    """Its error is not reported again by asyncio where nobody asks for it any more."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,140 @@
+"""Calls of tools by constrained JSON: the model writes one of the tools with its arguments, or its
+answer, and cannot write anything else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage
+from langchain_core.messages.tool import invalid_tool_call, tool_call
+
+from orchestrator.sdk.schemas import closed_schema
+from serving.errors import InvalidRequest
+from serving.generation import Completion
+
+_ANSWER = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
+_TOOL = re.compile(r'\s*\{\s*"tool"\s*:\s*"((?:[^"\\]|\\.)*)"\s*(?:,\s*"arguments"\s*:)?')
+_CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:[^u]|u[0-9a-fA-F]{4}))*', re.DOTALL)
+_HALF_A_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProtocol:
+    """The tools that a model may call in its reply.
+
+    Attributes:
+        functions: each as OpenAI describes them: name, description, parameters.
+        must_call: an answer without a tool is not allowed.
+    """
+
+    functions: Sequence[Mapping[str, Any]]
+    must_call: bool = False
+
+    @classmethod
+    def of(cls, tools: Sequence[Mapping[str, Any]], choice: Any = None) -> ToolProtocol | None:
+        """What is asked for by OpenAI's `tools` and `tool_choice`; None where no tool may be used.
+
+        Args:
+            choice: "auto" or None; "any", "required" or True; "none"; a tool's name, or
+                {"type": "function", "function": {"name": ...}}.
+        Raises:
+            InvalidRequest: it names none of the tools.
+        """
+        functions = [tool["function"] for tool in tools]
+        if not functions or choice == "none":
+            return None
+        if choice in (None, False, "auto"):
+            return cls(functions)
+        if choice in (True, "any", "required"):
+            return cls(functions, must_call=True)
+        name = choice["function"]["name"] if isinstance(choice, Mapping) else choice
+        chosen = [function for function in functions if function["name"] == name]
+        if not chosen:
+            raise InvalidRequest("chat", f"tool_choice={name!r} is none of the tools")
+        return cls(chosen, must_call=True)
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of a reply."""
+        shapes = [
+            _object(tool={"enum": [function["name"]]}, arguments=_parameters(function))
+            for function in self.functions
+        ]
+        if not self.must_call:
+            shapes.insert(0, _object(answer={"type": "string"}))
+        return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+
+    def instructions(self) -> str:
+        """What the model is told of it."""
+        lines = ["Reply in JSON, with one object and nothing else.", "To call a tool:"]
+        lines.append('{"tool": its name, "arguments": an object}')
+        if not self.must_call:
+            lines += ["To give your final answer:", '{"answer": your text}']
+        lines.append("The tools:")
+        for function in self.functions:
+            described = f": {function['description']}" if function.get("description") else ""
+            arguments = json.dumps(_parameters(function))
+            lines.append(f"- {function['name']}{described} (arguments: {arguments})")
+        return "\n".join(lines)
+
+    def reply(self, completion: Completion) -> AIMessage:
+        """A model's reply as a message; a cut one is the answer so far, or an invalid call."""
+        call_id = f"call-{completion.request_id}"
+        try:
+            value = json.loads(completion.text, strict=False)
+        except ValueError as error:
+            if begun := _TOOL.match(completion.text):
+                rest = completion.text[begun.end() :]
+                invalid = invalid_tool_call(name=begun[1], args=rest, id=call_id, error=str(error))
+                return AIMessage("", invalid_tool_calls=[invalid])
+            is_json = completion.text.lstrip().startswith("{")  # as far as it came
+            return AIMessage(AnswerText().feed(completion.text) if is_json else completion.text)
+        if isinstance(value, dict) and isinstance(value.get("tool"), str):
+            arguments = value.get("arguments") or {}
+            call = tool_call(name=value["tool"], args=arguments, id=call_id)
+            return AIMessage("", tool_calls=[call])
+        answer = value.get("answer") if isinstance(value, dict) else None
+        return AIMessage(answer if isinstance(answer, str) else completion.text)
+
+
+class AnswerText:
+    """The text of an answer, decoded from its JSON as that comes."""
+
+    def __init__(self) -> None:
+        self._json = ""
+        self._decoded: int | None = None  # how far; None before the answer's first character
+
+    def feed(self, piece: str) -> str:
+        """Take more of the JSON; returns what it adds to the text, which may be nothing."""
+        self._json += piece
+        if self._decoded is None:
+            begun = _ANSWER.match(self._json)
+            if begun is None:
+                return ""
+            self._decoded = begun.end()
+        found = _CHARACTERS.match(self._json, self._decoded)
+        assert found is not None, "it matches nothing as well"
+        whole = _HALF_A_PAIR.sub("", found[0])
+        self._decoded += len(whole)
+        return str(json.loads(f'"{whole}"', strict=False))
+
+
+def called(name: str, arguments: Mapping[str, Any]) -> str:
+    """A call of a tool, as a model writes it."""
+    return json.dumps({"tool": name, "arguments": arguments}, default=str)
+
+
+def _parameters(function: Mapping[str, Any]) -> Any:
+    return closed_schema(function.get("parameters") or {"type": "object", "properties": {}})
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }

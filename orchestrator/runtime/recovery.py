@@ -1,0 +1,200 @@
+"""Runs that were interrupted: what they were called with, and what it takes to go on with them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.durability.arguments import Arguments
+from orchestrator.durability.liveness import is_orphaned
+from orchestrator.durability.replay import Past
+from orchestrator.durability.uncertain_effects import UnsureEffects
+from orchestrator.durability.values import result_codec
+from orchestrator.errors import ArgumentsDiffer, RunNotResumable
+from orchestrator.execution.causality import CausalLog
+from orchestrator.execution.context import CallTrace, LiveRun
+from orchestrator.learning.stage_deadlines import StageDeadline
+from store.errors import RunNotFound
+from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
+from store.session import Store
+
+if TYPE_CHECKING:
+    from orchestrator.sdk.flow import Flow
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A recorded run, with all that was done in it."""
+
+    record: RunRecord
+    steps: Sequence[StepRecord]
+    calls: Sequence[CallRecord]
+    edges: Sequence[EdgeRecord]
+    input: bytes | None
+    output: bytes | None
+
+    def flow(self) -> Flow[..., Any]:
+        """Its flow, imported; raises RunNotResumable."""
+        from orchestrator.sdk.flow import Flow
+
+        entry = self.record.entry
+        if not entry:
+            raise RunNotResumable(self.record.id, "where its flow's code is was not recorded")
+        try:
+            found = _imported(entry)
+        except (Exception, SystemExit) as error:  # whatever the module does as it is imported
+            reason = (
+                f"its flow {entry} cannot be imported ({type(error).__name__}: {error}); a script"
+                ' begins its runs under `if __name__ == "__main__":`'
+            )
+            raise RunNotResumable(self.record.id, reason) from error
+        around = vars(sys.modules.get(getattr(found, "__module__", ""), object))
+        for known in (found, *around.values()):  # a flow may have another name than its function
+            if isinstance(known, Flow) and (known is found or inspect.unwrap(known.body) is found):
+                return known
+        raise RunNotResumable(self.record.id, f"{entry} is no flow")
+
+    def arguments(self, flow: Flow[..., Any]) -> Arguments:
+        """What it was called with; raises RunNotResumable, ResultUnreadable."""
+        if self.input is None:
+            reason = "its arguments could not be recorded: give them to run() under its run_id"
+            raise RunNotResumable(self.record.id, reason)
+        return Arguments.load(flow.body, self.input)
+
+    def result(self, flow: Flow[..., Any]) -> Any:
+        """What it came to; raises ResultUnreadable, RunNotResumable."""
+        if self.output is None:
+            raise RunNotResumable(self.record.id, "it has ended, and its result was not recorded")
+        return result_codec(flow.body, f"flow {flow.name}").load(self.output)
+
+    def require_same(self, flow: Flow[..., Any], arguments: Arguments) -> None:
+        """Raise ArgumentsDiffer or RunNotResumable for what is another run."""
+        if self.record.flow != flow.name:
+            reason = f"it is a run of {self.record.flow}, not of {flow.name}"
+            raise RunNotResumable(self.record.id, reason)
+        if self.input is None:
+            return
+        given = arguments.dump_if_possible(flow.body)
+        if given is None or json.loads(given) != json.loads(self.input):
+            raise ArgumentsDiffer(self.record.id)
+
+    def require_orphaned(self) -> None:
+        """Raise RunNotResumable while a process is at work on it."""
+        if self.record.status is Status.RUNNING and not is_orphaned(self.record):
+            who = f"process {self.record.process_id} on {self.record.host}"
+            raise RunNotResumable(self.record.id, f"{who} is at work on it")
+
+    def age_s(self, now: datetime) -> float:
+        """Seconds since it began."""
+        return max((now - self.record.started_at).total_seconds(), 0.0)
+
+    def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
+        """Give a live run the past of this one: its steps, calls and their causes."""
+        live.past = Past(
+            live.id,
+            self._kept_steps(),
+            self.calls,
+            forget=live.recorder.writer.forget,
+            allow_changed=allow_changed,
+        )
+        live.unsure = UnsureEffects(self.steps)
+        live.causality = CausalLog()
+        parents: dict[int, set[int]] = {call.node: set() for call in self.calls}
+        for edge in self.edges:
+            parents[edge.child].add(edge.parent)
+        for call in self.calls:
+            live.causality.append(frozenset(parents[call.node]))
+            live.calls.append(_trace(live, call))
+
+    def _kept_steps(self) -> list[StepRecord]:
+        """All but what made the run fail: that is as if its end were not known."""
+        return [
+            replace(step, status=Status.RUNNING) if step.ended_run else step for step in self.steps
+        ]
+
+
+async def interrupted(store: Store, run_id: str) -> Interrupted | None:
+    """A recorded run with its past; None if there is none of this id."""
+    async with store.reading() as tx:
+        try:
+            record = await tx.runs.get(run_id)
+        except RunNotFound:
+            return None
+        payloads = [
+            None if name is None else await tx.payloads.get(name)
+            for name in (record.input_payload, record.result_payload)
+        ]
+        return Interrupted(
+            record,
+            await tx.journal.of_run(run_id),
+            await tx.calls.of_run(run_id),
+            await tx.calls.edges_of_run(run_id),
+            *payloads,
+        )
+
+
+def entry_of(body: Callable[..., Any]) -> str | None:
+    """Where a flow's code is found again: "module:name", or "file.py:name" for a script.
+
+    None for what has no name at its module's top.
+    """
+    body = inspect.unwrap(body)
+    name = getattr(body, "__qualname__", "")
+    if not name or "<" in name:
+        return None
+    if body.__module__ != "__main__":
+        return f"{body.__module__}:{name}"
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None:  # python -m
+        return f"{spec.name}:{name}"
+    file = inspect.getsourcefile(body)
+    return None if file is None else f"{Path(file).resolve()}:{name}"
+
+
+def _imported(entry: str) -> Any:
+    place, _, name = entry.rpartition(":")
+    if place.endswith(".py"):
+        _look_in(Path(place).parent)
+        spec = importlib.util.spec_from_file_location(f"_flow_{Path(place).stem}", place)
+        assert spec is not None
+        assert spec.loader is not None
+        found: Any = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = found
+        spec.loader.exec_module(found)
+    else:
+        _look_in(Path.cwd())
+        found = importlib.import_module(place)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _look_in(folder: Path) -> None:
+    """Have imports find what lies beside a script, as they did when Python ran it."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
+    at_s = live.started_s
+    end_s = call.finished_s if call.status is Status.COMPLETED else None
+    sub_deadline_s = float("inf") if call.sub_deadline_s is None else at_s + call.sub_deadline_s
+    return CallTrace(
+        node=call.node,
+        kind=call.kind.value,
+        identity=call.identity,
+        stage=call.stage,
+        began_s=at_s + call.started_s,
+        deadline=StageDeadline(sub_deadline_s, call.deadline_source or ""),
+        ended_s=None if end_s is None else at_s + end_s,
+        prompt_tokens=call.prompt_tokens or 0,
+        output_tokens=call.output_tokens or 0,
+    )

@@ -1,0 +1,79 @@
+"""A live run from its first step to its recorded end."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator.durability.identity import Scope
+from orchestrator.durability.outcomes import status_of, type_of
+from orchestrator.durability.values import result_codec
+from orchestrator.errors import ResultNotSerialisable
+from orchestrator.events import RunFinished, RunStarted
+from orchestrator.execution.context import LiveRun, Position, at, worker
+from orchestrator.execution.deadline_handling import by_deadline
+from orchestrator.execution.pattern_recording import pattern_record
+from orchestrator.runtime.results import RunResult, stage_reports
+
+if TYPE_CHECKING:
+    from orchestrator.durability.arguments import Arguments
+    from orchestrator.sdk.flow import Flow
+
+logger = logging.getLogger("orchestrate")
+
+R = TypeVar("R")
+
+
+async def to_its_end(live: LiveRun, flow: Flow[..., R], arguments: Arguments) -> RunResult[R]:
+    """Do all of a run whose start is recorded, and record its end, whatever it is.
+
+    Raises what `Runtime.run` does.
+    """
+    error: BaseException | None = None
+    result: bytes | None = None
+    try:
+        live.emit(RunStarted(live.id, live.flow, flow.deadline_s))
+        with at(Position(live, Scope(), live.deadline_at_s, owner=worker())) as position:
+            value = await _done(position, flow, arguments)
+        result = _as_recorded(flow, value)
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        elapsed_s = live.since_start_s()
+        ended_at = live.clock.wall()
+        await live.recorder.run_ended(
+            ended_at=ended_at,
+            elapsed_s=elapsed_s,
+            error=error,
+            result=result,
+            pattern=pattern_record(live, ended_at) if error is None else None,
+        )
+        live.emit(RunFinished(live.id, str(status_of(error)), elapsed_s, error_type=type_of(error)))
+    return RunResult(
+        value=value,
+        run_id=live.id,
+        deadline_s=flow.deadline_s,
+        elapsed_s=elapsed_s,
+        stages=stage_reports(live),
+    )
+
+
+def _as_recorded(flow: Flow[..., Any], value: Any) -> bytes | None:
+    """A run's result. One that cannot be recorded is the caller's all the same."""
+    try:
+        return result_codec(flow.body, f"flow {flow.name}").dump(value)
+    except ResultNotSerialisable as error:
+        logger.warning("%s: its result is returned, and not recorded", error)
+        return None
+
+
+async def _done(position: Position, flow: Flow[..., R], arguments: Arguments) -> R:
+    async def work() -> R:
+        value = await flow.body(*arguments.args, **arguments.kwargs)
+        position.run.past.ended(position.scope)  # not where a deadline cut it off
+        return value
+
+    if flow.deadline_s is None:
+        return await work()
+    return await by_deadline(position, flow.name, flow.deadline_s, flow.expiry, work)

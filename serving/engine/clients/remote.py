@@ -1,0 +1,289 @@
+"""An engine on the far side of an OpenAI-compatible HTTP API: our server, or any other."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from serving.engine.clients.remote_answers import GrowingAnswer, Refusal
+from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
+from serving.engine.setup.config import DEMO_MODEL
+from serving.errors import (
+    EngineClosed,
+    InvalidEngineConfig,
+    ModelNotServed,
+    RemoteRefused,
+    RemoteUnavailable,
+    ServingError,
+)
+from serving.generation import (
+    Chunk,
+    Completion,
+    EngineInfo,
+    GenerationRequest,
+    last_completion,
+    require_sound,
+)
+from serving.slo import to_tags
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+DEFAULT_TIMEOUT_S = 600.0
+CONNECT_TIMEOUT_S = 10.0
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class RemoteEngine:
+    """Runs LLM calls on a server; belongs to the event loop that starts it.
+
+    Our own server names its scheduler in a header of every answer. Only there do SLO tags and
+    priorities travel: other servers ignore them or refuse the request, and `info.scheduler` is "".
+    No call is ever repeated here, so that a call runs at most once.
+
+    Args:
+        base_url: the API's root; "/v1" is added where the URL has no path.
+        model: the served model to use; None: the first that the server lists.
+        api_key: bearer token; None: none is sent that means anything.
+        timeout_s: longest silence of the server. Our server breaks its silence every ten seconds
+            while a request waits, so a short one tells a busy server there from a dead one.
+    Raises:
+        InvalidEngineConfig: the URL is not one of http or https, or the timeout is not above 0.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        model: str | None = None,
+        api_key: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self.base_url = _api_root(base_url)
+        if not timeout_s > 0:
+            raise InvalidEngineConfig("timeout_s", timeout_s, "must be above 0")
+        self.timeout_s = timeout_s
+        self._model = model
+        self._api_key = api_key
+        self._info = EngineInfo("remote", model or "", model == DEMO_MODEL, None)
+        self._is_vllm = False
+        self._client: AsyncOpenAI | None = None
+        self._starting = asyncio.Lock()
+        self._reading: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    @property
+    def info(self) -> EngineInfo:
+        """What this engine is; complete once it has started."""
+        return self._info
+
+    async def start(self) -> None:
+        """Ask the server which models it has; idempotent.
+
+        Raises:
+            RemoteUnavailable: the server does not answer.
+            RemoteRefused: it answers with an error, or with no list of models.
+            ModelNotServed: it does not have the model.
+        """
+        async with self._starting:
+            if self._closed:
+                raise EngineClosed(self._info.model)
+            if self._client is not None:
+                return
+            client = await self._connect()
+            try:
+                await self._learn(client)
+            except BaseException:
+                await client.close()
+                raise
+            self._client = client
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Submit a request and wait for its answer; cancelling aborts it."""
+        return await last_completion(self.stream(request))
+
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        """Submit a request and yield its text as it grows; closing the iterator aborts it.
+
+        Raises:
+            InvalidRequest, InvalidSlo, PromptTooLong: the request can never run there.
+            RequestDropped: the scheduler gave it up, as its SLO asked.
+            RequestFailed: the server ended it without an answer.
+            RemoteRefused, RemoteUnavailable: the server failed, or went away.
+            EngineClosed: this engine was closed.
+        """
+        require_sound(request)
+        await self.start()
+        answers: asyncio.Queue[Chunk | BaseException] = asyncio.Queue()
+        reading = asyncio.create_task(self._read(request, answers))
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
+        try:
+            while True:
+                answer = await answers.get()
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+                if answer.completion is not None:
+                    return
+        finally:
+            reading.cancel()  # closes the connection, upon which the server aborts the request
+            await asyncio.wait([reading])
+
+    async def close(self) -> None:
+        """End every request still running with EngineClosed, and the connections; idempotent."""
+        self._closed = True
+        async with self._starting:
+            reading = list(self._reading)
+            for task in reading:
+                task.cancel()
+            if reading:
+                await asyncio.wait(reading)
+            if self._client is not None:
+                await self._client.close()
+
+    async def _connect(self) -> AsyncOpenAI:
+        # Importing takes half a second and more: not on the event loop.
+        openai = await asyncio.to_thread(importlib.import_module, "openai")
+        local = urlsplit(self.base_url).hostname in LOOPBACK
+        client: AsyncOpenAI = openai.AsyncOpenAI(
+            base_url=self.base_url,
+            api_key=self._api_key or "none",  # else it would send the user's OPENAI_API_KEY
+            max_retries=0,
+            timeout=openai.Timeout(self.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.timeout_s)),
+            # A proxy of the environment cannot reach this machine's own loopback.
+            http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if local else None,
+        )
+        return client
+
+    async def _learn(self, client: AsyncOpenAI) -> None:
+        from openai import OpenAIError
+
+        try:
+            answer = await client.models.with_raw_response.list(
+                timeout=min(CONNECT_TIMEOUT_S, self.timeout_s)
+            )
+            cards = getattr(answer.parse(), "data", None)
+        except (OpenAIError, ValueError) as error:
+            raise self._named(error, None) from error
+        if not isinstance(cards, list):
+            raise RemoteRefused(self.base_url, answer.status_code, "no list of models")
+        by_id = {str(getattr(card, "id", "")): card for card in cards}
+        model = self._model or next(iter(by_id), "")
+        if model not in by_id:
+            raise ModelNotServed(self.base_url, model, tuple(by_id))
+        card = by_id[model]
+        self._is_vllm = getattr(card, "owned_by", "") == "vllm"
+        self._info = EngineInfo(
+            name="remote",
+            model=model,
+            random_weights=model == DEMO_MODEL,
+            max_model_tokens=getattr(card, "max_model_len", None),
+            scheduler=answer.headers.get(SCHEDULER_HEADER, ""),
+            policy=answer.headers.get(POLICY_HEADER, ""),
+        )
+
+    async def _read(
+        self, request: GenerationRequest, answers: asyncio.Queue[Chunk | BaseException]
+    ) -> None:
+        """Put a request's chunks, and its end, into a queue; cancelling aborts it."""
+        from openai import OpenAIError
+
+        growing = GrowingAnswer(request)
+        try:
+            async with await self._submit(request) as parts:
+                async for part in parts:
+                    text = growing.take(part)
+                    if text:
+                        answers.put_nowait(Chunk(text))
+            answers.put_nowait(Chunk("", growing.completion(self.base_url)))
+        except (OpenAIError, ValueError) as error:
+            named = self._named(error, request)
+            named.__cause__ = error
+            answers.put_nowait(named)
+        except asyncio.CancelledError:
+            answers.put_nowait(EngineClosed(self._info.model))
+            raise
+        except BaseException as error:
+            answers.put_nowait(error)
+
+    async def _submit(self, request: GenerationRequest) -> Any:
+        if self._closed or self._client is None:
+            raise EngineClosed(self._info.model)
+        arguments = self._arguments(request)
+        create: Any  # its overloads know the fields of OpenAI only
+        if isinstance(request.prompt, str):
+            create = self._client.completions.create
+            return await create(prompt=request.prompt, **arguments)
+        create = self._client.chat.completions.create
+        turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
+        return await create(messages=turns, **arguments)
+
+    def _arguments(self, request: GenerationRequest) -> dict[str, Any]:
+        arguments: dict[str, Any] = {
+            "model": self._info.model,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        max_tokens = request.max_tokens
+        limit = self._info.max_model_tokens
+        if self._is_vllm and limit is not None:
+            # vLLM cuts this to what the prompt leaves; left out, a plain prompt would get 16.
+            max_tokens = min(max_tokens or limit, limit)
+        if max_tokens is not None:
+            arguments["max_tokens"] = max_tokens
+        if request.seed is not None:
+            arguments["seed"] = request.seed
+        if request.stop:
+            arguments["stop"] = list(request.stop)
+        extra: dict[str, Any] = {}
+        if request.schema is not None:
+            # A field of chats; on plain prompts only vLLM and its like know it.
+            schema = {"name": "answer", "schema": dict(request.schema), "strict": True}
+            extra["response_format"] = {"type": "json_schema", "json_schema": schema}
+        if self._info.scheduler:
+            extra |= {"vllm_xargs": to_tags(request.slo), "priority": request.priority}
+        return arguments | {"extra_body": extra}
+
+    def _named(self, error: Exception, request: GenerationRequest | None) -> ServingError:
+        """What an error of the HTTP client means to the caller; no request: of the start."""
+        from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
+
+        if isinstance(error, APITimeoutError):
+            return RemoteUnavailable(self.base_url, "it was silent for too long")
+        if isinstance(error, APIConnectionError):
+            return RemoteUnavailable(self.base_url, str(error.__cause__ or error))
+        if isinstance(error, APIError):
+            body = error.body if isinstance(error.body, Mapping) else {"message": error.body}
+            refusal = Refusal(
+                status=error.status_code
+                if isinstance(error, APIStatusError)
+                else _whole(body.get("code"), 500),
+                message=str(body.get("message") or error.message),
+                kind=str(body.get("type")),
+                param=str(body.get("param")),
+            )
+            if request is not None:
+                return refusal.named(self.base_url, request, self._info.max_model_tokens)
+            return RemoteRefused(self.base_url, refusal.status, refusal.message)
+        return RemoteRefused(self.base_url, 200, f"not what the API allows: {error}")
+
+
+def _api_root(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise InvalidEngineConfig("base_url", url, "must be like http://127.0.0.1:8000/v1")
+    return url.rstrip("/") if parts.path.strip("/") else url.rstrip("/") + "/v1"
+
+
+def _whole(value: object, otherwise: int) -> int:
+    return value if isinstance(value, int) else otherwise

@@ -1,0 +1,125 @@
+"""What a server of the OpenAI API answers, in our words: a growing answer, or a refusal."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from serving.engine.clients.answers import finish_reason
+from serving.errors import (
+    InvalidRequest,
+    InvalidSlo,
+    PromptTooLong,
+    RemoteRefused,
+    RemoteUnavailable,
+    RequestFailed,
+    ServingError,
+    error_of_stop_reason,
+)
+from serving.generation import Completion, GenerationRequest, Usage
+from serving.slo import to_tags
+
+MAX_TOKENS = 2**31
+"""A server that counts more tokens in one answer is wrong about them."""
+
+
+class GrowingAnswer:
+    """Collects the parts of one streamed answer, chat or plain."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._submitted_s = time.monotonic()
+        self._first_text_s: float | None = None
+        self._texts: list[str] = []
+        self._usage: Any = None
+        self._finish_reason: str | None = None
+        self._stop_reason: object = None
+
+    def take(self, part: Any) -> str:
+        """The text that a part adds; a part may lack anything, the client checks no types."""
+        self._usage = getattr(part, "usage", None) or self._usage
+        added = ""
+        for choice in getattr(part, "choices", None) or ():
+            text = getattr(choice, "text", None)
+            if not isinstance(self._request.prompt, str):
+                text = getattr(getattr(choice, "delta", None), "content", None)
+            added += text if isinstance(text, str) else ""
+            self._finish_reason = getattr(choice, "finish_reason", None) or self._finish_reason
+            self._stop_reason = getattr(choice, "stop_reason", None) or self._stop_reason
+        if added:
+            self._first_text_s = self._first_text_s or time.monotonic()
+            self._texts.append(added)
+        return added
+
+    def completion(self, url: str) -> Completion:
+        """The whole answer, once the stream is over.
+
+        Token counts are the server's; from one that sends none, one token a part is assumed.
+
+        Raises:
+            RemoteUnavailable: the stream was cut.
+            RequestDropped, RequestFailed: it ended without an answer.
+        """
+        request_id = self._request.request_id
+        if self._finish_reason is None:
+            raise RemoteUnavailable(url, "the stream ended before the answer did")
+        reason = finish_reason(self._finish_reason)
+        if reason is None:
+            named = error_of_stop_reason(request_id, self._stop_reason)
+            raise named or RequestFailed(request_id, self._finish_reason)
+        details = getattr(self._usage, "prompt_tokens_details", None)
+        now_s = time.monotonic()
+        return Completion(
+            request_id=request_id,
+            text="".join(self._texts),
+            finish_reason=reason,
+            usage=Usage(
+                prompt_tokens=self._counted("prompt_tokens", self._usage, 0),
+                output_tokens=self._counted("completion_tokens", self._usage, len(self._texts)),
+                cached_tokens=self._counted("cached_tokens", details, 0),
+            ),
+            ttft_s=(self._first_text_s or now_s) - self._submitted_s,
+            e2el_s=now_s - self._submitted_s,
+        )
+
+    def _counted(self, name: str, counts: Any, default: int) -> int:
+        """A token count that the server reports; the default where it reports none."""
+        count = getattr(counts, name, None)
+        if count is None:
+            return default
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
+            raise RequestFailed(self._request.request_id, f"the server counts {name}={count!r}")
+        return count
+
+
+class Refusal:
+    """An error that the server answered, as a status or inside a stream."""
+
+    def __init__(self, *, status: int, message: str, kind: str, param: str) -> None:
+        self.status = status
+        self.message = message
+        self._kind = kind
+        self._param = param
+
+    def named(self, url: str, request: GenerationRequest, limit: int | None) -> ServingError:
+        """The named error; `limit` is the context length where it is known."""
+        request_id = request.request_id
+        ended = error_of_stop_reason(request_id, self.message)
+        if ended is not None:
+            return ended
+        if self._kind == "invalid_slo":
+            value = to_tags(request.slo).get(self._param)
+            reason = self.message.removeprefix(f"{self._param}={value!r}: ")
+            return InvalidSlo(self._param, value, reason)
+        if self.status not in (400, 422):
+            return RemoteRefused(url, self.status, self.message)
+        too_long = re.search(r"maximum context length is (\d+) tokens", self.message)
+        if too_long:
+            limit = int(too_long[1])
+            counted = re.search(r"(\d+) (?:input )?tokens", self.message[too_long.end() :])
+            prompt_tokens = int(counted[1]) if counted else limit
+            return PromptTooLong(request_id, prompt_tokens, limit - 1)
+        if limit is not None and "max_tokens must be at least 1, got 0" in self.message:
+            return PromptTooLong(request_id, limit, limit - 1)  # it fills the whole context
+        return InvalidRequest(request_id, self.message)

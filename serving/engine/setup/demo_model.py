@@ -1,0 +1,141 @@
+"""The demo model: a tiny Llama with random weights, made here in seconds. Its text means nothing.
+
+It exists so that the first run needs no download, and so that tests drive the real engine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from filelock import FileLock
+
+from serving.engine.setup.cache_folder import cache_root
+from serving.errors import ModelNotLoaded
+
+RECIPE = 1
+"""Raise it when anything below changes what is made."""
+
+MARKER = "orchestrate.json"
+VOCABULARY = 4096
+CONTEXT_TOKENS = 8192
+TRAINING_BYTES = 2 << 20
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+def has_random_weights(model_path: str | Path) -> bool:
+    """Whether a model folder is a demo model, whose text is meaningless."""
+    return (Path(model_path) / MARKER).is_file()
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a demo model's files are there at the sizes with which they were made."""
+    try:
+        sizes = json.loads((folder / MARKER).read_text(encoding="utf-8"))["bytes"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def ensure_demo_model(root: Path | None = None) -> Path:
+    """The folder of the demo model, made when it is not there; safe with several processes.
+
+    Raises:
+        ModelNotLoaded: the cache folder cannot be written.
+    """
+    models = (root or cache_root()) / "models"
+    folder = models / f"demo-{RECIPE}"
+    if is_whole(folder):
+        return folder
+    try:
+        return _made(models, folder)
+    except OSError as error:
+        raise ModelNotLoaded("demo", str(error)) from error
+
+
+def _made(models: Path, folder: Path) -> Path:
+    models.mkdir(parents=True, exist_ok=True)
+    with FileLock(models / f"demo-{RECIPE}.lock"):
+        if is_whole(folder):
+            return folder
+        unfinished = Path(tempfile.mkdtemp(prefix="demo-", dir=models))
+        try:
+            _save_tokenizer(unfinished)
+            _save_weights(unfinished)
+            sizes = {path.name: path.stat().st_size for path in unfinished.iterdir()}
+            marker = {"random_weights": True, "recipe": RECIPE, "bytes": sizes}
+            (unfinished / MARKER).write_text(json.dumps(marker), encoding="utf-8")
+            shutil.rmtree(folder, ignore_errors=True)
+            unfinished.rename(folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return folder
+
+
+def _standard_library_text() -> Iterator[str]:
+    """Local text to train the tokenizer on: the sources of Python's standard library."""
+    remaining = TRAINING_BYTES
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        text = path.read_text(encoding="utf-8", errors="replace")[:remaining]
+        remaining -= len(text)
+        yield text
+        if remaining <= 0:
+            return
+
+
+def _save_tokenizer(folder: Path, texts: Iterable[str] | None = None) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=["<|bos|>", "<|eos|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts or _standard_library_text(), trainer)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<|bos|>",
+        eos_token="<|eos|>",
+        pad_token="<|eos|>",
+        model_max_length=CONTEXT_TOKENS,
+    )
+    wrapped.chat_template = TEMPLATE
+    wrapped.save_pretrained(folder)
+
+
+def _save_weights(folder: Path) -> None:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT_TOKENS,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+        tie_word_embeddings=True,
+        initializer_range=0.1,
+        dtype="float32",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(folder)

@@ -1,0 +1,205 @@
+"""A comparison as one picture: goodput over load, promises kept, latencies."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serving.sim.compare.compare import Comparison, label_of
+from serving.sim.metrics.outcome import LEVELS, Outcome
+from serving.slo import SloKind
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, then some further ones.
+_COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#8C564B",
+    "#7F7F7F",
+    "#B2A800",
+    "#5D3A9B",
+    "#1A1A1A",
+    "#A6D854",
+)
+_MARKERS = "osD^vP*Xd<>h"
+_KINDS = (SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)
+_DPI = 130
+_UNDATED = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+
+
+def draw(comparison: Comparison, path: Path) -> None:
+    """Write the picture, the same bytes for the same comparison; the suffix says in which format.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13.5, 11.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.get_layout_engine().set(h_pad=0.09, w_pad=0.08)  # type: ignore[union-attr,call-arg]
+    rows = figure.subfigures(3, 1, squeeze=False, height_ratios=(1.15, 1.0, 1.0))
+    goodputs, kinds, latencies = rows[:, 0]
+    figure.suptitle(_title(comparison), fontsize=13, fontweight="bold")
+    for axes, at, unit in zip(
+        goodputs.subplots(1, 2), (0, 1), ("tokens/s", "programs/s"), strict=True
+    ):
+        _goodput(axes, comparison, at, unit)
+    attained = kinds.subplots(1, len(_KINDS), sharey=True)
+    for axes, kind in zip(attained, _KINDS, strict=True):
+        _attainment(axes, comparison, kind)
+    attained[0].set_ylabel("share that kept its promise")
+    load = comparison.plan.loads[-1]
+    names = ("ttft_s", "tbt_s", "e2el_s")
+    drawn = latencies.subplots(1, len(names), sharey=True)
+    for axes, name in zip(drawn, names, strict=True):
+        _distribution(axes, comparison, load, name)
+    drawn[0].set_ylabel("share at most so long")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=10)
+    with mpl.rc_context({"svg.hashsalt": "orchestrate"}):
+        undated = _UNDATED.get(path.suffix.lower())
+        figure.savefig(path, dpi=_DPI, metadata=undated)
+
+
+def _title(comparison: Comparison) -> str:
+    plan, setting = comparison.plan, comparison.plan.setting
+    how = "simulated" if plan.live is None else "measured"
+    seeds = f"{plan.num_seeds} seed" + ("s" if plan.num_seeds > 1 else "")
+    return (
+        f"{setting.source.name}, {how}: window {setting.window_s:g} s after "
+        f"{setting.warmup_s:g} s, {seeds}; 1.0x = {comparison.capacity_programs_s:.2f} programs/s\n"
+        f"{setting.machine.step_cost.name}"
+    )
+
+
+def _style(place: int) -> dict[str, Any]:
+    return {
+        "color": _COLOURS[place % len(_COLOURS)],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "linestyle": ("-", "--")[place // len(_COLOURS) % 2],
+    }
+
+
+def _labels(comparison: Comparison) -> list[str]:
+    return [label_of(policy) for policy in comparison.plan.policies]
+
+
+def _goodput(axes: Axes, comparison: Comparison, at: int, unit: str) -> None:
+    loads = comparison.plan.loads
+    for place, label in enumerate(_labels(comparison)):
+        values = [[each[at] for each in comparison.goodputs(label, load)] for load in loads]
+        means = [statistics.fmean(each) for each in values]
+        axes.plot(loads, means, label=label, linewidth=1.8, markersize=6, **_style(place))
+        if comparison.plan.num_seeds > 1:
+            lows, highs = [min(each) for each in values], [max(each) for each in values]
+            axes.fill_between(loads, lows, highs, color=_style(place)["color"], alpha=0.12)
+    if comparison.bounds:
+        bound = [
+            statistics.fmean(each[at] for each in comparison.bounds_at(load)) for load in loads
+        ]
+        name = comparison.bound_name
+        axes.plot(loads, bound, label=name, color="black", linestyle=":", linewidth=1.8)
+    axes.set_title(("token goodput", "request goodput")[at])
+    axes.set_ylabel(unit)
+    axes.set_ylim(bottom=0)
+    _over_loads(axes, loads)
+
+
+def _attainment(axes: Axes, comparison: Comparison, kind: SloKind) -> None:
+    loads = comparison.plan.loads
+    seen = False
+    for place, label in enumerate(_labels(comparison)):
+        shares = [_mean_attainment(comparison.of(label, load), kind) for load in loads]
+        known = [
+            (load, share) for load, share in zip(loads, shares, strict=True) if share is not None
+        ]
+        if known:
+            seen = True
+            xs, ys = zip(*known, strict=True)
+            axes.plot(xs, ys, linewidth=1.5, markersize=5, **_style(place))
+    axes.set_title(f"{kind.value} programs")
+    axes.set_ylim(-0.03, 1.03)
+    _over_loads(axes, loads)
+    if not seen:
+        _say_nothing(axes, "none in this workload")
+
+
+def _distribution(axes: Axes, comparison: Comparison, load: float, name: str) -> None:
+    streams = f"{name.removesuffix('_s')}_latency_s"
+    whose = "programs that ended"
+    if name != "e2el_s":
+        has_streams = any(each.curves[streams] for each in comparison.outcomes.values())
+        name, whose = (streams, "latency programs") if has_streams else (name, "all calls")
+    seen = False
+    for place, label in enumerate(_labels(comparison)):
+        curve = _mean_curve(comparison.of(label, load), name)
+        if curve:
+            seen = True
+            axes.plot(
+                [max(value, 1e-4) for value in curve],
+                [level / 100 for level in LEVELS],
+                color=_style(place)["color"],
+                linestyle=_style(place)["linestyle"],
+                linewidth=1.6,
+            )
+    told = name.removesuffix("_s").removesuffix("_latency").upper()
+    axes.set_title(f"{told} of {whose} at {load:g}x")
+    axes.set_xlabel("seconds, logarithmic")
+    axes.grid(alpha=0.25)
+    if seen:
+        _logarithmic(axes)
+    else:
+        _say_nothing(axes, "nothing was observed")
+
+
+def _over_loads(axes: Axes, loads: Sequence[float]) -> None:
+    axes.set_xlabel("load, times what fcfs drains (simulated)")
+    axes.set_xticks(loads, [f"{load:g}x" for load in loads])
+    axes.grid(alpha=0.25)
+
+
+def _logarithmic(axes: Axes) -> None:
+    """A logarithmic axis with plain numbers, few over many decades and more over one."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    decades = math.log10(high / low)
+    steps = (
+        (1.0,) if decades > 3 else (1.0, 3.0) if decades > 1.2 else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)
+    )
+    axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _say_nothing(axes: Axes, why: str) -> None:
+    axes.set_xticks([])
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", color="gray")
+
+
+def _mean_attainment(outcomes: Sequence[Outcome], kind: SloKind) -> float | None:
+    return _mean(outcomes, lambda each: each.report["attainment"][kind.value])
+
+
+def _mean(outcomes: Sequence[Outcome], of: Callable[[Outcome], float | None]) -> float | None:
+    values = [value for value in map(of, outcomes) if value is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _mean_curve(outcomes: Sequence[Outcome], name: str) -> list[float]:
+    """Each percentile's mean over the seeds in which anything was observed."""
+    curves = [each.curves[name] for each in outcomes if each.curves[name]]
+    return [statistics.fmean(values) for values in zip(*curves, strict=True)]

@@ -1,0 +1,80 @@
+"""The real engine as a machine to compare policies on: started, measured, and run in real time.
+
+    with replaying_engine(settings) as engine:
+        machine = measure_machine(engine, settings)
+        replayed = run_live(programs, engine, policy=..., foresight=..., until_s=...)
+
+The programs are those of a Setting whose scaling brings the workload down to the engine's speed;
+the same setting's simulation is what the simulator predicts. All seconds are the engine's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from serving.policies.table import PolicySpec
+from serving.sim.drive.driver import Replay
+from serving.sim.drive.live_driver import LiveEngine, replay_live
+from serving.sim.drive.live_machine import CALIBRATION_S, measured_machine
+from serving.sim.drive.live_scale import LiveSettings
+from serving.sim.programs.programs import Program
+from serving.sim.programs.promises import Foresight
+from serving.step_cost import Machine
+
+
+@contextmanager
+def replaying_engine(settings: LiveSettings) -> Iterator[LiveEngine]:
+    """The demo model on the embedded engine, ready to replay; one in a process.
+
+    Raises:
+        EngineBusy, EngineMissing, ModelNotLoaded: as EmbeddedEngine.start.
+    """
+    from serving.sim.drive.replaying_engine import ReplayConfig, ReplayingEngine
+
+    engine = ReplayingEngine(
+        ReplayConfig(
+            policy=PolicySpec("fcfs"),
+            slots=settings.slots,
+            step_tokens=settings.step_tokens,
+            max_model_tokens=settings.context_tokens,
+            kv_tokens=settings.kv_tokens,
+        )
+    )
+    try:
+        asyncio.run(engine.start())
+        yield engine
+    finally:
+        asyncio.run(engine.close())
+
+
+def measure_machine(
+    engine: LiveEngine, settings: LiveSettings, *, calibration_s: float = CALIBRATION_S
+) -> Machine:
+    """The simulated counterpart of an idle engine, after so many seconds of calibration.
+
+    Raises:
+        StepFitFailed: the measured steps do not tell what a step costs.
+    """
+    return asyncio.run(measured_machine(engine, settings, calibration_s=calibration_s))
+
+
+def run_live(
+    programs: Iterable[Program],
+    engine: LiveEngine,
+    *,
+    policy: PolicySpec,
+    foresight: Foresight,
+    until_s: float,
+) -> Replay:
+    """Run programs on an idle engine, in real time: for until_s seconds, or until all are done.
+
+    Args:
+        foresight: at the engine's own speed, as `Setting.foresight` gives it.
+    Raises:
+        ServingError: the engine failed.
+    """
+    return asyncio.run(
+        replay_live(programs, engine, policy=policy, foresight=foresight, until_s=until_s)
+    )

@@ -1,0 +1,262 @@
+"""Our scheduler class without a model: the production code, stepped by hand, in virtual time.
+
+Whoever drives it owns the clock. A step is planned by vLLM's own scheduler under our adapter; what
+the model would have computed is made up: one token for each request whose context is complete, more
+where drafts are kept, and the end where the request's true length is reached. No policy sees that
+length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.engine import FinishReason
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from serving.engine.scheduler.scheduler import SloScheduler
+from serving.engine.setup.config import EngineConfig
+from serving.engine.setup.demo_model import ensure_demo_model
+from serving.policies.table import PolicySpec
+from serving.sim.drive.stepped import Ended, Progress
+from serving.slo import Slo, to_tags
+from serving.step_cost import Composition
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
+
+_WORD, _END = 7, 1  # token ids: any, and the one at which an answer ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualConfig:
+    """What a machine has room for.
+
+    Attributes:
+        slots: requests that may hold a slot of the model runner at once.
+        step_tokens: most tokens that one step may compute.
+        kv_blocks: of `block_tokens` tokens each.
+        max_model_tokens: longest context, prompt and answer; by default what the longest calls of
+            serving.sim.workloads.workloads need.
+        drafted_tokens: for each decode; 0: no speculative decoding.
+        accepted_tokens: of these, how many are kept.
+    """
+
+    policy: PolicySpec = field(default_factory=PolicySpec)
+    slots: int = 256
+    step_tokens: int = 2048
+    kv_blocks: int = 29205
+    block_tokens: int = 16
+    max_model_tokens: int = 65536
+    prefix_caching: bool = False
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+class VirtualEngine:
+    """The scheduler that production loads, over a machine that is made up.
+
+    Args:
+        clock: seconds; read by the scheduler wherever it would read the machine's.
+    """
+
+    scheduler_class = SloScheduler
+
+    def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
+        vllm_config = _engine_arguments(config).create_engine_config()
+        vllm_config.cache_config.num_gpu_blocks = config.kv_blocks
+        self.scheduler: Any = self.scheduler_class(
+            vllm_config,
+            _kv_cache(config),
+            StructuredOutputManager(vllm_config),
+            block_size=config.block_tokens,
+        )
+        self._block_hasher = _block_hasher(config, vllm_config)
+        self.scheduler.ledger.clock = clock
+        self._clock = clock
+        self._config = config
+        self._output_tokens: dict[str, int] = {}
+        self._step: SchedulerOutput | None = None
+        self._computed: dict[str, int] = {}  # the most that was ever computed of each request
+        self._recomputing: set[str] = set()
+        self.preemptions = 0
+        self.recomputed_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step is needed."""
+        return bool(self.scheduler.has_requests())
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks that nobody holds."""
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+    def submit(
+        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+    ) -> None:
+        """Take a request.
+
+        Args:
+            output_tokens: its true length, at least 1, which nobody else is told.
+            max_tokens: its caller's limit, which policies see; at least output_tokens.
+        """
+        assert 1 <= output_tokens <= max_tokens, "an answer has a token, and keeps to its limit"
+        assert len(prompt) + output_tokens <= self._config.max_model_tokens, (
+            "it fits the model's context"
+        )
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=max_tokens,
+            stop_token_ids=[_END],
+            detokenize=False,
+            extra_args=to_tags(slo) or None,
+        )
+        self._output_tokens[request_id] = output_tokens
+        request = Request(
+            request_id,
+            prompt,
+            params,
+            None,
+            arrival_time=self._clock(),
+            block_hasher=self._block_hasher,
+        )
+        self.scheduler.add_request(request)
+
+    def abort(self, request_id: str) -> None:
+        """End a request as its caller would by leaving."""
+        self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+        self._forget(request_id)
+
+    def plan_step(self) -> Composition:
+        """Let the scheduler decide the next step; `finish_step` must follow."""
+        assert self._step is None, "a step is finished before the next is planned"
+        self._step = self.scheduler.schedule()
+        for request_id, tokens in self._step.num_scheduled_tokens.items():
+            request = self.scheduler.requests[request_id]
+            drafts = len(self._step.scheduled_spec_decode_tokens.get(request_id, ()))
+            context = request.num_computed_tokens - tokens
+            self._count_recomputed(request_id, context, tokens - drafts)
+        composition: Composition = self.scheduler.composition
+        return composition
+
+    def finish_step(self) -> Progress:
+        """Hand the scheduler what the model would have computed in the planned step."""
+        step, self._step = self._step, None
+        assert step is not None, "a step is planned before it is finished"
+        ids = list(step.num_scheduled_tokens)
+        drafts = step.scheduled_spec_decode_tokens
+        sampled = [self._sampled(each, len(drafts.get(each, ()))) for each in ids]
+        outputs = self.scheduler.update_from_output(
+            step,
+            ModelRunnerOutput(
+                req_ids=ids,
+                req_id_to_index={request_id: place for place, request_id in enumerate(ids)},
+                sampled_token_ids=sampled,
+            ),
+        )
+        tokens = tuple(each for each, new in zip(ids, sampled, strict=True) for _ in new)
+        self._draft(dict.fromkeys(tokens))
+        ended = []
+        for batch in outputs.values():
+            for output in batch.outputs:
+                if output.finish_reason is not None:
+                    self._forget(output.request_id)
+                    ended.append(_ended(output))
+        return Progress(tokens, tuple(ended))
+
+    def _count_recomputed(self, request_id: str, context: int, tokens: int) -> None:
+        """Who begins before where it once was has lost its KV cache, or a part of it."""
+        computed = self._computed.get(request_id, 0)
+        if context < computed:
+            self.preemptions += request_id not in self._recomputing
+            self._recomputing.add(request_id)
+            self.recomputed_tokens += min(computed, context + tokens) - context
+        else:
+            self._recomputing.discard(request_id)
+        self._computed[request_id] = max(computed, context + tokens)
+
+    def _forget(self, request_id: str) -> None:
+        self._output_tokens.pop(request_id, None)
+        self._computed.pop(request_id, None)
+        self._recomputing.discard(request_id)
+
+    def _sampled(self, request_id: str, num_drafts: int) -> list[int]:
+        """The next token, once the whole context is computed, and the drafts that are kept."""
+        request = self.scheduler.requests[request_id]
+        if request.num_computed_tokens - num_drafts < request.num_tokens:
+            return []
+        left = self._output_tokens[request_id] - request.num_output_tokens
+        count = min(1 + min(num_drafts, self._config.accepted_tokens), left)
+        return [_WORD] * (count - 1) + [_END if count == left else _WORD]
+
+    def _draft(self, names: Iterable[str]) -> None:
+        """The model drafts the next tokens of these answers."""
+        if self._config.drafted_tokens:
+            here = [name for name in names if name in self.scheduler.requests]
+            drafts = [[_WORD] * self._config.drafted_tokens for _ in here]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(here, drafts))
+
+
+def _ended(output: Any) -> Ended:
+    reason = output.stop_reason
+    return Ended(
+        output.request_id,
+        {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}.get(
+            output.finish_reason, "abort"
+        ),
+        reason if isinstance(reason, str) else None,
+    )
+
+
+def _engine_arguments(config: VirtualConfig) -> EngineArgs:
+    production = EngineConfig(
+        policy=config.policy,
+        slots=config.slots,
+        step_tokens=config.step_tokens,
+        max_model_tokens=config.max_model_tokens,
+    )
+    arguments = production.vllm_arguments(str(ensure_demo_model()), platform="cpu")
+    arguments |= {
+        # The demo model's own context is short; nothing of it is computed here.
+        "hf_overrides": {"max_position_embeddings": config.max_model_tokens},
+        "enable_prefix_caching": config.prefix_caching,
+        "block_size": config.block_tokens,
+    }
+    if config.drafted_tokens:
+        arguments["speculative_config"] = {
+            "method": "ngram",
+            "num_speculative_tokens": config.drafted_tokens,
+            "prompt_lookup_max": 2,
+        }
+    return EngineArgs(**arguments)
+
+
+def _block_hasher(config: VirtualConfig, vllm_config: Any) -> Any:
+    """By what full blocks are found again in the prefix cache, as vLLM's engine core has it."""
+    if not config.prefix_caching:
+        return None
+    hash_of = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
+    init_none_hash(hash_of)
+    return get_request_block_hasher(config.block_tokens, hash_of)
+
+
+def _kv_cache(config: VirtualConfig) -> KVCacheConfig:
+    """As many blocks as asked for; their bytes do not matter, as nobody fills them."""
+    layer = FullAttentionSpec(
+        block_size=config.block_tokens, num_kv_heads=1, head_size=1, dtype=torch.float32
+    )
+    return KVCacheConfig(
+        num_blocks=config.kv_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
+    )

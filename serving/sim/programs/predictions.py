@@ -1,0 +1,145 @@
+"""What a scheduler is told about the future: the truth, with a stated error."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
+from serving.sim.programs.programs import Program
+from serving.slo import FutureWork
+from serving.workload_errors import InvalidWorkload
+
+_NORMAL = NormalDist()
+_LEVEL_SCORES = tuple(_NORMAL.inv_cdf(level) for level in LENGTH_LEVELS)
+_MOST_FACTOR = 1000.0
+_WIDEST = 5.0  # of a sigma: wrong by a factor of 148 at one standard deviation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthErrors:
+    """How predicted output lengths miss the true ones.
+
+    A call's prediction is centred on truth * ratio * bias * exp(sigma * z), with z standard
+    normal and drawn once a call, and its quantiles are those of a lognormal with this median and
+    this sigma: with ratio and bias 1 they are calibrated. The defaults over-estimate, as upper
+    bounds do. z depends on the seed and the call's id alone, so that neither the order of asking
+    nor the policy matters.
+
+    Attributes:
+        ratio: of the middle prediction to the truth.
+        sigma: of the logarithm; both how far a prediction is off, and how wide it is.
+        bias: what a systematic error multiplies on top, such as 2 or 0.5.
+    Raises:
+        InvalidWorkload: a value is out of range.
+    """
+
+    ratio: float = 1.4
+    sigma: float = 0.4
+    bias: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_factor("ratio", self.ratio)
+        _check_factor("bias", self.bias)
+        _check_sigma(self.sigma)
+
+    def sketch(self, call_id: str, output_tokens: int) -> LengthSketch:
+        """The prediction for a call (`StageCall.call_id`) of this true length, in tokens."""
+        centre = output_tokens * self.ratio * self.bias
+        if self.sigma:
+            centre *= math.exp(self.sigma * _score("length", self.seed, call_id))
+        return LengthSketch(
+            tuple(max(centre * math.exp(self.sigma * score), 1.0) for score in _LEVEL_SCORES)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FutureErrors:
+    """How the estimated rest of a compound program misses the true one.
+
+    Every number of an estimate, that of later stages included, is the truth times one common factor
+    bias * exp(sigma * z), with z standard normal and drawn once for each stage of a program from
+    the seed, the program's id and the stage: who takes a program to be longer takes all of it to
+    be longer.
+
+    Attributes:
+        sigma: of the logarithm.
+        bias: what a systematic error multiplies on top, such as 2 or 0.5.
+    Raises:
+        InvalidWorkload: a value is out of range.
+    """
+
+    sigma: float = 0.4
+    bias: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_factor("bias", self.bias)
+        _check_sigma(self.sigma)
+
+    def future(
+        self, program: Program, stage: int, *, token_s: float, prefill_token_s: float
+    ) -> FutureWork:
+        """The estimated rest of a program after one of its stages; all 0 after the last.
+
+        Args:
+            token_s: seconds of one decode step.
+            prefill_token_s: seconds to prefill one token; a stage's seconds are those of its
+                slowest call without any queueing, and of the tool before it.
+        """
+        later = program.stages[stage + 1 :]
+        calls = [call for each in later for call in each.calls]
+        tool_s = math.fsum(each.tool_s for each in later)
+        compute_s = math.fsum(
+            max(
+                call.prompt_tokens * prefill_token_s + call.output_tokens * token_s
+                for call in each.calls
+            )
+            for each in later
+        )
+        truth = FutureWork(
+            calls=len(calls),
+            prefill_tokens=sum(call.prompt_tokens for call in calls),
+            decode_tokens=sum(call.output_tokens for call in calls),
+            critical_s=compute_s + tool_s,
+            tool_s=tool_s,
+            serial_tokens=sum(max(call.output_tokens for call in each.calls) for each in later),
+        )
+        factor = self._factor(program, stage)
+        return FutureWork(*(part * factor for part in truth))
+
+    def later_stages(self, program: Program, stage: int) -> float:
+        """How many stages are estimated to follow one: the truth times the same factor."""
+        return (len(program.stages) - stage - 1) * self._factor(program, stage)
+
+    def _factor(self, program: Program, stage: int) -> float:
+        if not self.sigma:
+            return self.bias
+        score = _score("future", self.seed, f"{program.id}/{stage}")
+        return self.bias * math.exp(self.sigma * score)
+
+
+def _score(what: str, seed: int, key: str) -> float:
+    """A standard normal number that depends on nothing but its arguments."""
+    digest = hashlib.sha256(f"{what}:{seed}:{key}".encode()).digest()
+    return _NORMAL.inv_cdf((int.from_bytes(digest[:6], "big") + 0.5) / 2**48)
+
+
+def _check_factor(name: str, value: float) -> None:
+    if not 0 < value <= _MOST_FACTOR:
+        raise InvalidWorkload(name, value, f"must be above 0 and at most {_MOST_FACTOR}")
+
+
+def _check_sigma(sigma: float) -> None:
+    if not 0 <= sigma <= _WIDEST:
+        raise InvalidWorkload("sigma", sigma, f"must lie within 0 and {_WIDEST}")
+
+
+ORACLE_LENGTHS = LengthErrors(ratio=1.0, sigma=0.0)
+"""Every quantile is the true length."""
+
+ORACLE_FUTURES = FutureErrors(sigma=0.0)
+"""The true rest, at the given speed of an idle machine."""

@@ -1,0 +1,143 @@
+"""Closed-loop work: programs of stages of calls; a stage starts when the former really ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from serving.slo import DEFAULT_TBT_S, DEFAULT_TTFT_S, SloKind
+from serving.workload_errors import InvalidProgram
+
+
+class Call(NamedTuple):
+    """One LLM call with its true length, which no policy may see.
+
+    Attributes:
+        prompt_tokens, output_tokens: at least 1.
+        shared_prefix_tokens: of the prompt's first tokens, those of a text that calls of its
+            program repeat: two calls of one program and one group agree in as many first tokens
+            as the lesser of their counts.
+        prefix_group: which of the program's texts that is; calls of two groups agree in nothing.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    shared_prefix_tokens: int = 0
+    prefix_group: int = 0
+
+
+class Stage(NamedTuple):
+    """Calls that are submitted together, `tool_s` seconds after the former stage ended."""
+
+    calls: tuple[Call, ...]
+    tool_s: float = 0.0
+
+
+class StageCall(NamedTuple):
+    """A call and its place in its program."""
+
+    call_id: str
+    stage: int
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One task: what it will ask, and what it was promised.
+
+    Latency and deadline programs are one stage with one call. Compound ones are any stages; one
+    with a single call is a loop that ended at once.
+
+    Attributes:
+        id: unique in its workload.
+        application: what kind of task it is, such as "deep_research".
+        arrival_s: when it is submitted, in seconds of virtual time.
+        ttft_s, tbt_s: promises of the latency kind.
+        deadline_s: from its arrival to the end of its last call; None for the other kinds.
+        user: key for fairness.
+        weight: goodput weight.
+    Raises:
+        InvalidProgram: a count or a time is out of range, or the kind and the shape disagree.
+    """
+
+    id: str
+    application: str
+    kind: SloKind
+    arrival_s: float
+    stages: tuple[Stage, ...]
+    ttft_s: float = DEFAULT_TTFT_S
+    tbt_s: float = DEFAULT_TBT_S
+    deadline_s: float | None = None
+    user: str = ""
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        reason = self._shape_fault() or self._promise_fault()
+        if reason:
+            raise InvalidProgram(self.id, reason)
+
+    def _shape_fault(self) -> str | None:
+        if not self.id:
+            return "it needs an id"
+        if not self.stages or not all(stage.calls for stage in self.stages):
+            return "it needs a stage, and every stage a call"
+        if self.kind in (SloKind.LATENCY, SloKind.DEADLINE) and self.num_calls > 1:
+            return f"kind {self.kind} is one call, not {self.num_calls}; use compound"
+        for index, stage in enumerate(self.stages):
+            if not (math.isfinite(stage.tool_s) and stage.tool_s >= 0):
+                return f"stage {index}: tool_s must be finite and at least 0, not {stage.tool_s}"
+            for call in stage.calls:
+                if call.prompt_tokens < 1 or call.output_tokens < 1:
+                    return f"stage {index}: a call has at least 1 prompt and 1 output token"
+                if not 0 <= call.shared_prefix_tokens <= call.prompt_tokens:
+                    return f"stage {index}: shared_prefix_tokens must lie within the prompt"
+        return None
+
+    def _promise_fault(self) -> str | None:
+        if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
+            return f"arrival_s must be finite and at least 0, not {self.arrival_s}"
+        needs_deadline = self.kind in (SloKind.DEADLINE, SloKind.COMPOUND)
+        if needs_deadline != (self.deadline_s is not None):
+            return f"kind {self.kind} {'needs a' if needs_deadline else 'has no'} deadline_s"
+        for name in ("ttft_s", "tbt_s", "deadline_s", "weight"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                return f"{name} must be a finite number above 0, not {value}"
+        return None
+
+    @property
+    def num_calls(self) -> int:
+        """Calls of all stages."""
+        return sum(len(stage.calls) for stage in self.stages)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of all calls, each call's shared prefix counted again."""
+        return sum(call.prompt_tokens for stage in self.stages for call in stage.calls)
+
+    @property
+    def output_tokens(self) -> int:
+        """Output tokens of all calls."""
+        return sum(call.output_tokens for stage in self.stages for call in stage.calls)
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and output tokens of all calls."""
+        return self.prompt_tokens + self.output_tokens
+
+    @property
+    def tool_s(self) -> float:
+        """Seconds of all tools."""
+        return math.fsum(stage.tool_s for stage in self.stages)
+
+    def stage_calls(self, stage: int) -> Iterator[StageCall]:
+        """The calls of one stage, each with its id: unique where program ids are."""
+        for index, call in enumerate(self.stages[stage].calls):
+            yield StageCall(f"{self.id}/{stage}/{index}", stage, call)
+
+    def all_calls(self) -> Iterator[StageCall]:
+        """The calls of all stages, first stage first."""
+        for stage in range(len(self.stages)):
+            yield from self.stage_calls(stage)

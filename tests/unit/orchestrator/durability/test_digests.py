@@ -1,0 +1,106 @@
+"""Digests of what something was called with: the same in every process, other for other values."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+from orchestrator.durability.digests import digest_of
+
+
+class Model(BaseModel):
+    name: str
+    at: datetime | None = None
+
+
+@dataclass
+class Point:
+    x: float
+    client: object = field(default=None, compare=False)
+
+
+class Raising:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+DIFFERENT: list[Any] = [
+    1,
+    1.5,
+    "1",
+    None,
+    [1],
+    [[1]],
+    {"a": 1},
+    {"a": 2},
+    b"bytes",
+    b"others",
+    {1, 2},
+    {1, 3},
+    Model(name="one"),
+    Model(name="two"),
+    Model(name="one", at=datetime(2026, 1, 1, tzinfo=UTC)),
+    Point(1.0),
+    Point(2.0),
+    Path("/tmp"),
+    Path("/"),
+    "\ud800",
+    float("nan"),
+    len,
+    object(),
+    np.zeros(5000),
+    np.arange(5000.0),
+    datetime(2026, 1, 1, tzinfo=UTC),
+    timedelta(1),
+]
+
+
+def test_other_values_have_other_digests() -> None:
+    digests = [digest_of(value) for value in DIFFERENT]
+    assert None not in digests
+    assert len(set(digests)) == len(DIFFERENT)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Point(1.0, client=object()), Point(1.0, client=object())),
+        (object(), object()),
+        (lambda: 1, lambda: 1),
+        ({"a", "b", "c"}, {"c", "b", "a"}),
+        ((1, 2), [1, 2]),
+        (Raising(), Raising()),
+    ],
+)
+def test_what_says_the_same_has_the_same_digest(one: object, other: object) -> None:
+    assert digest_of(one) == digest_of(other)
+
+
+def test_sets_have_one_digest_in_every_process() -> None:
+    digests = "orchestrator.durability.digests"
+    said = f"from {digests} import digest_of; print(digest_of({{'a', 'b', 'c', 'd'}}))"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", said],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(told) == 1
+
+
+def test_what_has_no_end_has_none() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    assert digest_of(endless) is None
+    assert digest_of({(1, 2): 3}) is None

@@ -1,0 +1,308 @@
+"""What a run comes to at its deadline, on an event loop whose time jumps to what is due next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator import DeadlineExceeded, OutsideRun, best_so_far, flow, step, within
+from orchestrator.execution.deadline_handling import AGAIN_S, Expiry
+from tests.unit.orchestrator.deadline_samples import WAYS, Elapsed, Ways, kept
+from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
+from tests.unit.orchestrator.orchestrator_samples import Boom, law
+from tests.unit.orchestrator.run_samples import ID
+
+
+def test_a_flow_that_is_to_fail_does_so_at_its_deadline_and_keeps_no_tail() -> None:
+    elapsed = Elapsed()
+    with pytest.raises(DeadlineExceeded) as raised:
+        comes_to(flow(name="late", deadline=40)(elapsed))
+    assert raised.value.args == ("late", 40)
+    assert elapsed.seconds == pytest.approx(40)
+
+
+@settings(law, max_examples=25)
+@given(
+    gaps_s=st.lists(st.integers(0, 5), max_size=8),
+    deadline_s=st.integers(0, 20).map(lambda whole: whole + 0.5),
+)
+def test_the_best_so_far_is_the_last_that_was_said_before_the_deadline(
+    gaps_s: list[int], deadline_s: float
+) -> None:
+    """And without any the flow fails, as if it had not asked for the best so far."""
+
+    @flow(deadline=deadline_s, on_deadline="best_so_far")
+    async def improving() -> int | None:
+        for number, gap_s in enumerate(gaps_s):
+            await asyncio.sleep(gap_s)
+            assert best_so_far(number) == number
+        await never()
+        return -1
+
+    in_time = [number for number in range(len(gaps_s)) if sum(gaps_s[: number + 1]) < deadline_s]
+    if not in_time:
+        with pytest.raises(DeadlineExceeded):
+            comes_to(improving)
+        return
+    result = comes_to(improving)
+    assert result.value == in_time[-1]
+    assert result.elapsed_s == pytest.approx(deadline_s)
+
+
+def test_a_best_so_far_of_none_is_one() -> None:
+    @flow(deadline=1, on_deadline="best_so_far")
+    async def nothing_found() -> str | None:
+        best_so_far(None)
+        await never()
+        return "the end"
+
+    assert comes_to(nothing_found).value is None
+
+
+@pytest.mark.parametrize("way", ["fail", "wrap_up", "best_so_far"])
+def test_a_flow_that_ends_in_time_comes_to_what_it_returns(way: Any) -> None:
+    async def body() -> str:
+        best_so_far("half")
+        await asyncio.sleep(8.9)
+        return "whole"
+
+    wrap_up = kept if way == "wrap_up" else None
+    assert comes_to(flow(deadline=10, on_deadline=way, wrap_up=wrap_up)(body)).value == "whole"
+
+
+@pytest.mark.parametrize("way", ["fail", "wrap_up", "best_so_far"])
+@pytest.mark.parametrize("error", [Boom("early"), TimeoutError("the flow's own")], ids=repr)
+def test_an_error_before_the_deadline_is_raised_whatever_there_is_so_far(
+    way: Any, error: Exception
+) -> None:
+    async def body() -> str:
+        best_so_far("half")
+        await asyncio.sleep(1)
+        raise error
+
+    wrap_up = kept if way == "wrap_up" else None
+    with pytest.raises(type(error)) as raised:
+        comes_to(flow(deadline=10, on_deadline=way, wrap_up=wrap_up)(body))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["fail", "best_so_far", "wrap_up"])
+def test_a_task_group_that_failed_in_the_flow_does_not_hide_the_deadline(way: Ways) -> None:
+    """Python 3.11's leaves the task with one cancellation too many."""
+
+    async def fails() -> None:
+        await asyncio.sleep(0.1)
+        raise Boom("in a group")
+
+    @flow(deadline=10, **way)
+    async def grouped() -> str:
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails())
+        best_so_far("so far")
+        await never()
+        return "the end"
+
+    if not way:
+        with pytest.raises(DeadlineExceeded):
+            comes_to(grouped)
+    else:
+        assert comes_to(grouped).value in ("so far", "kept so far")
+
+
+def in_ten_seconds(way: str, work: Callable[[], Awaitable[object]]) -> str:
+    """What a flow comes to that limits this work, in one of the two ways to say so."""
+
+    @flow(deadline=100)
+    async def body() -> str:
+        try:
+            if way == "within":
+                async with within(10):
+                    await work()
+            else:
+                await step(timeout=10)(work)()
+        except DeadlineExceeded:
+            return "told"
+        return "the end"
+
+    return comes_to(body).value
+
+
+@pytest.mark.parametrize("way", ["within", "timeout"])
+def test_a_task_group_that_failed_does_not_hide_a_shorter_limit(way: str) -> None:
+    async def fails() -> None:
+        await asyncio.sleep(0.1)
+        raise Boom("in a group")
+
+    async def grouped() -> None:
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails())
+        await never()
+
+    assert in_ten_seconds(way, grouped) == "told"
+
+
+async def caught(elapsed: Elapsed) -> None:
+    with suppress(asyncio.CancelledError):
+        await never()
+    await elapsed()
+
+
+async def caught_by_a_group_that_is_failing(elapsed: Elapsed) -> None:
+    """Before Python 3.13 a TaskGroup with errors of its own forgets that it was cancelled."""
+
+    async def slow_to_end() -> None:
+        try:
+            await never()
+        finally:
+            await asyncio.sleep(2)
+
+    async def fails() -> None:
+        await asyncio.sleep(9)
+        raise Boom("in a group")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(slow_to_end())
+            group.create_task(fails())
+    except* Boom:
+        await elapsed()
+
+
+@pytest.mark.parametrize("way", ["within", "timeout"])
+@pytest.mark.parametrize("work", [caught, caught_by_a_group_that_is_failing])
+def test_a_cancellation_that_was_lost_comes_again(work: Any, way: str) -> None:
+    elapsed = Elapsed()
+    assert in_ten_seconds(way, lambda: work(elapsed)) == "told"
+    assert elapsed.seconds <= AGAIN_S
+
+
+def test_a_flow_that_catches_its_cancellation_ends_all_the_same() -> None:
+    num_caught = 0
+
+    @flow(deadline=10)
+    async def stubborn() -> str:
+        nonlocal num_caught
+        while num_caught < 3:
+            try:
+                await never()
+            except asyncio.CancelledError:
+                num_caught += 1
+        await never()
+        return "the end"
+
+    with pytest.raises(DeadlineExceeded):
+        comes_to(stubborn)
+    assert num_caught == 3
+
+
+def test_what_ends_at_its_deadline_is_left_time_to_clean_up() -> None:
+    cleaned = False
+
+    @flow(deadline=10)
+    async def tidy() -> None:
+        nonlocal cleaned
+        try:
+            await never()
+        finally:
+            await asyncio.sleep(0.9 * AGAIN_S)
+            cleaned = True
+
+    with pytest.raises(DeadlineExceeded):
+        comes_to(tidy)
+    assert cleaned
+
+
+@pytest.mark.parametrize("ending", ["best_so_far", "wrap_up"])
+def test_a_resumed_run_may_be_cut_off_earlier_than_it_was_before(
+    tmp_path: Path, ending: str
+) -> None:
+    """What is recorded comes back at once, and waiting between steps does not: so it is late."""
+    first_time = [True]
+    done: list[str] = []
+
+    @step
+    async def work(name: str) -> str:
+        done.append(name)
+        return best_so_far(name)
+
+    @step
+    async def summarise(so_far: str) -> str:
+        done.append("summarise")
+        return f"a summary of {so_far}"
+
+    async def wrap_up(so_far: str) -> str:
+        said = await summarise(so_far)
+        if first_time.pop():
+            raise Boom("the process dies")
+        return said
+
+    ways: dict[str, Ways] = {
+        "wrap_up": {"wrap_up": wrap_up, "tail": 50},
+        "best_so_far": {"on_deadline": "best_so_far"},
+    }
+
+    @flow(deadline=100, **ways[ending])
+    async def research() -> str:
+        best_so_far(await work("a"))
+        await asyncio.sleep(30)
+        best_so_far(await work("b"))
+        if ending == "best_so_far" and first_time.pop():
+            raise Boom("the process dies")
+        await never()
+        return "the end"
+
+    async def run() -> str:
+        async with timed_runtime(tmp_path) as runtime:
+            with pytest.raises(Boom):
+                await runtime.run(research.options(run_id=ID))
+            first_time.append(False)
+            if ending == "best_so_far":
+                await asyncio.sleep(60)  # of the deadline 10 s are left, and the sleep takes 30
+            return (await runtime.resume(ID, research)).value
+
+    value = in_jumping_time(run())
+    if ending == "wrap_up":
+        assert value == "a summary of b"  # that was recorded
+        assert done == ["a", "b", "summarise"]
+    else:
+        assert value == "a"
+        assert done == ["a", "b"]
+
+
+async def _wraps(so_far: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"on_deadline": "wrap_up"},
+        {"on_deadline": "fail", "wrap_up": _wraps},
+        {"on_deadline": "best_so_far", "wrap_up": _wraps},
+        {"on_deadline": "give_up"},
+    ],
+)
+def test_ways_to_end_that_contradict_themselves_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="on_deadline"):
+        Expiry(**options)
+    with pytest.raises(ValueError, match="on_deadline"):
+        flow(deadline=1, **options)
+
+
+def test_a_way_to_wrap_up_is_enough_to_say_so() -> None:
+    wrapping: Callable[[Any], Awaitable[Any]] = _wraps
+    assert flow(deadline=1, wrap_up=wrapping)(never).expiry.on_deadline == "wrap_up"
+    assert flow(deadline=1)(never).expiry.on_deadline == "fail"
+
+
+def test_outside_a_flow_there_is_no_best_so_far() -> None:
+    with pytest.raises(OutsideRun, match=r"best_so_far\(\)"):
+        best_so_far(1)

@@ -1,0 +1,295 @@
+"""What the store holds of a run, and what it never holds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator import Runtime, flow, gather, llm, step, tool
+from orchestrator.durability.outcomes import MESSAGE_LIMIT, text_of
+from orchestrator.testing import ScriptedEngine
+from patterns import LlmNode, PatternGraph, ToolNode
+from serving.errors import RequestDropped, StructuredOutputInvalid
+from serving.generation import GenerationRequest
+from store.records import CallKind, CallRecord, Status, StepRecord
+from store.session import Store, open_store
+from tests.unit.orchestrator.orchestrator_samples import (
+    Boom,
+    recorded,
+    scripted_runtime,
+    store_url,
+    the_run,
+)
+
+SECRET = "xylophone-7319-confession"
+
+
+@tool
+def look_up(city: str) -> str:
+    return f"{city} lies on the Danube"
+
+
+@step
+async def plan(question: str) -> str:
+    return await llm(f"plan {question}", system="be brief")
+
+
+@step
+async def read(text: str) -> str:
+    return await llm(text)
+
+
+@flow
+async def research(question: str) -> str:
+    await plan(question)
+    await gather(read("one"), read("two"), look_up(question))
+    return await llm("and so")
+
+
+async def test_the_pattern_decodes_to_a_graph_equal_to_what_ran(runtime: Runtime) -> None:
+    result = await runtime.run(research, "Ulm")
+    found = await recorded(runtime.store, result.run_id)
+    nodes: list[LlmNode | ToolNode] = []
+    for call in found.calls:
+        assert call.finished_s is not None
+        seconds = call.finished_s - call.started_s
+        if call.kind is CallKind.TOOL:
+            nodes.append(ToolNode(call.identity, seconds))
+        else:
+            assert call.prompt_tokens is not None
+            assert call.output_tokens is not None
+            nodes.append(LlmNode(call.identity, call.prompt_tokens, call.output_tokens, seconds))
+    ran = PatternGraph(tuple(nodes), tuple(found.edges))
+    kept = found.pattern
+    assert (
+        [len(layer) for layer in kept.layers] == [len(layer) for layer in ran.layers] == [1, 3, 1]
+    )
+    assert shape(kept) == shape(ran)
+    assert kept.critical_seconds == pytest.approx(ran.critical_seconds, rel=0.05, abs=0.005)
+
+
+def shape(graph: PatternGraph) -> list[tuple[object, ...]]:
+    """All of a graph that is not rounded, in an order of its own."""
+    return sorted(
+        (
+            *(graph.stage_of[place], node.kind, node.identity),
+            *(node.input_tokens, node.output_tokens),
+            sorted(graph.nodes[parent].identity for parent in graph.parents[place]),
+        )
+        for place, node in enumerate(graph.nodes)
+    )
+
+
+async def test_steps_and_calls_lie_within_their_run_in_time(runtime: Runtime) -> None:
+    result = await runtime.run(research, "Ulm")
+    found = await recorded(runtime.store, result.run_id)
+    assert found.run.status is Status.COMPLETED
+    parts: list[StepRecord | CallRecord] = [*found.steps.values(), *found.calls]
+    for part in parts:
+        assert part.status is Status.COMPLETED
+        assert part.finished_s is not None
+        assert 0 <= part.started_s <= part.finished_s <= result.elapsed_s
+    began = {call.node: call.started_s for call in found.calls}
+    ended = {call.node: call.finished_s for call in found.calls}
+    assert all(ended[parent] <= began[child] for parent, child in found.edges)  # type: ignore[operator]
+
+
+async def test_stages_report_what_was_called_and_when(runtime: Runtime) -> None:
+    result = await runtime.run(research.options(deadline="1h", stages=3), "Ulm")
+    assert [stage.stage for stage in result.stages] == [0, 1, 2]
+    assert [sorted(stage.calls) for stage in result.stages] == [
+        ["script:plan"],
+        ["look-up", "script:read", "script:read"],
+        ["script:research"],
+    ]
+    ends = [stage.ended_s for stage in result.stages]
+    assert ends == sorted(ends)  # type: ignore[type-var]
+    assert [stage.source for stage in result.stages] == ["fallback"] * 3
+    assert result.stages[0].sub_deadline_s == pytest.approx(1200, abs=5)
+
+
+async def test_a_run_without_calls_leaves_no_pattern(runtime: Runtime) -> None:
+    async def body() -> None: ...
+
+    await runtime.run(flow(body))
+    assert (await the_run(runtime.store)).pattern_records == []
+
+
+async def use_a_secret_everywhere(runtime: Runtime) -> None:
+    """Runs that end well, fail in user code, fail in the engine, and are cancelled."""
+
+    @tool
+    def fails(text: str) -> None:
+        raise Boom(f"cannot find {text}")
+
+    @flow
+    async def misled(text: str) -> None:
+        await fails(text)
+
+    @flow
+    async def validated(text: str) -> None:
+        await llm(text, schema={"type": "object"})
+
+    @flow
+    async def cut_off(text: str) -> None:
+        await asyncio.wait_for(waiting(text), 0.05)
+
+    @tool
+    async def waiting(text: str) -> None:
+        await asyncio.sleep(3600)
+
+    assert SECRET in await research(SECRET)
+    for failing in (misled, validated, cut_off):
+        with pytest.raises((Boom, StructuredOutputInvalid, TimeoutError)):
+            await failing(text=SECRET)
+
+
+def confess(request: GenerationRequest) -> str:
+    """An engine that says the secret in every answer."""
+    return f"the word is {SECRET}"
+
+
+def files_of(folder: Path) -> bytes:
+    """All bytes of the store's files, the write-ahead log included."""
+    files = [file for file in folder.iterdir() if file.name.startswith("store.db")]
+    assert len(files) > 1, "the write-ahead log is there while the store is open"
+    return b"".join(file.read_bytes() for file in files)
+
+
+async def test_no_file_of_a_store_that_is_not_durable_holds_any_text(tmp_path: Path) -> None:
+    """Not prompts, answers, arguments, results, nor errors that quote them."""
+    async with scripted_runtime(tmp_path, ScriptedEngine(confess), durable=False) as runtime:
+        await use_a_secret_everywhere(runtime)
+        found = files_of(tmp_path)
+        async with runtime.store.reading() as tx:
+            assert len(await tx.runs.newest()) == 4
+    assert SECRET.encode() not in found
+    assert SECRET.encode("utf-16-le") not in found
+    assert b"Boom" in found
+
+
+async def texts_of(store: Store, run_id: str) -> dict[str, str]:
+    """The texts that are kept of a run, by where they belong."""
+    found = await recorded(store, run_id)
+    hashes = {"input": found.run.input_payload, "result": found.run.result_payload}
+    for call in found.calls:
+        hashes[f"prompt {call.node}"] = call.prompt_payload
+        hashes[f"output {call.node}"] = call.output_payload
+    async with store.reading() as tx:
+        return {
+            name: (await tx.payloads.get(payload)).decode()
+            for name, payload in hashes.items()
+            if payload is not None
+        }
+
+
+async def test_texts_that_are_recorded_on_request_can_be_read_again(tmp_path: Path) -> None:
+    engine = ScriptedEngine(confess)
+    async with scripted_runtime(tmp_path, engine, record_text=True) as runtime:
+        result = await runtime.run(research, SECRET)
+    async with await open_store(store_url(tmp_path)) as store:
+        texts = await texts_of(store, result.run_id)
+    answer = f"the word is {SECRET}"
+    assert json.loads(texts["input"]) == {"question": SECRET}
+    assert json.loads(texts["result"]) == texts["output 0"] == answer
+
+    assert texts["prompt 0"] == f"system: be brief\n\nuser: plan {SECRET}"
+    prompts = [text for name, text in sorted(texts.items()) if name.startswith("prompt")]
+    assert prompts[-1] == "user: and so"
+    assert sorted(prompts[1:-1]) == ["user: one", "user: two"]
+
+
+async def test_what_errors_say_is_recorded_on_request_up_to_a_limit(tmp_path: Path) -> None:
+    async def body() -> None:
+        raise Boom("x" * 10 * MESSAGE_LIMIT)
+
+    async with scripted_runtime(tmp_path, record_text=True) as runtime:
+        with pytest.raises(Boom):
+            await runtime.run(flow(body))
+        run = (await the_run(runtime.store)).run
+    assert run.error_message == "x" * MESSAGE_LIMIT
+
+
+async def test_why_the_scheduler_dropped_a_call_is_recorded_always(tmp_path: Path) -> None:
+    def script(request: GenerationRequest) -> str:
+        raise RequestDropped(request.request_id, "it waited for 5 s")
+
+    async with scripted_runtime(tmp_path, ScriptedEngine(script)) as runtime:
+        with pytest.raises(RequestDropped):
+            await runtime.run(flow(name="f")(lambda: llm("x")))
+        found = await the_run(runtime.store)
+    assert str(found.calls[0].error_message).endswith("it waited for 5 s")
+    assert found.run.error_message == found.calls[0].error_message
+
+
+class Unspeakable:
+    def __repr__(self) -> str:
+        raise Boom
+
+    def __str__(self) -> str:
+        raise Boom
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise Boom
+
+
+@pytest.mark.parametrize("record_text", [False, True])
+async def test_what_cannot_be_shown_costs_no_run(tmp_path: Path, record_text: bool) -> None:
+    @flow
+    async def passes(value: object, *, other: object) -> object:
+        return value
+
+    @flow
+    async def fails(value: object) -> object:
+        raise UnspeakableError
+
+    value = Unspeakable()
+    async with scripted_runtime(tmp_path, record_text=record_text) as runtime:
+        assert await passes(value, other=value) is value
+        with pytest.raises(UnspeakableError):
+            await fails(value)
+        async with runtime.store.reading() as tx:
+            statuses = {run.flow: run.status for run in await tx.runs.newest()}
+    assert statuses == {"passes": Status.COMPLETED, "fails": Status.FAILED}
+    assert text_of(value) == "<Unspeakable that cannot be shown: Boom>"
+
+
+async def test_text_that_no_encoding_takes_is_kept_as_far_as_it_can_be(tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda _request: "half \ud83d of a smile\0")
+    async with scripted_runtime(tmp_path, engine, record_text=True) as runtime:
+        result = await runtime.run(research, "\udc80")
+        texts = await texts_of(runtime.store, result.run_id)
+    assert texts["output 0"] == "half ? of a smile\0"
+
+
+async def test_a_pattern_holds_completed_calls_only(runtime: Runtime) -> None:
+    """What was cut off leaves no trace, and no edge is lost with it."""
+
+    @step
+    async def unlucky() -> None:
+        await llm("before")
+        await look_up("x")
+        raise Boom
+
+    async def body() -> None:
+        try:
+            await gather(unlucky(), slow())
+        except Boom:
+            await llm("after")
+
+    @tool
+    async def slow() -> None:
+        await asyncio.sleep(3600)
+
+    result = await runtime.run(flow(name="f")(body))
+    found = await recorded(runtime.store, result.run_id)
+    assert {call.identity: call.status for call in found.calls}["slow"] is Status.CANCELLED
+    assert sorted(node.identity for node in found.pattern.nodes) == [
+        *("look-up", "script:f", "script:unlucky"),
+    ]
+    assert found.pattern.edges == ((0, 1), (1, 2))

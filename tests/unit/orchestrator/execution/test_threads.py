@@ -1,0 +1,201 @@
+"""Plain functions: threads of their own, that nobody else waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import Runtime, WrongLoop, flow, map, step, tool  # noqa: A004
+from orchestrator.execution.threads import MOST_AT_ONCE, in_own_thread
+from orchestrator.langgraph.event_loops import wait_on
+from tests.places import ROOT
+
+NUM_SIDE_BY_SIDE = 100  # more than any default executor has
+
+city: ContextVar[str] = ContextVar("city", default="nowhere")
+
+
+async def test_as_many_plain_steps_as_are_asked_for_are_at_work_at_once(runtime: Runtime) -> None:
+    all_of_them = threading.Barrier(NUM_SIDE_BY_SIDE, timeout=30)
+
+    @step
+    def meet(number: int) -> int:
+        all_of_them.wait()
+        return number
+
+    @flow
+    async def meeting() -> tuple[int, ...]:
+        return await map(meet, range(NUM_SIDE_BY_SIDE), concurrency=NUM_SIDE_BY_SIDE)
+
+    assert await meeting() == tuple(range(NUM_SIDE_BY_SIDE))
+
+
+async def test_plain_functions_that_block_leave_the_runtimes_own_threads_alone() -> None:
+    release = threading.Event()
+    blocked = [
+        asyncio.create_task(in_own_thread(release.wait, name="blocked"))
+        for _ in range(NUM_SIDE_BY_SIDE)
+    ]
+    async with asyncio.timeout(30):
+        assert await asyncio.to_thread(lambda: "done") == "done"
+    release.set()
+    assert await asyncio.gather(*blocked) == [True] * NUM_SIDE_BY_SIDE
+
+
+async def test_a_thread_that_is_left_behind_takes_no_place() -> None:
+    release = threading.Event()
+    try:
+        left = [
+            asyncio.create_task(in_own_thread(release.wait, name="left"))
+            for _ in range(MOST_AT_ONCE)
+        ]
+        await asyncio.sleep(0)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        async with asyncio.timeout(30):
+            assert await in_own_thread(lambda: "done", name="next") == "done"
+    finally:
+        release.set()
+
+
+async def test_of_more_functions_than_there_are_places_all_are_done() -> None:
+    at_work: set[int] = set()
+    most: list[int] = []
+
+    def count() -> None:
+        at_work.add(threading.get_ident())
+        most.append(len(at_work))
+        at_work.discard(threading.get_ident())
+
+    await asyncio.gather(*(in_own_thread(count, name="count") for _ in range(2 * MOST_AT_ONCE)))
+    assert len(most) == 2 * MOST_AT_ONCE
+    assert max(most) <= MOST_AT_ONCE
+
+
+def test_a_loop_that_is_closed_is_not_kept() -> None:
+    async def crowd() -> weakref.ref[asyncio.AbstractEventLoop]:
+        works = (in_own_thread(lambda: None, name="work") for _ in range(MOST_AT_ONCE + 1))
+        await asyncio.gather(*works)
+        return weakref.ref(asyncio.get_running_loop())
+
+    first = asyncio.run(crowd())
+    asyncio.run(crowd())
+    gc.collect()
+    assert first() is None
+
+
+async def test_functions_that_hold_all_places_do_not_wait_for_those_within_them() -> None:
+    loop = asyncio.get_running_loop()
+    all_of_them = threading.Barrier(MOST_AT_ONCE, timeout=30)
+
+    def outer() -> str:
+        all_of_them.wait()
+        return wait_on(loop, "inner", lambda: in_own_thread(lambda: "done", name="inner"))
+
+    works = (in_own_thread(outer, name="outer") for _ in range(MOST_AT_ONCE))
+    assert set(await asyncio.gather(*works)) == {"done"}
+
+
+async def test_a_thread_has_its_callers_context_and_its_error_is_the_callers() -> None:
+    def look() -> str:
+        return city.get()
+
+    def stop() -> None:
+        raise StopIteration  # which no coroutine can raise
+
+    city.set("Ulm")
+    assert await in_own_thread(look, name="look") == "Ulm"
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await in_own_thread(stop, name="stop")
+
+
+LEAVES_A_THREAD = """
+import asyncio, threading
+from orchestrator import DeadlineExceeded, flow, step
+from orchestrator.testing import ScriptedEngine
+from orchestrator.wiring import open_runtime
+from orchestrator.settings import Settings
+
+@step
+def hang() -> None:
+    threading.Event().wait()
+
+@flow(deadline="100ms")
+async def hangs() -> None:
+    await hang()
+
+async def main() -> None:
+    settings = Settings(store="sqlite:///store.db", fit_every=0)
+    async with open_runtime(settings, engine=ScriptedEngine(lambda _: "")) as runtime:
+        try:
+            await runtime.run(hangs)
+        except DeadlineExceeded:
+            print("left behind")
+
+asyncio.run(main())
+"""
+
+
+def test_a_function_that_was_left_behind_keeps_no_process_from_exiting(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LEAVES_A_THREAD],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "left behind\n"), ended.stderr
+
+
+def yields() -> Iterator[int]:
+    yield 1
+
+
+async def yields_async() -> AsyncIterator[int]:
+    yield 1
+
+
+class Yielding:
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+@pytest.mark.parametrize("body", [yields, yields_async, Yielding()])
+@pytest.mark.parametrize("decorate", [step, tool, flow, lambda body: flow(wrap_up=body)])
+def test_what_yields_is_refused_where_it_is_decorated(
+    decorate: Callable[[Any], Any], body: Any
+) -> None:
+    with pytest.raises(TypeError, match="collect what it yields in a list"):
+        decorate(body)
+
+
+@pytest.mark.parametrize("made", [flow, step, tool])
+async def test_asyncio_run_within_a_plain_step_is_refused_by_name(
+    runtime: Runtime, made: Callable[..., Any]
+) -> None:
+    @made
+    async def inner() -> str:
+        return "done"
+
+    @step
+    def outer() -> str:
+        return asyncio.run(inner())
+
+    async def body() -> str:
+        return await outer()
+
+    with pytest.raises(WrongLoop, match=r"inner\(\) belongs to its run's event loop"):
+        await runtime.run(flow(body))

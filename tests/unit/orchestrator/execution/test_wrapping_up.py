@@ -1,0 +1,202 @@
+"""What wraps up a run at its deadline: the time that it has, what it is given, what stays of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator import (
+    DeadlineExceeded,
+    InvalidDuration,
+    best_so_far,
+    flow,
+    has_deadline,
+    remaining,
+    step,
+)
+from orchestrator.execution.deadline_handling import TAIL_SHARE
+from store.records import Status
+from tests.unit.orchestrator.deadline_samples import Elapsed, kept
+from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
+from tests.unit.orchestrator.orchestrator_samples import (
+    NEVER_S,
+    Boom,
+    law,
+    recorded,
+    scripted_runtime,
+    the_run,
+)
+from tests.unit.orchestrator.run_samples import ID
+
+
+@settings(law, max_examples=25)
+@given(
+    deadline_s=st.floats(0.1, 1000),
+    tail_share=st.none() | st.floats(0.01, 0.99),
+    used=st.floats(0, 0.99),
+)
+def test_wrapping_up_has_the_tail_to_itself(
+    deadline_s: float, tail_share: float | None, used: float
+) -> None:
+    """The rest of the flow is told of the time before it and cut off there; a tenth by default."""
+    tail_s = None if tail_share is None else tail_share * deadline_s
+    expected_s = TAIL_SHARE * deadline_s if tail_s is None else tail_s
+    told: dict[str, float] = {}
+    elapsed = Elapsed()
+
+    async def wrap_up(so_far: None) -> str:
+        told["tail"] = remaining()
+        await asyncio.sleep(used * expected_s)
+        return f"wrapped up {so_far}"
+
+    @flow(name="long", deadline=deadline_s, wrap_up=wrap_up, tail=tail_s)
+    async def long() -> str:
+        told["body"] = remaining()
+        return await elapsed()
+
+    result = comes_to(long)
+    body_s = deadline_s - expected_s
+    assert result.value == "wrapped up None"
+    assert told == pytest.approx({"body": body_s, "tail": expected_s}, abs=1e-6)
+    assert elapsed.seconds == pytest.approx(body_s, abs=1e-6)
+    assert result.elapsed_s == pytest.approx(body_s + used * expected_s, abs=1e-6)
+    assert result.in_time
+
+
+def test_wrapping_up_is_given_the_last_of_what_there_is_so_far() -> None:
+    @flow(deadline=10, wrap_up=kept)
+    async def improving() -> str:
+        best_so_far("a draft")
+        best_so_far("a better one")
+        await never()
+        return "the end"
+
+    assert comes_to(improving).value == "kept a better one"
+
+
+def test_wrapping_up_for_longer_than_its_tail_ends_with_the_deadline_of_the_whole() -> None:
+    """What there is so far is no result then: the flow asked for it to be wrapped up."""
+    elapsed = Elapsed()
+
+    async def slow(so_far: str) -> str:
+        return await elapsed()
+
+    @flow(name="slow", deadline=100, wrap_up=slow, tail=30)
+    async def improving() -> str:
+        best_so_far("a draft")
+        await never()
+        return "the end"
+
+    with pytest.raises(DeadlineExceeded) as raised:
+        comes_to(improving)
+    assert raised.value.args == ("slow", 100)
+    assert elapsed.seconds == pytest.approx(30)
+
+
+def test_what_wrapping_up_raises_is_raised() -> None:
+    async def breaks(so_far: str | None) -> str:
+        raise Boom("while wrapping up")
+
+    @flow(deadline=1, wrap_up=breaks)
+    async def long() -> str:
+        await never()
+        return "the end"
+
+    with pytest.raises(Boom, match="while wrapping up"):
+        comes_to(long)
+
+
+def test_what_ended_gracefully_is_recorded_as_completed_with_what_it_was_cut_off_in(
+    tmp_path: Path,
+) -> None:
+    @step
+    async def dig() -> None:
+        await never()
+
+    @step
+    async def summarise(so_far: str | None) -> str:
+        assert has_deadline()
+        return f"a summary of {so_far}"
+
+    @flow(deadline=1, wrap_up=summarise)
+    async def research() -> str:
+        best_so_far("one page")
+        await dig()
+        return "the end"
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            result = await runtime.run(research)
+            assert (await runtime.run(research.options(run_id=result.run_id))).value == result.value
+            found = await the_run(runtime.store)
+        assert result.value == "a summary of one page"
+        assert found.run.status is Status.COMPLETED
+        assert {step.name: step.status for step in found.steps.values()} == {
+            "dig": Status.CANCELLED,
+            "summarise": Status.COMPLETED,
+        }
+        assert found.still_running() == []
+
+    in_jumping_time(run())
+
+
+def test_a_run_whose_steps_did_not_change_is_wrapped_up_as_it_was(tmp_path: Path) -> None:
+    breaking = [True]
+
+    async def wrap_up(so_far: str) -> str:
+        first, second = await summarise(so_far), await summarise(so_far)
+        if breaking.pop():
+            raise Boom("the process dies")
+        return first + second
+
+    done: list[str] = []
+
+    @step
+    async def summarise(so_far: str) -> str:
+        done.append(so_far)
+        return so_far.upper()
+
+    @flow(deadline=100, wrap_up=wrap_up, tail=50)
+    async def research() -> str:
+        best_so_far(await summarise("x"))
+        await never()
+        return "the end"
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            with pytest.raises(Boom):
+                await runtime.run(research.options(run_id=ID))
+            breaking.append(False)
+            assert (await runtime.resume(ID, research)).value == "XX"
+            found = await recorded(runtime.store, ID)
+        assert done == ["x", "X", "X"]
+        assert sorted(found.steps) == [
+            "summarise",
+            "summarise[wrap-up]",
+            "summarise[wrap-up]#2",
+        ]
+
+    in_jumping_time(run())
+
+
+async def test_a_plain_function_wraps_up_as_well(tmp_path: Path) -> None:
+    """In a thread, and so in real time: most of it is kept for that."""
+
+    @flow(deadline=NEVER_S + 0.1, tail=NEVER_S, wrap_up=lambda best: f"plainly {best}")
+    async def body() -> str:
+        best_so_far("so far")
+        await never()
+        return "the end"
+
+    async with scripted_runtime(tmp_path) as runtime:
+        assert (await runtime.run(body)).value == "plainly so far"
+
+
+@pytest.mark.parametrize("tail", [10, 11])
+def test_a_tail_that_leaves_no_time_is_refused(tail: float) -> None:
+    with pytest.raises(InvalidDuration, match="leaves nothing"):
+        flow(deadline=10, tail=tail, wrap_up=kept)(never)

@@ -1,0 +1,263 @@
+"""ChatOrchestrate: LangChain's interface on our engines, in a run and outside one."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+
+from orchestrator import Message, RunEnded, WouldBlock, flow, gather, step
+from orchestrator.chat_model import ChatOrchestrate
+from orchestrator.langgraph.event_loops import borrowed, wait_on
+from orchestrator.testing import ScriptedEngine
+from serving.errors import InvalidRequest
+from serving.slo import SloKind
+from store.records import Status
+from tests.unit.orchestrator.orchestrator_samples import (
+    NEVER_S,
+    answer_ok,
+    recorded,
+    scripted_runtime,
+    the_run,
+    under_way,
+)
+
+
+async def test_a_call_in_a_flow_is_recorded_with_its_causes_and_its_sub_deadline(
+    tmp_path: Path,
+) -> None:
+    engine, model = ScriptedEngine(answer_ok), ChatOrchestrate()
+
+    @step
+    async def ask(what: str) -> str:
+        return str((await model.ainvoke(what)).text)
+
+    @flow(deadline="60s")
+    async def research() -> str:
+        plan = await ask("plan")
+        await gather(ask(f"a {plan}"), ask(f"b {plan}"))
+        return await ask("sum up")
+
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        assert await research() == "all is well"
+        found = await the_run(runtime.store)
+    assert found.edges == {(0, 1), (0, 2), (1, 3), (2, 3)}
+    assert {call.identity for call in found.calls} == {"script:ask"}
+    assert {request.slo.kind for request in engine.requests} == {SloKind.COMPOUND}
+    assert {request.slo.program for request in engine.requests} == {found.run.id}
+    assert found.still_running() == []
+
+
+async def test_outside_a_run_a_call_is_best_effort_and_leaves_no_record(tmp_path: Path) -> None:
+    engine = ScriptedEngine(answer_ok)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        message = await ChatOrchestrate(max_tokens=2).ainvoke("how is it?")
+        async with runtime.store.reading() as tx:
+            assert await tx.runs.newest() == []
+    assert message.text == "all is"
+    [request] = engine.requests
+    assert request.slo.kind is SloKind.BEST_EFFORT
+    assert (request.max_tokens, request.temperature) == (2, 0.7)
+
+
+async def test_an_answer_tells_its_tokens_and_where_it_comes_from(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path):
+        message = await ChatOrchestrate(max_tokens=2).ainvoke("how is it?")
+    assert isinstance(message, AIMessage)
+    assert message.usage_metadata is not None
+    assert message.usage_metadata["input_tokens"] == 3
+    assert message.usage_metadata["output_tokens"] == 2
+    assert message.usage_metadata["total_tokens"] == 5
+    facts = message.response_metadata
+    assert (facts["finish_reason"], facts["model_name"]) == ("length", "script")
+    assert "random_weights" not in facts
+
+
+@pytest.mark.parametrize("is_sync", [False, True])
+async def test_an_answer_streams_word_by_word_and_ends_in_its_facts(
+    tmp_path: Path, is_sync: bool
+) -> None:
+    model = ChatOrchestrate()
+
+    @flow
+    async def talk() -> int:
+        chunks: list[AIMessageChunk] = []
+        if is_sync:
+            chunks = await asyncio.to_thread(lambda: list(model.stream("hello")))
+        else:
+            chunks = [chunk async for chunk in model.astream("hello")]
+        texts = [chunk.text for chunk in chunks if chunk.text]
+        assert texts == ["all", " is", " well"]
+        whole = chunks[0]
+        for chunk in chunks[1:]:
+            whole = whole + chunk
+        assert whole.usage_metadata is not None
+        assert whole.usage_metadata["output_tokens"] == 3
+        assert whole.response_metadata["finish_reason"] == "stop"
+        return len(texts)
+
+    async with scripted_runtime(tmp_path) as runtime:
+        assert await talk() == 3
+        found = await the_run(runtime.store)
+    assert [call.output_tokens for call in found.calls] == [3]
+
+
+async def test_a_stream_that_is_left_aborts_its_request(tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda _: "on and on and on", token_s=0.01)
+    async with scripted_runtime(tmp_path, engine):
+        async for chunk in ChatOrchestrate().astream("hello"):
+            if chunk.text:
+                break
+        async with asyncio.timeout(10):
+            while not engine.aborted:  # noqa: ASYNC110 - it has no event to wait for
+                await asyncio.sleep(0.001)
+        assert engine.num_running == 0
+
+
+@pytest.mark.parametrize("in_flow", [False, True])
+async def test_a_thread_may_ask_while_the_loop_goes_on(tmp_path: Path, in_flow: bool) -> None:
+    model = ChatOrchestrate()
+
+    async def talk() -> str:
+        return str((await asyncio.to_thread(model.invoke, "hello")).text)
+
+    async with scripted_runtime(tmp_path) as runtime:
+        assert await (flow(talk)() if in_flow else talk()) == "all is well"
+        async with runtime.store.reading() as tx:
+            runs = await tx.runs.newest()
+            calls = [call for run in runs for call in await tx.calls.of_run(run.id)]
+    assert [call.status for call in calls] == [Status.COMPLETED] * in_flow
+
+
+async def test_another_event_loop_may_ask(tmp_path: Path) -> None:
+    @flow
+    async def talk() -> str:
+        message = await asyncio.to_thread(lambda: asyncio.run(ChatOrchestrate().ainvoke("hello")))
+        return str(message.text)
+
+    async with scripted_runtime(tmp_path) as runtime:
+        assert await talk() == "all is well"
+        assert len((await the_run(runtime.store)).calls) == 1
+
+
+async def test_a_synchronous_call_on_the_loop_of_the_runtime_is_refused(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path):
+        with pytest.raises(WouldBlock, match="ainvoke"):
+            ChatOrchestrate().invoke("hello")
+
+
+async def test_a_call_from_a_thread_is_aborted_at_the_deadline_of_its_run(tmp_path: Path) -> None:
+    engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
+    raised: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            ChatOrchestrate().invoke("hello")
+        except BaseException as error:
+            raised.append(error)
+
+    @flow(deadline=0.3)
+    async def talk() -> None:
+        await asyncio.to_thread(ask)
+
+    async with scripted_runtime(tmp_path, engine):
+        with pytest.raises(TimeoutError):
+            await talk()
+        async with asyncio.timeout(10):
+            while not raised:  # noqa: ASYNC110 - it has no event to wait for
+                await asyncio.sleep(0.001)
+    assert isinstance(raised[0], TimeoutError | RunEnded)
+    assert engine.num_running == 0
+
+
+async def test_cancelling_a_call_aborts_it(tmp_path: Path) -> None:
+    engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
+    async with scripted_runtime(tmp_path, engine):
+        asking = asyncio.create_task(ChatOrchestrate().ainvoke("hello"))
+        await under_way(engine)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    assert len(engine.aborted) == 1
+
+
+async def test_stop_texts_and_sampling_reach_the_engine(tmp_path: Path) -> None:
+    engine = ScriptedEngine(answer_ok)
+    model = ChatOrchestrate(temperature=0.0, top_p=0.5, seed=3)
+
+    @flow
+    async def talk() -> None:
+        await model.ainvoke("hello", stop=["\n"], max_tokens=7)
+
+    async with scripted_runtime(tmp_path, engine):
+        await talk()
+    [request] = engine.requests
+    assert (request.temperature, request.top_p, request.seed) == (0.0, 0.5, 3)
+    assert (request.stop, request.max_tokens) == (("\n",), 7)
+
+
+async def test_a_conversation_becomes_turns_that_alternate(tmp_path: Path) -> None:
+    engine = ScriptedEngine(answer_ok)
+    call = {"name": "weather", "args": {"city": "Bern"}, "id": "1"}
+    messages = [
+        SystemMessage("be brief"),
+        HumanMessage("weather?"),
+        AIMessage("", tool_calls=[call]),
+        ToolMessage("rain", name="weather", tool_call_id="1"),
+        HumanMessage([{"type": "text", "text": "so?"}]),
+    ]
+    async with scripted_runtime(tmp_path, engine):
+        await ChatOrchestrate().ainvoke(messages)
+    assert engine.requests[0].prompt == (
+        Message("system", "be brief"),
+        Message("user", "weather?"),
+        Message("assistant", '{"tool": "weather", "arguments": {"city": "Bern"}}'),
+        Message("user", "Result of weather:\nrain\n\nso?"),
+    )
+
+
+async def test_what_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+    picture = HumanMessage([{"type": "image_url", "image_url": {"url": "http://x/y.png"}}])
+    async with scripted_runtime(tmp_path):
+        with pytest.raises(InvalidRequest, match="image_url"):
+            await ChatOrchestrate().ainvoke([picture])
+
+
+async def test_many_prompts_at_once_are_as_many_calls_of_the_run(tmp_path: Path) -> None:
+    @flow
+    async def talk() -> int:
+        return len(await ChatOrchestrate().abatch(["a", "b", "c"]))
+
+    async with scripted_runtime(tmp_path) as runtime:
+        result = await runtime.run(talk)
+        assert result.value == 3
+        assert len((await recorded(runtime.store, result.run_id)).calls) == 3
+
+
+def test_threads_without_a_loop_share_one_for_as_long_as_they_use_it() -> None:
+    with borrowed() as first:
+        with borrowed() as second:
+            assert second is first
+        assert wait_on(first, "adding", lambda: asyncio.sleep(0, result=3)) == 3
+        assert first.is_running()
+    assert first.is_closed()
+    with borrowed() as third:
+        assert third is not first
+
+
+def test_the_sdk_is_imported_without_langchain() -> None:
+    script = "import sys, orchestrator; print([m for m in sys.modules if m.startswith('lang')])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,147 @@
+"""What was learned and is damaged, and what cannot be learned from: left out, and no run fails."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import Runtime, flow, llm
+from orchestrator.learning.knowledge import Learner
+from orchestrator.learning.model_files import model_file, models_folder
+from orchestrator.learning.stage_deadlines import LEARNED
+from orchestrator.testing import ScriptedEngine
+from serving.generation import Completion, GenerationRequest, Usage
+from store.records import FitRecord, PatternRecord, Status
+from tests.unit.orchestrator.learning_samples import stages_of, usual
+from tests.unit.orchestrator.orchestrator_samples import (
+    answer_ok,
+    recorded,
+    scripted_runtime,
+    store_url,
+)
+
+
+async def test_a_damaged_pattern_is_left_out_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+        first = await runtime.run(usual)
+        async with runtime.store.transaction() as tx:
+            await tx.patterns.add(PatternRecord("usual", b"damaged", 1, datetime.now(UTC)))
+    async with scripted_runtime(tmp_path) as runtime:
+        with caplog.at_level(logging.WARNING, logger="orchestrate"):
+            result = await runtime.run(usual)
+        stages = await stages_of(runtime.store, result.run_id)
+    assert {match.run_id for match in stages[0].matches} == {first.run_id}
+    assert "left out of what is learned" in caplog.text
+
+
+async def test_a_kernel_that_is_none_is_left_out_and_said(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    await runtime.run(usual)
+    fit = FitRecord("usual", datetime.now(UTC), 1, 1, {"version": 99})
+    async with runtime.store.transaction() as tx:
+        await tx.fits.put(fit)
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        result = await runtime.run(usual)
+    assert {stage.source for stage in result.stages} == {LEARNED}
+    assert "kernel" in caplog.text
+
+
+async def test_a_damaged_length_model_is_left_out_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = model_file(models_folder(store_url(tmp_path)), "usual")
+    path.parent.mkdir()
+    path.write_bytes(b"no model")
+    async with scripted_runtime(tmp_path) as runtime:
+        with caplog.at_level(logging.WARNING, logger="orchestrate"):
+            await runtime.run(usual)
+    assert str(path) in caplog.text
+
+
+async def test_a_fit_that_cannot_begin_costs_no_run(
+    runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def start(self, application: str) -> None:
+            raise OSError("no more processes")
+
+    learner = Learner(runtime.store, models=None, fit=Broken(), fit_every=1)
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        await Runtime(runtime.engine, runtime.store, learner=learner).run(usual)
+    assert "no more processes" in caplog.text
+
+
+DAMAGE = {
+    "uses": "UPDATE patterns SET uses = 9e999",
+    "negative uses": "UPDATE patterns SET uses = -1",
+    "weight": "UPDATE patterns SET weight = 9e999",
+    "used_at": "UPDATE patterns SET used_at = 'never'",
+    "kernel": "UPDATE fits SET kernel = '{'",
+    "fitted_at": "UPDATE fits SET fitted_at = 'never'",
+    "tokens": "UPDATE calls SET output_tokens = 99999999999",
+    "negative tokens": "UPDATE calls SET output_tokens = -1",
+    "times": "UPDATE calls SET finished_s = 9e999",
+    "features": "UPDATE calls SET features = x'00'",
+    "documents": "UPDATE patterns SET document = x'00'",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+async def test_damage_to_what_was_learned_costs_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+        for _ in range(3):
+            await runtime.run(usual)
+        async with runtime.store.transaction() as tx:
+            await tx.fits.put(FitRecord("usual", datetime.now(UTC), 3, 3, {"version": 0}))
+    with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
+        assert connection.execute(DAMAGE[what]).rowcount
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        async with scripted_runtime(tmp_path) as runtime:
+            results = [await runtime.run(usual) for _ in range(2)]
+            async with runtime.store.reading() as tx:
+                found = [await tx.runs.get(result.run_id) for result in results]
+    assert {run.status for run in found} == {Status.COMPLETED}
+    assert caplog.records
+
+
+@pytest.mark.parametrize("options", [{"max_tokens": -1}, {"temperature": -1.0}])
+async def test_impossible_numbers_are_the_engines_to_refuse(
+    runtime: Runtime, options: dict[str, Any]
+) -> None:
+    """The call is recorded, and so is its stage; what it might answer is not foretold."""
+
+    async def body() -> None:
+        await llm("well?", **options)
+
+    result = await runtime.run(flow(deadline="1h")(body))
+    [call] = (await recorded(runtime.store, result.run_id)).calls
+    assert (call.features, call.length_bound, call.bound_source) == (None, None, None)
+    assert len(await stages_of(runtime.store, result.run_id)) == 1
+
+
+async def test_a_run_that_no_pattern_can_hold_is_recorded_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Boastful(ScriptedEngine):
+        async def generate(self, request: GenerationRequest) -> Completion:
+            completion = await super().generate(request)
+            return replace(completion, usage=Usage(1, 2**50))
+
+    async with scripted_runtime(tmp_path, Boastful(answer_ok)) as runtime:
+        result = await runtime.run(usual)
+        found = await recorded(runtime.store, result.run_id)
+    assert found.run.status is Status.COMPLETED
+    assert found.pattern_records == []
+    assert "leaves no pattern" in caplog.text

@@ -1,0 +1,113 @@
+"""Deadlines that no past run would have met are told at once."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator import DeadlineInfeasible, Runtime, flow, tool
+from orchestrator.learning.feasibility import ENOUGH_RUNS, check_feasible, learned_bound
+from orchestrator.testing import VirtualClock
+from patterns.library import KeptPattern, PatternLibrary
+from patterns.nodes import ToolNode
+from patterns.stages import summarise
+from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
+
+
+def library(*runs_s: list[float]) -> PatternLibrary:
+    """Past runs, by the seconds of their stages."""
+    return PatternLibrary(
+        tuple(
+            KeptPattern(
+                key,
+                tuple(
+                    summarise(index, [0], [ToolNode("tool", seconds)])
+                    for index, seconds in enumerate(stages_s)
+                ),
+                recorded_at_s=float(key),
+            )
+            for key, stages_s in enumerate(runs_s, start=1)
+        )
+    )
+
+
+@given(
+    st.lists(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=4), max_size=9),
+    st.floats(0.001, 1e7),
+)
+def test_a_deadline_fails_exactly_if_every_one_of_enough_runs_took_longer(
+    runs_s: list[list[float]], deadline_s: float
+) -> None:
+    past = library(*runs_s)
+    enough = len(runs_s) >= ENOUGH_RUNS
+    is_infeasible = enough and all(sum(stages_s) > deadline_s for stages_s in runs_s)
+    try:
+        check_feasible("f", deadline_s, past, "fail")
+    except DeadlineInfeasible:
+        assert is_infeasible
+    else:
+        assert not is_infeasible
+    check_feasible("f", None, past, "fail")
+
+
+def test_a_pattern_stands_for_all_the_runs_that_it_is_the_medoid_of() -> None:
+    [pattern] = library([2.0, 3.0]).patterns
+    heavy = PatternLibrary((KeptPattern(1, pattern.stages, 1.0, weight=12.0),))
+    assert learned_bound(heavy) == (5.0, 12)
+    assert learned_bound(PatternLibrary((pattern,))) is None
+
+
+@pytest.fixture
+async def past_runs(tmp_path: Path) -> None:
+    """Five of 10 s each."""
+    async with scripted_runtime(tmp_path, clock=(clock := VirtualClock())) as runtime:
+        for _ in range(int(ENOUGH_RUNS)):
+            await runtime.run(working(clock), 10.0)
+
+
+def working(clock: VirtualClock, **limits: object):  # type: ignore[no-untyped-def]
+    @tool
+    async def work(seconds: float) -> None:
+        clock.advance(seconds)
+
+    @flow(name="work", **limits)  # type: ignore[call-overload, untyped-decorator]
+    async def body(seconds: float) -> None:
+        await work(seconds)
+
+    return body
+
+
+@pytest.mark.usefixtures("past_runs")
+async def test_a_run_that_is_to_fail_then_does_nothing(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path, clock=(clock := VirtualClock())) as runtime:
+        with pytest.raises(DeadlineInfeasible, match=r"shortest of 5 past runs of work took 10 s"):
+            await runtime.run(working(clock, deadline=9.0, infeasible="fail"), 1.0)
+        assert clock.now_s() == 0.0
+        assert await num_runs(runtime) == 5
+        await runtime.run(working(clock, deadline=11.0, infeasible="fail"), 1.0)
+        assert await num_runs(runtime) == 6
+
+
+@pytest.mark.usefixtures("past_runs")
+async def test_a_run_that_is_to_try_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with scripted_runtime(tmp_path, clock=(clock := VirtualClock())) as runtime:
+        with caplog.at_level(logging.WARNING):
+            await runtime.run(working(clock, deadline=9.0), 1.0)
+    assert "a deadline of 9 s cannot be met" in caplog.text
+
+
+def test_another_word_is_refused_where_the_flow_is_made() -> None:
+    with pytest.raises(ValueError, match="warn or fail"):
+        working(VirtualClock(), infeasible="ignore")
+
+
+async def num_runs(runtime: Runtime) -> int:
+    """How many are recorded."""
+    async with runtime.store.reading() as tx:
+        return len(await tx.runs.newest())

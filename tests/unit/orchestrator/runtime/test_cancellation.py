@@ -1,0 +1,229 @@
+"""Runs that are cancelled from outside: at any moment, recorded as cancelled, nothing left open."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from orchestrator import Runtime, best_so_far, flow, gather, llm, step, tool
+from orchestrator.durability.outcomes import status_of
+from orchestrator.testing import ScriptedEngine
+from serving.errors import EngineClosed
+from store.records import Status
+from store.session import Store
+from tests.unit.orchestrator.deadline_samples import WAYS, Elapsed, Ways
+from tests.unit.orchestrator.jumping_time import in_jumping_time, never, timed_runtime
+from tests.unit.orchestrator.orchestrator_samples import (
+    NEVER_S,
+    answer_ok,
+    ask,
+    recorded,
+    scripted_runtime,
+    the_run,
+    under_way,
+)
+
+
+async def test_a_cancelled_run_is_recorded_as_cancelled_and_its_request_is_aborted(
+    tmp_path: Path,
+) -> None:
+    engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        running = asyncio.create_task(runtime.run(flow(ask)))
+        await under_way(engine)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        found = await the_run(runtime.store)
+    assert engine.aborted == [engine.requests[0].request_id]
+    assert found.run.status is Status.CANCELLED
+    assert found.run.error_type == "CancelledError"
+    assert found.steps["ask"].status is found.calls[0].status is Status.CANCELLED
+    assert found.pattern_records == []
+
+
+@flow
+async def busy() -> None:
+    @tool
+    def look() -> None: ...
+
+    @tool
+    async def wait() -> None:
+        await asyncio.sleep(0.001)
+
+    @step
+    async def both() -> None:
+        await gather(ask(), look(), wait(), llm("x"))
+
+    while True:
+        await both()
+
+
+async def assert_all_ended(store: Store) -> int:
+    """Nothing in the store is recorded as running; returns how many runs there are."""
+    async with store.reading() as tx:
+        runs = await tx.runs.newest()
+    for run in runs:
+        found = await recorded(store, run.id)
+        assert found.still_running() == []
+        assert found.run.status is Status.CANCELLED
+    return len(runs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_at_whatever_moment_a_run_is_cancelled_all_that_began_is_recorded_as_ended(
+    runtime: Runtime, seed: int
+) -> None:
+    """After some turns of the event loop or some milliseconds, once or several times in a row."""
+    moments = random.Random(seed)
+    for _ in range(25):
+        running = asyncio.create_task(runtime.run(busy))
+        for _ in range(moments.choice([0, 1, 2, 5, 20])):
+            await asyncio.sleep(0)
+        await asyncio.sleep(moments.choice([0, moments.uniform(0, 0.03)]))
+        while not running.done():
+            running.cancel()
+            for _ in range(moments.randint(1, 5)):
+                await asyncio.sleep(0)
+        assert running.cancelled()
+    assert await assert_all_ended(runtime.store) > 0
+
+
+async def test_at_whatever_moment_a_deadline_passes_all_that_began_is_recorded_as_ended(
+    runtime: Runtime,
+) -> None:
+    moments = random.Random(7)
+    for _ in range(25):
+        with pytest.raises(TimeoutError):
+            await runtime.run(busy.options(deadline=moments.uniform(0.0001, 0.02)))
+    async with runtime.store.reading() as tx:
+        runs = await tx.runs.newest()
+    for run in runs:
+        found = await recorded(runtime.store, run.id)
+        assert found.still_running() == []
+        assert (found.run.status, found.run.error_type) == (Status.FAILED, "DeadlineExceeded")
+
+
+async def test_a_cancelled_run_leaves_the_others_alone(tmp_path: Path) -> None:
+    engine = ScriptedEngine(answer_ok, token_s=0.01)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        doomed = asyncio.create_task(runtime.run(busy))
+        others = [asyncio.create_task(runtime.run(flow(ask))) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        doomed.cancel()
+        for other in others:
+            assert (await other).value == "all is well"
+        with pytest.raises(asyncio.CancelledError):
+            await doomed
+
+
+async def test_a_run_may_shield_itself_and_still_end_as_cancelled(runtime: Runtime) -> None:
+    """A flow that cleans up with calls of its own may finish them."""
+    began = asyncio.Event()
+
+    async def body() -> None:
+        try:
+            began.set()
+            await asyncio.sleep(NEVER_S)
+        finally:
+            await ask()
+
+    running = asyncio.create_task(runtime.run(flow(body)))
+    await began.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    found = await the_run(runtime.store)
+    assert found.run.status is Status.CANCELLED
+    assert found.steps["ask"].status is Status.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (None, Status.COMPLETED),
+        (asyncio.CancelledError(), Status.CANCELLED),
+        (KeyboardInterrupt(), Status.CANCELLED),
+        (SystemExit(1), Status.FAILED),
+        (ValueError(), Status.FAILED),
+    ],
+)
+def test_an_interruption_is_a_cancellation_and_every_other_error_a_failure(
+    error: BaseException | None, status: Status
+) -> None:
+    assert status_of(error) is status
+
+
+async def test_closing_the_engine_ends_a_run_by_name(tmp_path: Path) -> None:
+    engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        running = asyncio.create_task(runtime.run(flow(ask)))
+        await under_way(engine)
+        await engine.close()
+        with pytest.raises(EngineClosed):
+            await running
+        found = await the_run(runtime.store)
+    assert engine.aborted == []
+    assert found.calls[0].error_type == "EngineClosed"
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["fail", "best_so_far", "wrap_up"])
+@pytest.mark.parametrize(
+    ("cancelled_at_s", "clean_up_s"),
+    [(1, 0), (1, 30), (11, 30)],
+    ids=["before", "before, and cleaning up beyond it", "while it cleans up after it"],
+)
+def test_a_cancellation_from_outside_is_not_taken_for_the_deadline(
+    tmp_path: Path, way: Ways, cancelled_at_s: float, clean_up_s: float
+) -> None:
+    """However long the flow takes to end; nothing that was so far makes it a success."""
+
+    begun = asyncio.Event()
+
+    @flow(deadline=10, **way)
+    async def stubborn() -> str:
+        best_so_far("so far")
+        begun.set()
+        try:
+            await never()
+        finally:
+            await asyncio.sleep(clean_up_s)
+        return "the end"
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            running = asyncio.create_task(runtime.run(stubborn))
+            await begun.wait()
+            await asyncio.sleep(cancelled_at_s)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            found = await the_run(runtime.store)
+        assert found.run.status is Status.CANCELLED
+
+    in_jumping_time(run())
+
+
+def test_a_cancellation_while_wrapping_up_ends_the_run_as_cancelled(tmp_path: Path) -> None:
+    elapsed, wrapping = Elapsed(), asyncio.Event()
+
+    async def slow(so_far: None) -> str:
+        wrapping.set()
+        return await elapsed()
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            body = flow(name="long", deadline=20, wrap_up=slow, tail=10)(Elapsed())
+            running = asyncio.create_task(runtime.run(body))
+            await wrapping.wait()
+            await asyncio.sleep(4)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (await the_run(runtime.store)).run.status is Status.CANCELLED
+        assert elapsed.seconds == pytest.approx(4)
+
+    in_jumping_time(run())

@@ -1,0 +1,100 @@
+"""Flows within flows: each ends as it says itself, and none later than the one around it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from orchestrator import DeadlineExceeded, Flow, best_so_far, flow
+from tests.unit.orchestrator.deadline_samples import Elapsed, kept
+from tests.unit.orchestrator.jumping_time import comes_to, never
+
+
+def test_a_nested_flow_shortens_the_deadline_and_leaves_the_way_to_end_to_the_run() -> None:
+    elapsed = Elapsed()
+
+    @flow(name="inner", deadline=5)
+    async def inner() -> str:
+        return await elapsed()
+
+    @flow(deadline=20, on_deadline="best_so_far")
+    async def outer() -> str:
+        best_so_far("the outer's")
+        with pytest.raises(DeadlineExceeded, match="5 s"):
+            await inner()
+        await never()
+        return "the end"
+
+    result = comes_to(outer)
+    assert elapsed.seconds == pytest.approx(5)
+    assert result.value == "the outer's"
+    assert result.elapsed_s == pytest.approx(20)
+
+
+def test_a_nested_flow_with_a_longer_deadline_is_cut_off_with_the_run() -> None:
+    elapsed = Elapsed()
+
+    @flow(deadline=10, wrap_up=kept, tail=4)
+    async def outer() -> str:
+        return await flow(deadline=100)(elapsed)()
+
+    assert comes_to(outer).value == "kept None"
+    assert elapsed.seconds == pytest.approx(6)
+
+
+def nested(**limits: Any) -> Flow[[], str]:
+    """A flow that is never done, and says at once what it would come to."""
+
+    @flow(name="nested", **limits)
+    async def inner() -> str:
+        best_so_far("inner")
+        await never()
+        return "the end"
+
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("limits", "value", "at_s"),
+    [
+        ({"deadline": 5, "on_deadline": "best_so_far"}, "inner", 5.0),
+        ({"deadline": 5, "wrap_up": kept, "tail": 2}, "kept inner", 3.0),
+        ({"deadline": 5}, "DeadlineExceeded", 5.0),
+    ],
+)
+def test_a_flow_within_a_flow_ends_as_it_says_itself(
+    limits: dict[str, Any], value: str, at_s: float
+) -> None:
+    @flow(deadline=20)
+    async def outer() -> tuple[str, float]:
+        try:
+            came = await nested(**limits)()
+        except DeadlineExceeded as error:
+            came = type(error).__name__
+        return came, asyncio.get_running_loop().time()
+
+    assert comes_to(outer).value == (value, at_s)
+
+
+def test_what_a_flow_within_would_come_to_is_not_what_the_one_around_would() -> None:
+    @flow(deadline=10, on_deadline="best_so_far")
+    async def outer() -> str:
+        best_so_far("outer")
+        await nested(deadline=5, on_deadline="best_so_far")()
+        await never()
+        return "the end"
+
+    result = comes_to(outer)
+    assert (result.value, result.elapsed_s) == ("outer", 10.0)
+
+
+def test_a_flow_within_has_no_more_time_than_the_one_around() -> None:
+    @flow(deadline=4, on_deadline="best_so_far")
+    async def outer() -> str:
+        best_so_far("outer")
+        return await nested(deadline=60)()
+
+    result = comes_to(outer)
+    assert (result.value, result.elapsed_s) == ("outer", 4.0)

@@ -1,0 +1,368 @@
+"""Steps that are tried again: how often, after which pauses, for how long, and what of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator import (
+    DeadlineExceeded,
+    FlowChanged,
+    InvalidDuration,
+    OutcomeUnknown,
+    flow,
+    llm,
+    remaining,
+    step,
+    within,
+)
+from orchestrator.sdk.retries import FIRST_PAUSE_S, MOST_PAUSE_S, Tries
+from serving.errors import EngineClosed, PromptTooLong, RequestDropped
+from store.errors import StoreFull
+from store.records import Status
+from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
+from tests.unit.orchestrator.orchestrator_samples import (
+    NEVER_S,
+    Boom,
+    law,
+    recorded,
+    the_run,
+)
+
+ID = "the-run"
+
+
+def now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Failing:
+    """Work that fails so many times, and knows when it was tried."""
+
+    def __init__(self, times: int, error: BaseException | None = None) -> None:
+        self.left = times
+        self.error = error or Boom("not yet")
+        self.tried_at_s: list[float] = []
+
+    async def __call__(self) -> str:
+        self.tried_at_s.append(now_s())
+        self.left -= 1
+        if self.left >= 0:
+            raise self.error
+        return "done"
+
+    @property
+    def num_tries(self) -> int:
+        return len(self.tried_at_s)
+
+    @property
+    def pauses_s(self) -> list[float]:
+        return [
+            later - earlier
+            for earlier, later in zip(self.tried_at_s, self.tried_at_s[1:], strict=False)
+        ]
+
+
+def tried(failing: Failing, *, deadline: float | None = None, **options: Any) -> str:
+    """What a step with these options comes to, as a whole run."""
+    work = step(name="work", **options)(failing.__call__)
+
+    @flow(deadline=deadline)
+    async def body() -> str:
+        return await work()
+
+    return comes_to(body).value
+
+
+@settings(law, max_examples=25)
+@given(failures=st.integers(0, 12), retries=st.integers(0, 12))
+def test_a_step_is_tried_once_and_then_as_often_as_it_may_be_until_it_succeeds(
+    failures: int, retries: int
+) -> None:
+    """The pauses double from the first, up to the longest; the last error is the one raised."""
+    failing = Failing(failures)
+    if failures > retries:
+        with pytest.raises(Boom):
+            tried(failing, retries=retries)
+    else:
+        assert tried(failing, retries=retries) == "done"
+    assert failing.num_tries == min(failures, retries) + 1
+    expected_s = [min(FIRST_PAUSE_S * 2**n, MOST_PAUSE_S) for n in range(failing.num_tries - 1)]
+    assert failing.pauses_s == pytest.approx(expected_s)
+
+
+def test_a_step_that_may_not_be_tried_again_is_not() -> None:
+    failing = Failing(1)
+    with pytest.raises(Boom):
+        tried(failing, deadline=100)
+    assert failing.num_tries == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FlowChanged("r", "step a", "step b"),
+        OutcomeUnknown("r", "send"),
+        StoreFull("sqlite:///x", "no room"),
+        PromptTooLong("r-1", 9000, 2048),
+        EngineClosed("demo"),
+        asyncio.CancelledError(),
+        SystemExit(3),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_the_runtime_refuses_and_what_ends_the_run_is_not_tried_again(
+    error: BaseException,
+) -> None:
+    failing = Failing(1, error)
+    with pytest.raises(type(error)):
+        tried(failing, deadline=100, retries=5)
+    assert failing.num_tries == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Boom("x"), TimeoutError("its own"), RequestDropped("r-1", "late"), DeadlineExceeded("x", 1)],
+    ids=lambda error: type(error).__name__,
+)
+def test_what_may_pass_is_tried_again(error: Exception) -> None:
+    failing = Failing(1, error)
+    assert tried(failing, deadline=100, retries=1) == "done"
+    assert failing.num_tries == 2
+
+
+@pytest.mark.parametrize(("deadline_s", "num_tries"), [(0.05, 1), (0.25, 2), (0.35, 3), (1.6, 5)])
+def test_a_step_is_not_tried_again_where_the_pause_alone_would_outlast_the_deadline(
+    deadline_s: float, num_tries: int
+) -> None:
+    """Its own error tells more than that of the deadline would. Tries at 0, 0.1, 0.3, 0.7, 1.5."""
+    failing = Failing(99)
+    with pytest.raises(Boom):
+        tried(failing, deadline=deadline_s, retries=50)
+    assert failing.num_tries == num_tries
+
+
+def test_each_try_has_the_whole_timeout() -> None:
+    seen_s: list[float] = []
+    took_s: list[float] = []
+
+    @step(retries=2, timeout=5)
+    async def slow() -> str:
+        began_s = now_s()
+        seen_s.append(remaining())
+        try:
+            await asyncio.sleep(NEVER_S if len(seen_s) < 3 else 4.9)
+        finally:
+            took_s.append(now_s() - began_s)
+        return "in time"
+
+    @flow(deadline=100)
+    async def body() -> str:
+        return await slow()
+
+    assert comes_to(body).value == "in time"
+    assert seen_s == pytest.approx([5, 5, 5])
+    assert took_s == pytest.approx([5, 5, 4.9])
+
+
+def test_a_timeout_that_every_try_passes_ends_the_step_by_name_and_not_the_run() -> None:
+    num_tries = [0]
+
+    @step(retries=3, timeout="2s")
+    async def slow() -> str:
+        num_tries[0] += 1
+        await never()
+        return "the end"
+
+    @flow(deadline=100)
+    async def body() -> str:
+        with pytest.raises(DeadlineExceeded) as raised:
+            await slow()
+        assert raised.value.args == ("slow", 2)
+        return "went on"
+
+    assert comes_to(body).value == "went on"
+    assert num_tries == [4]
+
+
+def test_a_timeout_error_of_the_steps_own_is_not_taken_for_its_timeout() -> None:
+    failing = Failing(1, TimeoutError("its own"))
+    with pytest.raises(TimeoutError, match="its own") as raised:
+        tried(failing, timeout=5)
+    assert not isinstance(raised.value, DeadlineExceeded)
+
+
+@pytest.mark.parametrize("limit", ["run", "block"])
+def test_a_deadline_around_a_step_ends_it_with_all_its_tries(limit: str) -> None:
+    num_tries = [0]
+
+    @step(retries=9, timeout=4)
+    async def slow() -> str:
+        num_tries[0] += 1
+        await never()
+        return "the end"
+
+    async def limited() -> str:
+        async with within(10):
+            return await slow()
+
+    body = flow(name="f", deadline=10)(slow) if limit == "run" else flow(name="f")(limited)
+    with pytest.raises(DeadlineExceeded) as raised:
+        comes_to(body)
+    assert raised.value.args == ("f", 10)
+    assert num_tries == [3]  # from 0, 4.1 and 8.3 s
+
+
+def test_a_timeout_cannot_outlast_the_deadline_around_it() -> None:
+    @step(timeout=50)
+    async def told() -> float:
+        return remaining()
+
+    assert comes_to(flow(deadline=7)(told)).value == pytest.approx(7)
+
+
+@pytest.mark.parametrize("retries", [-1, -9])
+def test_fewer_tries_than_one_are_refused(retries: int) -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        Tries(retries=retries)
+    with pytest.raises(ValueError, match="at least 0"):
+        step(retries=retries)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "soon"])
+def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
+    with pytest.raises(InvalidDuration):
+        step(timeout=timeout)
+
+
+def test_a_step_that_succeeded_at_last_is_recorded_once_and_not_done_again(tmp_path: Path) -> None:
+    failing, breaking = Failing(2), [Boom("the process dies")]
+    work = step(name="work", retries=2)(failing.__call__)
+
+    @flow(deadline=100)
+    async def body() -> str:
+        value = await work()
+        if breaking:
+            raise breaking.pop()
+        return value
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            with pytest.raises(Boom):
+                await runtime.run(body.options(run_id=ID))
+            assert (await runtime.resume(ID, body)).value == "done"
+            found = await recorded(runtime.store, ID)
+        assert failing.num_tries == 3
+        assert found.steps["work"].status is Status.COMPLETED
+        assert found.steps["work"].attempts == 1
+
+    in_jumping_time(run())
+
+
+@pytest.mark.parametrize("later_failures", [0, 1, 2])
+@pytest.mark.parametrize("ended", ["failed", "cancelled"])
+def test_a_resumed_step_may_need_another_number_of_tries_than_before(
+    tmp_path: Path, later_failures: int, ended: str
+) -> None:
+    """What is recorded of the former tries, and within which, does not stand in the way."""
+    fails_first, fails_later = Failing(3), Failing(later_failures)
+    now_failing = [fails_first]
+    found_out: list[str] = []
+
+    @step
+    async def inner(name: str) -> str:
+        found_out.append(f"{name} {len(found_out)}")
+        return "inner"
+
+    @step(retries=2)
+    async def outer() -> str:
+        await inner("first")
+        if ended == "cancelled" and now_failing[0] is fails_first and fails_first.num_tries == 2:
+            raise asyncio.CancelledError
+        return await now_failing[0]() + await inner("last")
+
+    @flow(deadline=1000)
+    async def body() -> str:
+        return await outer()
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            with pytest.raises((Boom, asyncio.CancelledError)):
+                await runtime.run(body.options(run_id=ID))
+            now_failing[0] = fails_later
+            assert (await runtime.resume(ID, body)).value == "doneinner"
+            found = await recorded(runtime.store, ID)
+        assert fails_later.num_tries == later_failures + 1
+        assert found.run.status is Status.COMPLETED
+        # What each try began with was recorded the first time, and is not done again.
+        assert found_out == ["first 0", "first 1", "first 2", "last 3"]
+
+    in_jumping_time(run())
+
+
+def test_a_step_of_the_last_try_that_failed_the_run_is_tried_again(tmp_path: Path) -> None:
+    failing = Failing(3)
+    inner = step(name="inner")(failing.__call__)
+
+    @step(retries=2)
+    async def outer() -> str:
+        return await inner()
+
+    @flow(deadline=1000)
+    async def body() -> str:
+        return await outer()
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            with pytest.raises(Boom):
+                await runtime.run(body.options(run_id=ID))
+            assert (await runtime.resume(ID, body)).value == "done"
+            found = await recorded(runtime.store, ID)
+        assert failing.num_tries == 4
+        assert sorted(found.steps) == [
+            "outer",
+            "outer/inner",
+            "outer/inner[try2]",
+            "outer/inner[try3]",
+        ]
+
+    in_jumping_time(run())
+
+
+@pytest.mark.parametrize("ended", ["failed", "cancelled"])
+def test_a_step_that_is_resumed_late_has_its_whole_timeout_again(
+    tmp_path: Path, ended: str
+) -> None:
+    slow = [NEVER_S]
+
+    @step(timeout=10)
+    async def work() -> str:
+        await llm("and?")
+        await asyncio.sleep(slow[0])
+        return "done"
+
+    @flow
+    async def body() -> str:
+        return await work()
+
+    async def run() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
+            if ended == "cancelled":
+                while not runtime.engine.requests:  # type: ignore[attr-defined]  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                await asyncio.sleep(5)
+                running.cancel()
+            with pytest.raises((DeadlineExceeded, asyncio.CancelledError)):
+                await running
+            slow[0] = 9
+            await asyncio.sleep(100)
+            assert (await runtime.resume(ID, body)).value == "done"
+            assert len((await the_run(runtime.store)).calls) == 1
+
+    in_jumping_time(run())

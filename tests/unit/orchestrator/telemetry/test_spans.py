@@ -1,0 +1,321 @@
+"""What is told of runs in OpenTelemetry spans: each within its step's, and none with any text."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode, Tracer
+
+from orchestrator import flow, gather, llm, step, tool
+from orchestrator.errors import DeadlineExceeded
+from orchestrator.events import (
+    CallFinished,
+    CallStarted,
+    RunFinished,
+    RunStarted,
+    StepFinished,
+    StepStarted,
+)
+from orchestrator.telemetry.spans import RunSpans
+from orchestrator.testing import ScriptedEngine
+from tests.unit.orchestrator.jumping_time import LoopClock, in_jumping_time
+from tests.unit.orchestrator.orchestrator_samples import (
+    NEVER_S,
+    Boom,
+    answer_ok,
+    ask,
+    recorded,
+    scripted_runtime,
+)
+
+pytestmark = pytest.mark.usefixtures("no_variables")
+
+SECRET = "xyzzy"
+
+
+class Traces:
+    """Spans that were exported, found by the paths of what they tell of; "" is the run."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        self._provider = TracerProvider(shutdown_on_exit=False)
+        self._provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    @property
+    def tracer(self) -> Tracer:
+        return self._provider.get_tracer("tests")
+
+    @property
+    def spans(self) -> tuple[ReadableSpan, ...]:
+        return self._exporter.get_finished_spans()
+
+    def by_path(self) -> dict[str, ReadableSpan]:
+        return {
+            str((span.attributes or {}).get("orchestrate.path", "")): span for span in self.spans
+        }
+
+    def parent_of(self, path: str) -> str:
+        """The path of a span's parent."""
+        spans = self.by_path()
+        parent = spans[path].parent
+        assert parent is not None
+        [found] = [above for above in spans if spans[above].get_span_context() == parent]
+        return found
+
+
+@pytest.fixture
+def traces() -> Traces:
+    return Traces()
+
+
+@tool(effects="pure")
+async def search(words: str) -> str:
+    return await llm(words)
+
+
+@step
+async def research(words: str) -> str:
+    found = await search(words)
+    return await ask(found)
+
+
+def started(node: int = 0, path: str = "llm", sub_deadline_s: float | None = None) -> CallStarted:
+    return CallStarted(
+        "r",
+        node,
+        "llm",
+        "m:f",
+        2,
+        0.5,
+        sub_deadline_s,
+        sub_deadline_source=None if sub_deadline_s is None else "learned",
+        path=path,
+        engine="embedded",
+        model="m",
+        predicted_output_tokens=91.0,
+    )
+
+
+async def test_a_call_is_told_of_by_the_conventions_and_with_its_promise(
+    tmp_path: Path, traces: Traces
+) -> None:
+    async with scripted_runtime(tmp_path, on_event=RunSpans(traces.tracer)) as runtime:
+        result = await runtime.run(flow(name="f", deadline="1h")(ask))
+        [call] = (await recorded(runtime.store, result.run_id)).calls
+    run, calling = traces.by_path()[""], traces.by_path()["ask/llm"]
+    assert call.sub_deadline_s is not None
+    assert calling.attributes is not None
+    slack_s = calling.attributes["orchestrate.slack_s"]
+    bound = {"orchestrate.predicted_output_tokens": call.length_bound}
+    assert dict(calling.attributes) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "scripted",
+        "gen_ai.request.model": "script",
+        "gen_ai.usage.input_tokens": call.prompt_tokens,
+        "gen_ai.usage.output_tokens": 3,
+        "gen_ai.response.finish_reasons": ("stop",),
+        "orchestrate.run_id": result.run_id,
+        "orchestrate.path": "ask/llm",
+        "orchestrate.stage": 0,
+        "orchestrate.sub_deadline_s": call.sub_deadline_s,
+        "orchestrate.sub_deadline_source": "fallback",
+        "orchestrate.slack_s": pytest.approx(call.sub_deadline_s, abs=60),
+        "orchestrate.status": "completed",
+        **({} if call.length_bound is None else bound),
+    }
+    assert isinstance(slack_s, float)
+    assert (calling.name, calling.kind) == ("chat script", SpanKind.CLIENT)
+    assert calling.status.status_code is StatusCode.UNSET
+    assert run.name == "invoke_workflow f"
+    assert dict(run.attributes or {}) == {
+        "gen_ai.operation.name": "invoke_workflow",
+        "gen_ai.workflow.name": "f",
+        "orchestrate.run_id": result.run_id,
+        "orchestrate.deadline_s": 3600.0,
+        "orchestrate.slack_s": 3600.0 - result.elapsed_s,
+        "orchestrate.status": "completed",
+    }
+
+
+async def test_each_span_lies_in_that_of_the_step_or_tool_that_its_path_says(
+    tmp_path: Path, traces: Traces
+) -> None:
+    async def body() -> None:
+        await ask()
+        await gather(research("a"), research("b"), ask())
+        await gather(gather(ask(), ask()), research("c"))
+
+    engine = ScriptedEngine(answer_ok, token_s=0.001)  # so that the branches take turns
+    async with scripted_runtime(tmp_path, engine, on_event=RunSpans(traces.tracer)) as runtime:
+        await runtime.run(flow(name="f")(body))
+    paths = traces.by_path().keys() - {""}
+    assert len(paths) == len(traces.spans) - 1 == 3 * 6 - 3 + 4 * 2
+    for path in paths:
+        assert traces.parent_of(path) == path.rpartition("/")[0]
+    assert len({trace_of(span) for span in traces.spans}) == 1
+    names = {path.rpartition("/")[2]: span.name for path, span in traces.by_path().items()}
+    assert names["search"] == "execute_tool search"
+    assert names["research[0]"] == "research"
+    searching = traces.by_path()["research[0]/search"]
+    assert searching.kind is SpanKind.INTERNAL
+    assert searching.attributes is not None
+    assert searching.attributes["gen_ai.operation.name"] == "execute_tool"
+    assert searching.attributes["gen_ai.tool.name"] == "search"
+    assert not any(name.startswith("gen_ai.usage") for name in searching.attributes)
+
+
+async def test_runs_side_by_side_have_traces_of_their_own(tmp_path: Path, traces: Traces) -> None:
+    engine = ScriptedEngine(answer_ok, token_s=0.001)
+    async with scripted_runtime(tmp_path, engine, on_event=RunSpans(traces.tracer)) as runtime:
+        results = await asyncio.gather(*(runtime.run(flow(research), "a") for _ in range(3)))
+    found = {(trace_of(span), run_of(span)) for span in traces.spans}
+    assert {run for _, run in found} == {result.run_id for result in results}
+    assert len(found) == 3
+
+
+def trace_of(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return int(span.context.trace_id)
+
+
+def run_of(span: ReadableSpan) -> str:
+    return str((span.attributes or {})["orchestrate.run_id"])
+
+
+async def test_a_run_is_a_child_of_what_was_current_where_it_was_started(
+    tmp_path: Path, traces: Traces
+) -> None:
+    async with scripted_runtime(tmp_path, on_event=RunSpans(traces.tracer)) as runtime:
+        with traces.tracer.start_as_current_span("request") as request:
+            handle = runtime.start(flow(ask))
+        await handle
+    [run] = [span for span in traces.spans if span.name.startswith("invoke_workflow")]
+    assert run.parent == request.get_span_context()
+
+
+async def test_what_fails_says_by_which_class_of_error_and_nothing_else(
+    tmp_path: Path, traces: Traces
+) -> None:
+    def refuse(_: object) -> str:
+        raise Boom(SECRET)
+
+    engine = ScriptedEngine(refuse)
+    async with scripted_runtime(tmp_path, engine, on_event=RunSpans(traces.tracer)) as runtime:
+        with pytest.raises(Boom):
+            await runtime.run(flow(research), SECRET)
+    assert traces.by_path().keys() == {"", "research", "research/search", "research/search/llm"}
+    for span in traces.spans:
+        assert span.status.status_code is StatusCode.ERROR
+        assert span.status.description is None
+        assert not span.events
+        assert (span.attributes or {})["error.type"] == "Boom"
+        assert (span.attributes or {})["orchestrate.status"] == "failed"
+
+
+async def test_no_text_of_anybody_is_in_any_span(tmp_path: Path, traces: Traces) -> None:
+    engine = ScriptedEngine(lambda _: f"the answer is {SECRET}")
+
+    async def body(words: str) -> str:
+        await ask(words)
+        raise Boom(f"{words}: {SECRET}")
+
+    async with scripted_runtime(
+        tmp_path, engine, record_text=True, on_event=RunSpans(traces.tracer)
+    ) as runtime:
+        with pytest.raises(Boom):
+            await runtime.run(flow(name="f")(body), SECRET)
+        await runtime.run(flow(research), SECRET)
+    assert len(traces.spans) == 3 + 6
+    assert not any(SECRET in span.to_json() for span in traces.spans)
+
+
+def test_a_deadline_that_passes_leaves_its_call_no_slack_and_a_run_that_ends_later_less(
+    tmp_path: Path, traces: Traces
+) -> None:
+    async def tidy(text: str) -> str:
+        try:
+            return await research(text)
+        finally:
+            await asyncio.sleep(1)
+
+    async def run() -> None:
+        engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
+        spans = RunSpans(traces.tracer)
+        async with scripted_runtime(tmp_path, engine, clock=LoopClock(), on_event=spans) as runtime:
+            with pytest.raises(DeadlineExceeded):
+                await runtime.run(flow(name="f", deadline=10)(tidy), "a")
+
+    in_jumping_time(run())
+    spans = traces.by_path()
+    run, call = spans[""].attributes, spans["research/search/llm"].attributes
+    assert run is not None
+    assert call is not None
+    assert (run["orchestrate.status"], run["error.type"]) == ("failed", "DeadlineExceeded")
+    assert (call["orchestrate.status"], call["error.type"]) == ("cancelled", "CancelledError")
+    assert "gen_ai.usage.output_tokens" not in call
+    assert call["orchestrate.slack_s"] == pytest.approx(0, abs=1e-6)
+    assert run["orchestrate.slack_s"] == pytest.approx(-1, abs=1e-6)
+
+
+def test_slack_is_the_sub_deadline_minus_the_end_and_there_is_none_without(traces: Traces) -> None:
+    spans = RunSpans(traces.tracer)
+    spans(RunStarted("r", "f", None))
+    spans(started(0, "llm", sub_deadline_s=1.0))
+    spans(started(1, "llm#2"))
+    spans(CallFinished("r", 1, 2, "completed", 1.5, 7))
+    spans(CallFinished("r", 0, 2, "completed", 3.5, 7))
+    spans(RunFinished("r", "completed", 4.0))
+    late, free = traces.by_path()["llm"], traces.by_path()["llm#2"]
+    assert late.attributes is not None
+    assert late.attributes["orchestrate.slack_s"] == -2.5
+    assert late.attributes["orchestrate.sub_deadline_source"] == "learned"
+    assert late.attributes["orchestrate.predicted_output_tokens"] == 91.0
+    assert late.attributes["gen_ai.provider.name"] == "vllm"
+    assert late.kind is SpanKind.INTERNAL  # it answers in this process
+    for span in (free, traces.by_path()[""]):
+        assert not any("slack" in name or "deadline" in name for name in span.attributes or {})
+
+
+def test_what_a_run_leaves_running_ends_with_it_and_is_forgotten(traces: Traces) -> None:
+    spans = RunSpans(traces.tracer)
+    spans(RunStarted("r", "f", None))
+    spans(StepStarted("r", "ask", "ask", 0.1))
+    spans(started(0, "ask/llm"))
+    spans(RunFinished("r", "completed", 1.0))
+    assert [span.name for span in traces.spans] == ["chat m", "ask", "invoke_workflow f"]
+    for path in ("ask", "ask/llm"):
+        assert (traces.by_path()[path].attributes or {})["orchestrate.status"] == "running"
+    spans(CallFinished("r", 0, 2, "cancelled", 2.0, 0))
+    spans(StepFinished("r", "ask", "cancelled", 2.0))
+    spans(StepStarted("r", "late", "late", 3.0))
+    assert len(traces.spans) == 3
+    assert not spans._runs
+
+
+def test_what_begins_after_its_step_ended_still_lies_in_it(traces: Traces) -> None:
+    spans = RunSpans(traces.tracer)
+    spans(RunStarted("r", "f", None))
+    spans(StepStarted("r", "ask", "ask", 0.1))
+    spans(StepFinished("r", "ask", "completed", 0.2))
+    spans(started(0, "ask/unheard-of/llm"))
+    spans(started(1, "unheard-of/llm"))
+    spans.close()
+    assert traces.parent_of("ask/unheard-of/llm") == "ask"
+    assert traces.parent_of("unheard-of/llm") == ""
+
+
+def test_a_run_whose_end_was_never_told_ends_where_it_is_resumed_or_all_is_closed(
+    traces: Traces,
+) -> None:
+    spans = RunSpans(traces.tracer)
+    spans(RunStarted("r", "f", 9.0))
+    spans(started())
+    spans(RunStarted("r", "f", 9.0))
+    assert len(traces.spans) == 2
+    spans.close()
+    assert len(traces.spans) == 3

@@ -1,0 +1,251 @@
+"""The middleware in front of vLLM's HTTP application, called as any ASGI server calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serving.engine.server.slo_middleware import (
+    POLICY_HEADER,
+    SCHEDULER_HEADER,
+    TAGGED_PATHS,
+    KeyGuard,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    SloMiddleware,
+    note_drop,
+    tags_error,
+)
+
+GOOD = json.dumps({"vllm_xargs": {"slo_kind": "deadline", "slo_deadline_s": 3}}).encode()
+BAD = json.dumps({"vllm_xargs": {"slo_kind": "sometimes"}}).encode()
+
+
+class Application:
+    """Stands for vLLM: reads its request, then streams two parts."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.status = status
+        self.body: bytes | None = None
+        self.after_body: Message | None = None
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            self.body = b""
+            while True:
+                message = await receive()
+                self.body += message["body"]
+                if not message["more_body"]:
+                    break
+            await send({"type": "http.response.start", "status": self.status, "headers": []})
+            await send({"type": "http.response.body", "body": b"one", "more_body": True})
+            await self.go_on.wait()
+            await send({"type": "http.response.body", "body": b"two", "more_body": False})
+            self.after_body = await receive()
+
+
+class Client:
+    """Sends a body in given pieces, then leaves; keeps what it is sent."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.received: list[Message] = []
+        self.has_part = asyncio.Event()
+        self._pieces = list(pieces)
+
+    async def receive(self) -> Message:
+        if not self._pieces:
+            return {"type": "http.disconnect"}
+        piece = self._pieces.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+
+    async def send(self, message: Message) -> None:
+        self.received.append(message)
+        if message.get("body"):
+            self.has_part.set()
+
+    @property
+    def status(self) -> int:
+        return int(self.received[0]["status"])
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name.decode(): value.decode() for name, value in self.received[0]["headers"]}
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(message["body"] for message in self.received[1:])
+
+
+def scope(path: str = "/v1/completions", *, method: str = "POST", **more: Any) -> Scope:
+    arguments = SimpleNamespace(
+        scheduler_cls="serving.engine.scheduler.scheduler.SloScheduler",
+        additional_config={"orchestrate": {"policy": {"name": "edf"}}},
+        api_key=["right", "other"],
+    )
+    app = SimpleNamespace(state=SimpleNamespace(args=arguments))
+    made = {"type": "http", "method": method, "path": path, "headers": [], "app": app}
+    return made | more
+
+
+@pytest.mark.parametrize("path", sorted(TAGGED_PATHS))
+async def test_malformed_tags_are_answered_400_and_go_no_further(path: str) -> None:
+    application, client = Application(), Client(BAD[:9], BAD[9:])
+    await SloMiddleware(application)(scope(path), client.receive, client.send)
+    assert application.body is None
+    assert client.status == 400
+    error = json.loads(client.body)["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_slo", "slo_kind", 400)
+    assert "'sometimes'" in error["message"]
+    assert client.headers["content-length"] == str(len(client.body))
+
+
+async def test_a_good_request_is_replayed_and_its_end_stays_visible() -> None:
+    application, client = Application(), Client(GOOD[:5], GOOD[5:20], GOOD[20:])
+    await SloMiddleware(application)(scope(), client.receive, client.send)
+    assert application.body == GOOD
+    assert application.after_body == {"type": "http.disconnect"}
+    assert (client.status, client.body) == (200, b"onetwo")
+
+
+async def test_a_response_is_passed_on_part_by_part() -> None:
+    application, client = Application(), Client(GOOD)
+    application.go_on.clear()
+    serving = asyncio.create_task(
+        SloMiddleware(application)(scope(), client.receive, client.send)  # type: ignore[arg-type]
+    )
+    async with asyncio.timeout(5):
+        await client.has_part.wait()
+        assert client.body == b"one"
+        application.go_on.set()
+        await serving
+
+
+async def test_every_response_names_the_scheduler_and_its_policy() -> None:
+    for path, method in (("/v1/models", "GET"), ("/v1/completions", "POST")):
+        client = Client(GOOD)
+        await SloMiddleware(Application())(scope(path, method=method), client.receive, client.send)
+        assert client.headers[SCHEDULER_HEADER] == "SloScheduler"
+        assert client.headers[POLICY_HEADER] == "edf"
+
+
+async def test_a_dropped_request_is_not_to_be_sent_again() -> None:
+    for status, hint in ((504, "false"), (200, None)):
+        client = Client(GOOD)
+        await SloMiddleware(Application(status))(scope(), client.receive, client.send)
+        assert client.headers.get("x-should-retry") == hint
+
+
+async def test_a_client_that_leaves_before_its_body_ends_starts_nothing() -> None:
+    application, client = Application(), Client()
+    await SloMiddleware(application)(scope(), client.receive, client.send)
+    assert (application.body, client.received) == (None, [])
+
+
+async def test_other_paths_are_not_read() -> None:
+    application, client = Application(), Client(BAD)
+    await SloMiddleware(application)(scope("/v1/embeddings"), client.receive, client.send)
+    assert application.body == BAD
+
+
+async def test_what_is_not_http_passes() -> None:
+    client = Client()
+    await SloMiddleware(Application())({"type": "lifespan"}, client.receive, client.send)
+    assert client.received == []
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+async def test_a_stream_that_broke_off_ends_in_the_reason_only_if_it_was_dropped(
+    dropped: bool,
+) -> None:
+    async def breaking(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"one", "more_body": True})
+        if dropped:
+            await asyncio.create_task(noting())
+        raise RuntimeError("vLLM cannot say it")
+
+    async def noting() -> None:  # vLLM streams in a task of its own
+        note_drop("slo_dropped: too late")
+
+    client = Client(GOOD)
+    serving = SloMiddleware(breaking)(scope(), client.receive, client.send)
+    if not dropped:
+        with pytest.raises(RuntimeError):
+            await serving
+        return
+    await serving
+    assert client.received[-1].get("more_body", False) is False
+    event = json.loads(client.received[-1]["body"].partition(b"data: ")[2])
+    assert (event["type"], event["message"]) == ("error", "slo_dropped: too late")
+
+
+def test_a_drop_outside_a_request_is_noted_nowhere() -> None:
+    note_drop("slo_dropped: nobody asked")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"slo_ but no json",
+        b'["slo_kind"]',
+        b'{"vllm_xargs": "slo_kind"}',
+        b'{"vllm_xargs": null, "prompt": "slo_kind"}',
+        b'{"vllm_xargs": {"others": {"nested": 1}}, "prompt": "slo_kind"}',
+        b'{"vllm_xargs": {"slo_weight": ' + b"[" * 100_000,
+        b'{"vllm_xargs": {"others": 1}, "prompt": "slo_kind", "use_beam_search": true}',
+        GOOD,
+    ],
+)
+def test_bodies_without_malformed_tags_have_no_error(body: bytes) -> None:
+    assert tags_error(body) is None
+
+
+def test_beam_search_would_lose_the_tags_and_is_refused_with_them() -> None:
+    error = tags_error(b'{"vllm_xargs": {"slo_weight": 2.0}, "use_beam_search": true}')
+    assert error is not None
+    assert error.args[0] == "use_beam_search"
+    assert tags_error(b'{"vllm_xargs": {"slo_weight": 2}, "use_beam_search": false}') is None
+
+
+def test_a_nested_tag_is_malformed() -> None:
+    error = tags_error(b'{"vllm_xargs": {"slo_deadline_s": {"nested": 1}}}')
+    assert error is not None
+    assert error.args[0] == "slo_deadline_s"
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "sent", "status"),
+    [
+        ("/v1/completions", "POST", "Bearer right", 200),
+        ("/v1/completions", "POST", "bearer other", 200),
+        ("/v1/completions", "POST", "Bearer wrong", 401),
+        ("/v1/completions", "POST", "right", 401),
+        ("/v1/completions", "POST", "", 401),
+        ("/invocations", "POST", "", 401),
+        ("/scale_elastic_ep", "POST", "", 401),
+        ("/health", "GET", "", 200),
+        ("/invocations", "OPTIONS", "", 200),
+    ],
+)
+async def test_the_guard_asks_for_the_key(path: str, method: str, sent: str, status: int) -> None:
+    client = Client(GOOD)
+    headers = [(b"authorization", sent.encode())] if sent else []
+    asked = scope(path, method=method, headers=headers)
+    await KeyGuard(Application())(asked, client.receive, client.send)
+    assert client.status == status
+
+
+async def test_the_guard_closes_a_websocket_without_a_key() -> None:
+    client = Client()
+    asked = scope("/v1/realtime", type="websocket")
+    await KeyGuard(Application())(asked, client.receive, client.send)
+    assert client.received == [{"type": "websocket.close", "code": 1008}]

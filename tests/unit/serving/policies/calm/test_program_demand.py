@@ -1,0 +1,96 @@
+"""What a program still has before it: how long its chain of calls is, at least and as foretold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
+from serving.policies.calm.program_demand import (
+    Programs,
+    arrived_programs,
+    calls_of,
+    present_programs,
+)
+from serving.requests import Requests
+from serving.slo import FutureWork
+from serving.view import StepModel
+from tests.unit.serving.serving_examples import compound, deadline, request, step
+
+MODEL = StepModel(base_s=0.009, token_s=0.001, sequence_s=0.0, context_s=0.0)
+"""A step of one token takes 10 ms."""
+
+
+def run_that_begins(**future: float) -> tuple[Programs, Programs]:
+    """Its first stage is one call of 100 tokens: as it is seen while it is here, and as arrived."""
+    rest = FutureWork(0.0, 0.0, 0.0, 0.0, 0.0)._replace(**future)
+    slo = compound(50.0, final_s=100.0, program="run", stage_calls=1, future=rest)
+    first = request("first", slo=slo, max_tokens=100)
+    view = step(first, model=MODEL, arrivals=Requests.of([first]))
+    return present_programs(view, calls_of(view.requests, MODEL)), arrived_programs(view)
+
+
+@pytest.mark.parametrize(
+    ("critical_s", "tool_s", "serial"),
+    [(3.0, 0.0, 400.0), (3.0, 1.0, 300.0), (60.0, 1.0, 1000.0), (0.0, 1.0, 100.0)],
+)
+def test_a_chain_that_is_not_foretold_has_no_more_steps_than_its_critical_path_has_time_for(
+    critical_s: float, tool_s: float, serial: float
+) -> None:
+    """After one call 900 tokens are to come; of how many calls at once, the path's seconds tell."""
+    future = {"calls": 9, "decode_tokens": 900, "critical_s": critical_s, "tool_s": tool_s}
+    for programs in run_that_begins(**future):
+        assert programs.serial.tolist() == [pytest.approx(serial)]
+        assert programs.decode.tolist() == [1000.0]
+
+
+@pytest.mark.parametrize(("told", "serial"), [(0.0, 100.0), (250.0, 350.0), (2000.0, 2100.0)])
+@pytest.mark.parametrize("critical_s", [0.0, 1e9])
+def test_a_chain_that_was_foretold_is_as_long_however_long_past_runs_waited(
+    told: float, serial: float, critical_s: float
+) -> None:
+    future = {"calls": 9, "decode_tokens": 900, "critical_s": critical_s, "serial_tokens": told}
+    for programs in run_that_begins(**future):
+        assert programs.serial.tolist() == [pytest.approx(serial)]
+        assert programs.decode.tolist() == [1000.0]
+
+
+def test_programs_of_one_view_may_tell_their_chain_or_not() -> None:
+    untold = FutureWork(9.0, 0.0, 900.0, 60.0, 0.0)
+    futures = {"told": untold._replace(serial_tokens=250.0), "untold": untold}
+    rows = [
+        request(name, slo=compound(50.0, program=name, future=future), max_tokens=100)
+        for name, future in futures.items()
+    ]
+    view = step(*rows, model=MODEL)
+    programs = present_programs(view, calls_of(view.requests, MODEL))
+    assert programs.serial.tolist() == [350.0, 1000.0]
+
+
+def test_at_least_a_program_takes_its_shortest_answers_and_little_of_what_is_foretold() -> None:
+    length = LengthSketch((100.0, *(200.0 + n for n in range(len(LENGTH_LEVELS) - 1))))
+    alone = request("alone", slo=deadline(9.0, length=length), max_tokens=1000)
+    view = step(alone, model=MODEL)
+    programs = present_programs(view, calls_of(view.requests, MODEL))
+    assert (
+        programs.least_s(view.requests, 0.01, np.array([True]))[0] < 0.6 * programs.alone_s(0.01)[0]
+    )
+    (run, _) = run_that_begins(calls=9, decode_tokens=900, critical_s=60.0, tool_s=5.0)
+    view = step(request("first", max_tokens=100), model=MODEL)
+    least_s = 100 * 0.01 + 0.6 * (run.fixed_s[0] + 900 * 0.01)
+    assert run.least_s(view.requests, 0.01, np.array([True])).tolist() == [pytest.approx(least_s)]
+
+
+def test_the_least_time_is_told_of_those_asked_alone_in_their_order() -> None:
+    rows = [request(f"r{n}", slo=deadline(9.0), max_tokens=n) for n in (100, 200, 300)]
+    view = step(*rows, model=MODEL)
+    programs = present_programs(view, calls_of(view.requests, MODEL))
+
+    def least_s(*asked: bool) -> list[float]:
+        return programs.least_s(view.requests, 0.01, np.array(asked)).tolist()
+
+    prompt_s = 0.6 * programs.fixed_s[0]
+    every = least_s(True, True, True)
+    assert every == pytest.approx([prompt_s + own_s for own_s in (1.0, 2.0, 3.0)])
+    assert least_s(True, False, True) == [every[0], every[2]]
+    assert least_s(False, False, False) == []

@@ -1,0 +1,170 @@
+"""Phases of a request, the paces that deadlines ask for, and what fits a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.policies.prefill_decode import (
+    fill,
+    is_decoding,
+    pace_s,
+    plan_of_step,
+    step_seconds,
+    token_due_s,
+    tokens_within,
+    unread_tokens,
+)
+from serving.policies.urgency import standing
+from serving.requests import RequestView
+from serving.slo import OnLate, Slo
+from serving.view import StepModel
+from tests.unit.serving.serving_examples import deadline, latency, request, running, step
+
+MODEL = StepModel(base_s=0.25, token_s=0.125, sequence_s=0.0625, context_s=0.03125)
+"""Powers of two, so that sums are exact."""
+
+
+def test_a_preempted_answer_is_read_again_with_its_prompt() -> None:
+    requests = step(
+        request("new"),
+        request("half", computed_tokens=4),
+        running("decoding", computed_tokens=12, output_tokens=3),
+        request("preempted", output_tokens=3),
+    ).requests
+    assert unread_tokens(requests).tolist() == [10, 6, 1, 13]
+    assert is_decoding(requests).tolist() == [False, False, True, False]
+
+
+def test_a_prompt_of_one_token_is_still_to_be_read() -> None:
+    assert not is_decoding(step(request("one", prompt_tokens=1)).requests)[0]
+
+
+def test_a_deadline_asks_for_the_pace_at_which_it_is_just_met() -> None:
+    view = step(
+        request("paced", slo=deadline(30.0)),
+        request("stream", slo=latency(5.0, 0.5)),
+        request("any"),
+        now_s=10.0,
+    )
+    paces = pace_s(view, np.array([40.0, 40.0, 40.0]), view.requests.deadline_s)
+    assert paces.tolist() == [0.5, 0.5, np.inf]
+
+
+def test_a_streams_token_is_due_on_its_schedule_and_a_paced_one_after_its_last() -> None:
+    stream = running("stream", slo=latency(5.0, 2.0), output_tokens=3)
+    paced = running("paced", slo=deadline(30.0), unscheduled_s=7.5)
+    view = step(stream, paced, now_s=10.0, token_s=0.5, mean_step_s=0.75)
+    assert token_due_s(view, np.array([2.0, 4.0])).tolist() == [11.0, 12.25]
+
+
+@pytest.mark.parametrize("step_s", [0.5, 1.0, 2.0, 3.0])
+def test_a_budget_is_the_most_tokens_whose_step_keeps_to_its_time(step_s: float) -> None:
+    view = step(running("a", computed_tokens=4), request("b"), model=MODEL)
+    decodes = is_decoding(view.requests) | (view.requests.computed_tokens > 0)
+    budget = tokens_within(view, decodes, step_s)
+
+    def seconds(tokens: int) -> float:
+        return MODEL.seconds(new_tokens=tokens, num_decodes=1, decode_context_tokens=4)
+
+    assert budget == 1 or seconds(budget) <= step_s
+    assert seconds(budget + 1) > step_s
+
+
+def test_a_budget_is_within_the_engines_own_and_never_below_its_decodes() -> None:
+    view = step(running("a"), running("b"), model=MODEL, step_tokens=7)
+    decodes = is_decoding(view.requests)
+    assert tokens_within(view, decodes, np.inf) == 7
+    assert tokens_within(view, decodes, 0.0) == 2
+    free = view._replace(model=StepModel(base_s=0.25))
+    assert (tokens_within(free, decodes, 1.0), tokens_within(free, decodes, 0.1)) == (7, 2)
+
+
+def test_a_step_is_as_long_as_the_tightest_stream_asks_and_wastes_no_machine() -> None:
+    """Of a fixed 0.25 s, no step is longer than four times and none shorter than twice."""
+    slos = [latency(1.0, tbt_s) for tbt_s in (0.001, 0.75, 3.0)]
+    view = step(*(request(str(slo.tbt_s), slo=slo) for slo in slos), model=MODEL)
+    assert step_seconds(view, np.array([True, True, True])) == 0.5
+    assert step_seconds(view, np.array([False, True, True])) == 0.75
+    assert step_seconds(view, np.array([False, False, True])) == 1.0
+    assert step_seconds(view, np.array([False, False, False])) == 1.0
+
+
+def filled(
+    *requests: RequestView,
+    claim: Sequence[int] = (),
+    size: int = 9,
+    budget: int = 99,
+    **changes: Any,
+) -> set[str]:
+    """Who is in the step; without claims all are equal."""
+    view = step(*requests, **changes)
+    claims = np.array(claim or [0] * len(requests), dtype=np.int64)
+    chosen = fill(view, np.arange(len(requests)), claims, size=size, budget=budget)
+    return set(view.requests.request_id[chosen].tolist())
+
+
+def test_a_step_is_filled_until_its_tokens_are_spent() -> None:
+    three = [request(name) for name in "abc"]
+    assert filled(*three, budget=11) == {"a", "b"}  # the second is read in part
+    assert filled(*three, budget=10) == {"a"}
+
+
+def test_a_prompt_without_a_place_leaves_its_tokens_to_who_has_one() -> None:
+    """The active count even behind the newcomers, which take no one's place."""
+    mine = running("mine")
+    assert filled(request("new"), mine, size=1, budget=10) == {"mine"}
+    assert filled(request("new"), mine, size=2, budget=11) == {"new", "mine"}
+
+
+def test_a_prompt_whose_memory_is_not_free_waits_with_all_longer_ones() -> None:
+    names = [request("a", prompt_tokens=50), request("b", prompt_tokens=60), running("c")]
+    assert filled(*names, budget=200, kv_tokens=1000, free_kv_tokens=140) == {"a", "c"}
+    assert filled(*names, budget=200, kv_tokens=1000, free_kv_tokens=160) == {"a", "b", "c"}
+
+
+def test_a_newcomer_takes_its_place_from_a_weaker_claim_alone() -> None:
+    """The weaker one is computed nevertheless, if its place is not needed before its turn."""
+    new, mine = request("new"), running("mine")
+    assert filled(new, mine, claim=(0, 1), size=1) == {"new"}
+    assert filled(new, mine, claim=(1, 0), size=1) == {"mine"}
+    assert filled(new, mine, request("newer"), claim=(0, 1, 1), size=2) == {"new", "mine"}
+
+
+def test_a_newcomer_takes_its_memory_from_a_weaker_claim_alone() -> None:
+    """Of a cache of 1000 tokens, 40 are never promised."""
+    new, mine = request("new", prompt_tokens=100), running("mine", computed_tokens=60)
+    room: dict[str, Any] = {"budget": 200, "kv_tokens": 1000, "free_kv_tokens": 100}
+    assert filled(new, mine, claim=(0, 1), **room) == {"new", "mine"}
+    assert filled(new, mine, claim=(0, 0), **room) == {"mine"}
+    assert filled(new, mine, claim=(1, 0), **room) == {"mine"}
+
+
+def test_late_work_runs_only_once_nothing_feasible_is_held() -> None:
+    late = running("late", slo=deadline(1.0))
+    view = step(request("a"), request("b"), late, now_s=5.0)
+    order, stands = np.arange(3), standing(view)
+    held = plan_of_step(view, order, np.array([True, False, True]), stands)
+    assert held.order == ("a", "b", "late")
+    assert held.run == {"a"}
+    assert plan_of_step(view, order, np.array([True, True, True]), stands).run == {"a", "b", "late"}
+
+
+def test_an_engine_with_work_never_stands_still() -> None:
+    gone = request("gone", slo=Slo(waiting_s=1.0, on_late=OnLate.DROP))
+    view = step(gone, request("other"), now_s=5.0)
+    plan = plan_of_step(view, np.arange(2), np.array([True, False]), standing(view))
+    assert plan.run == {"other"}
+    assert [name for name, _ in plan.drop] == ["gone"]
+
+
+def test_prompts_are_read_at_the_usual_price_and_decodes_at_their_own() -> None:
+    """What decodes cost leaves 1 s, in which 4 tokens of a usual prompt are read."""
+    view = step(running("a"), running("b"), request("c"), model=MODEL, step_tokens=100)
+    view = view._replace(prefill_token_s=0.25)
+    decodes = is_decoding(view.requests)
+    decodes_s = 0.25 + 2 * (0.125 + 0.0625) + 20 * 0.03125
+    assert tokens_within(view, decodes, decodes_s + 1.0) == 2 + 4

@@ -1,0 +1,159 @@
+"""What tests of comparisons share: an engine without a model, runners without processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from serving.policies.table import PolicySpec
+from serving.sim.compare.capacity import CapacityCase
+from serving.sim.compare.compare import Comparison, Plan, compare
+from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiments import BoundCase, Case, Task
+from serving.sim.compare.live_experiments import LiveCase, MachineTask
+from serving.sim.compare.result_cache import ResultCache
+from serving.sim.compare.runner import Done, Runner, key_of
+from serving.sim.drive.stepped import Ended, Progress
+from serving.sim.metrics.outcome import CURVES, LEVELS
+from serving.sim.workloads.load_generator import Source
+from serving.slo import Slo
+from serving.step_cost import Composition
+
+CODER = Setting(source=Source.generator("coder"), window_s=20.0, warmup_s=5.0)
+CAPACITY = 3.0
+
+
+class FifoEngine:
+    """Serves so many requests at once, first come first served; one token each a step."""
+
+    def __init__(self, slots: int = 8) -> None:
+        self.preemptions = 0
+        self.recomputed_tokens = 0
+        self._slots = slots
+        self.submitted: list[str] = []
+        self._left: dict[str, int] = {}
+        self._running: list[str] = []
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._left)
+
+    def submit(
+        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+    ) -> None:
+        self.submitted.append(request_id)
+        self._left[request_id] = output_tokens
+
+    def abort(self, request_id: str) -> None:
+        self._left.pop(request_id, None)
+
+    def plan_step(self) -> Composition:
+        self._running = list(self._left)[: self._slots]
+        return Composition(len(self._running), len(self._running), 0, ())
+
+    def finish_step(self) -> Progress:
+        ended = []
+        for request_id in self._running:
+            self._left[request_id] -= 1
+            if not self._left[request_id]:
+                del self._left[request_id]
+                ended.append(Ended(request_id, "stop", None))
+        return Progress(tuple(self._running), tuple(ended))
+
+
+def a_report(token_goodput: float, request_goodput: float) -> dict[str, Any]:
+    """A report's document, as far as anybody reads it."""
+    times = {"p50": 0.5, "p95": 2.0, "p99": 3.0, "count": 10}
+    return {
+        "token_goodput": token_goodput,
+        "request_goodput": request_goodput,
+        "window_s": [5.0, 25.0],
+        "attainment": {"latency": 0.5, "deadline": None, "compound": 0.25},
+        "ttft_s": times,
+        "ttft_latency_s": times,
+        "tbt_s": times,
+        "tbt_latency_s": times,
+        "e2el_s": times,
+        "throughput_tokens_s": 2.0 * token_goodput,
+        "preemptions": 3,
+        "recomputed_tokens": 400,
+        "schedule_ms_per_step": 0.25,
+        "counts": {"arrived": 40},
+    }
+
+
+def made_up(task: Task) -> dict[str, Any]:
+    """A result of the right form: more load and a longer policy name earn more."""
+    match task:
+        case CapacityCase():
+            return {"programs_s": CAPACITY + task.seed - 1}
+        case BoundCase():
+            return {"token_goodput": 5000.0 * task.load, "request_goodput": 50.0 * task.load}
+        case LiveCase():
+            return made_up(task.case)
+        case MachineTask():
+            from dataclasses import asdict
+
+            from serving.step_cost import MACHINES
+
+            return asdict(MACHINES["a100-llama3-8b"])
+        case Case():
+            earned = 100.0 * len(task.policy.name) * task.load + task.seed
+            curve = [level / 10 for level in LEVELS]
+            return {
+                "report": a_report(earned, earned / 100),
+                "curves": {name: [] if "e2el" in name else curve for name in CURVES},
+                "trace_repeats": 2 if task.setting.source.trace else 0,
+            }
+    raise AssertionError(task)
+
+
+class HereRunner(Runner):
+    """A runner that computes in this process, and remembers what."""
+
+    def __init__(
+        self,
+        *,
+        jobs: int = 1,
+        cache: ResultCache | None = None,
+        work: Callable[[Any], dict[str, Any]] = made_up,
+        ends_at_once: bool = True,
+    ) -> None:
+        super().__init__(jobs=jobs, cache=cache, work=work, ends_at_once=ends_at_once)
+        self.computed: list[Task] = []
+
+    def run(self, tasks: Sequence[Task]) -> Iterator[Done]:
+        for place, task in reversed(list(enumerate(tasks))):  # no order is promised
+            kept = None if self.cache is None else self.cache.get(key_of(task))
+            if kept is None:
+                self.computed.append(task)
+                result = self.work(task)
+                if self.cache is not None:
+                    self.cache.put(key_of(task), result)
+                yield Done(place, task, result, False, 0.1)
+            else:
+                yield Done(place, task, kept, True, 0.0)
+
+
+def a_plan(*policies: str, **changes: Any) -> Plan:
+    given: dict[str, Any] = {
+        "setting": CODER,
+        "policies": tuple(map(PolicySpec, policies or ("fcfs", "edf"))),
+        "loads": (0.7, 2.0),
+        "num_seeds": 2,
+    }
+    return Plan(**given | changes)
+
+
+def a_comparison(*policies: str, **changes: Any) -> Comparison:
+    return compare(a_plan(*policies, **changes), HereRunner())
+
+
+def together(*works: Callable[[], object]) -> None:
+    """Do all at once, each in a thread."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

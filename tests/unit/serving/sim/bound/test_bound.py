@@ -1,0 +1,390 @@
+"""The upper bound: no schedule exceeds it, and where the optimum is known it is near."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.sim.bound.bound import Bound, upper_bound
+from serving.sim.bound.linear_program import LinearProgram, Solution
+from serving.sim.drive.driver import Replay, VirtualTime, replay
+from serving.sim.metrics.metrics import Report, summarise
+from serving.sim.programs.programs import Call, Program, Stage
+from serving.sim.workloads.workloads import generate
+from serving.slo import SloKind
+from serving.step_cost import MACHINES, Machine, StepCost
+from serving.workload_errors import SimError
+from tests.unit.serving.sim.random_engine import WhimsicalEngine
+
+A100 = MACHINES["a100-llama3-8b"]
+SLOW = replace(A100, step_cost=replace(A100.step_cost, fixed_s=0.03))
+"""Its steps are so long that few of the long chains can be in time."""
+ROUNDING = 1e-5  # relative: what the bound leaves for rounding and for its solver
+
+
+def program(*stages: Stage, **changes: Any) -> Program:
+    """A deadline program that arrived at 0, due in 10 s."""
+    values: dict[str, Any] = {
+        "id": "p",
+        "application": "",
+        "kind": SloKind.DEADLINE if len(stages) == 1 else SloKind.COMPOUND,
+        "arrival_s": 0.0,
+        "stages": stages,
+        "deadline_s": 10.0,
+    }
+    return Program(**(values | changes))
+
+
+def stream(prompt_tokens: int, output_tokens: int, **changes: Any) -> Program:
+    stage = Stage((Call(prompt_tokens, output_tokens),))
+    return program(stage, **{"kind": SloKind.LATENCY, "deadline_s": None} | changes)
+
+
+def copies(one: Program, count: int) -> list[Program]:
+    return [replace(one, id=f"{one.id}{number}") for number in range(count)]
+
+
+def machine(*, kv_tokens: int = 10**6, **coefficients: float) -> Machine:
+    cost = StepCost(name="made up", source="", uncertainty="", **coefficients)
+    return Machine(step_cost=cost, kv_blocks=kv_tokens, block_tokens=1, memory_source="")
+
+
+def bound(programs: list[Program], on: Machine, *, until_s: float = 10.0, **changes: Any) -> Bound:
+    return upper_bound(programs, on, window_s=(0.0, until_s), **changes)
+
+
+# Cases whose optimum is known
+
+
+def test_a_program_that_can_be_served_alone_is_served_whole() -> None:
+    found = bound([program(Stage((Call(100, 20),)))], A100)
+    assert found.token_goodput == pytest.approx(12.0, rel=ROUNDING)
+    assert found.request_goodput == pytest.approx(0.1, rel=ROUNDING)
+    assert found.tokens.served == {"deadline": pytest.approx(1.0)}
+
+
+@pytest.mark.parametrize(("deadline_s", "is_possible"), [(5.9, False), (6.0, True)])
+def test_a_program_without_the_time_for_its_steps_earns_nothing(
+    deadline_s: float, is_possible: bool
+) -> None:
+    late = program(Stage((Call(7, 2),)), Stage((Call(1, 2),), tool_s=2.0), deadline_s=deadline_s)
+    found = bound([late], machine(fixed_s=1.0))
+    assert (found.token_goodput > 0) is is_possible
+    assert (found.request_goodput > 0) is is_possible
+
+
+def test_of_more_programs_than_there_is_time_for_only_those_are_served_that_fit() -> None:
+    """20 prompts of one token; a token costs a second, and all are due after 10 s."""
+    programs = copies(program(Stage((Call(1, 1),))), 20)
+    found = bound(programs, machine(small_token_s=1.0))
+    assert found.request_goodput == pytest.approx(1.0, rel=ROUNDING)
+    assert found.token_goodput == pytest.approx(2.0, rel=ROUNDING)
+
+
+def test_the_better_programs_are_served_first() -> None:
+    """In 10 s one long program, of 10 s and 1,010 tokens, or ten short ones of 20 each."""
+    long, short = (
+        program(Stage((Call(*lengths),)), id=name)
+        for name, lengths in (("long", (1000, 10)), ("short", (10, 10)))
+    )
+    cost = machine(small_base_s=0.0, decode_sequence_s=0.1, chunk_base_s=0.1)
+    found = bound([*copies(long, 1), *copies(short, 200)], cost)
+    assert found.token_goodput == pytest.approx((1010 + 9 * 20) / 10, rel=0.01)
+    assert found.request_goodput == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_batch_has_no_more_sequences_than_slots() -> None:
+    """1 s a step and 100 steps each: 2 of 6 programs at a time, in 100 s."""
+    programs = copies(program(Stage((Call(1, 100),)), deadline_s=100.0), 6)
+    found = bound(programs, machine(fixed_s=1.0), until_s=100.0, slots=2)
+    assert found.request_goodput * 100 == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_batch_shares_the_base_cost_of_its_decodes() -> None:
+    """4 prompts of 1 s each, and then 10 steps of 1 s for all of them."""
+    programs = copies(program(Stage((Call(1, 11),)), deadline_s=14.0), 4)
+    on = machine(chunk_base_s=1.0, decode_base_s=1.0)
+    assert bound(programs, on, slots=4).request_goodput * 10 == pytest.approx(4.0, rel=ROUNDING)
+    alone = bound(programs, on, slots=1).request_goodput * 10
+    assert alone == pytest.approx(14 / 11, rel=ROUNDING)
+
+
+def test_reading_a_context_again_may_cost_less_than_decoding() -> None:
+    """Decodes of 1 s each, or 2 to 11 tokens of 0.1 s read again for each: 6.6 s in all."""
+    one = program(Stage((Call(1, 11),)), deadline_s=6.7)
+    on = machine(decode_sequence_s=1.0, small_token_s=0.1)
+    assert bound([one], on).request_goodput * 10 == pytest.approx(1.0, rel=ROUNDING)
+
+
+@pytest.mark.parametrize("bin_s", [2.0, 10.0])
+def test_chains_of_several_lengths_are_not_all_served_by_halves(bin_s: float) -> None:
+    """1 s a step, 0.1 s a token, 10 s: chains of 8 and 4 steps, and a prompt of 8 s.
+
+    At best 8 steps serve both chains, and 0.1 of the prompt has room. If 4 steps did for half of
+    the longer chain beside the whole shorter one, 0.65 of the prompt would have room, and 2.15
+    programs be served. One more arrives when that is over.
+    """
+    lengths = ((1, 8), (1, 4), (80, 1))
+    programs = [program(Stage((Call(*each),)), id=str(each)) for each in lengths]
+    later = program(Stage((Call(1, 1),)), id="later", arrival_s=10.0)
+    on = machine(fixed_s=1.0, small_token_s=0.1)
+    found = bound([*programs, later], on, until_s=20.0, bin_s=bin_s)
+    assert found.request_goodput * 20 == pytest.approx(3.1, rel=ROUNDING)
+
+
+def test_a_step_has_no_more_tokens_than_its_budget() -> None:
+    """1 s a step of 100 tokens: ten prompts of 100 tokens in 10 s."""
+    found = bound(
+        copies(program(Stage((Call(100, 1),))), 50), machine(fixed_s=1.0), step_tokens=100
+    )
+    assert found.request_goodput == pytest.approx(1.0, rel=ROUNDING)
+
+
+def test_the_contexts_of_a_batch_fit_the_memory() -> None:
+    """1 s a step and 100 steps each: of contexts above 1,000 tokens, 2 at a time."""
+    programs = copies(program(Stage((Call(1000, 100),)), deadline_s=100.0), 6)
+    found = bound(programs, machine(fixed_s=1.0, kv_tokens=2100), until_s=100.0)
+    assert 2.0 <= found.request_goodput * 100 <= 2.1
+
+
+def test_programs_far_apart_do_not_share_the_time_between_them() -> None:
+    """Two crowds of 20 programs of 1 s; each has its own 10 s, and the time between is lost."""
+    crowds = [
+        *copies(program(Stage((Call(1, 1),)), id="early"), 20),
+        *copies(program(Stage((Call(1, 1),)), id="late", arrival_s=50.0), 20),
+    ]
+    found = bound(crowds, machine(small_token_s=1.0), until_s=100.0)
+    assert found.request_goodput * 100 == pytest.approx(20.0, rel=ROUNDING)
+
+
+def test_a_stream_earns_the_tokens_that_can_be_in_time() -> None:
+    """Token i can come after i + 1 s, and is due 3 + i / 2 s after the arrival: 0 to 4."""
+    slow = stream(1, 20, ttft_s=3.0, tbt_s=0.5)
+    found = bound([slow], machine(fixed_s=1.0))
+    assert found.token_goodput * 10 == pytest.approx(5.0, rel=ROUNDING)
+    assert found.request_goodput == 0
+
+
+def test_nine_tenths_of_a_stream_in_time_are_enough() -> None:
+    """Of ten tokens, those of the first 9 s can be in time, or only those of 8.5 s."""
+    on = machine(fixed_s=1.0)
+    kept, missed = (stream(1, 10, ttft_s=ttft_s, tbt_s=0.5) for ttft_s in (5.0, 4.5))
+    assert bound([kept], on).request_goodput * 10 == pytest.approx(1.0, rel=ROUNDING)
+    assert bound([missed], on).request_goodput == 0
+
+
+def test_calls_that_may_share_a_prefix_read_it_once() -> None:
+    """1 s a token: 9 tokens of common prefix, 1 of its own and an answer for each of 3 calls."""
+    common = program(Stage((Call(10, 1, 9),) * 3), kind=SloKind.COMPOUND, deadline_s=12.0)
+    on = machine(small_token_s=1.0)
+    assert bound([common], on, prefix_caching=True).request_goodput > 0
+    apart = bound([common], on).request_goodput * 10
+    assert apart == pytest.approx(12 / 30, rel=ROUNDING)
+
+
+@pytest.mark.parametrize(("groups", "read"), [((1, 1, 1, 1), 13), ((1, 2, 1, 2), 22)])
+def test_only_calls_of_one_group_share_a_prefix(groups: tuple[int, ...], read: int) -> None:
+    """1 s a token: 10 of each group's prompt, and the last of them for each further call."""
+    stage = Stage(tuple(Call(10, 1, 10, group) for group in groups))
+    on = machine(small_token_s=1.0)
+    for stages in ((stage,), (Stage(stage.calls[:2]), Stage(stage.calls[2:]))):
+        one = program(*stages, kind=SloKind.COMPOUND, deadline_s=13.0)
+        found = bound([one], on, until_s=13.0, prefix_caching=True).request_goodput * 13
+        assert found == pytest.approx(13 / read, rel=ROUNDING)
+
+
+# What counts
+
+
+def test_what_arrived_outside_the_window_is_not_counted() -> None:
+    one = program(Stage((Call(10, 10),)))
+    programs = [
+        replace(one, id=f"{arrival_s}", arrival_s=arrival_s) for arrival_s in (4.0, 5.0, 9.0)
+    ]
+    found = upper_bound(programs, A100, window_s=(5.0, 9.0))
+    assert found.request_goodput * 4 == pytest.approx(1.0, rel=ROUNDING)
+    assert set(found.requests.programs) == {"5.0"}
+
+
+def test_what_would_be_done_after_the_observation_earns_nothing() -> None:
+    one = program(Stage((Call(1, 5),)))
+    on = machine(fixed_s=1.0)
+    assert bound([one], on, observed_until_s=4.9).token_goodput == 0
+    assert bound([one], on, observed_until_s=5.0).token_goodput > 0
+
+
+def test_work_without_a_promise_earns_nothing() -> None:
+    free = program(Stage((Call(1, 5),)), kind=SloKind.BEST_EFFORT, deadline_s=None)
+    assert bound([free], A100).tokens.served == {"best_effort": 0.0}
+    assert (bound([], A100).token_goodput, bound([free], A100).request_goodput) == (0.0, 0.0)
+
+
+# Laws
+
+
+def coefficients(most: float) -> st.SearchStrategy[float]:
+    return st.just(0.0) | st.floats(0, most)
+
+
+step_costs = st.builds(
+    machine,
+    kv_tokens=st.sampled_from([60, 200, 10**6]),
+    fixed_s=st.floats(0.01, 0.2),
+    small_base_s=coefficients(0.2),
+    small_token_s=coefficients(0.02),
+    large_base_s=coefficients(0.2),
+    large_token_s=coefficients(0.05),
+    decode_base_s=coefficients(0.1),
+    decode_sequence_s=coefficients(0.05),
+    decode_context_s=coefficients(0.005),
+    chunk_base_s=coefficients(0.1),
+    chunk_pair_s=coefficients(0.001),
+)
+calls = st.builds(Call, st.integers(1, 40), st.integers(1, 12), st.just(0))
+stages = st.builds(
+    Stage,
+    st.lists(calls, min_size=1, max_size=3).map(tuple),
+    st.just(0.0) | st.floats(0, 1),
+)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[Program]:
+    found = []
+    for number in range(draw(st.integers(1, 12))):
+        kind = draw(st.sampled_from((SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)))
+        drawn = draw(st.lists(stages, min_size=1, max_size=3).map(tuple))
+        if kind is not SloKind.COMPOUND:
+            drawn = (Stage(drawn[0].calls[:1], drawn[0].tool_s),)
+        found.append(
+            program(
+                *drawn,
+                id=str(number),
+                kind=kind,
+                arrival_s=draw(st.integers(0, 10)) / 2,
+                deadline_s=None if kind is SloKind.LATENCY else draw(st.floats(0.5, 12)),
+                ttft_s=draw(st.floats(0.1, 3)),
+                tbt_s=draw(st.floats(0.01, 0.5)),
+            )
+        )
+    return found
+
+
+def scheduled(programs: list[Program], on: Machine, engine: WhimsicalEngine) -> Replay:
+    return replay(programs, engine, VirtualTime(), on.step_cost, until_s=30.0)
+
+
+def assert_not_exceeded(found: Bound, report: Report) -> None:
+    assert report.token_goodput <= found.token_goodput * (1 + ROUNDING)
+    assert report.request_goodput <= found.request_goodput * (1 + ROUNDING)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    programs=workloads(),
+    on=step_costs,
+    seed=st.integers(0, 2**16),
+    order=st.sampled_from(("any", "first", "short", "urgent")),
+    whim=st.sampled_from((0.0, 0.1, 0.5)),
+    slots=st.integers(1, 8),
+    step_tokens=st.sampled_from((8, 30, 200)),
+    bin_s=st.sampled_from((0.5, 2.0, 5.0)),
+    observed_until_s=st.sampled_from((4.0, math.inf)),
+)
+def test_no_schedule_exceeds_the_bound(
+    programs: list[Program],
+    on: Machine,
+    seed: int,
+    order: str,
+    whim: float,
+    slots: int,
+    step_tokens: int,
+    bin_s: float,
+    observed_until_s: float,
+) -> None:
+    engine = WhimsicalEngine(seed, order, whim, slots, step_tokens, on.kv_tokens)
+    run = scheduled(programs, on, engine)
+    measured = {"window_s": (1.0, 5.0), "observed_until_s": observed_until_s}
+    found = upper_bound(programs, on, slots=slots, step_tokens=step_tokens, bin_s=bin_s, **measured)
+    assert_not_exceeded(found, summarise(run.programs, **measured))
+
+
+@settings(deadline=None, max_examples=30)
+@given(programs=workloads(), on=step_costs)
+def test_more_room_and_more_time_never_lower_the_bound(
+    programs: list[Program], on: Machine
+) -> None:
+    tight = {"slots": 2, "step_tokens": 16, "observed_until_s": 6.0}
+    least = bound(programs, on, **tight)
+    for loosened in ({"slots": 4}, {"step_tokens": 32}, {"observed_until_s": 8.0}):
+        more = bound(programs, on, **(tight | loosened))
+        assert more.token_goodput >= least.token_goodput * (1 - ROUNDING)
+        assert more.request_goodput >= least.request_goodput * (1 - ROUNDING)
+
+
+@pytest.fixture(scope="module")
+def busy() -> list[Program]:
+    """Half a minute of mixed work at more than twice what the machine can do."""
+    return list(generate("mixed", rate_per_s=6.0, window_s=30.0, seed=2))
+
+
+def test_each_round_of_cuts_binds_tighter_until_no_cut_is_broken(
+    busy: list[Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for num_rounds in (0, 1, 2, 40, 60):
+        monkeypatch.setattr("serving.sim.bound.bound._CUT_ROUNDS", num_rounds)
+        found.append(bound(busy, SLOW, until_s=30.0).token_goodput)
+    assert found[0] > found[1] > found[2] > found[3]
+    assert found[4] == pytest.approx(found[3], rel=ROUNDING)
+
+
+def test_a_solver_that_gives_up_on_the_cuts_leaves_the_bound_without_them(
+    busy: list[Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solve = LinearProgram.maximise
+
+    def solve_once(one: LinearProgram) -> Solution:
+        if one in solved:
+            raise SimError("it gives up")
+        solved.append(one)
+        return solve(one)
+
+    solved: list[LinearProgram] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("serving.sim.bound.bound._CUT_ROUNDS", 0)
+        loose = bound(busy, SLOW, until_s=30.0)
+    assert bound(busy, SLOW, until_s=30.0).token_goodput < loose.token_goodput
+    monkeypatch.setattr(LinearProgram, "maximise", solve_once)
+    assert bound(busy, SLOW, until_s=30.0) == loose
+
+
+def test_a_machine_without_limits_keeps_every_promise(busy: list[Program]) -> None:
+    found = bound(busy, machine(fixed_s=1e-9), until_s=30.0)
+    assert found.request_goodput == pytest.approx(len(busy) / 30, rel=ROUNDING)
+    earned = sum(
+        one.output_tokens if one.kind is SloKind.LATENCY else one.total_tokens for one in busy
+    )
+    assert found.token_goodput == pytest.approx(earned / 30, rel=ROUNDING)
+
+
+def test_narrower_bins_bound_tighter_and_alike(busy: list[Program]) -> None:
+    wide, narrow = (bound(busy, A100, until_s=30.0, bin_s=bin_s) for bin_s in (10.0, 5.0))
+    for one, other in zip(
+        (wide.token_goodput, wide.request_goodput),
+        (narrow.token_goodput, narrow.request_goodput),
+        strict=True,
+    ):
+        assert other <= one * (1 + ROUNDING)
+        assert other >= one * 0.95
+
+
+def test_the_same_programs_have_the_same_bound(busy: list[Program]) -> None:
+    one, two = (bound(busy[:60], A100, until_s=30.0) for _ in range(2))
+    assert one == two
+    assert one.token_goodput > 0

@@ -1,0 +1,290 @@
+"""Several engines in one virtual time: when they step, and what becomes of copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from serving.router.choose import Route
+from serving.router.snapshot import ReplicaSnapshot, RoutedRequest
+from serving.sim.drive.driver import VirtualTime
+from serving.sim.drive.fleet import FleetReplay, run_fleet
+from serving.sim.drive.replica import Replica
+from serving.sim.drive.stepped import Ended, Progress
+from serving.sim.programs.programs import Call, Program, Stage
+from serving.slo import Slo, SloKind
+from serving.step_cost import Composition, StepCost
+
+SECOND = StepCost(name="a second", source="made up", uncertainty="none", fixed_s=1.0)
+
+
+class Engine:
+    """Runs its requests one at a time, first come first served: a token a step.
+
+    Args:
+        patience: steps after which a request that waits is dropped; 0: never.
+    """
+
+    def __init__(self, clock: VirtualTime, *, patience: int = 0) -> None:
+        self.clock = clock
+        self.slots = 1
+        self.kv_blocks = self.free_blocks = 100
+        self.caches_prefixes = True
+        self.preemptions = self.recomputed_tokens = 0
+        self.patience = patience
+        self.queue: dict[str, int] = {}  # tokens to come
+        self.begun: set[str] = set()
+        self.waited: dict[str, int] = {}
+        self.told: list[tuple[str, str, float]] = []
+        self.slos: dict[str, Slo] = {}
+        self.limits: set[int] = set()
+        self.planned: str | None = None
+        self.in_step = False
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.queue)
+
+    def submit(
+        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+    ) -> None:
+        assert not self.in_step, "a real engine takes requests between its steps"
+        assert request_id not in self.queue
+        assert output_tokens <= max_tokens
+        self.told.append(("submit", request_id, self.clock.now_s))
+        self.queue[request_id] = output_tokens
+        self.slos[request_id] = slo
+        self.limits.add(max_tokens)
+
+    def abort(self, request_id: str) -> None:
+        assert not self.in_step
+        self.told.append(("abort", request_id, self.clock.now_s))
+        self.queue.pop(request_id, None)
+
+    def has_begun(self, request_id: str) -> bool:
+        return request_id in self.begun
+
+    def plan_step(self) -> Composition:
+        self.in_step = True
+        self.planned = next(iter(self.queue), None)
+        if self.planned is None:
+            return Composition(0, 0, 0, ())
+        self.begun.add(self.planned)
+        return Composition(1, 1, 0, ())
+
+    def finish_step(self) -> Progress:
+        self.in_step = False
+        if self.planned is None:
+            return Progress((), ())
+        self.queue[self.planned] -= 1
+        done = self.queue[self.planned] == 0
+        ended = [Ended(self.planned, "stop", None)] if done else []
+        for request_id in self.queue:
+            self.waited[request_id] = self.waited.get(request_id, 0) + 1
+            if request_id not in self.begun and self.waited[request_id] == self.patience:
+                ended.append(Ended(request_id, "abort", "waited"))
+        for each in ended:
+            del self.queue[each.request_id]
+        return Progress((self.planned,), tuple(ended))
+
+
+class Fleet:
+    """Two engines, `a` and `b`, and a router that follows a table from program to replicas."""
+
+    def __init__(
+        self, routes: Mapping[str, Sequence[str]], *, b_step_s: float = 1.0, patience: int = 0
+    ) -> None:
+        self.routes = routes
+        self.engines: dict[str, Engine] = {}
+        self.replicas: list[Replica] = []
+        self.seen: list[tuple[ReplicaSnapshot, ...]] = []
+        self.limits: set[int] = set()
+        for name, step_s in (("b", b_step_s), ("a", 1.0)):
+            clock = VirtualTime()
+            self.engines[name] = Engine(clock, patience=patience)
+            cost = StepCost(name=name, source="made up", uncertainty="none", fixed_s=step_s)
+            self.replicas.append(Replica(name, self.engines[name], clock, cost))
+
+    def route(self, request: RoutedRequest, snapshots: Sequence[ReplicaSnapshot]) -> Route:
+        self.seen.append(tuple(snapshots))
+        self.limits.add(request.max_tokens)
+        names = tuple(self.routes[request.request_id.split("/")[0]])
+        return Route(names, best_effort="!" in request.request_id)
+
+    def run(self, *programs: Program, until_s: float = 1e6) -> FleetReplay:
+        return run_fleet(programs, self.replicas, self.route, until_s=until_s)
+
+    def times(self, found: FleetReplay) -> dict[str, list[tuple[float, ...]]]:
+        return {
+            each.program_id: [tuple(call.token_times_s) for call in each.each_call()]
+            for each in found.replay.programs
+        }
+
+
+def single(name: str, arrival_s: float, output_tokens: int = 1, prompt_tokens: int = 1) -> Program:
+    return Program(
+        id=name,
+        application="one",
+        kind=SloKind.DEADLINE,
+        arrival_s=arrival_s,
+        stages=(Stage((Call(prompt_tokens, output_tokens),)),),
+        deadline_s=100.0,
+    )
+
+
+def test_each_engine_steps_on_its_own_clock() -> None:
+    fleet = Fleet({"x": "a", "y": "b"}, b_step_s=0.4)
+    found = fleet.run(single("x", 0.0, 2), single("y", 0.5, 3))
+    times = fleet.times(found)
+    assert times["x"] == [(1.0, 2.0)]
+    assert times["y"] == [pytest.approx((0.9, 1.3, 1.7))]
+    assert found.calls == {"a": 1, "b": 1}
+    assert found.replay.counters.steps == 5
+
+
+def test_every_replica_and_the_router_see_one_limit_whatever_the_lengths() -> None:
+    fleet = Fleet({"x": "a", "y": "b"})
+    fleet.run(single("x", 0.0, 2), single("y", 0.5, 4096))
+    limits = {limit for engine in fleet.engines.values() for limit in engine.limits}
+    assert limits == fleet.limits == {4096}
+
+
+def test_what_comes_during_a_step_reaches_the_engine_at_its_end() -> None:
+    fleet = Fleet({"x": "a", "y": "a"})
+    fleet.run(single("x", 0.0, 2), single("y", 0.5))
+    assert fleet.engines["a"].told == [("submit", "x/0/0", 0.0), ("submit", "y/0/0", 1.0)]
+
+
+def test_the_first_replica_that_runs_a_copy_has_the_call() -> None:
+    """Both are busy; b is free at 2.8, a at 3: b runs y, and a never does."""
+    fleet = Fleet({"x": "a", "z": "b", "y": "ab"}, b_step_s=0.7)
+    found = fleet.run(single("x", 0.0, 3), single("z", 0.0, 4), single("y", 0.5, 2))
+    assert fleet.times(found)["y"] == [pytest.approx((3.5, 4.2))]
+    assert found.calls == {"a": 1, "b": 2}
+    assert found.withdrawn == 1
+    assert ("abort", "y/0/0", 3.0) in fleet.engines["a"].told
+    assert "y/0/0" not in fleet.engines["a"].begun
+
+
+def test_of_two_that_could_begin_at_once_the_first_by_name_has_it() -> None:
+    fleet = Fleet({"y": "ba"})
+    found = fleet.run(single("y", 0.5))
+    assert found.calls == {"a": 1, "b": 0}
+    assert fleet.engines["b"].begun == set()
+
+
+def test_a_copy_that_never_reached_its_engine_is_just_forgotten() -> None:
+    """y comes during a's step; b begins it before that step ends."""
+    fleet = Fleet({"x": "a", "y": "ab"})
+    found = fleet.run(single("x", 0.0, 1), single("y", 0.5))
+    assert found.calls == {"a": 1, "b": 1}
+    assert [what for what, *_ in fleet.engines["a"].told] == ["submit"]
+
+
+def test_a_call_ends_only_when_its_last_copy_is_dropped() -> None:
+    routes = {"x": "a", "z": "b", "y": "ab"}
+    kept = Fleet(routes, patience=2)
+    found = kept.run(single("x", 0.0, 9), single("z", 0.0, 2), single("y", 0.5))
+    assert kept.times(found)["y"] == [(3.0,)]
+    assert found.calls == {"a": 1, "b": 2}
+    lost = Fleet(routes, patience=2)
+    outcome = lost.run(single("x", 0.0, 9), single("z", 0.0, 9), single("y", 0.5)).replay.programs
+    assert [each.dropped for each in outcome] == [False, False, True]
+
+
+def test_a_program_that_lost_a_call_is_withdrawn_everywhere() -> None:
+    """p's call waits at a behind x until it is dropped there, while b runs the other one."""
+
+    class Alternating(Fleet):
+        def route(self, request: RoutedRequest, snapshots: Sequence[ReplicaSnapshot]) -> Route:
+            names = {"p/0/0": "a", "p/0/1": "b"}
+            return Route((names.get(request.request_id, "a"),))
+
+    fleet = Alternating({}, patience=3, b_step_s=0.7)
+    program = Program(
+        id="p",
+        application="two",
+        kind=SloKind.COMPOUND,
+        arrival_s=0.5,
+        stages=(Stage((Call(1, 1), Call(1, 50))),),
+        deadline_s=100.0,
+    )
+    x, p = fleet.run(single("x", 0.0, 9), program).replay.programs
+    assert x.finished
+    assert p.dropped
+    assert p.ended_s == 4.0
+    assert fleet.engines["b"].told[-1] == ("abort", "p/0/1", pytest.approx(4.0))
+    assert not fleet.engines["b"].queue
+
+
+def test_stages_of_a_program_follow_each_other_across_replicas() -> None:
+    class Alternating(Fleet):
+        def route(self, request: RoutedRequest, snapshots: Sequence[ReplicaSnapshot]) -> Route:
+            return Route(("ab"[request.number % 2],))
+
+    program = Program(
+        id="p",
+        application="two",
+        kind=SloKind.COMPOUND,
+        arrival_s=0.25,
+        stages=(Stage((Call(1, 2),)), Stage((Call(1, 1),), tool_s=0.5)),
+        deadline_s=100.0,
+    )
+    fleet = Alternating({})
+    found = fleet.run(program)
+    assert fleet.times(found)["p"] == [(1.25, 2.25), (3.75,)]
+    assert found.calls == {"a": 1, "b": 1}
+
+
+def test_a_request_that_nobody_admits_loses_its_promise_at_the_engine() -> None:
+    fleet = Fleet({"x!": "a", "y": "b"})
+    found = fleet.run(single("x!", 0.0), single("y", 0.0))
+    assert found.demoted == 1
+    assert fleet.engines["a"].slos["x!/0/0"].kind is SloKind.BEST_EFFORT
+    assert fleet.engines["b"].slos["y/0/0"].kind is SloKind.DEADLINE
+
+
+def test_a_router_sees_what_was_sent_a_moment_ago() -> None:
+    fleet = Fleet(dict.fromkeys("xyz", "a"))
+    fleet.run(single("x", 0.0, 5), single("y", 0.01, 5), single("z", 0.02, 5))
+    counts = [(a.num_requests, b.num_requests) for a, b in fleet.seen]
+    assert counts == [(0, 0), (1, 0), (2, 0)]
+    works = [a.work_s for a, _ in fleet.seen]
+    assert works[0] == 0 < works[1] < works[2]
+
+
+def test_a_report_tells_running_from_waiting_and_forgets_what_ended() -> None:
+    fleet = Fleet(dict.fromkeys("xyz", "a"))
+    fleet.run(single("x", 0.0, 1), single("y", 0.0, 9), single("z", 2.5))
+    a, b = fleet.seen[-1]
+    assert (a.replica, b.replica) == ("a", "b")
+    assert (a.num_running, a.num_waiting) == (1, 0)
+    assert a.running_tokens == 1 + 1  # its prompt, and the one token that has come by 2.5 s
+    assert b.num_requests == 0
+
+
+def test_what_a_replica_read_last_is_believed_cached_as_far_as_its_memory_reaches() -> None:
+    def shared(name: str, arrival_s: float, tokens: int) -> Program:
+        stages = (Stage((Call(tokens, 1, tokens),)),)
+        return Program(
+            id=name,
+            application="one",
+            kind=SloKind.DEADLINE,
+            arrival_s=arrival_s,
+            stages=stages,
+            deadline_s=100.0,
+        )
+
+    fleet = Fleet({"p": "a", "q": "a", "z": "b"})  # 100 blocks of 16 tokens
+    fleet.run(shared("p", 0.0, 900), shared("q", 2.0, 800), shared("z", 4.0, 1))
+    first, second, third = [a.prefix_tokens for a, _ in fleet.seen]
+    assert (first, second, third) == ({}, {"p": 900}, {"q": 800})
+
+
+def test_what_has_not_begun_by_the_end_is_reported_so() -> None:
+    fleet = Fleet({"x": "a", "y": "a", "z": "b"})
+    found = fleet.run(single("x", 0.0, 5), single("y", 1.5), single("z", 9.0), until_s=1.9)
+    assert fleet.times(found) == {"x": [(1.0, 2.0)], "y": [], "z": []}
+    assert found.replay.ended_s == 2.0
+    assert [len(each.calls) for each in found.replay.programs] == [1, 0, 0]

@@ -1,0 +1,303 @@
+"""The live driver against an engine that answers at once, and how workloads are scaled to one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.errors import EngineDied, RequestDropped
+from serving.generation import Chunk, GenerationRequest
+from serving.policies.table import PolicySpec
+from serving.sim.drive.live_driver import EngineRoom, ForcedRequest, replay_live
+from serving.sim.drive.live_machine import calibration_lanes, measured_machine
+from serving.sim.drive.live_scale import (
+    REFERENCE,
+    REFERENCE_SLOTS,
+    LiveSettings,
+    Scale,
+    scale_of,
+    scaled,
+    scaled_foresight,
+    scaled_offer,
+)
+from serving.sim.metrics.metrics import EngineCounters
+from serving.sim.programs.predictions import FutureErrors, LengthErrors
+from serving.sim.programs.programs import Call, Program, Stage
+from serving.sim.programs.promises import Foresight, slo_of
+from serving.sim.workloads.load_generator import Source, fate_s, offer
+from serving.slo import SloKind
+from serving.step_cost import Composition, StepSample
+from serving.workload_errors import InvalidWorkload
+from tests.strategies import law
+
+FCFS = PolicySpec("fcfs")
+TOLD = Foresight(lengths=LengthErrors(), futures=FutureErrors(), max_tokens=500)
+COUNTED = EngineCounters(steps=7, preemptions=2)
+
+
+@dataclass
+class QuickEngine:
+    """Answers each call at once, token by token; drops, stalls or dies where it is told to."""
+
+    drop: Callable[[str], bool] = lambda request_id: False
+    stall: Callable[[str], bool] = lambda request_id: False
+    error: Exception | None = None
+    requests: list[ForcedRequest] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    policies: list[PolicySpec] = field(default_factory=list)
+    step_s: float = 0.01
+
+    async def room(self) -> EngineRoom:
+        return EngineRoom(256, 1024, 100, 32, 4096, 4096)
+
+    async def begin(self, policy: PolicySpec) -> None:
+        self.policies.append(policy)
+
+    async def counters(self) -> EngineCounters:
+        return COUNTED
+
+    async def samples(self) -> Sequence[StepSample]:
+        return [
+            StepSample(
+                Composition(tokens, tokens, 100 * tokens, ((tokens, 0),)),
+                self.step_s + 1e-4 * tokens,
+            )
+            for tokens in (1, 2, 3, 5, 8, 13, 21)
+        ]
+
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        assert isinstance(request, ForcedRequest)
+        self.requests.append(request)
+        ended = False
+        try:
+            await asyncio.sleep(0)
+            if self.error is not None:
+                raise self.error
+            if self.stall(request.request_id):
+                await asyncio.Event().wait()
+            if self.drop(request.request_id):
+                raise RequestDropped(request.request_id, "it waited too long")
+            for _ in range(request.output_tokens):
+                await asyncio.sleep(0)
+                yield Chunk("word")
+            ended = True
+        finally:
+            if not ended:
+                self.aborted.append(request.request_id)
+
+
+def research(number: int = 0, *, tool_s: float = 0.01) -> Program:
+    return Program(
+        id=f"p{number}",
+        application="research",
+        kind=SloKind.COMPOUND,
+        arrival_s=0.001 * number,
+        stages=(
+            Stage((Call(10, 5),)),
+            Stage((Call(20, 8, 6), Call(30, 3, 4)), tool_s=tool_s),
+            Stage((Call(30, 4),)),
+        ),
+        deadline_s=60.0,
+    )
+
+
+async def test_a_stage_begins_when_the_former_really_ended_and_its_tools_ran() -> None:
+    programs = [research(number) for number in range(5)]
+    engine = QuickEngine()
+    found = await replay_live(programs, engine, policy=FCFS, foresight=TOLD, until_s=60.0)
+    assert found.counters == COUNTED
+    for program, outcome in zip(programs, found.programs, strict=True):
+        assert outcome.finished
+        lengths = [call.call.output_tokens for call in program.all_calls()]
+        assert [len(call.token_times_s) for call in outcome.each_call()] == lengths
+        assert outcome.calls[0][0].submitted_s >= program.arrival_s
+        for stage, (before, after) in enumerate(pairwise(outcome.calls), start=1):
+            ended_s = max(call.token_times_s[-1] for call in before)
+            for call in after:
+                assert call.submitted_s >= ended_s + program.stages[stage].tool_s
+
+
+async def test_calls_carry_the_promises_of_the_simulator_and_hide_their_length() -> None:
+    program = research()
+    engine = QuickEngine()
+    found = await replay_live([program], engine, policy=FCFS, foresight=TOLD, until_s=60.0)
+    calls = list(program.all_calls())
+    outcomes = list(found.programs[0].each_call())
+    for call, outcome, request in zip(calls, outcomes, engine.requests, strict=True):
+        assert request.request_id == call.call_id
+        assert request.slo == slo_of(program, call, outcome.submitted_s, TOLD)
+        assert request.output_tokens == call.call.output_tokens
+        assert request.max_tokens == TOLD.max_tokens
+        assert len(request.prompt_token_ids) == call.call.prompt_tokens
+    assert engine.policies == [FCFS]
+
+
+async def test_calls_of_a_program_agree_in_their_shared_prefix_and_no_further() -> None:
+    engine = QuickEngine()
+    programs = [research(0), research(1)]
+    await replay_live(programs, engine, policy=FCFS, until_s=60.0)
+    prompts = {request.request_id: request.prompt_token_ids for request in engine.requests}
+    one, two, other = prompts["p0/1/0"], prompts["p0/1/1"], prompts["p1/1/0"]
+    assert one[:4] == two[:4]
+    assert one[6:] != two[6:20]
+    assert one[0] != other[0]
+    assert all(2 <= token < 4096 for prompt in prompts.values() for token in prompt)
+
+
+async def test_a_dropped_call_ends_its_program_and_aborts_the_others() -> None:
+    engine = QuickEngine(
+        drop=lambda request_id: request_id == "p0/1/1",
+        stall=lambda request_id: request_id == "p0/1/0",
+    )
+    programs = [research(0), research(1)]
+    found = await replay_live(programs, engine, policy=FCFS, until_s=60.0)
+    lost, kept = found.programs
+    assert lost.dropped
+    assert not lost.finished
+    assert [call.dropped for call in lost.calls[1]] == [True, True]
+    assert len(lost.calls) == 2
+    assert set(engine.aborted) == {"p0/1/0", "p0/1/1"}
+    assert kept.finished
+
+
+async def test_what_is_not_done_by_the_end_is_aborted_and_reported_as_it_stands() -> None:
+    engine = QuickEngine(stall=lambda request_id: request_id.startswith("p0/1"))
+    late = research(2)
+    late = Program(
+        id="late", application="", kind=SloKind.BEST_EFFORT, arrival_s=1e6, stages=late.stages
+    )
+    found = await replay_live([research(0), late], engine, policy=FCFS, until_s=0.3)
+    stuck, never = found.programs
+    assert found.ended_s <= 0.3
+    assert set(engine.aborted) == {"p0/1/0", "p0/1/1"}
+    assert not stuck.finished
+    assert not stuck.dropped
+    assert [call.ended for call in stuck.each_call()] == [True, False, False]
+    assert never.calls == ()
+
+
+async def test_an_engine_that_fails_is_an_error_and_no_outcome() -> None:
+    engine = QuickEngine(error=EngineDied("out of memory"))
+    with pytest.raises(EngineDied, match="out of memory"):
+        await replay_live([research()], engine, policy=FCFS, until_s=60.0)
+
+
+def test_scaling_keeps_every_proportion_of_time() -> None:
+    """Twice as long calls in four times as fast steps: whole calls take half the time."""
+    scale = Scale(tokens=0.5, step=0.25)
+    latency = Program(
+        id="chat",
+        application="chat",
+        kind=SloKind.LATENCY,
+        arrival_s=8.0,
+        stages=(Stage((Call(100, 40),)),),
+        ttft_s=2.0,
+        tbt_s=0.1,
+    )
+    chat, compound = scaled([latency, research(tool_s=4.0)], scale, most_call_tokens=4096)
+    assert (chat.arrival_s, chat.ttft_s, chat.tbt_s) == (1.0, 0.25, 0.025)
+    assert chat.stages == (Stage((Call(50, 20),)),)
+    assert compound.deadline_s == 7.5
+    assert compound.stages[1] == Stage((Call(10, 4, 3), Call(15, 2, 2)), tool_s=0.5)
+
+
+def test_an_offer_scales_as_a_whole() -> None:
+    source = Source.generator("mixed")
+    offered = offer(source, rate_per_s=2.0, seed=1, warmup_s=10.0, window_s=50.0)
+    scale = Scale(tokens=0.5, step=0.4)
+    small = scaled_offer(offered, scale, most_call_tokens=4096)
+    assert small.window_s == pytest.approx((2.0, 12.0))
+    assert len(small.programs) == len(offered.programs)
+    counted = [each for each in small.programs if 2.0 <= each.arrival_s < 12.0]
+    assert max(map(fate_s, counted)) <= small.decided_s * 1.01
+    own = scaled_foresight(TOLD, scale, most_call_tokens=4096)
+    assert own.max_tokens == 250
+    assert own.token_s == pytest.approx(TOLD.token_s * 0.4)
+    assert own.lengths == TOLD.lengths
+
+
+@pytest.mark.parametrize("name", ["mixed", "reasoning"])
+def test_scaled_answers_keep_to_the_scaled_limit_which_the_context_never_lowers(name: str) -> None:
+    """What a prompt leaves of the context would else be the limit: just what its answer needs."""
+    settings = LiveSettings()
+    source, most = Source.generator(name), settings.most_call_tokens
+    offered = offer(source, rate_per_s=5.0, seed=1, warmup_s=10.0, window_s=50.0)
+    for tokens in (0.1, 0.5, 1.0):
+        scale = Scale(tokens, 1.0)
+        told = Foresight(max_tokens=source.max_tokens)
+        limit = scaled_foresight(told, scale, most_call_tokens=most).max_tokens
+        for program in scaled(offered.programs, scale, most_call_tokens=most):
+            for call in program.all_calls():
+                assert call.call.output_tokens <= limit
+                assert call.call.prompt_tokens + limit <= settings.context_tokens
+
+
+@law
+@given(
+    prompt=st.integers(1, 40_000),
+    output=st.integers(1, 40_000),
+    share=st.floats(0, 1),
+    tokens=st.floats(0.01, 1),
+    most=st.integers(2, 8192),
+)
+def test_no_scaled_call_is_empty_or_longer_than_the_context(
+    prompt: int, output: int, share: float, tokens: float, most: int
+) -> None:
+    program = Program(
+        id="any",
+        application="",
+        kind=SloKind.LATENCY,
+        arrival_s=0.0,
+        stages=(Stage((Call(prompt, output, int(share * prompt)),)),),
+    )
+    [small] = scaled([program], Scale(tokens, 1.0), most_call_tokens=most)
+    assert small.prompt_tokens + small.output_tokens <= most
+    assert small.prompt_tokens <= max(round(prompt * tokens), 1)
+
+
+def test_the_reference_itself_needs_no_scaling() -> None:
+    settings = LiveSettings(slots=REFERENCE_SLOTS, length_scale=1.0)
+    assert scale_of(REFERENCE, settings) == Scale(1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"slots": 0},
+        {"step_tokens": 100},
+        {"length_scale": 0.0},
+        {"length_scale": 1.5},
+        {"most_call_tokens": 1},
+        {"most_call_tokens": 10**9},
+    ],
+)
+def test_settings_out_of_range_are_named(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidWorkload, match=next(iter(wrong))):
+        LiveSettings(**wrong)  # type: ignore[arg-type]
+
+
+async def test_the_machine_of_an_engine_has_its_steps_and_its_room() -> None:
+    engine = QuickEngine(step_s=2.0)
+    machine = await measured_machine(engine, LiveSettings(), calibration_s=0.1)
+    assert machine.step_cost.seconds(Composition(10, 10, 1000, ((10, 0),))) == pytest.approx(2.001)
+    assert machine.kv_tokens == 3200
+    assert all(spec == FCFS for spec in engine.policies)
+
+
+def test_calibration_opens_its_lanes_one_by_one_and_each_lasts() -> None:
+    lanes = calibration_lanes(LiveSettings(), num_lanes=8, rising_s=4.0)
+    assert [lane.arrival_s for lane in lanes] == [0.5 * place for place in range(8)]
+    for lane in lanes:
+        assert lane.kind is SloKind.BEST_EFFORT
+        assert lane.tool_s == 0
+        assert lane.num_calls > 100
+        longest = max(
+            call.call.prompt_tokens + call.call.output_tokens for call in lane.all_calls()
+        )
+        assert longest <= LiveSettings().most_call_tokens

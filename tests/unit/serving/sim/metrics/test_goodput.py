@@ -1,0 +1,316 @@
+"""Goodput: what a program earned, by each definition."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.sim.metrics.goodput import (
+    GOODPUTS,
+    CallOutcome,
+    Goodput,
+    ProgramOutcome,
+    met,
+    requests,
+    service_gain,
+    tokens,
+    weighted,
+)
+from serving.slo import SloKind
+from tests.strategies import law
+
+every_definition = pytest.mark.parametrize("goodput", GOODPUTS.values(), ids=GOODPUTS.keys())
+seconds = st.floats(0, 50)
+DEADLINE_KINDS = (SloKind.DEADLINE, SloKind.COMPOUND)
+
+
+def call(*token_times_s: float, **changes: Any) -> CallOutcome:
+    """A call submitted at 0 with 10 prompt tokens that delivered all its output."""
+    values: dict[str, Any] = {
+        "submitted_s": 0.0,
+        "prompt_tokens": 10,
+        "output_tokens": max(len(token_times_s), 1),
+        "token_times_s": token_times_s,
+        "ended": "dropped" not in changes,
+    }
+    return CallOutcome(**(values | changes))
+
+
+def program(*stages: tuple[CallOutcome, ...], **changes: Any) -> ProgramOutcome:
+    """A stream that arrived at 0, promised 2 s to the first token and 0.5 s a token."""
+    values: dict[str, Any] = {
+        "program_id": "p",
+        "kind": SloKind.LATENCY,
+        "arrival_s": 0.0,
+        "ttft_s": 2.0,
+        "tbt_s": 0.5,
+        "calls": stages,
+        "ended_s": max((each.token_times_s[-1] for stage in stages for each in stage), default=0)
+        if all(each.ended for stage in stages for each in stage)
+        else None,
+    }
+    return ProgramOutcome(**(values | changes))
+
+
+def due(deadline_s: float, *stages: tuple[CallOutcome, ...], **changes: Any) -> ProgramOutcome:
+    return program(*stages, **{"kind": SloKind.DEADLINE, "deadline_s": deadline_s} | changes)
+
+
+@st.composite
+def calls(draw: st.DrawFn, arrival_s: float) -> CallOutcome:
+    submitted_s = arrival_s + draw(seconds)
+    times_s = tuple(sorted(submitted_s + after for after in draw(st.lists(seconds, max_size=6))))
+    ended = bool(times_s) and draw(st.booleans())
+    return CallOutcome(
+        submitted_s=submitted_s,
+        prompt_tokens=draw(st.integers(0, 20)),
+        output_tokens=len(times_s) if ended else len(times_s) + draw(st.integers(1, 5)),
+        token_times_s=times_s,
+        ended=ended,
+        dropped=not ended and draw(st.booleans()),
+    )
+
+
+@st.composite
+def programs(draw: st.DrawFn, *kinds: SloKind) -> ProgramOutcome:
+    """Any history of a program of one of these kinds; none named: of any kind."""
+    kind = draw(st.sampled_from(kinds or tuple(SloKind)))
+    arrival_s = draw(seconds)
+    stages = draw(st.lists(st.lists(calls(arrival_s), min_size=1, max_size=3), max_size=3))
+    last_s = max((max(c.token_times_s, default=0.0) for stage in stages for c in stage), default=0)
+    done = all(c.ended for stage in stages for c in stage) and draw(st.booleans())
+    needed = kind in DEADLINE_KINDS
+    return ProgramOutcome(
+        program_id=draw(st.text("ab", max_size=2)),
+        kind=kind,
+        user=draw(st.sampled_from(["", "ann", "bob"])),
+        weight=draw(st.floats(0.1, 10)),
+        arrival_s=arrival_s,
+        ttft_s=draw(seconds),
+        tbt_s=draw(seconds),
+        deadline_s=draw(st.floats(0.1, 100) if needed else st.none() | st.floats(0.1, 100)),
+        calls=tuple(map(tuple, stages)),
+        ended_s=max(last_s, arrival_s) + draw(seconds) if done else None,
+    )
+
+
+def hurry(one: CallOutcome, share: float) -> CallOutcome:
+    """The same call with every token's wait cut to a share of itself."""
+    sooner = tuple(one.submitted_s + share * (t - one.submitted_s) for t in one.token_times_s)
+    return replace(one, token_times_s=tuple(map(min, sooner, one.token_times_s)))
+
+
+def earlier(outcome: ProgramOutcome, share: float) -> ProgramOutcome:
+    """The same program with every call hurried, and its own end as early as they allow."""
+    stages = tuple(tuple(hurry(one, share) for one in stage) for stage in outcome.calls)
+    last_s = max((t for stage in stages for c in stage for t in c.token_times_s), default=0.0)
+    ended_s = None if outcome.ended_s is None else max(last_s, outcome.arrival_s)
+    return replace(outcome, calls=stages, ended_s=ended_s)
+
+
+# Latency kind
+
+
+def test_the_first_token_is_due_by_ttft_and_each_next_one_a_tbt_later() -> None:
+    assert tokens(program((call(2.0, 2.5, 3.0),))) == 3  # each exactly on time
+    assert tokens(program((call(2.1, 2.5, 3.1),))) == 1  # a late token does not spoil the next
+
+
+def test_a_late_stream_counts_again_once_it_has_caught_up() -> None:
+    assert tokens(program((call(3.0, 3.0, 3.0, 3.0),))) == 2  # due by 2, 2.5, 3, 3.5
+
+
+def test_times_that_only_rounding_separates_from_the_due_time_are_on_time() -> None:
+    stream = program((call(0.1 + 0.2, 0.1 + 0.2 + 0.1),), ttft_s=0.3, tbt_s=0.1)
+    assert 0.1 + 0.2 > 0.3
+    assert tokens(stream) == 2
+
+
+def test_what_a_stream_delivered_in_time_before_it_was_dropped_counts() -> None:
+    cut = program((call(1.0, 2.0, output_tokens=9, dropped=True),))
+    assert tokens(cut) == 2
+    assert not met(cut)
+
+
+def test_a_later_call_of_a_stream_is_timed_from_its_own_submission() -> None:
+    stages = ((call(1.0),), (call(11.0, 12.6, submitted_s=10.0),))
+    assert tokens(program(*stages)) == 2  # 12.6 is after 10 + 2 + 0.5
+
+
+def test_a_first_call_is_timed_from_its_programs_arrival() -> None:
+    assert tokens(program((call(2.5, submitted_s=1.0),))) == 0
+
+
+@pytest.mark.parametrize(("num_late", "is_met"), [(0, True), (1, True), (2, False)])
+def test_a_stream_has_met_its_slo_with_nine_tenths_in_time(num_late: int, is_met: bool) -> None:
+    times = [0.0] * (10 - num_late) + [6.9] * num_late  # the last two are due by 6 and 6.5
+    assert met(program((call(*times),))) is is_met
+
+
+@pytest.mark.parametrize(("ended_s", "is_met"), [(6.5, True), (7.0, True), (7.1, False)])
+def test_a_stream_must_have_ended_a_tbt_after_its_last_token_is_due(
+    ended_s: float, is_met: bool
+) -> None:
+    """However long one looks: its last token alone may be late, but not for ever."""
+    stream = program((call(*[0.0] * 9, ended_s),))
+    assert met(stream) is is_met
+    assert tokens(stream) == (10 if ended_s == 6.5 else 9)
+
+
+def test_a_stream_with_a_late_first_token_has_missed_its_slo() -> None:
+    assert not met(program((call(2.1, *[2.1] * 99),)))
+
+
+def test_a_stream_that_has_not_ended_has_not_met_its_slo_yet() -> None:
+    assert not met(program((call(1.0, output_tokens=2, ended=False),)))
+    assert not met(program((call(1.0),), ended_s=None))  # another call may follow
+
+
+# Deadline, compound, best effort
+
+
+@pytest.mark.parametrize("kind", DEADLINE_KINDS)
+def test_a_deadline_earns_all_input_and_output_or_nothing(kind: SloKind) -> None:
+    stages = ((call(1.0, 2.0), call(3.0)), (call(8.0, submitted_s=4.0),))
+    all_tokens = 3 * 10 + 4
+    assert tokens(due(8.0, *stages, kind=kind)) == all_tokens  # exactly on time
+    assert tokens(due(7.9, *stages, kind=kind)) == 0
+    assert tokens(due(9.0, *stages, kind=kind, ended_s=9.1)) == 0  # a tool at the end took long
+
+
+def test_a_deadline_counts_from_arrival() -> None:
+    assert tokens(due(2.0, (call(5.0, submitted_s=3.0),), arrival_s=3.0)) == 11
+
+
+def test_a_program_with_a_dropped_call_earns_nothing_by_its_deadline() -> None:
+    partly = due(9.0, (call(1.0), call(dropped=True)), ended_s=2.0)
+    assert (tokens(partly), requests(partly), service_gain(partly)) == (0, 0, 0)
+
+
+def test_best_effort_earns_only_by_a_default_deadline() -> None:
+    free = program((call(1.0),), kind=SloKind.BEST_EFFORT)
+    assert (tokens(free), requests(free), service_gain(free)) == (0, 0, 0)
+    assert tokens(replace(free, deadline_s=1.0)) == 11
+    assert tokens(replace(free, deadline_s=0.9)) == 0
+
+
+def test_weight_multiplies_what_tokens_earn() -> None:
+    assert weighted(due(1.0, (call(1.0),), weight=2.5)) == 2.5 * 11
+
+
+# Service gain
+
+
+def test_service_gain_halves_when_a_deadline_is_missed_by_its_own_length() -> None:
+    full = 10 + 2 * 2
+    assert service_gain(due(4.0, (call(1.0, 4.0),))) == full
+    assert service_gain(due(2.0, (call(1.0, 4.0),))) == full / 2
+    assert service_gain(due(2.0, (call(1.0, 4.0),)), exponent=2) == full / 4
+
+
+def test_service_gain_of_a_stream_decays_token_by_token() -> None:
+    # Due by 2, 2.5 and 3. The first token halves the input too: (10 + 2) / 2 + 2 * 2.5 / 5 + 2
+    assert service_gain(program((call(4.0, 5.0, 5.0),))) == pytest.approx(6 + 1 + 2 * 3 / 5)
+
+
+@law
+@given(programs(SloKind.LATENCY))
+def test_with_an_infinite_exponent_a_streams_gain_is_its_token_goodput(
+    outcome: ProgramOutcome,
+) -> None:
+    gain = service_gain(outcome, input_weight=0, output_weight=1, exponent=math.inf)
+    assert gain == tokens(outcome)
+
+
+# Laws
+
+
+@every_definition
+@law
+@given(outcome=programs())
+def test_nobody_earns_more_than_was_delivered(goodput: Goodput, outcome: ProgramOutcome) -> None:
+    started = [c for c in outcome.each_call() if c.token_times_s]
+    delivered = sum(c.prompt_tokens + len(c.token_times_s) for c in started)
+    bound: dict[Goodput, float] = {
+        requests: 1,
+        weighted: outcome.weight * delivered,
+        service_gain: 2 * delivered,
+    }
+    assert 0 <= goodput(outcome) <= bound.get(goodput, delivered) + 1e-6
+
+
+@every_definition
+@law
+@given(outcome=programs(), share=st.floats(0, 1))
+def test_an_earlier_delivery_never_lowers_goodput(
+    goodput: Goodput, outcome: ProgramOutcome, share: float
+) -> None:
+    assert goodput(earlier(outcome, share)) >= goodput(outcome) - 1e-6
+
+
+@pytest.mark.parametrize("goodput", [tokens, requests, weighted])
+@law
+@given(outcome=programs(*DEADLINE_KINDS))
+def test_expired_work_earns_nothing(goodput: Goodput, outcome: ProgramOutcome) -> None:
+    late_s = outcome.arrival_s + (outcome.deadline_s or 0) + 1e-6
+    late = replace(outcome, ended_s=max(late_s, outcome.ended_s or 1000))
+    assert goodput(late) == 0
+
+
+@law
+@given(programs(SloKind.LATENCY), seconds, seconds)
+def test_a_stream_whose_every_token_is_late_earns_nothing(
+    outcome: ProgramOutcome, ttft_s: float, tbt_s: float
+) -> None:
+    late_s = 200 + ttft_s + 20 * tbt_s  # later than any submission here plus its timeline
+    stages = tuple(
+        tuple(replace(c, token_times_s=(late_s,) * len(c.token_times_s)) for c in stage)
+        for stage in outcome.calls
+    )
+    late = replace(outcome, calls=stages, ended_s=None, ttft_s=ttft_s, tbt_s=tbt_s)
+    assert tokens(late) == 0
+
+
+@law
+@given(programs(*DEADLINE_KINDS))
+def test_a_deadline_that_was_met_earns_every_token(outcome: ProgramOutcome) -> None:
+    every_token = sum(c.prompt_tokens + c.output_tokens for c in outcome.each_call())
+    assert tokens(outcome) == (every_token if met(outcome) else 0)
+
+
+@every_definition
+@law
+@given(outcome=programs(), until_s=st.floats(0, 200), later_s=st.floats(0, 200))
+def test_watching_longer_never_lowers_goodput(
+    goodput: Goodput, outcome: ProgramOutcome, until_s: float, later_s: float
+) -> None:
+    seen = outcome.seen_until(until_s)
+    assert goodput(seen) <= goodput(outcome.seen_until(until_s + later_s)) + 1e-6
+    assert all(time_s <= until_s for c in seen.each_call() for time_s in c.token_times_s)
+    assert outcome.seen_until(math.inf) == outcome
+
+
+def test_service_gain_takes_other_weights() -> None:
+    dear_input = partial(service_gain, input_weight=3, output_weight=1)
+    assert dear_input(due(1.0, (call(1.0),))) == 31
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"output_tokens": 1},
+        {"output_tokens": 3},
+        {"dropped": True, "ended": True},
+        {"submitted_s": 1.5},
+        {"token_times_s": (2.0, 1.0)},
+    ],
+)
+def test_a_history_that_cannot_have_happened_is_our_bug(changes: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        call(**{"token_times_s": (1.0, 2.0), "output_tokens": 2, "ended": True} | changes)

@@ -1,0 +1,96 @@
+"""An engine that schedules as it likes, within what its machine has room for."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from serving.sim.drive.stepped import Ended, Progress
+from serving.slo import Slo
+from serving.step_cost import Composition
+
+
+@dataclass(slots=True)
+class _Request:
+    prompt_tokens: int
+    output_tokens: int
+    rank: tuple[float, ...]
+    computed: int = 0
+    delivered: int = 0
+
+
+@dataclass(slots=True)
+class WhimsicalEngine:
+    """Any schedule: an order, and what is run, cut into chunks, or lost, at random.
+
+    Attributes:
+        whim: how often a request is left out of a step, cut short, or loses its KV cache.
+    """
+
+    seed: int
+    order: str
+    whim: float
+    slots: int
+    step_tokens: int
+    kv_tokens: int
+    preemptions: int = 0
+    recomputed_tokens: int = 0
+    _requests: dict[str, _Request] = field(default_factory=dict)
+    _step: dict[str, int] = field(default_factory=dict)
+    _random: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._requests)
+
+    def submit(
+        self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
+    ) -> None:
+        rank = {
+            "any": self._random.random(),
+            "first": float(len(self._requests)),
+            "short": float(output_tokens + len(prompt)),
+            "urgent": slo.final_s or slo.deadline_s or slo.ttft_s,
+        }[self.order]
+        self._requests[request_id] = _Request(len(prompt), output_tokens, (rank, self.seed))
+
+    def abort(self, request_id: str) -> None:
+        del self._requests[request_id]
+
+    def plan_step(self) -> Composition:
+        budget, room, decodes, contexts, chunks = self.step_tokens, self.kv_tokens, 0, 0, []
+        for request_id, one in sorted(self._requests.items(), key=lambda item: item[1].rank):
+            if self._random.random() < self.whim:
+                one.computed *= self._random.random() < 0.8
+                continue
+            tokens = min(one.prompt_tokens + one.delivered - one.computed, budget)
+            if self._random.random() < self.whim:
+                tokens = self._random.randint(min(tokens, 1), tokens)
+            if not tokens or one.computed + tokens > room or len(self._step) == self.slots:
+                one.computed = 0
+                continue
+            budget -= tokens
+            room -= one.computed + tokens
+            if tokens == 1 and one.computed >= one.prompt_tokens:
+                decodes, contexts = decodes + 1, contexts + one.computed
+            else:
+                chunks.append((tokens, one.computed))
+            self._step[request_id] = tokens
+        return Composition(self.step_tokens - budget, decodes, contexts, tuple(chunks))
+
+    def finish_step(self) -> Progress:
+        tokens, ended = [], []
+        for request_id, computed in self._step.items():
+            one = self._requests[request_id]
+            one.computed += computed
+            if one.computed == one.prompt_tokens + one.delivered:
+                tokens.append(request_id)
+                one.delivered += 1
+                if one.delivered == one.output_tokens:
+                    del self._requests[request_id]
+                    ended.append(Ended(request_id, "stop", None))
+        self._step.clear()
+        return Progress(tuple(tokens), tuple(ended))
