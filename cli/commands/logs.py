@@ -12,7 +12,7 @@ from cli.terminal.output import print_json, print_line, results
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cli.render.describe import History
+    from cli.reading.history import History
 
 EPILOG = (
     "Example: orchestrate logs 3f2a\n\n"

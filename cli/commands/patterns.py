@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from cli.reading.history import History
     from cli.reading.learned import Learned
-    from cli.render.describe import History
     from cli.work.fit_session import Fitted
 
     T = TypeVar("T")

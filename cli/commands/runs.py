@@ -13,7 +13,7 @@ from cli.terminal.output import is_plain_ascii, print_json, print_line, results,
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from cli.render.describe import History
+    from cli.reading.history import History
     from store.records import RunRecord
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from cli.render.describe import History
+    from cli.reading.history import History
     from cli.render.overview import Glance
     from store.records import RunRecord
     from store.session import Store

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
+from cli.reading.history import History
 from cli.reading.store_reader import read_history, store_with
-from cli.render.describe import History
 from cli.terminal.signals import SIGNALS
 from orchestrator.durability.liveness import ORPHANED
 from store.records import Status

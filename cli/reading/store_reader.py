@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cli.errors import BadInput
-from cli.render.describe import History
+from cli.reading.history import History
 from orchestrator.durability.liveness import status_shown
 from store.errors import RunNotFound
 from store.session import Store, open_store

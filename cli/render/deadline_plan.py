@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 
 from rich.text import Text
 
+from cli.reading.history import History
 from cli.render.axis import Axis, axis_for
-from cli.render.describe import History, counted, short_ids
+from cli.render.describe import counted, short_ids
 from cli.render.lengths import foretold, held
 from cli.render.timeline import Row, bar, fitted, legend, mark_deadline, rows_of, rule
 from cli.terminal.glyphs import ASCII, UNICODE, Glyphs

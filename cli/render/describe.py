@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 
 from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from cli.reading.history import History
 from cli.render.questions import open_questions, question_documents
 from cli.render.timeline import call_name
 from cli.terminal.glyphs import ASCII, UNICODE
@@ -18,7 +19,7 @@ from cli.terminal.sanitize import one_line
 from orchestrator.durability.liveness import ORPHANED
 from orchestrator.durations import shown
 from orchestrator.learning.stage_deadlines import FALLBACK, LEARNED
-from store.records import CallRecord, EdgeRecord, RunRecord, StageRecord, Status, StepRecord
+from store.records import CallRecord, RunRecord, Status, StepRecord
 
 _ID_CELLS = 8  # of an id, where that many tell it from every other
 _ROOM_FOR_ERRORS, _ROOM_FOR_MODELS = 120, 76
@@ -38,18 +39,6 @@ STATUS_STYLES = {
     Status.RUNNING: "cyan",
     ORPHANED: "bold yellow",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """Everything that the store holds of one run; `status` is the one to show."""
-
-    run: RunRecord
-    status: str
-    calls: Sequence[CallRecord] = ()
-    steps: Sequence[StepRecord] = ()
-    edges: Sequence[EdgeRecord] = ()
-    stages: Sequence[StageRecord] = ()
 
 
 def elapsed_s(run: RunRecord, status: str, now: datetime) -> float | None:

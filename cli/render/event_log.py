@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from cli.render.describe import STATUS_STYLES, History, error_of, promise
+from cli.reading.history import History
+from cli.render.describe import STATUS_STYLES, error_of, promise
 from cli.render.event_line import Happening
 from cli.render.timeline import call_name
 from cli.terminal.sanitize import one_line

@@ -6,7 +6,8 @@ from datetime import datetime
 
 from rich.text import Text
 
-from cli.render.describe import History, elapsed_s, failures, header
+from cli.reading.history import History
+from cli.render.describe import elapsed_s, failures, header
 from cli.render.questions import open_questions, question_lines
 from cli.render.timeline import timeline
 

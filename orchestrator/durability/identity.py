@@ -90,3 +90,14 @@ def paths_to(path: str) -> list[str]:
     """A step's path, and those of all steps that it lies in, outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def checked_name(name: str) -> str:
+    """A name that a record keeps as it is, so that what it names is found again.
+
+    Raises:
+        ValueError: it has a NUL, or half a character (a lone surrogate): no database takes them.
+    """
+    if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
+        raise ValueError(f"the name {name!r} has a character that no record can keep: leave it out")
+    return name

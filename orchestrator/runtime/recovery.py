@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.liveness import is_orphaned
@@ -21,13 +21,11 @@ from orchestrator.durability.values import result_codec
 from orchestrator.errors import ArgumentsDiffer, RunNotResumable
 from orchestrator.execution.causality import CausalLog
 from orchestrator.execution.context import CallTrace, LiveRun
+from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.stage_deadlines import StageDeadline
 from store.errors import RunNotFound
 from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
 from store.session import Store
-
-if TYPE_CHECKING:
-    from orchestrator.sdk.flow import Flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +39,8 @@ class Interrupted:
     input: bytes | None
     output: bytes | None
 
-    def flow(self) -> Flow[..., Any]:
+    def flow(self) -> FlowSpec[..., Any]:
         """Its flow, imported; raises RunNotResumable."""
-        from orchestrator.sdk.flow import Flow
-
         entry = self.record.entry
         if not entry:
             raise RunNotResumable(self.record.id, "where its flow's code is was not recorded")
@@ -58,24 +54,26 @@ class Interrupted:
             raise RunNotResumable(self.record.id, reason) from error
         around = vars(sys.modules.get(getattr(found, "__module__", ""), object))
         for known in (found, *around.values()):  # a flow may have another name than its function
-            if isinstance(known, Flow) and (known is found or inspect.unwrap(known.body) is found):
+            if isinstance(known, FlowSpec) and (
+                known is found or inspect.unwrap(known.body) is found
+            ):
                 return known
         raise RunNotResumable(self.record.id, f"{entry} is no flow")
 
-    def arguments(self, flow: Flow[..., Any]) -> Arguments:
+    def arguments(self, flow: FlowSpec[..., Any]) -> Arguments:
         """What it was called with; raises RunNotResumable, ResultUnreadable."""
         if self.input is None:
             reason = "its arguments could not be recorded: give them to run() under its run_id"
             raise RunNotResumable(self.record.id, reason)
         return Arguments.load(flow.body, self.input)
 
-    def result(self, flow: Flow[..., Any]) -> Any:
+    def result(self, flow: FlowSpec[..., Any]) -> Any:
         """What it came to; raises ResultUnreadable, RunNotResumable."""
         if self.output is None:
             raise RunNotResumable(self.record.id, "it has ended, and its result was not recorded")
         return result_codec(flow.body, f"flow {flow.name}").load(self.output)
 
-    def require_same(self, flow: Flow[..., Any], arguments: Arguments) -> None:
+    def require_same(self, flow: FlowSpec[..., Any], arguments: Arguments) -> None:
         """Raise ArgumentsDiffer or RunNotResumable for what is another run."""
         if self.record.flow != flow.name:
             reason = f"it is a run of {self.record.flow}, not of {flow.name}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.identity import Scope
 from orchestrator.durability.outcomes import status_of, type_of
 from orchestrator.durability.values import result_codec
@@ -12,19 +13,16 @@ from orchestrator.errors import ResultNotSerialisable
 from orchestrator.events import RunFinished, RunStarted
 from orchestrator.execution.context import LiveRun, Position, at, worker
 from orchestrator.execution.deadline_handling import by_deadline
+from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.execution.pattern_recording import pattern_record
 from orchestrator.runtime.results import RunResult, stage_reports
-
-if TYPE_CHECKING:
-    from orchestrator.durability.arguments import Arguments
-    from orchestrator.sdk.flow import Flow
 
 logger = logging.getLogger("orchestrate")
 
 R = TypeVar("R")
 
 
-async def to_its_end(live: LiveRun, flow: Flow[..., R], arguments: Arguments) -> RunResult[R]:
+async def to_its_end(live: LiveRun, flow: FlowSpec[..., R], arguments: Arguments) -> RunResult[R]:
     """Do all of a run whose start is recorded, and record its end, whatever it is.
 
     Raises what `Runtime.run` does.
@@ -59,7 +57,7 @@ async def to_its_end(live: LiveRun, flow: Flow[..., R], arguments: Arguments) ->
     )
 
 
-def _as_recorded(flow: Flow[..., Any], value: Any) -> bytes | None:
+def _as_recorded(flow: FlowSpec[..., Any], value: Any) -> bytes | None:
     """A run's result. One that cannot be recorded is the caller's all the same."""
     try:
         return result_codec(flow.body, f"flow {flow.name}").dump(value)
@@ -68,7 +66,7 @@ def _as_recorded(flow: Flow[..., Any], value: Any) -> bytes | None:
         return None
 
 
-async def _done(position: Position, flow: Flow[..., R], arguments: Arguments) -> R:
+async def _done(position: Position, flow: FlowSpec[..., R], arguments: Arguments) -> R:
     async def work() -> R:
         value = await flow.body(*arguments.args, **arguments.kwargs)
         position.run.past.ended(position.scope)  # not where a deadline cut it off

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.durability.arguments import Arguments
@@ -22,6 +22,7 @@ from orchestrator.durability.recorder import RunRecorder
 from orchestrator.events import Event, Listener
 from orchestrator.execution.causality import own_task
 from orchestrator.execution.context import LiveRun
+from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
 from orchestrator.learning.knowledge import Knowledge, Learner
 from orchestrator.learning.stage_deadlines import StageDeadlines
@@ -34,9 +35,6 @@ from serving.generation import Engine
 from store.errors import RunExists, RunNotFound
 from store.records import RunRecord, Status
 from store.session import Store
-
-if TYPE_CHECKING:
-    from orchestrator.sdk.flow import Flow
 
 logger = logging.getLogger("orchestrate")
 
@@ -82,7 +80,7 @@ class Runtime:
         self._on_event = list(on_event)
         self._said_meaningless = False
 
-    async def run(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
+    async def run(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
         """Execute a flow as a run of its own.
 
         A flow with the id of a run that is recorded goes on with that one: it is resumed, or its
@@ -120,13 +118,13 @@ class Runtime:
         # Somebody else began it since we looked: whether it is this one shows as ever.
         return await self.run(flow, *args, **kwargs)
 
-    def start(self, flow: Flow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    def start(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Begin a run and go on; its handle tells what comes of it. As `run` in all else."""
         return self.begin(flow, args, kwargs)
 
     def begin(
         self,
-        flow: Flow[..., R],
+        flow: FlowSpec[..., R],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         *,
@@ -160,7 +158,11 @@ class Runtime:
         await self._under_way.end()
 
     async def resume(
-        self, run_id: str, flow: Flow[..., R] | None = None, *, allow_changed: bool = False
+        self,
+        run_id: str,
+        flow: FlowSpec[..., R] | None = None,
+        *,
+        allow_changed: bool = False,
     ) -> RunResult[R]:
         """Go on with a run that was interrupted or failed, from the last recorded outcome.
 
@@ -182,7 +184,7 @@ class Runtime:
 
     async def _go_on(
         self,
-        flow: Flow[..., R],
+        flow: FlowSpec[..., R],
         known: Interrupted,
         arguments: Arguments,
         *,
@@ -214,7 +216,7 @@ class Runtime:
     async def _executed(
         self,
         live: LiveRun,
-        flow: Flow[..., R],
+        flow: FlowSpec[..., R],
         arguments: Arguments,
         record: RunRecord,
         begin: Callable[[], Awaitable[None]],
@@ -241,7 +243,7 @@ class Runtime:
         self._under_way.add(executing)
         return await executing
 
-    def _live(self, flow: Flow[P, R], knowledge: Knowledge, *, age_s: float = 0.0) -> LiveRun:
+    def _live(self, flow: FlowSpec[P, R], knowledge: Knowledge, *, age_s: float = 0.0) -> LiveRun:
         """A run that began `age_s` ago."""
         run_id = flow.run_id or secrets.token_hex(6)
         started_s = self._clock.now_s() - age_s
@@ -272,7 +274,7 @@ class Runtime:
             user=self._user if flow.user is None else flow.user,
         )
 
-    def _record(self, live: LiveRun, flow: Flow[..., Any]) -> RunRecord:
+    def _record(self, live: LiveRun, flow: FlowSpec[..., Any]) -> RunRecord:
         info, now = self.engine.info, self._clock.wall()
         return RunRecord(
             id=live.id,

@@ -3,87 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, get_args, overload
 
 from orchestrator.durability.digests import CallDigest
+from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import result_codec
 from orchestrator.durations import seconds_of
-from orchestrator.errors import InvalidDuration, InvalidRunId
 from orchestrator.execution.context import Position, current_or_none
 from orchestrator.execution.deadline_handling import Expiry, OnDeadline, by_own_deadline
+from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.execution.step_execution import StepSpec, done
 from orchestrator.learning.feasibility import Infeasible
-from orchestrator.sdk.functions import awaitable, checked_name, name_of, require_no_method
-from serving.slo import Slo
+from orchestrator.runtime.handle import RunHandle
+from orchestrator.runtime.results import RunResult
+from orchestrator.sdk.functions import awaitable, name_of, require_no_method
+from orchestrator.wiring import shared_runtime
 from store.records import StepKind
-
-if TYPE_CHECKING:
-    from orchestrator.runtime.handle import RunHandle
-    from orchestrator.runtime.results import RunResult
-
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
-class Flow(Generic[P, R]):
+class Flow(FlowSpec[P, R]):
     """An async function that runs as a recorded run, with a deadline.
 
     Awaiting it inside another flow makes it a step of that flow's run, in which its deadline can
     only come earlier than the run's; elsewhere it is a run of its own, in the runtime that is
     open, or in one opened for it.
     """
-
-    body: Callable[P, Awaitable[R]]
-    name: str
-    deadline_s: float | None = None
-    expected_stages: int | None = None
-    run_id: str | None = None
-    user: str | None = None
-    expiry: Expiry = field(default_factory=Expiry)
-    infeasible: Infeasible = "warn"
-
-    def __post_init__(self) -> None:
-        tail_s = 0.0 if self.deadline_s is None else self.expiry.reserved_s(self.deadline_s)
-        if tail_s and tail_s == self.deadline_s:
-            raise InvalidDuration(
-                self.expiry.tail_s, f"leaves nothing of {tail_s:g} s for the flow"
-            )
-
-    def options(
-        self,
-        *,
-        deadline: str | float | None = None,
-        stages: int | None = None,
-        run_id: str | None = None,
-        user: str | None = None,
-    ) -> Flow[P, R]:
-        """The same flow under another deadline, for another length, or for a run of a given id.
-
-        Args:
-            user: whose run it is: under a policy with `fairness` the scheduler tells by it who was
-                served how much. By default that of the runtime.
-        Raises:
-            InvalidDuration, InvalidRunId: as they say.
-            InvalidSlo, ValueError: the user's name is too long, or no record can keep it.
-        """
-        if user is not None:
-            Slo(user=checked_name(user))
-        if run_id is not None and not _RUN_ID.fullmatch(run_id):
-            raise InvalidRunId(run_id)
-        return replace(
-            self,
-            deadline_s=self.deadline_s if deadline is None else seconds_of(deadline),
-            expected_stages=stages or self.expected_stages,
-            run_id=run_id or self.run_id,
-            user=self.user if user is None else user,
-        )
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the flow and return its result; raises what its body raises."""
@@ -95,16 +44,12 @@ class Flow(Generic[P, R]):
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
         """A run of its own, and all that came of it; as Runtime.run in the runtime that is open,
         or in one opened for it."""
-        from orchestrator.wiring import shared_runtime
-
         async with shared_runtime() as runtime:
             return await runtime.run(self, *args, **kwargs)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Begin a run of its own and go on; its handle tells what comes of it. As `run` in all
         else: a runtime that was opened for it is closed when it has ended."""
-        from orchestrator.wiring import shared_runtime
-
         async with AsyncExitStack() as resources:
             runtime = await resources.enter_async_context(shared_runtime())
             handle = runtime.begin(self, args, kwargs, release=resources.pop_all().aclose)
@@ -113,8 +58,6 @@ class Flow(Generic[P, R]):
 
     async def resume(self, run_id: str, *, allow_changed: bool = False) -> RunResult[R]:
         """Go on with a run of this flow, as Runtime.resume."""
-        from orchestrator.wiring import shared_runtime
-
         async with shared_runtime() as runtime:
             return await runtime.resume(run_id, self, allow_changed=allow_changed)
 

@@ -43,17 +43,6 @@ def name_of(body: Callable[..., Any]) -> str:
     return str(getattr(body, "__name__", type(body).__name__)).replace("_", "-")
 
 
-def checked_name(name: str) -> str:
-    """A name that a record keeps as it is, so that what it names is found again.
-
-    Raises:
-        ValueError: it has a NUL, or half a character (a lone surrogate): no database takes them.
-    """
-    if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
-        raise ValueError(f"the name {name!r} has a character that no record can keep: leave it out")
-    return name
-
-
 def require_no_method(body: Callable[..., Any]) -> None:
     """Refuse what is to be called on an instance, which no record keeps.
 

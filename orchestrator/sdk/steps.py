@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from orchestrator.durability.digests import CallDigest
+from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import result_codec
 from orchestrator.durations import seconds_of
 from orchestrator.execution.calls import run_tool_call
 from orchestrator.execution.context import Position, at, current_or_none
 from orchestrator.execution.step_cache import Reuse, require_reusable, reuse_key
 from orchestrator.execution.step_execution import StepSpec, done
-from orchestrator.sdk.functions import awaitable, checked_name, name_of
+from orchestrator.sdk.functions import awaitable, name_of
 from orchestrator.sdk.retries import Tries
 from store.records import Effects, StepKind
 

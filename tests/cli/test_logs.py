@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cli.reading.following import follow
-from cli.render.describe import History
+from cli.reading.history import History
 from cli.render.event_line import Happening, not_yet_told
 from cli.render.event_log import happenings
 from store.records import CallKind, CallOutcome, RunOutcome, Status, StepKind, StepRecord

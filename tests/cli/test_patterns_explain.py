@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from cli.reading.history import History
 from cli.render.deadline_plan import explanation, plan_document
-from cli.render.describe import History, sources_in_words
+from cli.render.describe import sources_in_words
 from store.records import MatchRecord, Status
 from tests.cli.cli_samples import a_call, a_run, exit_code, fill_store, research_calls
 from tests.cli.pattern_samples import (

@@ -373,7 +373,7 @@ async def test_a_runtime_that_was_opened_for_a_handle_is_closed_with_its_run(
             yield opened
             open_runtimes.remove(opened)
 
-    monkeypatch.setattr("orchestrator.wiring.shared_runtime", partial(shared_runtime, opener))
+    monkeypatch.setattr("orchestrator.sdk.flow.shared_runtime", partial(shared_runtime, opener))
     handle = await flow(ask).start()
     assert len(open_runtimes) == 1
     if cancelled:

@@ -21,6 +21,7 @@ from orchestrator import (
     tool,
     within,
 )
+from orchestrator.durability.identity import checked_name
 from orchestrator.errors import (
     ArgumentsDiffer,
     DeadlineExceeded,
@@ -29,7 +30,6 @@ from orchestrator.errors import (
     OutsideRun,
 )
 from orchestrator.execution.context import current_or_none
-from orchestrator.sdk.functions import checked_name
 from store.records import CallKind, CallRecord, RunRecord, Status, StepRecord
 from tests.unit.orchestrator.orchestrator_samples import Boom, answer_ok, ask, recorded, the_run
 

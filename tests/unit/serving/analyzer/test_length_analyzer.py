@@ -36,7 +36,7 @@ def news(num_calls: int, *, factor: float = 1.0, seed: int = 1) -> list[Sample]:
 
 
 def test_importing_the_analyzer_loads_no_learning_library() -> None:
-    modules = "analyzer", "fitted", "forest", "features", "sketch"
+    modules = "analyzer", "fitted", "forest", "features"
     imports = "; ".join(f"import serving.analyzer.{module}" for module in modules)
     script = f"import json, sys; {imports}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(

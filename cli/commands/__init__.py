@@ -1,0 +1,1 @@
+"""The commands of `orchestrate`: one module each, with its options."""

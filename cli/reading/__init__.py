@@ -1,0 +1,1 @@
+"""What commands read from a store; none of them creates one."""

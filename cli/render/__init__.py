@@ -1,0 +1,1 @@
+"""Records -> text and pictures. Pure: nothing is read or printed here."""

@@ -1,0 +1,1 @@
+"""What commands do, apart from their options and their output."""

@@ -1,0 +1,79 @@
+"""What a runtime needs to know of a flow: its function, its name, its deadline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Generic, ParamSpec, Self, TypeVar
+
+from orchestrator.durability.identity import checked_name
+from orchestrator.durations import seconds_of
+from orchestrator.errors import InvalidDuration, InvalidRunId
+from orchestrator.execution.deadline_handling import Expiry
+from orchestrator.learning.feasibility import Infeasible
+from serving.slo import Slo
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class FlowSpec(Generic[P, R]):
+    """An async function and the promise that its runs are under.
+
+    Attributes:
+        deadline_s: end to end, from the start of the run; None: none.
+        expected_stages: stages of calls that a run is expected to have, until that is learned.
+        run_id: of the run to begin or to go on with; None: a new one.
+        user: who the run belongs to, for policies with `fairness`; None: the runtime's user.
+    Raises:
+        InvalidDuration: the tail that `expiry` reserves leaves nothing of the deadline.
+    """
+
+    body: Callable[P, Awaitable[R]]
+    name: str
+    deadline_s: float | None = None
+    expected_stages: int | None = None
+    run_id: str | None = None
+    user: str | None = None
+    expiry: Expiry = field(default_factory=Expiry)
+    infeasible: Infeasible = "warn"
+
+    def __post_init__(self) -> None:
+        tail_s = 0.0 if self.deadline_s is None else self.expiry.reserved_s(self.deadline_s)
+        if tail_s and tail_s == self.deadline_s:
+            raise InvalidDuration(
+                self.expiry.tail_s, f"leaves nothing of {tail_s:g} s for the flow"
+            )
+
+    def options(
+        self,
+        *,
+        deadline: str | float | None = None,
+        stages: int | None = None,
+        run_id: str | None = None,
+        user: str | None = None,
+    ) -> Self:
+        """The same flow under another deadline, for another length, or for a run of a given id.
+
+        Args:
+            user: who the run belongs to; a policy with `fairness` shares the machine among users.
+                By default that of the runtime.
+        Raises:
+            InvalidDuration, InvalidRunId: as they say.
+            InvalidSlo, ValueError: the user's name is too long, or no record can keep it.
+        """
+        if user is not None:
+            Slo(user=checked_name(user))
+        if run_id is not None and not _RUN_ID.fullmatch(run_id):
+            raise InvalidRunId(run_id)
+        return replace(
+            self,
+            deadline_s=self.deadline_s if deadline is None else seconds_of(deadline),
+            expected_stages=stages or self.expected_stages,
+            run_id=run_id or self.run_id,
+            user=self.user if user is None else user,
+        )

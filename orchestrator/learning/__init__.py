@@ -1,0 +1,1 @@
+"""What past runs teach: pattern library, stage deadlines, length models."""

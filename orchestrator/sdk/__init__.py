@@ -1,0 +1,1 @@
+"""What flow code imports and calls: flow, step, tool, llm, gather, map, deadlines, questions."""

@@ -1,0 +1,1 @@
+"""What the scheduler measures while it runs: loads, lengths, step costs."""

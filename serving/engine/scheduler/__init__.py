@@ -1,0 +1,1 @@
+"""Our scheduler class inside vLLM, and the parts that it is composed of."""

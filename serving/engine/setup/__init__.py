@@ -1,0 +1,1 @@
+"""What an engine is started with: configuration, model files, the CPU worker."""

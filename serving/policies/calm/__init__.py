@@ -1,0 +1,1 @@
+"""CALM, ours: admission by value density, then least slack."""

@@ -1,0 +1,1 @@
+"""An upper bound on the goodput of any schedule, by linear programming."""

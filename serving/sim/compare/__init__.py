@@ -1,0 +1,1 @@
+"""Policies x loads x seeds: experiments spread over processes, cached and drawn."""

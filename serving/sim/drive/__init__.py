@@ -1,0 +1,1 @@
+"""Programs run on the production scheduler, in virtual or in real time."""

@@ -1,0 +1,1 @@
+"""What a simulated or measured run earned: goodput, attainment, latencies."""

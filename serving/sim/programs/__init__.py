@@ -1,0 +1,1 @@
+"""Programs: stages of LLM calls with lengths, promises and predictions."""
