@@ -103,28 +103,19 @@ def timed_engine(spec: PolicySpec) -> tuple[VirtualEngine, list[Frame], list[flo
     now_s = [0.0]
 
     class TimedScheduler(SloScheduler):
-        def _make_plan(self) -> tuple[StepView, Plan]:
-            decide, decided_s = self._decide, 0.0
-
-            def timed(view: StepView) -> Plan:
-                nonlocal decided_s
-                began_s = thread_time()
-                plan = decide(view)
-                decided_s = thread_time() - began_s
-                return plan
-
-            self._decide = timed
+        def view(self) -> StepView:
             began_s = thread_time()
-            made = super()._make_plan()
-            self._view_s = thread_time() - began_s - decided_s
-            self._policy_s = decided_s
-            self._decide = decide
-            return made
+            view = super().view()
+            self._viewed_s = thread_time()
+            self._view_s = self._viewed_s - began_s
+            return view
 
-        def _honour(self, view: StepView, plan: Plan) -> None:
-            began_s = thread_time()
-            super()._honour(view, plan)
-            frames.append(Frame(self._view_s, self._policy_s, thread_time() - began_s))
+        def _follow(self, plan: Plan) -> None:
+            decided_s = thread_time()
+            super()._follow(plan)
+            frames.append(
+                Frame(self._view_s, decided_s - self._viewed_s, thread_time() - decided_s)
+            )
 
     class TimedEngine(VirtualEngine):
         scheduler_class = TimedScheduler

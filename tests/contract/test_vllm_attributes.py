@@ -1,44 +1,37 @@
-"""What we touch of vLLM's inside, by name: none of it is a public interface.
+"""What we touch of vLLM's internals, by name: none of it is a public interface.
 
-When the pin moves, this file says what is gone. It also keeps its list honest: what the code
-touches is read from its source, so that nothing is touched that is not named in `vllm_touched`.
+When the pin moves, this file says what is gone. It also keeps its own list honest: what the code
+touches is read from its source, so that nothing is touched that `vllm_touched` does not name.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import importlib.util
 import inspect
 import tomllib
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from serving.engine.setup.config import PINNED_VLLM, EngineConfig, vllm_platform
-from tests.contract.vllm_touched import (
-    OF_OUR_SCHEDULER,
-    OURS_TOO,
-    OVERRIDDEN,
-    PYTHONS,
-    READ,
-    REPLACED,
-    REQUEST,
-    TOUCHED,
-)
-from tests.engine.vllm_reach import SCHEDULER, reached, reached_in
-from tests.engine.vllm_source import (
+from tests.contract.vllm_source import (
+    OUR_SCHEDULER,
     SOURCES,
     assigned_to_self,
     attributes_in,
-    imports_of_vllm,
+    imported_of_vllm,
     names_of,
+    our_names,
     resolve,
     top_level_names,
+    touched_by_owner,
     tree_of,
 )
+from tests.contract.vllm_touched import OVERRIDDEN, REPLACED, SCHEDULER, TOUCHED
 from tests.places import ROOT
+
+REQUEST = "vllm.v1.request.Request"
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -52,103 +45,38 @@ def test_the_pinned_vllm_is_the_installed_one() -> None:
     assert project["optional-dependencies"]["gpu"] == [f"vllm=={PINNED_VLLM}"]
 
 
-@pytest.mark.parametrize("name", sorted(OVERRIDDEN | REPLACED | READ))
-def test_vllms_scheduler_has_what_ours_touches(name: str) -> None:
-    assert name in names_of(SCHEDULER)
+@pytest.mark.parametrize("owner", TOUCHED)
+def test_vllm_has_every_name_that_is_listed(owner: str) -> None:
+    assert TOUCHED[owner] - names_of(owner) == set()
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"),
-    sorted({(touch.owner, name) for touch in TOUCHED for name in touch.names - {"follow"}}),
-)
-def test_vllm_has_what_we_touch(owner: str, name: str) -> None:
-    assert name in names_of(owner)
+def test_every_name_that_is_listed_is_touched() -> None:
+    touched = {node.attr for path in SOURCES for node in attributes_in(path)}
+    assert set().union(*TOUCHED.values()) - touched == set()
 
 
-def listed() -> dict[tuple[str, str], set[str]]:
-    """Module and expression -> what this list has of it; two owners may share an expression."""
-    found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for touch in TOUCHED:
-        found[touch.module, touch.expression] |= touch.names
-    return found
-
-
-@pytest.mark.parametrize(("module", "expression"), listed())
-def test_this_list_is_what_the_code_touches(module: str, expression: str) -> None:
-    names, touched = listed()[module, expression], attributes_in(module)[expression]
-    assert names <= touched, "listed, and not touched any more"
-    assert names == touched or expression in OURS_TOO
-
-
-@pytest.mark.parametrize("module", sorted(SOURCES))
-def test_nothing_of_vllms_is_touched_outside_this_list(module: str) -> None:
-    """Found by following vLLM's objects through our source; `self` in the scheduler is below."""
-    known = listed()
-    for ours in OF_OUR_SCHEDULER:
-        known[ours, "self"] = OVERRIDDEN | REPLACED | READ
+@pytest.mark.parametrize("path", SOURCES, ids=[path.stem for path in SOURCES])
+def test_what_a_module_touches_of_vllm_is_listed(path: Path) -> None:
     unlisted = {
-        each
-        for each in reached(module)
-        if each.name not in known[module, each.expression]
-        and (module, each.expression) not in PYTHONS
+        (owner, name)
+        for owner, name in touched_by_owner(path)
+        if name not in TOUCHED.get(owner, set()) and name not in our_names()
     }
-    assert not unlisted
+    assert unlisted == set(), "touched of an object that is vLLM's by its annotation"
+    if imported_of_vllm(path):
+        known = our_names().union(*TOUCHED.values())
+        assert {node.attr for node in attributes_in(path)} - known == set()
 
 
-SAMPLE = """
-from vllm.v1.request import Request
-from vllm.v1.core.sched.scheduler import Scheduler
-
-class SloScheduler(SloSchedulerMixin, Scheduler):
-    def plan(self):
-        pool = self.kv_cache_manager.block_pool
-        [first, *_] = [each for each in self.running if each.by_element]
-        return pool.behind_a_name, first.unpacked
-
-def given(request: Request | None, other: Ledger) -> Request:
-    other.mine
-    return request.by_annotation
-
-def returned():
-    given(None, None).by_return
-    (lambda llm: llm.in_a_lambda)(1)
-    for place, each in enumerate(sorted([given(None, None)])):
-        each.by_loop
-    with aclosing(given(None, None)) as held:
-        held.by_context
-"""
-
-
-def test_what_is_touched_is_found_behind_any_name() -> None:
-    found = {each.name for each in reached_in(ast.parse(SAMPLE), "sample")}
-    assert found == {
-        "behind_a_name",
-        "block_pool",
-        "by_annotation",
-        "by_context",
-        "by_element",
-        "by_loop",
-        "by_return",
-        "in_a_lambda",
-        "kv_cache_manager",
-        "running",
-        "unpacked",
-    }
-
-
-def test_our_scheduler_touches_nothing_of_vllms_outside_this_list() -> None:
-    ours = [
+def test_our_scheduler_overrides_and_replaces_only_what_is_listed() -> None:
+    [mixin] = [
         node
-        for module in OF_OUR_SCHEDULER
-        for node in ast.walk(tree_of(SOURCES[module]))
-        if isinstance(node, ast.ClassDef)
+        for node in tree_of(OUR_SCHEDULER).body
+        if getattr(node, "name", "") == "SloSchedulerMixin"
     ]
-    methods = {node.name for own in ours for node in own.body if isinstance(node, ast.FunctionDef)}
-    own = methods.union(*(assigned_to_self(each) for each in ours))
-    touched = [attributes_in(module) for module in OF_OUR_SCHEDULER]
-    assert set().union(*(each["super()"] for each in touched)) == OVERRIDDEN
-    assert set().union(*(each["self"] for each in touched)) - own == READ
-    assert own & names_of(SCHEDULER) == OVERRIDDEN | REPLACED, "ours must not shadow vLLM's names"
+    own = assigned_to_self(mixin) | {each.name for each in mixin.body if hasattr(each, "name")}
+    set_by_parts = {"waiting", "policy"}  # by Placement
+    assert own & names_of(SCHEDULER) == OVERRIDDEN | (REPLACED - set_by_parts)
 
 
 def test_our_scheduler_comes_before_vllms_own() -> None:
@@ -292,9 +220,12 @@ def test_vllm_still_takes_random_numbers_back_as_no_cpu_can() -> None:
     assert source.count("generators") == 1, "it is their only use there"
 
 
-@pytest.mark.parametrize(("module", "name"), sorted(set(imports_of_vllm())))
-def test_every_name_that_we_import_of_vllm_is_there(module: str, name: str) -> None:
+@pytest.mark.parametrize(
+    "path", sorted({name for path in SOURCES for name in imported_of_vllm(path).values()})
+)
+def test_every_name_that_we_import_of_vllm_is_there(path: str) -> None:
     """Read from vLLM's source: importing its API server would take seconds."""
+    module, _, name = path.rpartition(".")
     spec = importlib.util.find_spec(module)
     assert spec is not None
     assert spec.origin is not None

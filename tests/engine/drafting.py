@@ -53,8 +53,8 @@ def answers(policy: str, num_drafts: int) -> dict[str, Any]:
         for output in llm.step():
             if output.finished:
                 found[output.request_id] = list(output.outputs[0].token_ids)
-    speculation = scheduler._speculation
-    computes = None if speculation is None else speculation.computes
+    speculation = scheduler.speculation
+    computes = None if speculation is None else speculation.computed_per_decode
     llm.engine_core.shutdown()
     return {"answers": found, "computes": computes}
 

@@ -155,8 +155,8 @@ async def the_engines_own_loop_fails() -> Outcome:
 
     def sabotage(llm: Any) -> None:
         scheduler: Any = scheduler_of(llm)
-        scheduler._decide = broken
-        scheduler._plan_due = True
+        scheduler.planner.policy = broken
+        scheduler.planner.plan_due = True
 
     await engine.call(sabotage)
     found: Outcome = {"waiting": [await task for task in waiting]}
@@ -173,7 +173,7 @@ async def an_unsound_plan() -> Outcome:
 
     def forget(llm: Any) -> None:
         scheduler: Any = scheduler_of(llm)
-        scheduler._decide = lambda view: Plan(order=(), run=frozenset())
+        scheduler.planner.policy = lambda view: Plan(order=(), run=frozenset())
 
     await engine.call(forget)
     found = {"caller": await outcome(call(engine))}

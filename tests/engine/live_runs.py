@@ -74,7 +74,7 @@ def _held_blocks(llm: Any) -> int:
 
 def _arrivals(llm: Any) -> int:
     """Programs that the policy is told to have arrived lately."""
-    ledger = scheduler_of(llm).ledger
+    ledger = scheduler_of(llm).lifecycle.ledger
     arrivals, *_ = ledger.arrivals()
     return len(arrivals)
 

@@ -77,5 +77,5 @@ def test_the_cost_of_a_step_is_found_under_asynchronous_scheduling() -> None:
             ),
         )
     assert len(sampled) == NUM_REQUESTS
-    found = scheduler.tracker.model
+    found = scheduler.lifecycle.tracker.model
     assert found == pytest.approx(TRUTH, rel=0.01, abs=1e-10)

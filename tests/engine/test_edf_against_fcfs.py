@@ -63,7 +63,7 @@ class Contender:
         """Run a workload to its end; how many of its requests ended in time."""
         driver = Driver(llm, PolicySpec(self.policy, {"batch": BATCH}))
         if self.adapter is not None:
-            driver.scheduler._honour = self.adapter(driver.scheduler)
+            driver.scheduler.planner.decide = self.adapter(driver.scheduler)
         began = driver.scheduler.current_step
         coming = {f"{index:02}": job for index, job in enumerate(jobs)}
         while coming:
@@ -76,7 +76,7 @@ class Contender:
                 driver.submit(name, job.prompt, max_tokens=job.max_tokens, slo=slo)
             driver.step()
         driver.run()
-        vars(driver.scheduler).pop("_honour", None)
+        vars(driver.scheduler.planner).pop("decide", None)
         return sum(driver.steps_taken(f"{i:02}") <= job.deadline for i, job in enumerate(jobs))
 
 
@@ -84,29 +84,31 @@ class Deaf:
     """A broken adapter: it hears how many may run, and not who; it takes them as they came."""
 
     def __init__(self, scheduler: Any) -> None:
-        self._honour = scheduler._honour
+        self._decide = scheduler.planner.decide
 
-    def __call__(self, view: StepView, plan: Plan) -> None:
+    def __call__(self, view: StepView) -> Plan:
+        plan: Plan = self._decide(view)
         order = by_arrival(view)
-        self._honour(view, plan._replace(order=order, run=frozenset(order[: len(plan.run)])))
+        return plan._replace(order=order, run=frozenset(order[: len(plan.run)]))
 
 
 class OrderAlone:
     """Everybody may run and nobody is paused: only the order of admission is the plan's."""
 
     def __init__(self, scheduler: Any) -> None:
-        self._honour = scheduler._honour
+        self._decide = scheduler.planner.decide
         scheduler.max_num_active_reqs = BATCH
 
-    def __call__(self, view: StepView, plan: Plan) -> None:
-        self._honour(view, plan._replace(run=frozenset(plan.order)))
+    def __call__(self, view: StepView) -> Plan:
+        plan: Plan = self._decide(view)
+        return plan._replace(run=frozenset(plan.order))
 
 
 class Unordered(OrderAlone):
     """A broken adapter: the waiting are admitted as they came."""
 
-    def __call__(self, view: StepView, plan: Plan) -> None:
-        super().__call__(view, plan._replace(order=by_arrival(view)))
+    def __call__(self, view: StepView) -> Plan:
+        return super().__call__(view)._replace(order=by_arrival(view))
 
 
 def by_arrival(view: StepView) -> tuple[str, ...]:

@@ -60,8 +60,8 @@ async def test_a_seed_tells_the_answer_however_the_prompt_is_cut_into_steps(
 
     def limit(llm: Any, tokens: int) -> int:
         scheduler: Any = scheduler_of(llm)
-        before: int = scheduler._own_step_tokens
-        scheduler._own_step_tokens, scheduler._plan_due = tokens, True
+        before: int = scheduler._engine_step_tokens
+        scheduler._engine_step_tokens, scheduler.planner.plan_due = tokens, True
         return before
 
     prompt = "A prompt with a seed. " * 40

@@ -58,13 +58,13 @@ def test_others_are_computed_while_it_is_loaded(policy: str) -> None:
         submit(engine, f"near {number}", 16, 60, PATIENT)
     seen = go_on(engine, clock, 20)
     assert set(seen.tokens) == {f"near {number}" for number in range(4)}
-    assert engine.scheduler._blocked.keys().isdisjoint(views_of(engine))
+    assert engine.scheduler.placement.blocked.keys().isdisjoint(views_of(engine))
     loaded(engine, *far)
     seen = go_on(engine, clock, 200)
     assert set(far) <= seen.ended.keys()
     drive(engine, clock)
     assert not engine.has_work
-    assert not engine.scheduler._blocked
+    assert not engine.scheduler.placement.blocked
 
 
 def test_who_pauses_gives_its_slot_to_one_whose_cache_has_come() -> None:
@@ -84,6 +84,6 @@ def test_one_that_leaves_while_it_is_loaded_is_forgotten() -> None:
     engine = engine_of(clock, "calm", kv_blocks=200, max_model_tokens=1024)
     submit(engine, "far", 200, 5, URGENT)
     go_on(engine, clock, 2)
-    assert list(engine.scheduler._blocked) == ["far"]
+    assert list(engine.scheduler.placement.blocked) == ["far"]
     engine.abort("far")
-    assert not engine.scheduler._blocked
+    assert not engine.scheduler.placement.blocked

@@ -70,12 +70,12 @@ async def test_the_scheduler_sees_each_call_with_the_deadline_of_its_stage_and_r
         return decide(view)
 
     scheduler = await engine.call(scheduler_of)
-    decide = scheduler._decide
-    scheduler._decide = watch
+    decide = scheduler.planner.policy
+    scheduler.planner.policy = watch
     try:
         result = await Runtime(engine, store).run(article, "deadlines")
     finally:
-        scheduler._decide = decide
+        scheduler.planner.policy = decide
     slos = [request.slo for request in seen.values()]
     assert len(slos) == 4
     assert {slo.kind for slo in slos} == {SloKind.COMPOUND}

@@ -55,12 +55,12 @@ async def test_the_scheduler_sees_learned_deadlines_lengths_and_what_is_to_come(
         return decide(view)
 
     scheduler = await engine.call(scheduler_of)
-    decide = scheduler._decide
-    scheduler._decide = watch
+    decide = scheduler.planner.policy
+    scheduler.planner.policy = watch
     try:
         result = await runtime.run(paper)
     finally:
-        scheduler._decide = decide
+        scheduler.planner.policy = decide
     outline, *sections = sorted(seen.values(), key=lambda request: request.slo.stage)
     assert len(sections) == 3
     assert outline.slo.future is not None
@@ -104,7 +104,11 @@ async def test_an_answer_that_ends_at_a_stop_string_is_a_whole_one(engine: Embed
         )
 
     def kept(llm: Any) -> Promises:
-        return scheduler_of(llm).tracker.snapshot().promises.get(SloKind.COMPOUND, Promises())
+        return (
+            scheduler_of(llm)
+            .lifecycle.tracker.snapshot()
+            .promises.get(SloKind.COMPOUND, Promises())
+        )
 
     answer = (await engine.generate(asked("all"))).text
     met, missed = await engine.call(kept)

@@ -94,7 +94,7 @@ class Storm:
             if ended.request_id in self._alive:
                 self._alive.remove(ended.request_id)
                 self.events["drop" if ended.finish_reason == "abort" else "finish"] += 1
-        paused = set(self.engine.scheduler._paused)
+        paused = set(self.engine.scheduler.placement.paused)
         self.events["pause"] += len(paused - self._held)
         self._held = paused
         self.events["preempt"] += self.engine.preemptions - before

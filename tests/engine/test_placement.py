@@ -121,7 +121,7 @@ def test_who_runs_goes_on_while_the_grammar_of_a_better_call_is_compiled() -> No
     assert seen.tokens == {"late 1": 10, "late 2": 10}
     assert views_of(engine) == ["late 1", "late 2"]
     engine.abort("in time")
-    assert not engine.scheduler._blocked
+    assert not engine.scheduler.placement.blocked
     assert set(drive(engine, clock).ended) == {"late 1", "late 2"}
 
 
@@ -213,7 +213,7 @@ def test_no_step_is_empty_twice_for_one_whom_vllm_refuses(policy: str) -> None:
     submit(engine, "again", 320, 3, SOON)
     seen = Seen()
     for number in range(12):
-        engine.scheduler._plan_due = True
+        engine.scheduler.planner.plan_due = True
         engine.submit(
             f"next {number}", prompt=[9] * 3, output_tokens=1, slo=BEST_EFFORT, max_tokens=1
         )
@@ -232,7 +232,7 @@ class Ordered:
 
     def run(self, *names: str) -> None:
         self._run = names
-        self._engine.scheduler._plan_due = True
+        self._engine.scheduler.planner.plan_due = True
 
     def __call__(self, view: StepView) -> Plan:
         here = view.requests.request_id.tolist()
@@ -270,12 +270,12 @@ def test_the_silence_between_a_session_s_inputs_is_no_step() -> None:
         add(engine, "session", 2, prompt_tokens=1)
         go_on(engine, clock, 2)
         clock.now_s += 10.0
-    assert engine.scheduler.tracker.token_s == pytest.approx(STEP_S, rel=0.1)
+    assert engine.scheduler.lifecycle.tracker.token_s == pytest.approx(STEP_S, rel=0.1)
 
 
 def views_of(engine: VirtualEngine) -> list[str]:
     """Who is in the plans."""
-    return engine.scheduler._make_plan()[0].requests.request_id.tolist()  # type: ignore[no-any-return]
+    return engine.scheduler.view().requests.request_id.tolist()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "edf", "calm"])
@@ -296,7 +296,7 @@ def test_a_session_that_waits_for_input_is_in_no_plan_and_takes_nobody_s_turn(po
 
     clock.now_s += 100.0
     add(engine, "session 1", 6)
-    seen = engine.scheduler._make_plan()[0].requests
+    seen = engine.scheduler.view().requests
     assert (seen.request_id.tolist(), seen.arrival_s.tolist()) == (["session 1"], [clock.now_s])
     assert go_on(engine, clock, 8).tokens == {"session 1": 6}
 
@@ -327,10 +327,10 @@ def test_a_session_that_is_paused_while_its_last_token_is_under_way_pauses_no_mo
     add(engine, "session", 1)
     submit(engine, "other", 20, 30)
     engine.plan_step()
-    engine.scheduler._take_places({"other": 0}, {"other"})
-    assert engine.scheduler._paused
+    engine.scheduler.placement.follow({"other": 0}, {"other"})
+    assert engine.scheduler.placement.paused
     engine.finish_step()
-    assert not engine.scheduler._paused
+    assert not engine.scheduler.placement.paused
     assert views_of(engine) == ["other"]
     add(engine, "session", 5)
     assert drive_until_idle(engine, clock).tokens == {"other": 29, "session": 5}
@@ -353,7 +353,7 @@ def test_parts_of_sessions_tell_nothing_of_the_length_of_answers() -> None:
         add(engine, f"session {number}", 1)
     drive_until_idle(engine, clock)
     submit(engine, "answer", 20, 30)
-    usual = engine.scheduler._make_plan()[0].requests.usual_length
+    usual = engine.scheduler.view().requests.usual_length
     assert not usual.any()
 
 
@@ -404,11 +404,11 @@ def test_a_pause_lets_go_on_whom_a_plan_had_paused() -> None:
     dropped = Slo(kind=SloKind.DEADLINE, deadline_s=500.0, on_late=OnLate.CONTINUE)
     submit(engine, "a", 20, 60, dropped)
     go_on(engine, clock, 3)
-    engine.scheduler._take_places({"a": 0}, frozenset())
-    assert engine.scheduler._paused
+    engine.scheduler.placement.follow({"a": 0}, frozenset())
+    assert engine.scheduler.placement.paused
     engine.scheduler.set_pause_state(PauseState.PAUSED_NEW)
     go_on(engine, clock, 1)
-    assert not engine.scheduler._paused
+    assert not engine.scheduler.placement.paused
     assert set(drive(engine, clock).ended) == {"a"}
 
 

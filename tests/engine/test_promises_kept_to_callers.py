@@ -17,8 +17,8 @@ from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
 def one_at_a_time(llm: Any) -> None:
     """First come first served with one place; seconds are engine steps."""
     scheduler: Any = scheduler_of(llm)
-    scheduler.use_policy(PolicySpec("fcfs", {"batch": 1}))
-    scheduler.ledger.clock = lambda: float(scheduler.current_step)
+    scheduler.planner.use(PolicySpec("fcfs", {"batch": 1}))
+    scheduler.lifecycle.ledger.clock = lambda: float(scheduler.current_step)
 
 
 def call(name: str, slo: Slo = BEST_EFFORT, max_tokens: int = 8) -> GenerationRequest:

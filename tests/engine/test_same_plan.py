@@ -16,7 +16,7 @@ import pytest
 
 from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.engine.observers.step_tracker import StepTracker
-from serving.engine.scheduler.request_ledger import Ledger
+from serving.engine.scheduler.request_ledger import RequestLedger
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.table import POLICIES, PolicySpec
 from serving.requests import Requests
@@ -99,19 +99,19 @@ class Recorder:
 
     def __init__(self, scheduler: Any, decide: Decide | PolicySpec, name: Callable[[str], str]):
         decide_by(scheduler, decide)
-        self._make_plan = scheduler._make_plan
+        self._decide = scheduler.planner.decide
         self._scheduler = scheduler
         self._name = name
         self._planned: tuple[Plan | None, tuple[object, ...]] = (None, ())
         self.steps: list[Step] = []
         began = scheduler.current_step
-        scheduler._make_plan = self
+        scheduler.planner.decide = self
         scheduler.max_num_active_reqs = SLOTS
-        scheduler.ledger = Ledger(lambda: float(scheduler.current_step - began))
-        scheduler.tracker = StepTracker()
+        scheduler.lifecycle.ledger = RequestLedger(lambda: float(scheduler.current_step - began))
+        scheduler.lifecycle.tracker = StepTracker()
 
-    def __call__(self) -> tuple[StepView, Plan]:
-        view, plan = self._make_plan()
+    def __call__(self, view: StepView) -> Plan:
+        plan: Plan = self._decide(view)
         named = plan._replace(
             order=tuple(map(self._name, plan.order)),
             run=frozenset(map(self._name, plan.run)),
@@ -119,7 +119,7 @@ class Recorder:
             drop=tuple((self._name(request_id), reason) for request_id, reason in plan.drop),
         )
         self._planned = (named, tuple(self._rows(part) for part in view))
-        return view, plan
+        return plan
 
     def _rows(self, part: object) -> object:
         """A part of a view; requests by name, for what they are in is no order."""
@@ -149,7 +149,7 @@ class Recorder:
                 view=view,
                 composition=scheduler.composition,
                 running=tuple(self._name(each.request_id) for each in scheduler.running),
-                paused=frozenset(map(self._name, scheduler._paused)),
+                paused=frozenset(map(self._name, scheduler.placement.paused)),
                 progress=progress,
                 free_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
             )
@@ -206,7 +206,7 @@ def play(
     recorder = Recorder(scheduler, decide, player.name)
     coming, leaving = list(arrivals), [each for each in arrivals if each.leaves_at is not None]
     while coming or scheduler.has_requests():
-        now = scheduler.ledger.clock()
+        now = scheduler.lifecycle.ledger.clock()
         if coming and not scheduler.has_requests():
             now = max(now, coming[0].at)
         while coming and coming[0].at <= now:
@@ -250,13 +250,14 @@ async def both(
     def work(llm: Any) -> list[Step]:
         player = Production(llm)
         scheduler = player.scheduler
-        own = {name: getattr(scheduler, name) for name in ("ledger", "tracker")}
+        lifecycle = scheduler.lifecycle
+        own = {name: getattr(lifecycle, name) for name in ("ledger", "tracker")}
         try:
             return play(player, decides[0], arrivals)
         finally:
             llm.abort_request(list(llm.output_processor.request_states), internal=True)
-            vars(scheduler).update(own)
-            del scheduler._make_plan
+            vars(lifecycle).update(own)
+            del scheduler.planner.decide
 
     real = await engine.call(work)
     simulated = simulator(await engine.call(scheduler_of))

@@ -31,9 +31,9 @@ def test_a_decode_with_drafts_is_a_decode() -> None:
     assert {len(each.prefill_chunks) for each in made[2:]} == {0}
     assert Counter(each.new_tokens for each in made)[10] > 25  # both, with four drafts each
     assert len(made) < 50
-    speculation = engine.scheduler._speculation
-    assert 2.5 < speculation.brings <= 3.0
-    assert 4.5 < speculation.computes <= 5.0
+    speculation = engine.scheduler.speculation
+    assert 2.5 < speculation.kept_per_decode <= 3.0
+    assert 4.5 < speculation.computed_per_decode <= 5.0
     assert (engine.preemptions, engine.recomputed_tokens) == (0, 0)
 
 
@@ -82,7 +82,7 @@ def test_users_pay_for_what_they_are_given_not_for_what_was_drafted() -> None:
         engine.plan_step()
         clock.now_s += 0.02
         engine.finish_step()
-    view, _ = engine.scheduler._make_plan()
+    view = engine.scheduler.view()
     [served] = view.requests.program_tokens.tolist()
     assert served == pytest.approx(20 + 100, rel=0.1)
 

@@ -256,13 +256,13 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -
     scheduler.use_v2_model_runner = is_v2
 
     def worth() -> dict[str, float]:
-        view, _ = scheduler._make_plan()
+        view = scheduler.view()
         programs = present_programs(view, calls_of(view.requests, view.model))
         names = view.requests.slo[programs.first]
         return {slo.program: tokens for slo, tokens in zip(names, programs.tokens, strict=True)}
 
     def found() -> dict[str, int]:
-        seen = scheduler.ledger.requests(scheduler.running, ())
+        seen = scheduler.lifecycle.ledger.requests(scheduler.running, ())
         return dict(zip(seen.request_id, seen.cached_tokens.tolist(), strict=True))
 
     def go_on(steps: int) -> None:
@@ -283,7 +283,7 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -
     assert found() == {"a/0": 0, "b/0": 144}
     assert worth() == {"first": 180.0, "second": 180.0}
     for _ in range(3):
-        scheduler._evict(scheduler.running[0])
+        scheduler.placement.evict(scheduler.running[0])
         go_on(2)
     assert worth() == {"first": 180.0, "second": 180.0}
     assert found() == {"a/0": 0, "b/0": 144}
@@ -317,7 +317,7 @@ def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
 
     add(20, 4)
     engine._output_tokens["session"] = 4
-    shown = [scheduler._make_plan()[0].requests[0]]
+    shown = [scheduler.view().requests[0]]
     for _ in range(8):
         if not engine.has_work:
             break
@@ -325,12 +325,13 @@ def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
         clock.now_s += STEP_S
         engine.finish_step()
     add(300, 40)
-    view, plan = scheduler._make_plan()
+    view = scheduler.view()
+    plan = scheduler.planner.decide(view)
     assert plan.run == {"session"}
     shown += view.requests
     assert [(each.prompt_tokens, each.max_tokens) for each in shown] == [(20, 4), (323, 40)]
     scheduler.finish_requests("session", RequestStatus.FINISHED_ABORTED)
-    assert len(scheduler.ledger.requests([], ())) == 0
+    assert len(scheduler.lifecycle.ledger.requests([], ())) == 0
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])

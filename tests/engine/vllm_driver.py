@@ -18,9 +18,9 @@ Decide = Callable[[StepView], Plan]
 
 def decide_by(scheduler: Any, decide: Decide | PolicySpec) -> None:
     """Plan by a policy of the table, or by any function, from the next step on."""
-    scheduler.use_policy(decide if isinstance(decide, PolicySpec) else PolicySpec("fcfs"))
+    scheduler.planner.use(decide if isinstance(decide, PolicySpec) else PolicySpec("fcfs"))
     if not isinstance(decide, PolicySpec):
-        scheduler._decide = decide
+        scheduler.planner.policy = decide
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Driver:
         self.scheduler: Any = scheduler_of(llm)
         self.requests: dict[str, Submitted] = {}
         self._names: dict[str, str] = {}
-        self.scheduler.ledger.clock = lambda: float(self.scheduler.current_step)
+        self.scheduler.lifecycle.ledger.clock = lambda: float(self.scheduler.current_step)
         self.decide_by(decide)
 
     def decide_by(self, decide: Decide | PolicySpec) -> None:
@@ -171,7 +171,7 @@ class Scripted:
         """From the next step on these run and all others are held or paused."""
         self._run = frozenset(names)
         self._rank = {name: rank for rank, name in enumerate([*names, *then])}
-        self._driver.scheduler._plan_due = True
+        self._driver.scheduler.planner.plan_due = True
 
     def __call__(self, view: StepView) -> Plan:
         last = len(self._rank)
@@ -241,21 +241,21 @@ async def at_rest(engine: EmbeddedEngine) -> AsyncIterator[None]:
 def _settings(llm: Any) -> tuple[Any, int, int]:
     scheduler: Any = scheduler_of(llm)
     free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    return scheduler.ledger.clock, scheduler.max_num_active_reqs, free_blocks
+    return scheduler.lifecycle.ledger.clock, scheduler.max_num_active_reqs, free_blocks
 
 
 def left_in(scheduler: Any) -> dict[str, int]:
     """What an idle scheduler still keeps, by what it is; all 0 but the free blocks."""
-    ledger = scheduler.ledger
+    ledger = scheduler.lifecycle.ledger
     return {
         "kv blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
         "requests": len(scheduler.requests),
         "running": len(scheduler.running),
         "waiting": len(scheduler.waiting),
-        "paused": len(scheduler._paused),
-        "blocked": len(scheduler._blocked),
-        "rejected": len(scheduler._rejected),
-        "ends not told": len(scheduler._ended),
+        "paused": len(scheduler.placement.paused),
+        "blocked": len(scheduler.placement.blocked),
+        "rejected": len(scheduler.lifecycle._rejected),
+        "ends not told": len(scheduler._ends_to_report),
         "followed": len(ledger._rows) + len(ledger._place) + len(ledger._stale),
         "promises": sum(isinstance(each, Slo) for each in ledger._columns["slo"]),
         "accounts": len(ledger._programs._open) + len(ledger._users._open),
@@ -271,10 +271,10 @@ def _rest(clock: Any, slots: int) -> Callable[[Any], None]:
     def work(llm: Any) -> None:
         scheduler: Any = scheduler_of(llm)
         llm.abort_request(list(llm.output_processor.request_states), internal=True)
-        vars(scheduler).pop("_honour", None)
-        scheduler.ledger.clock = clock
+        vars(scheduler.planner).pop("decide", None)
+        scheduler.lifecycle.ledger.clock = clock
         scheduler.max_num_active_reqs = slots
-        scheduler.use_policy(PolicySpec("fcfs"))
+        scheduler.planner.use(PolicySpec("fcfs"))
         llm.step()  # the model runner hears who is gone
         assert llm.reset_prefix_cache()
 

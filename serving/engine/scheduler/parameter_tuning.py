@@ -30,7 +30,7 @@ class _Promise:
     tokens: int
 
 
-class AdaptingPolicy:
+class TunedPolicy:
     """Counts the tokens that were in time, and gives each epoch's policy.
 
     Counted, as `serving.sim.metrics.goodput.tokens` does from outside: a stream's tokens that were
@@ -49,7 +49,7 @@ class AdaptingPolicy:
         self._earned = 0
 
     @classmethod
-    def of(cls, spec: PolicySpec) -> AdaptingPolicy | None:
+    def of(cls, spec: PolicySpec) -> TunedPolicy | None:
         """None where nothing is adapted, or the parameter was fixed by hand."""
         adapted = ADAPTED.get(spec.name)
         return None if adapted is None or adapted.parameter in spec.params else cls(spec)

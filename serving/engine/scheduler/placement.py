@@ -1,286 +1,311 @@
-"""Places in the engine, as the plan gives them: who is paused, and who gives way to whom.
+"""Placement: which requests hold a slot, KV memory and a step's tokens, in the plan's order.
 
-vLLM serves all who run before anybody who waits, and takes nothing from the one for the other. So
-who is better in the plan and waits would get neither a slot nor memory nor a step's tokens before
-those who run have ended.
+vLLM serves all running requests before any waiting one and takes nothing from the former for the
+latter. A waiting request that the plan ranks better would get neither a slot, nor memory, nor
+tokens until running ones have ended. So running requests are paused, evicted or throttled here.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 
 from serving.engine.scheduler.plan_queue import PlanQueue
-from serving.engine.scheduler.prefill_throttling import NEVER, held_back, left_out
-from serving.engine.scheduler.prefix_cache import cached_tokens, shared_blocks
+from serving.engine.scheduler.prefill_throttling import NEVER, skipped, throttled
+from serving.engine.scheduler.prefix_cache import num_cached_tokens, num_shared_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.core.sched.scheduler import Scheduler as _VllmScheduler
+    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.request import Request
-else:
-    _VllmScheduler = object  # the mixin stands before the vLLM class
 
-MOST_EMPTY_STEPS = 100
-"""After so many steps in a row that compute nothing, one of the paused gives up its place, and one
-more after each further step: whatever keeps out those who are to run, nobody else ends."""
+MAX_EMPTY_STEPS = 100
+"""After so many steps in a row that compute nothing, one paused request is evicted, and one more
+after each further empty step: whatever blocks admission then, no running request would end it."""
 
 
-class RoomMixin(_VllmScheduler):
-    """A vLLM scheduler in which a plan's order holds between those who run and those who wait."""
+class Placement:
+    """Keeps a plan's order among the running and the waiting requests of vLLM's scheduler.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.waiting = PlanQueue()
+    Attributes:
+        paused: request id -> the step number to restore; a paused request keeps its KV cache and
+            its slot and is left out of the steps.
+        blocked: requests that wait for something no plan can give, such as a compiled grammar.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._queue = PlanQueue()
+        scheduler.waiting = self._queue
         # `running` is kept in plan order, so that under memory pressure vLLM's first-come rule
-        # (the last in `running` gives way) evicts what the plan ranks last.
-        self.policy = SchedulingPolicy.FCFS
+        # (preempt the last in `running`) evicts what the plan ranks last.
+        scheduler.policy = SchedulingPolicy.FCFS
+        self.paused: dict[str, int] = {}
+        self.blocked: dict[str, Request] = {}
         self._rank: Mapping[str, int] = {}
-        self._paused: dict[str, int] = {}  # request id -> the step number to restore
-        self._blocked: dict[str, Request] = {}  # wait for what no plan can give them
-        self._refused = ""  # who waited although a step had tokens left, and nobody left since
-        self._empty_steps = 0  # in a row
+        self._refused = ""  # still waiting after a step with tokens left; cleared at each end
+        self._num_empty_steps = 0  # in a row
+        self._num_running_before_step = 0
 
-    def add_request(self, request: Request) -> None:
-        """Take a request; one whose grammar is still compiled is blocked until then."""
-        is_new = request.request_id not in self.requests
-        super().add_request(request)
-        if is_new and self._is_blocked_waiting_status(request.status):
-            self._blocked[request.request_id] = request
+    def add(self, request: Request) -> None:
+        """A new request; it is blocked while its grammar is compiled."""
+        if self._scheduler._is_blocked_waiting_status(request.status):
+            self.blocked[request.request_id] = request
 
-    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """One step of vLLM's own, in which the best who waits comes before worse who run."""
-        best = self._best_waiting()
-        if best is not None and self._paused:
-            self._make_room(best)
-        if self._paused and self._empty_steps > MOST_EMPTY_STEPS:
-            self._evict(self._last_paused())
-        num_running = len(self.running)
-        # For one whom vLLM refuses, for whatever reason, no step is to be empty again.
-        gives_way = best is not None and best.request_id != self._refused
-        readers = self._readers_behind(best) if best is not None and gives_way else []
-        needs = self._prompts_before(readers[0]) if readers else []
-        num_others = num_running - len(self._paused) - len(readers)
-        left = self.max_num_scheduled_tokens - num_others * (1 + self.num_spec_tokens)
-        with (
-            left_out(self._beyond_adapters()),
-            held_back(
-                readers,
-                needs,
-                left,
-                self.scheduler_config,
-                least_chunk_tokens=self._least_chunk_tokens,
-            ),
-        ):
-            output = super().schedule(throttle_prefills)
-        if len(self.running) > num_running:
-            self.running.sort(key=self._running_key)
-        has_left = output.total_num_scheduled_tokens < self.max_num_scheduled_tokens
-        if has_left and not throttle_prefills and (waits := self._best_waiting()) is not None:
-            self._refused = waits.request_id
-        self._empty_steps = 0 if output.total_num_scheduled_tokens else self._empty_steps + 1
-        return output
+    def remove(self, request: Request) -> None:
+        """A request has ended."""
+        self._refused = ""
+        self.paused.pop(request.request_id, None)
+        self.blocked.pop(request.request_id, None)
 
-    def _take_places(self, rank: Mapping[str, int], run: Collection[str]) -> None:
-        """Follow a new plan: these ranks, and who may run; the others are paused or held.
+    def follow(self, rank: Mapping[str, int], run: Collection[str]) -> None:
+        """Follow a new plan: all but the requests in `run` are paused if running, held if waiting.
 
-        While vLLM lets nobody new in, so that those under way can end, nobody is paused.
+        While vLLM admits nothing new, so that running requests can finish, none is paused.
         """
         self._rank = rank
-        is_open = self.pause_state == PauseState.UNPAUSED
-        for request in self.running:
-            self._set_paused(request, is_open and request.request_id not in run)
-        self.running.sort(key=self._running_key)
-        self.waiting.follow({request_id: rank[request_id] for request_id in run})
+        is_open = self._scheduler.pause_state == PauseState.UNPAUSED
+        for request in self._scheduler.running:
+            if is_open and request.request_id not in run:
+                self._pause(request)
+            else:
+                self.resume(request)
+        self._scheduler.running.sort(key=self._running_key)
+        self._queue.follow({request_id: rank[request_id] for request_id in run})
 
-    @property
-    def _least_chunk_tokens(self) -> int:
-        """No chunk's limit may be lower: vLLM takes a request with one token left to read for a
-        decode with its drafts, and relies on computing them all."""
-        return 1 + int(self.num_spec_tokens)
+    def resume(self, request: Request) -> None:
+        """End a request's pause, if it has one."""
+        if request.request_id in self.paused:
+            request.next_decode_eligible_step = self.paused.pop(request.request_id)
 
-    def _block_or_promote(self) -> bool:
-        """Whether somebody was blocked, or no longer is; vLLM is told of faulty grammars.
+    def evict(self, request: Request) -> None:
+        """Take a running request's slot and KV cache; it waits and recomputes on return."""
+        self._scheduler.running.remove(request)
+        self._refused = ""
+        self._scheduler._preempt_request(
+            request, time.monotonic(), drop_stale_output=self._scheduler.requires_kv_delivery
+        )
 
-        Blocked are those whose grammar is compiled, and those whose KV cache is loaded from afar.
-        They are in no plan, or they would have the places of those who can be computed meanwhile.
-        vLLM itself asks whether they are ready only while it has a slot to give.
+    def update_blocked(self) -> bool:
+        """Find requests that became blocked or ready; whether there were any.
+
+        Blocked are requests whose grammar is being compiled and those whose KV cache is being
+        loaded by a connector. They are in no plan: there they would take the places of requests
+        that can be computed meanwhile. vLLM itself looks whether they are ready only while it has
+        a slot to give, and is told of faulty grammars here.
         """
+        scheduler = self._scheduler
         loading = [
             request
-            for request in (self._inflight_prefills if self.connector is not None else ())
-            if request.request_id not in self._blocked
-            and self._is_blocked_waiting_status(request.status)
+            for request in (scheduler._inflight_prefills if scheduler.connector is not None else ())
+            if request.request_id not in self.blocked
+            and scheduler._is_blocked_waiting_status(request.status)
         ]
-        self._blocked |= {request.request_id: request for request in loading}
+        self.blocked |= {request.request_id: request for request in loading}
         ready = [
             request_id
-            for request_id, request in self._blocked.items()
-            if not self._is_blocked_waiting_status(request.status)
-            or self._handle_blocked_waiting_request(request)
+            for request_id, request in self.blocked.items()
+            if not scheduler._is_blocked_waiting_status(request.status)
+            or scheduler._handle_blocked_waiting_request(request)
         ]
         for request_id in ready:
-            del self._blocked[request_id]
+            del self.blocked[request_id]
         return bool(loading or ready)
 
-    def _beyond_adapters(self) -> list[Request]:
-        """Who runs and has no place among the adapters of a step: the worst in the plan.
+    @contextmanager
+    def plan_order_in_step(self) -> Iterator[None]:
+        """Have vLLM plan one step in which better waiting requests precede worse running ones."""
+        scheduler = self._scheduler
+        best = self._best_waiting()
+        if best is not None and self.paused:
+            self._make_room(best)
+        if self.paused and self._num_empty_steps > MAX_EMPTY_STEPS:
+            self.evict(self._last_paused())
+        self._num_running_before_step = len(scheduler.running)
+        # A request that vLLM refuses for another reason must not keep steps empty.
+        is_admissible = best is not None and best.request_id != self._refused
+        worse = self._worse_prefills(best) if best is not None and is_admissible else []
+        needs = self._unread_before(worse[0]) if worse else []
+        num_others = self._num_running_before_step - len(self.paused) - len(worse)
+        tokens_left = scheduler.max_num_scheduled_tokens - num_others * self.min_chunk_tokens
+        with (
+            skipped(self._beyond_adapters()),
+            throttled(
+                worse,
+                needs,
+                tokens_left,
+                scheduler.scheduler_config,
+                min_chunk_tokens=self.min_chunk_tokens,
+            ),
+        ):
+            yield
 
-        vLLM lets a new adapter in beside those that are computed, whoever is paused or left out of
+    def step_planned(self, output: SchedulerOutput, *, throttle_prefills: bool) -> None:
+        """Take note of a planned step: what came in, what was refused, whether it is empty."""
+        scheduler = self._scheduler
+        if len(scheduler.running) > self._num_running_before_step:
+            scheduler.running.sort(key=self._running_key)
+        has_left = output.total_num_scheduled_tokens < scheduler.max_num_scheduled_tokens
+        if has_left and not throttle_prefills and (still := self._best_waiting()) is not None:
+            self._refused = still.request_id
+        is_empty = not output.total_num_scheduled_tokens
+        self._num_empty_steps = self._num_empty_steps + 1 if is_empty else 0
+
+    @property
+    def min_chunk_tokens(self) -> int:
+        """The lowest limit on a chunk that vLLM bears.
+
+        It takes a request with one prompt token left for a decode with its drafts, and relies on
+        computing them all.
+        """
+        return 1 + int(self._scheduler.num_spec_tokens)
+
+    def cached_tokens(self, request: Request) -> int:
+        """How much of a request's prompt the prefix cache holds now."""
+        return num_cached_tokens(
+            request, self._scheduler.kv_cache_manager, self._scheduler.block_size
+        )
+
+    def _pause(self, request: Request) -> None:
+        if request.request_id not in self.paused:
+            self.paused[request.request_id] = request.next_decode_eligible_step
+            request.next_decode_eligible_step = NEVER
+
+    def _beyond_adapters(self) -> list[Request]:
+        """Running requests beyond the number of LoRA adapters in a step: the worst in the plan.
+
+        vLLM admits a new adapter beside those that are computed, whatever is paused or left out of
         that step, and relies on no more of them running than fit.
         """
-        if not self.lora_config:
+        config = self._scheduler.lora_config
+        if not config:
             return []
         adapters: set[int] = set()
         beyond = []
-        for request in self.running:
+        for request in self._scheduler.running:
             lora = request.lora_request
-            if lora is None or request.request_id in self._paused:
+            if lora is None or request.request_id in self.paused:
                 continue
-            if lora.lora_int_id in adapters or len(adapters) < self.lora_config.max_loras:
+            if lora.lora_int_id in adapters or len(adapters) < config.max_loras:
                 adapters.add(lora.lora_int_id)
             else:
                 beyond.append(request)
         return beyond
 
     def _best_waiting(self) -> Request | None:
-        """The best in the plan who waits for room, and for nothing else.
+        """The best waiting request in the plan that only lacks room.
 
-        Before them all, as vLLM lets nobody in before it has: who holds KV cache and waits, such as
-        a session whose next input came.
+        A waiting request that holds KV cache, such as a session with new input, comes first: vLLM
+        admits no other before it.
         """
-        if self.pause_state != PauseState.UNPAUSED:
-            return None  # nobody may come in
-        holders = (each for each in self.kv_holding_waiting if self._waits_for_room(each))
-        return next(holders, None) or self.waiting.best(self._waits_for_room)
+        if self._scheduler.pause_state != PauseState.UNPAUSED:
+            return None  # vLLM admits nothing
+        holders = (each for each in self._scheduler.kv_holding_waiting if self._is_ready(each))
+        return next(holders, None) or self._queue.best(self._is_ready)
 
-    def _waits_for_room(self, request: Request) -> bool:
-        return not self._is_blocked_waiting_status(request.status)
+    def _is_ready(self, request: Request) -> bool:
+        return not self._scheduler._is_blocked_waiting_status(request.status)
 
     def _make_room(self, best: Request) -> None:
-        """Take the last of the paused its slot and its memory, if that may let this one in.
+        """Evict the last paused request if that may let this waiting one in.
 
-        One at a time: the next step tells whether it was enough.
+        One at a time: the next step shows whether it was enough.
         """
         missing = self._missing_blocks(best)
-        # Whom vLLM refuses for other reasons, such as its adapter, no room would let in. What is
-        # missing is not known where a block is not one for all layers.
-        is_sure = len(self.kv_cache_config.kv_cache_groups) == 1
+        # If vLLM refused it for another reason, such as its adapter, no room will let it in. Where
+        # layers differ in their blocks, what is missing is not known for sure.
+        is_sure = len(self._scheduler.kv_cache_config.kv_cache_groups) == 1
         if self._has_slot() and missing <= 0 and (is_sure or best.request_id != self._refused):
             return
-        paused = [request for request in self.running if request.request_id in self._paused]
-        held = sum(-(-request.num_computed_tokens // self.block_size) for request in paused)
-        # If all pause nobody will give room by ending, and vLLM asks for no reserve without them.
-        may_do = missing <= held or len(paused) == len(self.running)
-        if may_do and self._tokens_left(best) > 0:
-            self._evict(self._last_paused())
+        running = self._scheduler.running
+        paused = [request for request in running if request.request_id in self.paused]
+        held = sum(self._blocks_of(request) for request in paused)
+        # With every running request paused none will make room by ending, and vLLM then asks for
+        # no reserve of blocks.
+        may_help = missing <= held or len(paused) == len(running)
+        if may_help and self._tokens_left_for(best) > 0:
+            self.evict(self._last_paused())
 
     def _last_paused(self) -> Request:
-        paused = (request for request in self.running if request.request_id in self._paused)
+        running = self._scheduler.running
+        paused = (request for request in running if request.request_id in self.paused)
         return max(paused, key=self._running_key)
 
     def _has_slot(self) -> bool:
-        num_held = len(self.running) + self.num_waiting_for_streaming_input
-        return bool(num_held < self.max_num_active_reqs)
+        scheduler = self._scheduler
+        num_held = len(scheduler.running) + scheduler.num_waiting_for_streaming_input
+        return bool(num_held < scheduler.max_num_active_reqs)
 
     def _missing_blocks(self, request: Request) -> int:
-        """KV blocks beyond the free ones that it wants; none are missing if that is not above 0.
+        """KV blocks that a waiting request needs beyond the free ones; at most 0: none.
 
-        Cached blocks that nobody holds are free, too, until it takes them.
+        Cached blocks that no request holds count as free until this request takes them.
         """
-        manager = self.kv_cache_manager
+        scheduler, manager = self._scheduler, self._scheduler.kv_cache_manager
         free: int = manager.block_pool.get_num_free_blocks() - manager.watermark_blocks
-        held = -(-request.num_computed_tokens // self.block_size)
-        wanted = -(-(request.num_tokens + self.num_lookahead_tokens) // self.block_size)
-        missing: int = wanted - held - free
+        held = self._blocks_of(request)
+        needed = -(-(request.num_tokens + scheduler.num_lookahead_tokens) // scheduler.block_size)
+        missing: int = needed - held - free
         if missing > 0 and not held:
-            missing -= shared_blocks(request, manager, self.block_size)
+            missing -= num_shared_blocks(request, manager, scheduler.block_size)
         return missing
 
-    def _tokens_left(self, best: Request) -> float:
-        """Of the next step, what those who run and are better leave to this one, who waits."""
+    def _blocks_of(self, request: Request) -> int:
+        blocks: int = -(-request.num_computed_tokens // self._scheduler.block_size)
+        return blocks
+
+    def _tokens_left_for(self, best: Request) -> float:
+        """Tokens of the next step that better running requests leave to this waiting one."""
         rank = self._rank_of(best)
+        config = self._scheduler.scheduler_config
+        chunk_tokens = config.long_prefill_token_threshold or math.inf
         better = [
             request
-            for request in self.running
-            if request.request_id not in self._paused and self._rank_of(request) < rank
+            for request in self._scheduler.running
+            if request.request_id not in self.paused and self._rank_of(request) < rank
         ]
-        chunk_tokens = self.scheduler_config.long_prefill_token_threshold or math.inf
         unread = (max(each.num_tokens_with_spec - each.num_computed_tokens, 1) for each in better)
-        left: float = self.max_num_scheduled_tokens - sum(
+        left: float = self._scheduler.max_num_scheduled_tokens - sum(
             min(each, chunk_tokens) for each in unread
         )
         return left
 
-    def _readers_behind(self, best: Request) -> list[Request]:
-        """Who would be given the next step's tokens for its prompt before this one, who waits;
-        best first. None if it has no room anyway."""
+    def _worse_prefills(self, best: Request) -> list[Request]:
+        """Running prefills that vLLM would serve before this better waiting request; best first.
+
+        None where there is no room for it anyway.
+        """
         rank = self._rank_of(best)
-        behind = [
+        worse = [
             request
-            for request in self.running
+            for request in self._scheduler.running
             if request.is_prefill_chunk
-            and request.request_id not in self._paused
+            and request.request_id not in self.paused
             and self._rank_of(request) > rank
         ]
-        has_room = behind and self._has_slot() and self._missing_blocks(best) <= 0
-        return behind if has_room else []
+        has_room = worse and self._has_slot() and self._missing_blocks(best) <= 0
+        return worse if has_room else []
 
-    def _prompts_before(self, reader: Request) -> list[int]:
-        """What each of those has to read who wait, and whom vLLM or the plan puts before this one:
-        holders of KV cache are always let in first."""
-        before = (*self.kv_holding_waiting, *self.waiting.better_than(self._rank_of(reader)))
+    def _unread_before(self, prefill: Request) -> list[int]:
+        """Prompt tokens left of each waiting request that precedes this running prefill.
+
+        Waiting requests that hold KV cache always do: vLLM admits them first.
+        """
+        better = self._queue.better_than(self._rank_of(prefill))
         return [
-            request.num_tokens - max(request.num_computed_tokens, self._cached_tokens(request))
-            for request in filter(self._waits_for_room, before)
+            request.num_tokens - max(request.num_computed_tokens, self.cached_tokens(request))
+            for request in (*self._scheduler.kv_holding_waiting, *better)
+            if self._is_ready(request)
         ]
-
-    def _cached_tokens(self, request: Request) -> int:
-        return cached_tokens(request, self.kv_cache_manager, self.block_size)
 
     def _rank_of(self, request: Request) -> float:
         return self._rank.get(request.request_id, math.inf)
 
     def _running_key(self, request: Request) -> tuple[bool, float]:
-        return (request.request_id in self._paused, self._rank_of(request))
-
-    def _set_paused(self, request: Request, pause: bool) -> None:
-        """A paused request keeps its KV cache and its slot, and is left out of the steps."""
-        request_id = request.request_id
-        if pause and request_id not in self._paused:
-            self._paused[request_id] = request.next_decode_eligible_step
-            request.next_decode_eligible_step = NEVER
-        elif not pause and request_id in self._paused:
-            request.next_decode_eligible_step = self._paused.pop(request_id)
-
-    def _evict(self, request: Request) -> None:
-        self.running.remove(request)
-        self._refused = ""
-        self._preempt_request(
-            request, time.monotonic(), drop_stale_output=self.requires_kv_delivery
-        )
-
-    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Whoever loses its KV cache, by our hand or vLLM's, is not paused but waits."""
-        self._set_paused(request, False)
-        super()._preempt_request(request, *args, **kwargs)
-
-    def _handle_stopped_request(self, request: Request) -> bool:
-        """Whoever got its last token, one that was under way when it was paused, pauses no more."""
-        self._set_paused(request, False)
-        has_ended: bool = super()._handle_stopped_request(request)
-        return has_ended
-
-    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
-        """Every ended request passes here, whatever ended it."""
-        self._refused = ""
-        self._paused.pop(request.request_id, None)
-        self._blocked.pop(request.request_id, None)
-        return super()._free_request(request, delay_free_blocks=delay_free_blocks)
+        return (request.request_id in self.paused, self._rank_of(request))

@@ -1,7 +1,7 @@
-"""Who reads a prompt leaves the tokens of a step to who still waits, where the plan has it so.
+"""Running prefills leave a step's tokens to better waiting requests.
 
-vLLM serves all who run before anybody who waits: a long prompt would take every step whole until it
-is read, whoever came meanwhile.
+vLLM serves all running requests before any waiting one: a long prompt would take every step whole
+until it is read, whatever arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ NEVER = 1 << 62
 
 
 @contextmanager
-def left_out(requests: Iterable[Request]) -> Iterator[None]:
-    """Plan a step without these, who run and keep what they hold."""
+def skipped(requests: Iterable[Request]) -> Iterator[None]:
+    """Plan a step without these running requests; they keep their slots and KV cache."""
     eligible = [(request, request.next_decode_eligible_step) for request in requests]
     for request, _ in eligible:
         request.next_decode_eligible_step = NEVER
@@ -32,32 +32,32 @@ def left_out(requests: Iterable[Request]) -> Iterator[None]:
 
 
 @contextmanager
-def held_back(
-    readers: Sequence[Request],
+def throttled(
+    prefills: Sequence[Request],
     needs: Sequence[int],
     step_tokens: int,
     config: SchedulerConfig,
     *,
-    least_chunk_tokens: int = 1,
+    min_chunk_tokens: int = 1,
 ) -> Iterator[None]:
-    """Plan a step in which these requests read only what others leave.
+    """Plan a step in which these running prefills get only what waiting requests leave.
 
-    The best of them has what is left, unless its chunk's limit, which is one for all, would cut
-    the others' prompts. The rest are left out of the step.
+    The best of them gets the rest of the step, unless that would cut the waiting prompts: vLLM
+    has one limit on chunks for all requests. The others are left out of the step.
 
     Args:
-        readers: best first; nothing changes without any.
-        needs: tokens that each of the others still has to read, at least one if there are readers.
-        step_tokens: what the step has for them all.
-        least_chunk_tokens: no chunk's limit may be lower.
+        prefills: best first; nothing changes without any.
+        needs: prompt tokens left of each better waiting request; not empty if there are prefills.
+        step_tokens: the step's tokens for all of these.
+        min_chunk_tokens: the limit on chunks may not be lower.
     """
     chunk_tokens = config.long_prefill_token_threshold
     left = step_tokens - sum(needs)
-    if readers and left >= max(least_chunk_tokens, *needs):
-        readers = readers[1:]
+    if prefills and left >= max(min_chunk_tokens, *needs):
+        prefills = prefills[1:]
         config.long_prefill_token_threshold = min(chunk_tokens or left, left)
     try:
-        with left_out(readers):
+        with skipped(prefills):
             yield
     finally:
         config.long_prefill_token_threshold = chunk_tokens

@@ -1,4 +1,4 @@
-"""What vLLM's prefix cache holds of a request that waits."""
+"""How much of a waiting request's prompt vLLM's prefix cache holds."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-def cached_tokens(request: Request, manager: KVCacheManager, block_tokens: int) -> int:
-    """Of its prompt, what the cache holds now, by few looks; 0 if these cannot tell."""
+def num_cached_tokens(request: Request, manager: KVCacheManager, block_tokens: int) -> int:
+    """How many of its prompt tokens the cache holds now.
+
+    Found by binary search over block hashes; 0 if the lookup is disabled.
+    """
     return block_tokens * _leading_blocks(request, manager, block_tokens, lambda block: True)
 
 
-def shared_blocks(request: Request, manager: KVCacheManager, block_tokens: int) -> int:
-    """Of those cached blocks, how many other requests hold now; the others count as free."""
+def num_shared_blocks(request: Request, manager: KVCacheManager, block_tokens: int) -> int:
+    """How many of those cached blocks other requests hold now; the rest count as free."""
     return _leading_blocks(request, manager, block_tokens, _is_held)
 
 
@@ -32,7 +35,7 @@ def _leading_blocks(
     block_tokens: int,
     counts: Callable[[KVCacheBlock], bool],
 ) -> int:
-    """How many blocks its prompt begins with that are cached, and count."""
+    """How many leading blocks of its prompt are cached and satisfy `counts`."""
     if not manager.prefix_cache_lookup_enabled(request):
         return 0
 
@@ -41,7 +44,7 @@ def _leading_blocks(
         groups, found, *_ = manager.coordinator.find_longest_cache_hit(own_hash, block_tokens)
         return found == 0 or not all(counts(block) for blocks in groups for block in blocks)
 
-    # A block's hash is of all before it too: vLLM gives up the last blocks first, and whoever
-    # holds one holds those before it.
+    # A block's hash covers all blocks before it. vLLM frees the last blocks first, and a request
+    # that holds a block holds those before it: so cached blocks are a prefix.
     most = min(len(request.block_hashes), (request.num_tokens - 1) // block_tokens)
     return bisect_left(range(most), True, key=is_missing)

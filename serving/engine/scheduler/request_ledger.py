@@ -29,11 +29,8 @@ from serving.requests import (
     write_promise,
 )
 from serving.slo import BEST_EFFORT, Slo, from_tags
-from serving.step_cost import Composition
 
 if TYPE_CHECKING:
-    from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 
 Clock = Callable[[], float]
@@ -49,7 +46,7 @@ _ROOM = 64  # rows to begin with; doubled when they are full
 _NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
-class Ledger:
+class RequestLedger:
     """What the scheduler knows of each request beside vLLM's own state, as columns.
 
     Arrivals are stamped here, on one clock, so that no two machines compare theirs. Rows are kept
@@ -78,7 +75,7 @@ class Ledger:
         )
         self._arrivals = Arrivals()
 
-    def admit(self, request: Request, *, cached_tokens: int = 0) -> InvalidSlo | None:
+    def add(self, request: Request, *, cached_tokens: int = 0) -> InvalidSlo | None:
         """Start to follow a request. Malformed tags are returned, never raised, in the engine.
 
         Args:
@@ -119,7 +116,7 @@ class Ledger:
             self._arrivals.note(columns, place)
         return error
 
-    def began(self, cached_tokens: Mapping[str, int]) -> None:
+    def started(self, cached_tokens: Mapping[str, int]) -> None:
         """Note that these requests have begun, and what of each one's prompt was found."""
         for request_id, tokens in cached_tokens.items():
             place = self._place[request_id]
@@ -130,7 +127,7 @@ class Ledger:
         """Whether this request is in the views."""
         return request_id in self._place
 
-    def continued(self, request_id: str) -> None:
+    def extended(self, request_id: str) -> None:
         """Note that this request was given more input."""
         self._stale.add(request_id)
 
@@ -139,13 +136,13 @@ class Ledger:
         tokens: Mapping[str, int],
         *,
         drafts: Mapping[str, Sequence[int]] = _NOTHING,
-        decode_brings: float = 1.0,
+        tokens_per_decode: float = 1.0,
     ) -> None:
         """Note that these requests were part of a step just now, with so many tokens each.
 
         Args:
             drafts: of these, the tokens that were only drafted; most of them may come to nothing.
-            decode_brings: tokens that a decode brings its answer, on average.
+            tokens_per_decode: tokens that a decode brings its answer, on average.
         """
         if not tokens:
             return
@@ -157,7 +154,7 @@ class Ledger:
         if drafts:
             served -= [len(drafts.get(request_id, ())) for request_id in tokens]
         decodes = served == 1  # a prompt's last token now and then, too
-        served[decodes] = decode_brings
+        served[decodes] = tokens_per_decode
         self._programs.add(self._columns["program"][places], served, now_s)
         served[decodes] *= OUTPUT_WEIGHT
         self._users.add(self._columns["user"][places], served, now_s)
@@ -283,30 +280,3 @@ def _with_twice_the_room(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[
     for name, column in columns.items():
         wider[name][:rows] = column
     return wider
-
-
-def composition_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> Composition:
-    """What a scheduled step computes; a decode's drafted tokens are new tokens of it."""
-    num_decodes = decode_context = 0
-    chunks = []
-    drafts = output.scheduled_spec_decode_tokens
-    for request_id, tokens in output.num_scheduled_tokens.items():
-        request = requests[request_id]
-        context = request.num_computed_tokens - tokens
-        own = tokens - len(drafts[request_id]) if request_id in drafts else tokens
-        if own == 1 and context >= request.num_prompt_tokens:
-            num_decodes += 1
-            decode_context += context
-        else:
-            chunks.append((tokens, context))
-    return Composition(
-        output.total_num_scheduled_tokens, num_decodes, decode_context, tuple(chunks)
-    )
-
-
-def num_accepted(output: SchedulerOutput, made: ModelRunnerOutput) -> int:
-    """How many of a step's drafted tokens its answers kept."""
-    places = (made.req_id_to_index.get(each) for each in output.scheduled_spec_decode_tokens)
-    sampled = made.sampled_token_ids
-    kept = (len(sampled[place]) for place in places if place is not None and sampled)
-    return sum(max(each - 1, 0) for each in kept)

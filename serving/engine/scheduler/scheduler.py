@@ -1,13 +1,17 @@
-"""Our scheduler inside vLLM: ask the policy, honour the plan.
+"""Our scheduler inside vLLM: one subclass of vLLM's own, which asks a part for each job.
 
-vLLM's scheduler interface is not public, so vLLM is pinned exactly and a contract test names
-every attribute that is touched here.
+- `planner.Planner`: which policy plans, when its next plan is due.
+- `placement.Placement`: the plan's order among running and waiting requests: pause, evict, skip.
+- `request_lifecycle.RequestLifecycle`: each request from arrival to end: its SLO, record and error.
+- `speculation.Speculation`: shows policies steps that yield one token, where vLLM drafts several.
+- `step_timer.StepTimer`: how long each step took.
+
+vLLM's scheduler interface is not public. So vLLM is pinned exactly, each method of vLLM's is
+overridden here and nowhere else, and a contract test names every attribute that is touched.
 """
 
 from __future__ import annotations
 
-import math
-from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,183 +19,252 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.request import RequestStatus
 
-from serving.engine.scheduler.parameter_tuning import AdaptingPolicy
-from serving.engine.scheduler.request_ledger import composition_of, num_accepted
-from serving.engine.scheduler.request_lifecycle import FollowingMixin
+from serving.engine.scheduler.placement import Placement
+from serving.engine.scheduler.planner import Planner
+from serving.engine.scheduler.request_lifecycle import RequestLifecycle
 from serving.engine.scheduler.speculation import Speculation
+from serving.engine.scheduler.step_output import composition_of, num_accepted_drafts
+from serving.engine.scheduler.step_timer import OverlappingStepTimer, StepTimer
 from serving.engine.setup.parent_process import end_with_parent
 from serving.errors import dropped_stop_reason, rejected_stop_reason
 from serving.policies.table import PolicySpec
 from serving.step_cost import Composition
-from serving.view import Plan, Policy, StepView, plan_faults
+from serving.view import Plan, StepView
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
-    from vllm.v1.engine import EngineCoreOutputs
+    from vllm.v1.core.sched.scheduler import Scheduler as _VllmScheduler
     from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.request import Request
+else:
+    _VllmScheduler = object  # the mixin stands before the vLLM class
 
-logger = init_logger("vllm.orchestrate")  # under vLLM's root, so that its handlers show it
+logger = init_logger("vllm.orchestrate")  # below vLLM's root logger, so that its handlers show it
 
 CONFIG_KEY = "orchestrate"
-"""Where our settings lie in vLLM's ``additional_config``."""
+"""Where our settings are in vLLM's ``additional_config``."""
 
 
-class SloSchedulerMixin(FollowingMixin):
-    """Plans at every arrival and end, and when the last plan runs out; else the plan holds.
+class SloSchedulerMixin(_VllmScheduler):
+    """vLLM's scheduler under a policy's plans. Stands before the vLLM class that it extends."""
 
-    A plan that asks for it holds for a few steps whatever happens, as long as somebody is computed
-    in them, and what happened meanwhile is answered by one new plan.
-    """
+    timer_class: type[StepTimer] = StepTimer
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._speculation = Speculation() if self.num_spec_tokens else None
-        self._own_step_tokens: int = self.max_num_scheduled_tokens
-        self._own_chunk_tokens: int = self.scheduler_config.long_prefill_token_threshold
-        # Else a prompt that is larger than a plan's step would never come in.
-        self._cuts_prompts = (
+        settings = (self.vllm_config.additional_config or {}).get(CONFIG_KEY, {})
+        self.planner = Planner(PolicySpec.from_json(settings.get("policy", {"name": "fcfs"})))
+        self.placement = Placement(self)
+        self.lifecycle = RequestLifecycle(self.planner, block_tokens=self.block_size)
+        self.speculation = Speculation() if self.num_spec_tokens else None
+        self.step_timer = self.timer_class()
+        self.composition = Composition(0, 0, 0, ())
+        self._ends_to_report: list[tuple[int, EngineCoreOutput]] = []
+        self._engine_step_tokens: int = self.max_num_scheduled_tokens
+        self._engine_chunk_tokens: int = self.scheduler_config.long_prefill_token_threshold
+        # Without chunks a prompt larger than the plan's step budget would never be admitted.
+        self._splits_prompts = (
             self.scheduler_config.enable_chunked_prefill
             and not self.scheduler_config.disable_chunked_mm_input
         )
-        self.composition = Composition(0, 0, 0, ())
-        self._plan_holds_step = self._plan_ends_step = 0
-        self._plan_ends_s = math.inf
-        settings = (self.vllm_config.additional_config or {}).get(CONFIG_KEY, {})
-        self.use_policy(PolicySpec.from_json(settings.get("policy", {"name": "fcfs"})))
-        logger.info("scheduler class %s, policy %s", type(self).__name__, self.policy_spec.name)
+        logger.info("scheduler class %s, policy %s", type(self).__name__, self.planner.spec.name)
         end_with_parent()
 
-    def use_policy(self, spec: PolicySpec) -> None:
-        """Plan by this policy from the next step on."""
-        self.policy_spec = spec
-        self._adapting = AdaptingPolicy.of(spec)
-        self._decide: Policy = spec.build() if self._adapting is None else self._adapting.policy
-        self._plan_due = True
-        self._plan_holds_step = 0
+    # Overrides of vLLM's methods: each calls vLLM's own once.
+
+    def add_request(self, request: Request) -> None:
+        """Take a request; one with malformed SLO tags ends with an error in the next step.
+
+        A request that is known already (a streamed session) gets more input: under its present
+        SLO while it runs, as a new arrival after it has waited for that input.
+        """
+        if not self.get_num_unfinished_requests():  # sessions waiting for input are no work
+            self.lifecycle.idle()
+        known = self.requests.get(request.request_id)
+        if known is None:
+            self.lifecycle.begin(request, cached_tokens=self.placement.cached_tokens(request))
+            super().add_request(request)
+            self.placement.add(request)
+        else:
+            super().add_request(request)
+            if self.lifecycle.follows(known):
+                self.lifecycle.extended(known)
+            elif not known.is_finished():
+                self.lifecycle.begin(known, cached_tokens=self.placement.cached_tokens(known))
+        self.planner.plan_due = True
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """One step of vLLM's own scheduler, over what the plan admits."""
-        if self._adapting is not None and self._adapting.turn(self.ledger.clock()):
-            self._decide = self._adapting.policy
-            self._plan_due = True
-        for request_id, error in list(self._rejected.items()):
+        self.planner.tune(self.lifecycle.clock())
+        for request_id, error in self.lifecycle.rejected():
             self._end(request_id, rejected_stop_reason(error))
-        self._plan_due |= self._block_or_promote()
-        if self._plan_has_ended():
-            self._honour(*self._make_plan())
-        output = super().schedule(throttle_prefills)
-        self.ledger.began(
-            {
-                new.req_id: new.num_computed_tokens
-                for new in output.scheduled_new_reqs
-                if not self.requests[new.req_id].num_preemptions  # it found its own, too
-            }
-        )
-        self.composition = composition_of(output, self.requests)
-        if self._speculation is not None:
-            drafts = map(len, output.scheduled_spec_decode_tokens.values())
-            self._speculation.launched(self.composition.num_decodes, sum(drafts))
-        self.ledger.computed(
-            output.num_scheduled_tokens,
-            drafts=output.scheduled_spec_decode_tokens,
-            decode_brings=1.0 if self._speculation is None else self._speculation.brings,
-        )
-        self._launched(output)
+        if self.placement.update_blocked():
+            self.planner.plan_due = True
+        if self.planner.is_due(
+            step=self.current_step,
+            now_s=self.lifecycle.clock(),
+            is_computing=len(self.running) > len(self.placement.paused),
+        ):
+            self._follow(self.planner.decide(self.view()))
+        with self.placement.plan_order_in_step():
+            output = super().schedule(throttle_prefills)
+        self.placement.step_planned(output, throttle_prefills=throttle_prefills)
+        self._account_for(output)
+        self.step_timer.launched(self.lifecycle.tracker, self.composition, self.lifecycle.clock())
         return output
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """As before; a step's tokens tell how long it took, and what its drafts came to."""
-        self._completed(scheduler_output)
-        if self._speculation is not None:
-            self._speculation.completed(num_accepted(scheduler_output, model_runner_output))
+        """vLLM's own, plus the ends of requests that were dropped or rejected."""
+        self.step_timer.completed(self.lifecycle.tracker, self.lifecycle.clock())
+        if self.speculation is not None:
+            self.speculation.completed(num_accepted_drafts(scheduler_output, model_runner_output))
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(
             scheduler_output, model_runner_output
         )
+        self.lifecycle.delivered(outputs)
+        for client_index, ended in self._ends_to_report:
+            outputs.setdefault(client_index, EngineCoreOutputs()).outputs.append(ended)
+        self._ends_to_report.clear()
         return outputs
 
+    def has_requests(self) -> bool:
+        """Whether a step is needed: to compute, or to report an end."""
+        return bool(self._ends_to_report) or super().has_requests()
+
     def set_pause_state(self, pause_state: PauseState) -> None:
-        """As vLLM's; while nobody new comes in, those who run end without a pause."""
+        """vLLM's own. While vLLM admits no new requests, running ones finish without a pause."""
         super().set_pause_state(pause_state)
-        self._plan_due = True
-        self._plan_holds_step = 0
+        self.planner.plan_now()
 
-    def _launched(self, output: SchedulerOutput) -> None:
-        """A step is on its way: the former one has ended."""
-        self.tracker.begin(self.ledger.clock(), self.composition)
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """A request that loses its KV cache, to a plan or to vLLM, is waiting, not paused."""
+        self.lifecycle.lost_cache(request)
+        self.placement.resume(request)
+        super()._preempt_request(request, *args, **kwargs)
 
-    def _completed(self, output: SchedulerOutput) -> None:
-        """A step's tokens are here."""
+    def _handle_stopped_request(self, request: Request) -> bool:
+        """A request may stop while paused, by a token that was under way when it was paused.
 
-    def _plan_has_ended(self) -> bool:
-        is_computing = len(self.running) > len(self._paused)
-        if is_computing and self.current_step < self._plan_holds_step:
-            return False
-        return (
-            self._plan_due
-            or self.current_step >= self._plan_ends_step
-            or self.ledger.clock() >= self._plan_ends_s
-        )
+        A session that waits for more input is in no plan until that input comes.
+        """
+        self.placement.resume(request)
+        has_ended: bool = super()._handle_stopped_request(request)
+        if request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
+            self.lifecycle.part_ended(request)
+            self.planner.plan_due = True
+        return has_ended
 
-    def _make_plan(self) -> tuple[StepView, Plan]:
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
+        """Every ended request comes here, however it ended."""
+        if self.lifecycle.follows(request):
+            self.lifecycle.ended(request)
+            self.planner.plan_due = True
+        self.placement.remove(request)
+        return super()._free_request(request, delay_free_blocks=delay_free_blocks)
+
+    # Planning.
+
+    def view(self) -> StepView:
+        """What the policy sees: requests, load and measured costs, at this moment."""
+        ledger, tracker = self.lifecycle.ledger, self.lifecycle.tracker
         blocks = self.kv_cache_manager.block_pool
-        arrivals, arrivals_s, counts = self.ledger.arrivals()
+        arrivals, arrivals_s, counts = ledger.arrivals()
         view = StepView(
-            now_s=self.ledger.clock(),
-            requests=self.ledger.requests(self.running, self._paused, without=self._blocked),
+            now_s=ledger.clock(),
+            requests=ledger.requests(
+                self.running, self.placement.paused, without=self.placement.blocked
+            ),
             slots=self.max_num_active_reqs,
-            step_tokens=self._own_step_tokens,
-            token_s=self.tracker.token_s,
-            prefill_token_s=self.tracker.prefill_token_s,
-            mean_step_s=self.tracker.mean_step_s,
-            model=self.tracker.model,
+            step_tokens=self._engine_step_tokens,
+            token_s=tracker.token_s,
+            prefill_token_s=tracker.prefill_token_s,
+            mean_step_s=tracker.mean_step_s,
+            model=tracker.model,
             kv_tokens=blocks.num_gpu_blocks * self.block_size,
             free_kv_tokens=blocks.get_num_free_blocks() * self.block_size,
             arrivals=arrivals,
             arrivals_s=arrivals_s,
             arrival_counts=counts,
         )
-        view = view if self._speculation is None else self._speculation.shown(view)
-        plan = self._decide(view)
-        faults = plan_faults(view, plan)
-        assert not faults, f"policy {self.policy_spec.name}: {'; '.join(faults)}"
-        return view, plan
+        return view if self.speculation is None else self.speculation.view_of(view)
 
-    def _honour(self, view: StepView, plan: Plan) -> None:
+    def _follow(self, plan: Plan) -> None:
+        """Put a plan into effect: drops, evictions, pauses, order, token budgets."""
         for request_id, reason in plan.drop:
             self._end(request_id, dropped_stop_reason(reason))
         ranked = plan.run.union(request.request_id for request in self.running)
         best_first = islice(filter(ranked.__contains__, plan.order), len(ranked))
         rank = {request_id: place for place, request_id in enumerate(best_first)}
-        if self.pause_state == PauseState.UNPAUSED:  # else who runs is to end
+        if self.pause_state == PauseState.UNPAUSED:  # else running requests are to finish
             for request in [r for r in self.running if r.request_id in plan.preempt]:
-                self._evict(request)
-        self._take_places(rank, plan.run)
-        plan = self._for_real_steps(plan)
-        step_tokens = max(plan.step_tokens or self._own_step_tokens, self._least_chunk_tokens)
-        self.max_num_scheduled_tokens = min(step_tokens, self._own_step_tokens)
-        chunk_tokens = plan.chunk_tokens or self._own_chunk_tokens
-        if chunk_tokens:
-            chunk_tokens = max(chunk_tokens, self._least_chunk_tokens)
-        self.scheduler_config.long_prefill_token_threshold = chunk_tokens
-        self._plan_due = False
-        self._plan_holds_step = self.current_step + plan.least_steps
-        self._plan_ends_step = self.current_step + plan.steps
-        self._plan_ends_s = plan.until_s
+                self.placement.evict(request)
+        self.placement.follow(rank, plan.run)
+        plan = self._for_engine_steps(plan)
+        self._set_token_budgets(plan)
+        self.planner.follow(plan, step=self.current_step)
 
-    def _for_real_steps(self, plan: Plan) -> Plan:
+    def _for_engine_steps(self, plan: Plan) -> Plan:
         """The plan as far as vLLM's steps can follow it."""
-        if not self._cuts_prompts:
+        if not self._splits_prompts:
             plan = plan._replace(step_tokens=None, chunk_tokens=None)
-        if self._speculation is None:
+        if self.speculation is None:
             return plan
         decodes = (each for each in self.running if not each.is_prefill_chunk)
         num_decodes = sum(each.request_id in plan.run for each in decodes)
-        return self._speculation.meant(
-            plan, num_decodes=num_decodes, step_tokens=self._own_step_tokens
+        return self.speculation.plan_of(
+            plan, num_decodes=num_decodes, step_tokens=self._engine_step_tokens
         )
+
+    def _set_token_budgets(self, plan: Plan) -> None:
+        """Set vLLM's token budget of a step and its limit on a prompt's chunk."""
+        least_tokens = self.placement.min_chunk_tokens
+        step_tokens = max(plan.step_tokens or self._engine_step_tokens, least_tokens)
+        self.max_num_scheduled_tokens = min(step_tokens, self._engine_step_tokens)
+        chunk_tokens = plan.chunk_tokens or self._engine_chunk_tokens
+        if chunk_tokens:
+            chunk_tokens = max(chunk_tokens, least_tokens)
+        self.scheduler_config.long_prefill_token_threshold = chunk_tokens
+
+    def _account_for(self, output: SchedulerOutput) -> None:
+        """Record what the step computes, for whom, and what the prefix cache spared."""
+        ledger = self.lifecycle.ledger
+        ledger.started(
+            {
+                new.req_id: new.num_computed_tokens
+                for new in output.scheduled_new_reqs
+                if not self.requests[new.req_id].num_preemptions  # a hit on its own blocks is none
+            }
+        )
+        self.composition = composition_of(output, self.requests)
+        tokens_per_decode = 1.0
+        if self.speculation is not None:
+            num_drafts = sum(map(len, output.scheduled_spec_decode_tokens.values()))
+            self.speculation.launched(self.composition.num_decodes, num_drafts)
+            tokens_per_decode = self.speculation.kept_per_decode
+        ledger.computed(
+            output.num_scheduled_tokens,
+            drafts=output.scheduled_spec_decode_tokens,
+            tokens_per_decode=tokens_per_decode,
+        )
+
+    def _end(self, request_id: str, stop_reason: str) -> None:
+        """End a request; its stop reason carries the named error to its caller."""
+        self.lifecycle.ending(request_id)
+        for request in self.finish_requests(request_id, RequestStatus.FINISHED_ABORTED):
+            output = EngineCoreOutput(
+                request_id=request_id,
+                new_token_ids=[],
+                finish_reason=FinishReason.ABORT,
+                stop_reason=stop_reason,
+                events=request.take_events(),
+                trace_headers=request.trace_headers,
+            )
+            self._ends_to_report.append((request.client_index, output))
 
 
 class SloScheduler(SloSchedulerMixin, Scheduler):
@@ -199,23 +272,6 @@ class SloScheduler(SloSchedulerMixin, Scheduler):
 
 
 class SloAsyncScheduler(SloSchedulerMixin, AsyncScheduler):
-    """For GPUs: deriving from Scheduler there would switch asynchronous scheduling off.
+    """For GPUs: deriving from Scheduler there would switch asynchronous scheduling off."""
 
-    A step is planned while the one before it is computed, so that each is timed from its own
-    launch, or from the end of the one before it, to the coming of its tokens.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._under_way: deque[tuple[Composition, float]] = deque()
-        self._last_end_s = -math.inf
-
-    def _launched(self, output: SchedulerOutput) -> None:
-        self._under_way.append((self.composition, self.ledger.clock()))
-
-    def _completed(self, output: SchedulerOutput) -> None:
-        composition, launched_s = self._under_way.popleft()  # vLLM completes them in their order
-        now_s = self.ledger.clock()
-        if composition.new_tokens:
-            self.tracker.took(composition, now_s - max(launched_s, self._last_end_s))
-        self._last_end_s = now_s
+    timer_class = OverlappingStepTimer

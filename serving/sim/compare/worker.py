@@ -21,6 +21,11 @@ def prepare() -> None:
     for name, value in EngineConfig().environment(vllm_platform()).items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
+    import serving.sim.bound.bound
+    import serving.sim.compare.capacity
+    import serving.sim.drive.live
+    import serving.sim.drive.replaying_engine
+    import serving.sim.drive.virtual_engine  # noqa: F401
 
 
 def work(task: Task) -> dict[str, Any]:

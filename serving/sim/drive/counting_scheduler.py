@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from serving.engine.observers.step_tracker import StepTracker
-from serving.engine.scheduler.request_ledger import Ledger
+from serving.engine.scheduler.request_ledger import RequestLedger
+from serving.engine.scheduler.request_lifecycle import RequestLifecycle
 from serving.engine.scheduler.scheduler import SloAsyncScheduler, SloScheduler, SloSchedulerMixin
 from serving.policies.table import PolicySpec
 from serving.sim.metrics.metrics import EngineCounters
@@ -27,15 +28,22 @@ class CountingMixin(SloSchedulerMixin):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.tracker = StepTracker(most_samples=MOST_SAMPLES)
+        self.lifecycle = self._new_lifecycle()
         self._count_anew()
 
     def begin_anew(self, policy: PolicySpec) -> None:
         """Plan by this policy; forget what was counted, and what was learned of former work."""
-        self.use_policy(policy)
-        self.ledger = Ledger(self.ledger.clock)
-        self.tracker = StepTracker(most_samples=MOST_SAMPLES)
+        self.planner.use(policy)
+        self.lifecycle = self._new_lifecycle()
         self._count_anew()
+
+    def _new_lifecycle(self) -> RequestLifecycle:
+        return RequestLifecycle(
+            self.planner,
+            block_tokens=self.block_size,
+            ledger=RequestLedger(self.lifecycle.clock),
+            tracker=StepTracker(most_samples=MOST_SAMPLES),
+        )
 
     def _count_anew(self) -> None:
         self._num_steps = 0
@@ -56,7 +64,7 @@ class CountingMixin(SloSchedulerMixin):
 
     def samples(self) -> Sequence[StepSample]:
         """The latest measured steps since then, at most MOST_SAMPLES."""
-        return self.tracker.samples()
+        return self.lifecycle.tracker.samples()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """As in production; who begins again after a preemption is counted then."""

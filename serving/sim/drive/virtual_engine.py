@@ -81,7 +81,7 @@ class VirtualEngine:
             block_size=config.block_tokens,
         )
         self._block_hasher = _block_hasher(config, vllm_config)
-        self.scheduler.ledger.clock = clock
+        self.scheduler.lifecycle.ledger.clock = clock
         self._clock = clock
         self._config = config
         self._output_tokens: dict[str, int] = {}

@@ -19,7 +19,8 @@ from serving.engine.observers.future_bias import FutureBias
 from serving.engine.observers.length_bias import LengthBias
 from serving.engine.observers.prefix_hit_rate import CachedShare
 from serving.engine.observers.service_counters import FAIR_MEMORY_S, MOST_CALLS
-from serving.engine.scheduler.request_ledger import OUTPUT_WEIGHT, Ledger, composition_of
+from serving.engine.scheduler.request_ledger import OUTPUT_WEIGHT, RequestLedger
+from serving.engine.scheduler.step_output import composition_of
 from serving.requests import COLUMNS, Requests, RequestState, RequestView, program_name
 from serving.slo import BEST_EFFORT, Slo, to_tags
 from tests.strategies import slos
@@ -181,7 +182,7 @@ class LedgerAndNaive(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.ledger = Ledger(self.clock)
+        self.ledger = RequestLedger(self.clock)
         self.naive = Naive()
         self.running: dict[str, EngineRequest] = {}
         self.paused: set[str] = set()
@@ -199,7 +200,7 @@ class LedgerAndNaive(RuleBasedStateMachine):
             str(self.count), slo, num_prompt_tokens=prompt_tokens, priority=priority
         )
         cached_tokens = min(cached_tokens, prompt_tokens)
-        error = self.ledger.admit(request, cached_tokens=cached_tokens)  # type: ignore[arg-type]
+        error = self.ledger.add(request, cached_tokens=cached_tokens)  # type: ignore[arg-type]
         assert error is None
         self.naive.admit(request, slo, self.clock.now_s, cached_tokens)
 
@@ -230,7 +231,7 @@ class LedgerAndNaive(RuleBasedStateMachine):
     def begin(self, place: int, found: int) -> None:
         """What was cached at its arrival may be gone, or more of it be there."""
         if request := self._some(place):
-            self.ledger.began({request.request_id: found})
+            self.ledger.started({request.request_id: found})
             found = min(found, request.num_prompt_tokens)
             self.naive.followed[request.request_id].cached_tokens = found
 
@@ -251,7 +252,7 @@ class LedgerAndNaive(RuleBasedStateMachine):
         if request := self._some(place):
             request.num_prompt_tokens += tokens
             request.max_tokens += 1
-            self.ledger.continued(request.request_id)
+            self.ledger.extended(request.request_id)
 
     @rule(place=PLACES, is_whole=st.booleans())
     def end(self, place: int, is_whole: bool) -> None:
@@ -306,9 +307,9 @@ def test_the_columns_equal_rows_that_are_read_anew() -> None:
 
 def test_who_got_and_lost_its_slot_between_two_views_is_read_once_more() -> None:
     """vLLM admits and evicts within the life of one plan, which sees neither."""
-    ledger = Ledger(Clock())
+    ledger = RequestLedger(Clock())
     brief = engine_request("brief")
-    ledger.admit(brief)  # type: ignore[arg-type]
+    ledger.add(brief)  # type: ignore[arg-type]
     ledger.requests([], ())
     brief.num_output_tokens = 3
     ledger.computed({"brief": 12})
@@ -316,37 +317,37 @@ def test_who_got_and_lost_its_slot_between_two_views_is_read_once_more() -> None
 
 
 def test_what_arrived_shows_what_its_user_was_served_until_now() -> None:
-    ledger = Ledger(Clock())
-    ledger.admit(engine_request("a", deadline(3.0, user="one")))  # type: ignore[arg-type]
+    ledger = RequestLedger(Clock())
+    ledger.add(engine_request("a", deadline(3.0, user="one")))  # type: ignore[arg-type]
     ledger.computed({"a": 12})
     assert ledger.arrivals()[0].user_tokens.tolist() == [12.0]
-    ledger.admit(engine_request("b", deadline(3.0, user="one")))  # type: ignore[arg-type]
+    ledger.add(engine_request("b", deadline(3.0, user="one")))  # type: ignore[arg-type]
     ledger.forget("a")
     ledger.computed({"b": 8})
     assert ledger.arrivals()[0].user_tokens.tolist() == [20.0, 20.0]
 
 
 def test_what_the_prefix_cache_held_at_its_arrival_is_shown() -> None:
-    ledger = Ledger(Clock())
-    ledger.admit(engine_request("a"), cached_tokens=8)  # type: ignore[arg-type]
-    ledger.admit(engine_request("b"))  # type: ignore[arg-type]
+    ledger = RequestLedger(Clock())
+    ledger.add(engine_request("a"), cached_tokens=8)  # type: ignore[arg-type]
+    ledger.add(engine_request("b"))  # type: ignore[arg-type]
     assert ledger.requests([], ()).cached_tokens.tolist() == [8, 0]
     assert ledger.arrivals()[0].cached_tokens.tolist() == [8, 0]
 
 
 def test_a_program_arrives_with_its_first_call_whatever_its_stage() -> None:
     """Its tools may have come before, and a resumed run begins where it stopped."""
-    ledger = Ledger(Clock())
-    ledger.admit(engine_request("a", compound(9.0, program="p", stage=2)))  # type: ignore[arg-type]
-    ledger.admit(engine_request("b", compound(9.0, program="p", stage=3)))  # type: ignore[arg-type]
+    ledger = RequestLedger(Clock())
+    ledger.add(engine_request("a", compound(9.0, program="p", stage=2)))  # type: ignore[arg-type]
+    ledger.add(engine_request("b", compound(9.0, program="p", stage=3)))  # type: ignore[arg-type]
     assert ledger.arrivals()[0].request_id.tolist() == ["a"]
 
 
 def test_malformed_tags_are_returned_and_the_request_followed_without_a_promise() -> None:
-    ledger = Ledger(Clock())
+    ledger = RequestLedger(Clock())
     request = engine_request("a")
     request.sampling_params.extra_args = {"slo_weight": -1.0}
-    error = ledger.admit(request)  # type: ignore[arg-type]
+    error = ledger.add(request)  # type: ignore[arg-type]
     assert error is not None
     assert "slo_weight" in str(error)
     assert ledger.slo("a") == BEST_EFFORT
@@ -357,17 +358,17 @@ def test_malformed_tags_are_returned_and_the_request_followed_without_a_promise(
 
 def test_a_request_without_sampling_parameters_is_followed_too() -> None:
     """Those of pooling models."""
-    ledger = Ledger(Clock())
-    assert ledger.admit(EngineRequest("a")) is None  # type: ignore[arg-type]
+    ledger = RequestLedger(Clock())
+    assert ledger.add(EngineRequest("a")) is None  # type: ignore[arg-type]
     assert ledger.slo("a") == BEST_EFFORT
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64 - 1, 10**40, -(10**40)])
 def test_numbers_beyond_any_column_do_not_end_the_engine(number: int) -> None:
-    ledger = Ledger(Clock())
+    ledger = RequestLedger(Clock())
     limit = abs(number)
-    ledger.admit(engine_request("a", priority=number, max_tokens=limit))  # type: ignore[arg-type]
-    ledger.admit(engine_request("b"))  # type: ignore[arg-type]
+    ledger.add(engine_request("a", priority=number, max_tokens=limit))  # type: ignore[arg-type]
+    ledger.add(engine_request("b"))  # type: ignore[arg-type]
     shown = ledger.requests([], ())
     assert (shown[0].priority < shown[1].priority) == (number < 0)
     assert shown[0].max_tokens > 10**9
@@ -375,11 +376,11 @@ def test_numbers_beyond_any_column_do_not_end_the_engine(number: int) -> None:
 
 def test_the_clock_stamps_arrivals_so_that_promises_count_from_there() -> None:
     clock = Clock()
-    ledger = Ledger(clock)
+    ledger = RequestLedger(clock)
     clock.now_s = 5.0
-    ledger.admit(engine_request("a", deadline(3.0)))  # type: ignore[arg-type]
+    ledger.add(engine_request("a", deadline(3.0)))  # type: ignore[arg-type]
     clock.now_s = 6.0
-    ledger.admit(engine_request("b", compound(3.0, final_s=9.0)))  # type: ignore[arg-type]
+    ledger.add(engine_request("b", compound(3.0, final_s=9.0)))  # type: ignore[arg-type]
     shown = ledger.requests([], ())
     assert shown.deadline_s.tolist() == [8.0, 9.0]
     assert shown.final_s.tolist() == [8.0, 15.0]

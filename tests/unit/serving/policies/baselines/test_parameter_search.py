@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.engine.scheduler.parameter_tuning import EPOCH_S, AdaptingPolicy
+from serving.engine.scheduler.parameter_tuning import EPOCH_S, TunedPolicy
 from serving.policies.baselines.parameter_search import ADAPTED, FIRST_TRIES, Adaptation
 from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import Slo
@@ -82,19 +82,19 @@ def test_an_adapted_policy_takes_every_candidate_and_begins_with_its_default(nam
     assert (POLICIES[name].__kwdefaults__ or {})[parameter] == values[0]
 
 
-def adapting() -> AdaptingPolicy:
-    policy = AdaptingPolicy.of(PolicySpec("calm_published"))
+def adapting() -> TunedPolicy:
+    policy = TunedPolicy.of(PolicySpec("calm_published"))
     assert policy is not None
     return policy
 
 
 def test_what_was_fixed_by_hand_is_not_adapted() -> None:
-    assert AdaptingPolicy.of(PolicySpec("calm_published", {"cutoff": 0.9})) is None
-    assert AdaptingPolicy.of(PolicySpec("fcfs")) is None
-    assert AdaptingPolicy.of(PolicySpec("calm_published", {"batch": 9})) is not None
+    assert TunedPolicy.of(PolicySpec("calm_published", {"cutoff": 0.9})) is None
+    assert TunedPolicy.of(PolicySpec("fcfs")) is None
+    assert TunedPolicy.of(PolicySpec("calm_published", {"batch": 9})) is not None
 
 
-def earned(policy: AdaptingPolicy, now_s: float) -> float:
+def earned(policy: TunedPolicy, now_s: float) -> float:
     """Tokens of the epoch that ends here, which began at 0."""
     before = sum(policy.search.sums)
     assert policy.turn(now_s)

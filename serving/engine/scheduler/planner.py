@@ -1,0 +1,70 @@
+"""Which policy plans, when its next plan is due, and the parameter that is tuned between plans."""
+
+from __future__ import annotations
+
+import math
+
+from serving.engine.scheduler.parameter_tuning import TunedPolicy
+from serving.policies.table import PolicySpec
+from serving.view import Plan, Policy, StepView, plan_faults
+
+
+class Planner:
+    """Asks the policy for a plan at arrivals and ends, and when the last plan has run out.
+
+    A plan may ask to hold for a few steps whatever happens (`Plan.least_steps`), as long as
+    something is computed in them; one new plan then answers all that changed meanwhile.
+
+    Attributes:
+        spec: the policy, by name and parameters.
+        policy: the policy in use; with a tuned parameter that of the present epoch.
+        tuned: finds a parameter of the policy online; None where there is none to find.
+        plan_due: whether something has changed since the last plan.
+    """
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self.use(spec)
+
+    def use(self, spec: PolicySpec) -> None:
+        """Plan by this policy from the next step on."""
+        self.spec = spec
+        self.tuned = TunedPolicy.of(spec)
+        self.policy: Policy = spec.build() if self.tuned is None else self.tuned.policy
+        self._ends_step = 0
+        self._ends_s = math.inf
+        self.plan_now()
+
+    def tune(self, now_s: float) -> None:
+        """Change to the next epoch's parameter where one begins."""
+        if self.tuned is not None and self.tuned.turn(now_s):
+            self.policy = self.tuned.policy
+            self.plan_due = True
+
+    def plan_now(self) -> None:
+        """Plan before the next step, whatever the present plan asked for."""
+        self.plan_due = True
+        self._holds_until_step = 0
+
+    def is_due(self, *, step: int, now_s: float, is_computing: bool) -> bool:
+        """Whether a new plan is needed before this step.
+
+        Args:
+            is_computing: whether a running request is not paused.
+        """
+        if is_computing and step < self._holds_until_step:
+            return False
+        return self.plan_due or step >= self._ends_step or now_s >= self._ends_s
+
+    def decide(self, view: StepView) -> Plan:
+        """The policy's plan, which must honour the contract of `serving.view`."""
+        plan = self.policy(view)
+        faults = plan_faults(view, plan)
+        assert not faults, f"policy {self.spec.name}: {'; '.join(faults)}"
+        return plan
+
+    def follow(self, plan: Plan, *, step: int) -> None:
+        """A plan takes effect at this step."""
+        self.plan_due = False
+        self._holds_until_step = step + plan.least_steps
+        self._ends_step = step + plan.steps
+        self._ends_s = plan.until_s
