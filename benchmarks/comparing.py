@@ -15,9 +15,13 @@ from cli.terminal.warnings import logged_as_warnings
 from cli.work.bench_request import loads_of, policy_of
 from serving.errors import ServingError
 from serving.policies.table import PolicySpec
-from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
+from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
 from serving.sim.compare.compare import Comparison, Plan, Progress, compare, label_of
-from serving.sim.compare.experiment_config import DEFAULT_WARMUP_S, DEFAULT_WINDOW_S, Setting
+from serving.sim.compare.experiment_config import (
+    DEFAULT_WARMUP_S,
+    DEFAULT_WINDOW_S,
+    ExperimentConfig,
+)
 from serving.sim.compare.experiments import Task
 from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
 from serving.sim.compare.runner import Runner
@@ -47,10 +51,10 @@ def loads(arguments: argparse.Namespace) -> tuple[float, ...]:
     return loads_of(arguments.loads)
 
 
-def setting_of(arguments: argparse.Namespace, workload: str = "mixed") -> Setting:
+def setting_of(arguments: argparse.Namespace, workload: str = "mixed") -> ExperimentConfig:
     """A workload in the window that the command line asks for, on the default machine."""
     source = Source.generator(workload)
-    return Setting(source=source, window_s=arguments.window_s, warmup_s=arguments.warmup_s)
+    return ExperimentConfig(source=source, window_s=arguments.window_s, warmup_s=arguments.warmup_s)
 
 
 def policies(names: Sequence[str]) -> tuple[PolicySpec, ...]:
@@ -74,9 +78,9 @@ class Session:
 
         return compare(plan, self.runner, on_progress=tell)
 
-    def capacity(self, setting: Setting) -> float:
+    def capacity(self, setting: ExperimentConfig) -> float:
         """Programs a second that are load 1.0."""
-        cases = [CapacityCase(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
+        cases = [CapacityExperiment(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
         return capacity_of(self.run("capacity", cases))
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[dict[str, Any]]:

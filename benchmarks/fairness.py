@@ -39,7 +39,7 @@ from cli.errors import BadInput
 from cli.work.bench_request import policy_of
 from serving.policies.table import PolicySpec
 from serving.sim.compare.compare import label_of
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import virtual_engine
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.metrics.metrics import summarise
@@ -59,7 +59,7 @@ class Flooded:
         flood: one of FLOODS, or NO_FLOOD.
     """
 
-    setting: Setting
+    setting: ExperimentConfig
     policy: PolicySpec
     rate_per_s: float
     seed: int
@@ -74,7 +74,7 @@ class Flooded:
 
     def key(self) -> dict[str, Any]:
         """All that its result depends on but for the package's code; JSON-safe."""
-        return self.setting.told_key() | {
+        return self.setting.predictions_key() | {
             "policy": self.policy.to_json(),
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,
@@ -92,7 +92,7 @@ class Flooded:
             virtual_engine(self.setting, self.policy, offered.programs, clock),
             clock,
             self.setting.costing(clock, seed=self.seed),
-            foresight=self.setting.foresight(self.seed),
+            predictions=self.setting.predictions_of(self.seed),
             until_s=offered.decided_s,
         )
         others, flooder = (

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.workloads.load_generator import Offer, fate_s
+from serving.sim.workloads.load_generator import GeneratedLoad, outcome_known_s
 from serving.slo import SloKind
 
 NUM_USERS = 10
@@ -66,12 +66,14 @@ FLOODS: Mapping[str, Flood] = {
 NO_FLOOD = "none"
 
 
-def offered_to(setting: Setting, flood: str, rate_per_s: float, seed: int) -> Offer:
+def offered_to(
+    setting: ExperimentConfig, flood: str, rate_per_s: float, seed: int
+) -> GeneratedLoad:
     """The workload of the ten users, who take turns, and the flooder's beside it.
 
     Both go on until every counted program of either kept its promise or broke it.
     """
-    found = setting.offer(rate_per_s=rate_per_s, seed=seed)
+    found = setting.generated_load(rate_per_s=rate_per_s, seed=seed)
     programs = [
         replace(program, user=f"user-{index % NUM_USERS}")
         for index, program in enumerate(found.programs)
@@ -80,7 +82,7 @@ def offered_to(setting: Setting, flood: str, rate_per_s: float, seed: int) -> Of
         return found._replace(programs=tuple(programs))
     flooding = list(FLOODS[flood].programs(found.decided_s))
     from_s, to_s = found.window_s
-    fates_s = [fate_s(each) for each in flooding if from_s <= each.arrival_s < to_s]
+    fates_s = [outcome_known_s(each) for each in flooding if from_s <= each.arrival_s < to_s]
     assert max(fates_s) <= found.decided_s, "the flooder is promised less time than the others"
     programs += flooding
     programs.sort(key=lambda program: (program.arrival_s, program.id))

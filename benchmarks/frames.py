@@ -26,7 +26,7 @@ import numpy as np
 from serving.policies.table import POLICIES, PolicySpec
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program, StageCall
-from serving.sim.programs.promises import Foresight, slo_of
+from serving.sim.programs.promises import Predictions, slo_of
 from serving.sim.workloads.workloads import generate
 from serving.step_cost import MACHINES
 from serving.view import Plan, StepView
@@ -129,7 +129,7 @@ class Crowd:
 
     def __init__(self, engine: VirtualEngine) -> None:
         self._engine = engine
-        self._foresight = Foresight(lengths=LengthErrors(), futures=FutureErrors())
+        self._predictions = Predictions(lengths=LengthErrors(), futures=FutureErrors())
         self._calls = self._endless()
         self.under_way = 0
 
@@ -143,8 +143,8 @@ class Crowd:
                 f"{number:07}",
                 prompt=[1000] * call.call.prompt_tokens,
                 output_tokens=call.call.output_tokens,
-                slo=slo_of(arrived, call, now_s[0], self._foresight),
-                max_tokens=self._foresight.max_tokens,
+                slo=slo_of(arrived, call, now_s[0], self._predictions),
+                max_tokens=self._predictions.max_tokens,
             )
             self.under_way += 1
 

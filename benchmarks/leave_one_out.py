@@ -50,7 +50,7 @@ class Foretold(NamedTuple):
     estimates: dict[int, Estimate | None]
 
     @property
-    def is_foretold(self) -> bool:
+    def is_predicted(self) -> bool:
         """Whether any past run began alike."""
         return self.estimates[BEST_K] is not None
 
@@ -60,24 +60,24 @@ Placement = Callable[[Foretold, Estimate], float]
 """Where a way to divide a deadline puts the end of a stage, as a share of the run's duration."""
 
 
-def _even(foretold: Foretold, num_stages: float) -> float:
-    began = _began(foretold)
-    return began + (1.0 - began) / max(num_stages - foretold.num_revealed, 1.0)
+def _even(predicted: Foretold, num_stages: float) -> float:
+    began = _began(predicted)
+    return began + (1.0 - began) / max(num_stages - predicted.num_revealed, 1.0)
 
 
-def _began(foretold: Foretold) -> float:
-    return foretold.truth.elapsed_s / (foretold.truth.elapsed_s + foretold.truth.rest_s)
+def _began(predicted: Foretold) -> float:
+    return predicted.truth.elapsed_s / (predicted.truth.elapsed_s + predicted.truth.rest_s)
 
 
-def _as_production(foretold: Foretold, estimate: Estimate) -> float:
-    began = _began(foretold)
+def _as_production(predicted: Foretold, estimate: Estimate) -> float:
+    began = _began(predicted)
     return began + amortized_s(
         1.0 - began, share_before=estimate.share_before, share=estimate.outlook.share
     )
 
 
-def _own_seconds(foretold: Foretold, estimate: Estimate) -> float:
-    elapsed_s, outlook = foretold.truth.elapsed_s, estimate.outlook
+def _own_seconds(predicted: Foretold, estimate: Estimate) -> float:
+    elapsed_s, outlook = predicted.truth.elapsed_s, estimate.outlook
     return (elapsed_s + outlook.stage_s) / (elapsed_s + outlook.rest_s)
 
 
@@ -95,7 +95,7 @@ PLACEMENTS: dict[str, Placement] = {
 """All but the first know where the stage really began."""
 
 
-def foretell(
+def predict(
     library: PatternLibrary, live: KeptPattern, *, bests: Sequence[int] = (BEST_K,)
 ) -> Iterator[Foretold]:
     """Every stage of a live run but its first, foretold from those before it."""
@@ -118,21 +118,21 @@ def foretell(
 
 
 def relative_errors(
-    foretold: Iterable[Foretold], best: int, formulation: Formulation = Formulation.ACCUMULATED
+    predicted: Iterable[Foretold], best: int, formulation: Formulation = Formulation.ACCUMULATED
 ) -> Errors:
     """Of a formulation's share, each against that formulation's own truth."""
     return [
         abs(share_of(estimate.outlook, formulation) / share_of(stage.truth, formulation) - 1.0)
-        for stage in foretold
+        for stage in predicted
         if (estimate := stage.estimates[best])
     ]
 
 
-def position_errors(foretold: Iterable[Foretold], placement: Placement, best: int) -> Errors:
+def position_errors(predicted: Iterable[Foretold], placement: Placement, best: int) -> Errors:
     """Of where the stage's end is put, in per cent of the run's own duration."""
     return [
         100.0 * abs(placement(stage, estimate) - stage.truth.share)
-        for stage in foretold
+        for stage in predicted
         if (estimate := stage.estimates[best])
     ]
 
@@ -153,7 +153,7 @@ class SizeErrors:
             evenly over the stages left by the library's mean number.
     """
 
-    foretold: float
+    predicted: float
     relative: float
     placed: float
     even: float
@@ -199,31 +199,31 @@ class LeaveOneOut:
         self._watch = watch
         self._runs = [KeptPattern(key, graph.stages, 0.0) for key, graph in enumerate(graphs)]
         self._libraries: dict[int, PatternLibrary] = {}
-        self._foretold: dict[int, list[Foretold]] = {}
+        self._predicted: dict[int, list[Foretold]] = {}
         for live in watch(self._runs):
             library = PatternLibrary(tuple(self._others(live))).fitted()
             self._libraries[live.key] = library
-            self._foretold[live.key] = list(foretell(library, live, bests=self.bests))
+            self._predicted[live.key] = list(predict(library, live, bests=self.bests))
 
     def _others(self, live: KeptPattern) -> list[KeptPattern]:
         return [run for run in self._runs if run.key != live.key]
 
     @property
-    def foretold(self) -> list[Foretold]:
+    def predicted(self) -> list[Foretold]:
         """Every stage of every run but the first ones, whether or not another run matches."""
-        return [stage for stages in self._foretold.values() for stage in stages]
+        return [stage for stages in self._predicted.values() for stage in stages]
 
     def by_revealed(self) -> dict[int, list[Foretold]]:
         """The stages that some run foretells, by the number of stages before them."""
         found: dict[int, list[Foretold]] = {}
-        for stage in self.foretold:
-            if stage.is_foretold:
+        for stage in self.predicted:
+            if stage.is_predicted:
                 found.setdefault(stage.num_revealed, []).append(stage)
         return dict(sorted(found.items()))
 
     def with_all(self) -> SizeErrors:
         """With all the other runs."""
-        return _size_errors(self.foretold)
+        return _size_errors(self.predicted)
 
     def with_size(self, size: int) -> SizeErrors:
         """With libraries of so many of the other runs, drawn anew for each run and seed."""
@@ -233,7 +233,7 @@ class LeaveOneOut:
             for seed in range(SEEDS):
                 drawn = np.random.default_rng((seed, live.key)).permutation(len(others))[:size]
                 library = PatternLibrary(tuple(others[row] for row in sorted(drawn)))
-                stages += foretell(library.fitted(), live)
+                stages += predict(library.fitted(), live)
         return _size_errors(stages)
 
     def clustered(self) -> ClusterErrors:
@@ -245,20 +245,20 @@ class LeaveOneOut:
             library = self._libraries[live.key]
             num_medoids = max(1, round(CLUSTERED_TO * len(library)))
             for seed in range(SEEDS):
-                stages = foretell(library.compacted(num_medoids, seed=seed), live)
-                for before, after in zip(self._foretold[live.key], stages, strict=True):
-                    if after.is_foretold:
+                stages = predict(library.compacted(num_medoids, seed=seed), live)
+                for before, after in zip(self._predicted[live.key], stages, strict=True):
+                    if after.is_predicted:
                         full += relative_errors([before], BEST_K)
                         clustered += relative_errors([after], BEST_K)
                     else:
-                        num_lost += before.is_foretold
+                        num_lost += before.is_predicted
         num_stages = max(len(full) + num_lost, 1)
         return ClusterErrors(mean(full), mean(clustered), num_lost / num_stages)
 
 
 def _size_errors(stages: Sequence[Foretold]) -> SizeErrors:
     return SizeErrors(
-        foretold=mean([float(stage.is_foretold) for stage in stages]),
+        predicted=mean([float(stage.is_predicted) for stage in stages]),
         relative=mean(relative_errors(stages, BEST_K)),
         placed=mean(position_errors(stages, _as_production, BEST_K)),
         even=mean(position_errors(stages, PLACEMENTS["even_mean_count"], BEST_K)),

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 from benchmarks.comparing import exit_code, loads
 from cli.work.bench_request import policies_of
-from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
+from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
 from serving.sim.compare.compare import Plan, label_of
-from serving.sim.compare.experiment_config import Scaling, Setting
-from serving.sim.compare.experiments import Case, report_of
+from serving.sim.compare.experiment_config import ExperimentConfig, Scaling
+from serving.sim.compare.experiments import Experiment, report_of
 from serving.sim.drive.live import measure_machine, replaying_engine, run_live
 from serving.sim.drive.live_driver import LiveEngine
 from serving.sim.drive.live_scale import LiveSettings, scale_of
@@ -80,7 +80,9 @@ def measure(options: argparse.Namespace) -> None:
             f" fcfs drains {capacity:.2f} programs/s (simulated)"
         )
         cases = [
-            Case(setting=setting, policy=policy, load=load, rate_per_s=load * capacity, seed=seed)
+            Experiment(
+                setting=setting, policy=policy, load=load, rate_per_s=load * capacity, seed=seed
+            )
             for seed in range(plan.num_seeds)
             for load in plan.loads
             for policy in plan.policies
@@ -110,9 +112,9 @@ def measure(options: argparse.Namespace) -> None:
         options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
-def drained_by_fcfs(setting: Setting) -> float:
+def drained_by_fcfs(setting: ExperimentConfig) -> float:
     """Programs a second that are load 1.0: the mean over seeds, as `orchestrate bench` has it."""
-    cases = [CapacityCase(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
+    cases = [CapacityExperiment(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
     return capacity_of([case.run() for case in cases])
 
 
@@ -121,7 +123,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     InvalidWorkload."""
     settings = LiveSettings()
     return Plan(
-        setting=Setting(
+        setting=ExperimentConfig(
             source=Source.generator(options.workload),
             warmup_s=options.warmup_s,
             window_s=options.window_s,
@@ -170,14 +172,14 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
-def _measured(case: Case, engine: LiveEngine) -> Measured:
-    offered = case.setting.offer(rate_per_s=case.rate_per_s, seed=case.seed)
+def _measured(case: Experiment, engine: LiveEngine) -> Measured:
+    offered = case.setting.generated_load(rate_per_s=case.rate_per_s, seed=case.seed)
     before_s = core_wait_s()
     replayed = run_live(
         offered.programs,
         engine,
         policy=case.policy,
-        foresight=case.setting.foresight(case.seed),
+        predictions=case.setting.predictions_of(case.seed),
         until_s=offered.decided_s,
     )
     after_s = core_wait_s()
@@ -205,16 +207,16 @@ def _refitted(machine: Machine, samples: Sequence[StepSample]) -> Machine:
     return replace(machine, step_cost=fit(samples, name=machine.step_cost.name))
 
 
-def _simulated(case: Case, machine: Machine) -> Report:
+def _simulated(case: Experiment, machine: Machine) -> Report:
     """On this machine; the programs stay as they were scaled before."""
     case = replace(case, setting=replace(case.setting, machine=machine))
-    offered = case.setting.offer(rate_per_s=case.rate_per_s, seed=case.seed)
+    offered = case.setting.generated_load(rate_per_s=case.rate_per_s, seed=case.seed)
     report = report_of(offered, case.replay(offered))
     _say(f"simulated {_line(case, report)}")
     return report
 
 
-def _line(case: Case, report: Report) -> str:
+def _line(case: Experiment, report: Report) -> str:
     kept = " ".join(
         "-" if share is None else f"{share:.2f}" for share in report.attainment.values()
     )

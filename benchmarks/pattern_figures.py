@@ -57,15 +57,15 @@ def error_figures(dataset: str, graphs: Sequence[PatternGraph]) -> Figures:
         "seconds_min": min(graph.critical_seconds for graph in graphs),
         "seconds_max": max(graph.critical_seconds for graph in graphs),
         "bests": tried.bests,
-        "stages": len(tried.foretold),
-        "stages_foretold": sum(stage.is_foretold for stage in tried.foretold),
+        "stages": len(tried.predicted),
+        "stages_foretold": sum(stage.is_predicted for stage in tried.predicted),
     }
     for estimate, best in (("nearest_one", 1), ("best_k", BEST_K)):
         for formulation in Formulation:
-            errors = relative_errors(tried.foretold, best, formulation)
+            errors = relative_errors(tried.predicted, best, formulation)
             figures[f"{estimate}_{formulation.name.lower()}"] = mean(errors)
         for name, placement in PLACEMENTS.items():
-            errors = position_errors(tried.foretold, placement, best)
+            errors = position_errors(tried.predicted, placement, best)
             figures[f"{estimate}_position_{name}_percent"] = mean(errors)
         for num_revealed, stages in tried.by_revealed().items():
             errors = relative_errors(stages, best)
@@ -73,12 +73,12 @@ def error_figures(dataset: str, graphs: Sequence[PatternGraph]) -> Figures:
     for num_revealed, stages in tried.by_revealed().items():
         figures[f"stages_after_{num_revealed}"] = len(stages)
     for best in tried.bests:
-        figures[f"best_{best}_accumulated"] = mean(relative_errors(tried.foretold, best))
-        placed = position_errors(tried.foretold, PLACEMENTS["as_production"], best)
+        figures[f"best_{best}_accumulated"] = mean(relative_errors(tried.predicted, best))
+        placed = position_errors(tried.predicted, PLACEMENTS["as_production"], best)
         figures[f"best_{best}_position_as_production_percent"] = mean(placed)
     for size in (*SIZES, "all"):
         errors = tried.with_all() if isinstance(size, str) else tried.with_size(size)
-        figures[f"library_{size}_foretold"] = errors.foretold
+        figures[f"library_{size}_foretold"] = errors.predicted
         figures[f"library_{size}_accumulated"] = errors.relative
         figures[f"library_{size}_position_as_production_percent"] = errors.placed
         figures[f"library_{size}_position_even_percent"] = errors.even

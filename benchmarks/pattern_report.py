@@ -120,7 +120,7 @@ def print_errors(dataset: str, figures: Figures) -> None:
     """The tables of one dataset."""
     print(
         f"\n=== {dataset}: {figures['runs']} runs of {figures['seconds_min']:.0f} to"
-        f" {figures['seconds_max']:.0f} simulated seconds; {figures['stages_foretold']} of"
+        f" {figures['seconds_max']:.0f} simulated seconds; {figures['predicted_stages']} of"
         f" {figures['stages']} stages foretold ==="
     )
     _print_formulations(figures)

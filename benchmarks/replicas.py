@@ -34,8 +34,8 @@ from serving.sim.drive.driver import VirtualTime
 from serving.sim.drive.fleet import FleetReplay, run_fleet
 from serving.sim.drive.replica import Replica
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
-from serving.sim.programs.promises import Foresight
-from serving.sim.workloads.load_generator import Offer, Source, offer
+from serving.sim.programs.promises import Predictions
+from serving.sim.workloads.load_generator import GeneratedLoad, Source, generate_load
 from serving.sim.workloads.workloads import WORKLOADS
 from serving.step_cost import MACHINES, StepCost
 
@@ -144,10 +144,10 @@ def slowed(cost: StepCost, factor: float) -> StepCost:
     return replace(cost, **{name: factor * value for name, value in seconds.items()})
 
 
-def offered_to(setting: Setting, cell: Cell) -> Offer:
+def offered_to(setting: Setting, cell: Cell) -> GeneratedLoad:
     """The programs of one cell, so many that each replica has its load."""
     full_s = setting.rate_per_s * capacity(cell.replicas, setting.slow)
-    return offer(
+    return generate_load(
         Source.generator(setting.workload),
         rate_per_s=cell.load * full_s,
         seed=cell.seed,
@@ -172,17 +172,19 @@ def simulate(setting: Setting, cell: Cell) -> Figures:
         cost = slowed(MACHINE.step_cost, setting.slow if number % 2 else 1.0)
         replicas.append(Replica(f"{number:02d}", VirtualReplica(config, clock), clock, cost))
     offered = offered_to(setting, cell)
-    told = Foresight(
+    told = Predictions(
         lengths=LengthErrors(seed=cell.seed),
         futures=FutureErrors(seed=cell.seed),
         max_tokens=Source.generator(setting.workload).max_tokens,
     )
     router = spec_of(RouterSpec, cell.router if cell.replicas > 1 else ROUTERS[0]).build()
-    found = run_fleet(offered.programs, replicas, router, foresight=told, until_s=offered.decided_s)
+    found = run_fleet(
+        offered.programs, replicas, router, predictions=told, until_s=offered.decided_s
+    )
     return _figures(offered, found)
 
 
-def _figures(offered: Offer, found: FleetReplay) -> Figures:
+def _figures(offered: GeneratedLoad, found: FleetReplay) -> Figures:
     report = report_of(offered, found.replay)
     calls = list(found.calls.values())
     kept = report.attainment

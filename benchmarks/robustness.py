@@ -38,7 +38,7 @@ from benchmarks.comparing import (
 from benchmarks.unpressed import Unpressed, all_finished, mean
 from serving.policies.table import PolicySpec
 from serving.sim.compare.compare import Comparison, Plan, label_of
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.workloads.load_generator import Source
 
 GOODPUTS = ("token_goodput", "request_goodput")
@@ -48,7 +48,7 @@ NO_TAGS = "no-tags"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What is unlike the mixed workload as it is; as `Setting` has them."""
+    """What is unlike the mixed workload as it is; as `ExperimentConfig` has them."""
 
     workload: str = "mixed"
     arrivals: str | None = None
@@ -58,9 +58,9 @@ class Condition:
     unsteadiness: float = 0.0
     prefix_caching: bool = False
 
-    def setting(self, *, window_s: float, warmup_s: float) -> Setting:
+    def setting(self, *, window_s: float, warmup_s: float) -> ExperimentConfig:
         """Raises InvalidWorkload where a value is out of range."""
-        return Setting(
+        return ExperimentConfig(
             source=Source.generator(self.workload),
             arrivals=self.arrivals,
             slo_scale=self.slo_scale,

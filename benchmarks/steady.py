@@ -108,7 +108,7 @@ def simulate(arguments: argparse.Namespace) -> None:
 
 def _best(found: Comparison, load: float, seed: int) -> tuple[Best, Best]:
     setting = found.plan.setting
-    offered = setting.offer(rate_per_s=load * found.capacity_programs_s, seed=seed)
+    offered = setting.generated_load(rate_per_s=load * found.capacity_programs_s, seed=seed)
     cost, step_tokens = setting.machine.step_cost, setting.step_tokens
     prices = Prices(cost=cost, step_tokens=step_tokens, slots=setting.slots)
     return best_of_each(offered.programs, prices, window_s=offered.window_s)

@@ -38,7 +38,7 @@ from benchmarks.comparing import (
 )
 from benchmarks.unpressed import Unpressed, mean
 from serving.sim.compare.compare import Comparison, Plan, label_of
-from serving.sim.compare.experiments import Case
+from serving.sim.compare.experiments import Experiment
 from serving.sim.compare.runner import Runner
 
 AS_THEY_ARE, LOOSE, NONE = "as they are", "100x looser", "none"
@@ -118,7 +118,7 @@ def _unpressed(plan: Plan, running: Session, rate_per_s: float, promises: str) -
 def scheduling(plan: Plan, capacity_programs_s: float) -> list[Scheduling]:
     """One run of each policy at each load, one after the other, in one process of their own."""
     cases = [
-        Case(
+        Experiment(
             setting=plan.setting,
             policy=policy,
             load=load,

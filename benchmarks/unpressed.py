@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from blake3 import blake3
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import virtual_engine
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.drive.stopping import StoppingEngine
@@ -44,7 +44,7 @@ class Unpressed:
             times as long. Else the engine is told nothing of any request.
     """
 
-    setting: Setting
+    setting: ExperimentConfig
     policy: PolicySpec
     rate_per_s: float
     seed: int
@@ -58,7 +58,7 @@ class Unpressed:
 
     def key(self) -> dict[str, Any]:
         """All that its result depends on but for the package's code; JSON-safe."""
-        return self.setting.told_key() | {
+        return self.setting.predictions_key() | {
             "policy": self.policy.to_json(),
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,
@@ -77,7 +77,7 @@ class Unpressed:
             InvalidWorkload, TraceMissing, BadTrace: as `Case.run` does.
         """
         clock = VirtualTime()
-        offered = self.setting.offer(rate_per_s=self.rate_per_s, seed=self.seed)
+        offered = self.setting.generated_load(rate_per_s=self.rate_per_s, seed=self.seed)
         to_s = offered.window_s[1]
         arrived = [program for program in offered.programs if program.arrival_s < to_s]
         programs = loosened(arrived) if self.is_tagged else untagged(arrived)
@@ -88,10 +88,10 @@ class Unpressed:
             ),
             clock,
             self.setting.costing(clock, seed=self.seed),
-            foresight=(
-                self.setting.foresight(self.seed)
+            predictions=(
+                self.setting.predictions_of(self.seed)
                 if self.is_tagged
-                else self.setting.nothing_foretold
+                else self.setting.predicts_nothing
             ),
             until_s=LONGEST_DRAIN * to_s,
         )

@@ -48,7 +48,7 @@ async def first_failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | N
     return next((failure for failure in failures if failure is not None), None)
 
 
-async def finished(work: Coroutine[Any, Any, None]) -> None:
+async def run_to_completion(work: Coroutine[Any, Any, None]) -> None:
     """Do work to its end, even if the task that waits for it is cancelled meanwhile.
 
     Raises:

@@ -72,11 +72,11 @@ class RequestView(NamedTuple):
     user_tokens: float = 0.0
     stage_missing: int = 0
     cached_tokens: int = 0
-    cached_share: float = 0.0
+    prefix_hit_rate: float = 0.0
     ended_tokens: float = 0.0
     length_ratio: float = 1.0
     future_ratio: float = 1.0
-    usual_length: tuple[float, ...] = (0.0,) * len(LENGTH_LEVELS)
+    default_length: tuple[float, ...] = (0.0,) * len(LENGTH_LEVELS)
 
     @property
     def deadline_s(self) -> float:
@@ -133,11 +133,11 @@ COLUMNS: dict[str, tuple[type | str, int]] = {
     "user_tokens": (np.float64, 0),
     "stage_missing": (np.int64, 0),
     "cached_tokens": (np.int64, 0),
-    "cached_share": (np.float64, 0),
+    "prefix_hit_rate": (np.float64, 0),
     "ended_tokens": (np.float64, 0),
     "length_ratio": (np.float64, 0),
     "future_ratio": (np.float64, 0),
-    "usual_length": (np.float64, len(LENGTH_LEVELS)),
+    "default_length": (np.float64, len(LENGTH_LEVELS)),
 }
 """Each column's type, and its width where a row has more than one number of it."""
 
@@ -197,11 +197,11 @@ class Requests(Sequence[RequestView]):
     user_tokens: Floats
     stage_missing: Ints
     cached_tokens: Ints
-    cached_share: Floats
+    prefix_hit_rate: Floats
     ended_tokens: Floats
     length_ratio: Floats
     future_ratio: Floats
-    usual_length: Floats
+    default_length: Floats
 
     __slots__ = tuple(COLUMNS)
 
@@ -231,7 +231,7 @@ class Requests(Sequence[RequestView]):
         if isinstance(place, slice):
             return [self[each] for each in range(*place.indices(len(self)))]
         live = {name: getattr(self, name)[place].tolist() for name in _LIVE}
-        live["usual_length"] = tuple(live["usual_length"])
+        live["default_length"] = tuple(live["default_length"])
         live["state"] = RequestState(live["state"])
         return RequestView(
             self.request_id[place], float(self.arrival_s[place]), self.slo[place], **live

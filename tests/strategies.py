@@ -193,9 +193,11 @@ def _with_accounts(draw: st.DrawFn, rows: list[RequestView]) -> list[RequestView
             user_tokens=to_user[row.slo.user],
             ended_tokens=ended[program],
             cached_tokens=draw(st.sampled_from([0, row.prompt_tokens // 2, row.prompt_tokens])),
-            cached_share=shares[row.slo.user],
+            prefix_hit_rate=shares[row.slo.user],
             length_ratio=ratios[row.slo.user],
-            usual_length=tuple(usual[row.slo.user] * level for level in range(len(LENGTH_LEVELS))),
+            default_length=tuple(
+                usual[row.slo.user] * level for level in range(len(LENGTH_LEVELS))
+            ),
         )
         for row, program in zip(rows, programs, strict=True)
     ]

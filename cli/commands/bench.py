@@ -54,14 +54,14 @@ def bench(
     from cli.work import bench_request
     from cli.work.bench_session import compared
     from serving.sim.compare.compare import Plan
-    from serving.sim.compare.experiment_config import Setting
+    from serving.sim.compare.experiment_config import ExperimentConfig
 
     bench_request.check_plot(plot)
     live = bench_request.live_of(
         engine, slots=slots, step_tokens=step_tokens, prefix_caching=prefix_caching
     )
     plan = Plan(
-        setting=Setting(
+        setting=ExperimentConfig(
             source=bench_request.source_of(workload, trace or []),
             machine=bench_request.machine_of(machine, live=live is not None),
             window_s=bench_request.window_of(window_s, live=live is not None),

@@ -192,7 +192,7 @@ def _draw_library(learned: Learned, *, limit: int) -> None:
 def _draw_plan(history: History) -> None:
     from cli.render.deadline_plan import explanation
     from cli.render.describe import elapsed_s, header
-    from cli.render.lengths import calls_table, foretold, promise_line
+    from cli.render.lengths import calls_table, predicted, promise_line
 
     console, now = results(), _now()
     width = width_of(console, narrowest=_NARROWEST)
@@ -202,7 +202,7 @@ def _draw_plan(history: History) -> None:
     console.print()
     now_s = elapsed_s(history.run, history.status, now)
     _print_lines(console, explanation(history, width=width, ascii_only=ascii_only, now_s=now_s))
-    calls = foretold(history.calls)
+    calls = predicted(history.calls)
     if calls:
         console.print()
         table = calls_table(history.run, calls, width=width, ascii_only=ascii_only)

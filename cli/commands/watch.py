@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cli.reading.history import History
-    from cli.render.overview import Glance
+    from cli.render.overview import RunSummary
     from store.records import RunRecord
     from store.session import Store
 
@@ -76,7 +76,7 @@ async def _all(url: str, limit: int, *, once: bool) -> None:
     from cli.reading.store_reader import store_with
 
     console = results()
-    known: dict[str, Glance] = {}
+    known: dict[str, RunSummary] = {}
     async with await store_with(url, None) as store:
         if once:
             found = await glances(store, limit, known)
@@ -94,14 +94,14 @@ async def _all(url: str, limit: int, *, once: bool) -> None:
                     await asyncio.sleep(_EVERY_S)
 
 
-async def glances(store: Store, limit: int, known: dict[str, Glance]) -> list[Glance]:
+async def glances(store: Store, limit: int, known: dict[str, RunSummary]) -> list[RunSummary]:
     """The runs that go on, then the latest others, newest first.
 
     Args:
         limit: most of the others.
         known: by id, what was seen last: a run that has ended is read only once.
     """
-    from cli.render.overview import glance
+    from cli.render.overview import summarise
     from orchestrator.durability.liveness import ORPHANED
     from store.records import Status
 
@@ -113,11 +113,11 @@ async def glances(store: Store, limit: int, known: dict[str, Glance]) -> list[Gl
             async with store.reading() as tx:
                 calls = await tx.calls.of_run(run.id)
                 steps = await tx.journal.of_run(run.id)
-            known[run.id] = glance(run, shown, calls, steps)
+            known[run.id] = summarise(run, shown, calls, steps)
     return [known[run.id] for run, _ in found]
 
 
-def changes(console: Console) -> Callable[[Sequence[Glance]], None]:
+def changes(console: Console) -> Callable[[Sequence[RunSummary]], None]:
     """What prints a line for each run that is not as it was when it was last told of."""
     from rich.text import Text
 
@@ -125,7 +125,7 @@ def changes(console: Console) -> Callable[[Sequence[Glance]], None]:
 
     before: dict[str, tuple[object, ...]] = {}
 
-    def tell(found: Sequence[Glance]) -> None:
+    def tell(found: Sequence[RunSummary]) -> None:
         for one in found:
             if before.get(one.run.id) != one.state:
                 before[one.run.id] = one.state
@@ -149,7 +149,7 @@ async def _listed(store: Store, limit: int) -> list[tuple[RunRecord, str]]:
     return [*going_on, *others[:limit]]
 
 
-def _is_known(run: RunRecord, shown: str, known: dict[str, Glance]) -> bool:
+def _is_known(run: RunRecord, shown: str, known: dict[str, RunSummary]) -> bool:
     seen = known.get(run.id)
     return seen is not None and (seen.status, seen.run.attempts) == (shown, run.attempts)
 
@@ -170,7 +170,7 @@ def _redraw(live: Live, parts: Sequence[RenderableType]) -> None:
     live.update(Group(*parts), refresh=True)
 
 
-def _frame(console: Console, found: Sequence[Glance]) -> RenderableType:
+def _frame(console: Console, found: Sequence[RunSummary]) -> RenderableType:
     from cli.render.overview import overview
 
     ascii_only = is_plain_ascii(console)

@@ -11,7 +11,7 @@ from rich.text import Text
 from cli.reading.history import History
 from cli.render.axis import Axis, axis_for
 from cli.render.describe import counted, short_ids
-from cli.render.lengths import foretold, held
+from cli.render.lengths import held, predicted
 from cli.render.timeline import Row, bar, fitted, legend, mark_deadline, rows_of, rule
 from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
 from orchestrator.durations import shown
@@ -118,7 +118,7 @@ def plan_document(history: History) -> dict[str, object]:
                 "output_tokens": call.output_tokens,
                 "held": held(call),
             }
-            for call in foretold(history.calls)
+            for call in predicted(history.calls)
         ],
     }
 

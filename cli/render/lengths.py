@@ -77,7 +77,7 @@ def steps_document(steps: Sequence[StepLengths]) -> list[dict[str, object]]:
     return [asdict(step) for step in steps]
 
 
-def foretold(calls: Sequence[CallRecord]) -> list[CallRecord]:
+def predicted(calls: Sequence[CallRecord]) -> list[CallRecord]:
     """The LLM calls of which it is recorded what was foretold."""
     return [call for call in calls if call.kind is CallKind.LLM and call.bound_source is not None]
 

@@ -23,7 +23,7 @@ _GIVE_UP = ("tokens", "steps", "busy", "deadline", "status")  # in this order, w
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class RunSummary:
     """What is seen of a run at one moment; `status` is the one to show.
 
     Attributes:
@@ -47,12 +47,12 @@ class Glance:
         return (self.status, self.run.attempts, *counts)
 
 
-def glance(
+def summarise(
     run: RunRecord, status: str, calls: Sequence[CallRecord], steps: Sequence[StepRecord]
-) -> Glance:
+) -> RunSummary:
     """A run at a glance, given its records and the status to show."""
     num_running = sum(call.status is Status.RUNNING for call in calls)
-    return Glance(
+    return RunSummary(
         run=run,
         status=status,
         num_steps=sum(
@@ -65,7 +65,7 @@ def glance(
 
 
 def overview(
-    glances: Sequence[Glance], *, now: datetime, width: int, ascii_only: bool = False
+    glances: Sequence[RunSummary], *, now: datetime, width: int, ascii_only: bool = False
 ) -> Table:
     """A table with a line for each run, its less important columns left out where it is narrow."""
     glyphs = ASCII if ascii_only else UNICODE
@@ -98,7 +98,7 @@ def overview(
     )
 
 
-def bar(one: Glance, *, now: datetime, cells: int, glyphs: Glyphs) -> Text:
+def bar(one: RunSummary, *, now: datetime, cells: int, glyphs: Glyphs) -> Text:
     """How much of its deadline a run has used up; empty without a deadline."""
     taken_s = elapsed_s(one.run, one.status, now)
     if one.run.deadline_s is None or taken_s is None:
@@ -114,7 +114,7 @@ def bar(one: Glance, *, now: datetime, cells: int, glyphs: Glyphs) -> Text:
     return Text.assemble((drawn, style), (glyphs.rule * (cells - len(drawn)), "dim"))
 
 
-def plain_line(one: Glance, *, now: datetime) -> str:
+def plain_line(one: RunSummary, *, now: datetime) -> str:
     """A run in one line, for where nothing is drawn."""
     run = one.run
     taken_s = elapsed_s(run, one.status, now)
@@ -137,7 +137,7 @@ def _needed(sizes: dict[str, int]) -> int:
     return sum(size + _GAP for size in sizes.values())
 
 
-def _cells(one: Glance, short: str, *, now: datetime, glyphs: Glyphs) -> dict[str, Text]:
+def _cells(one: RunSummary, short: str, *, now: datetime, glyphs: Glyphs) -> dict[str, Text]:
     """A run's cells by their column's head; its bar is drawn once there is known to be room."""
     run = one.run
     taken_s = elapsed_s(run, one.status, now)
@@ -155,7 +155,7 @@ def _cells(one: Glance, short: str, *, now: datetime, glyphs: Glyphs) -> dict[st
     }
 
 
-def _left(one: Glance, taken_s: float | None) -> Text:
+def _left(one: RunSummary, taken_s: float | None) -> Text:
     """How much time a run has left or, if it has ended, whether it was in time."""
     if one.run.deadline_s is None:
         return Text("no limit", style="dim")

@@ -97,15 +97,17 @@ def remaining_s(progress: Progress, elapsed_s: float) -> float | None:
 
 def _described(latest: Done, how: str) -> str:
     from serving.sim.compare.compare import label_of
-    from serving.sim.compare.experiments import BoundCase, Case
-    from serving.sim.compare.live_experiments import LiveCase
+    from serving.sim.compare.experiments import BoundExperiment, Experiment
+    from serving.sim.compare.live_experiments import LiveExperiment
 
     task, result = latest.task, latest.result
-    if isinstance(task, LiveCase):
+    if isinstance(task, LiveExperiment):
         task = task.case
-    assert isinstance(task, Case | BoundCase), "what is done in runs is a run or a bound"
+    assert isinstance(task, Experiment | BoundExperiment), (
+        "what is done in runs is a run or a bound"
+    )
     name = "upper bound"
-    if isinstance(task, Case):
+    if isinstance(task, Experiment):
         name, result = label_of(task.policy), result["report"]
     return (
         f"{name} at {task.load:g}x, seed {task.seed}: {result['token_goodput']:,.0f} tokens/s, "

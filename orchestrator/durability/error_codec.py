@@ -19,7 +19,7 @@ _STEPS = "_orchestrate_steps"
 _MOST_STEPS = 1000  # of an error that is raised again and again
 
 
-def failure_of(error: BaseException) -> bytes:
+def encode_error(error: BaseException) -> bytes:
     """What is recorded of an error besides its name, as JSON: its class, what it says, what it was
     made of and what it holds; of a group, the same of its members.
 
@@ -59,7 +59,7 @@ def _is_builtin(error: BaseException) -> bool:
     return isinstance(error, OSError) or kind.__module__ == "builtins"
 
 
-def raised_again(path: str, step: StepRecord, recorded: bytes | None) -> BaseException:
+def decode_error(path: str, step: StepRecord, recorded: bytes | None) -> BaseException:
     """The error that ended a step before: of the same class where that can be made again."""
     told = step.error_message or "its message is not recorded"
     try:
@@ -155,7 +155,7 @@ def _class_of(module: str, name: str) -> type[Exception]:
     raise LookupError(name)
 
 
-def remember(error: BaseException, run_id: str, path: str) -> None:
+def mark_step(error: BaseException, run_id: str, path: str) -> None:
     """Keep with an error that it has ended a step."""
     steps = vars(error).setdefault(_STEPS, [])
     steps.append((run_id, path))

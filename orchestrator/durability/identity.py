@@ -18,7 +18,7 @@ WRAP_UP = "wrap-up"
 """Names the scope of what is done when a deadline has passed: with what was there by then."""
 
 
-class Scope:
+class StepPath:
     """The steps begun from one place, each with a name of its own.
 
     A step's identity is the path of names that led to it, never the order of arrival, so that
@@ -27,8 +27,8 @@ class Scope:
     task that the runtime did not begin `name[~5c0f]`, by what that task does first.
     """
 
-    def __init__(self, path: str = "", name: str = "", branch: str = "", place: int = 0) -> None:
-        self.path = path
+    def __init__(self, text: str = "", name: str = "", branch: str = "", place: int = 0) -> None:
+        self.text = text
         self.name = name  # of the innermost step; "" in the flow itself
         self.place = place  # among all that was begun from where this was; 0 the first
         self._branch = branch
@@ -39,27 +39,30 @@ class Scope:
     @property
     def key(self) -> str:
         """What tells this scope from every other of its run, the branches of a gather too."""
-        return f"{self.path}/{self._branch}" if self.path else self._branch
+        return f"{self.text}/{self._branch}" if self.text else self._branch
 
-    def enter(self, name: str) -> Scope:
+    def enter(self, name: str) -> StepPath:
         """The scope of a step that begins here."""
         place = self.num_entered
         self.num_entered += 1
         self._names[name] += 1
         ordinal = self._names[name]
         again = f"#{ordinal}" if ordinal > 1 else ""
-        prefix = f"{self.path}/" if self.path else ""
-        return Scope(f"{prefix}{name.translate(_ESCAPED)}{self._branch}{again}", name, place=place)
+        prefix = f"{self.text}/" if self.text else ""
+        return StepPath(
+            f"{prefix}{name.translate(_ESCAPED)}{self._branch}{again}", name, place=place
+        )
 
-    def branches(self, count: int) -> list[Scope]:
+    def branches(self, count: int) -> list[StepPath]:
         """The scopes of a gather's branches, in the order in which they were given."""
         self._gathers += 1
         again = branch_prefix(self._gathers)
         return [
-            Scope(self.path, self.name, f"{self._branch}[{again}{index}]") for index in range(count)
+            StepPath(self.text, self.name, f"{self._branch}[{again}{index}]")
+            for index in range(count)
         ]
 
-    def of_task(self, first: str) -> Scope:
+    def of_task(self, first: str) -> StepPath:
         """The scope of a task that the runtime did not begin: known by what it does first.
 
         Several that begin with the same are told apart by the order in which they come.
@@ -67,11 +70,11 @@ class Scope:
         self._names["task", first] += 1
         ordinal = self._names["task", first]
         again = f":{ordinal}" if ordinal > 1 else ""
-        return Scope(self.path, self.name, f"{self._branch}[{TASK}{first}{again}]")
+        return StepPath(self.text, self.name, f"{self._branch}[{TASK}{first}{again}]")
 
-    def apart(self, mark: str) -> Scope:
+    def apart(self, mark: str) -> StepPath:
         """The scope of code whose steps have places of their own, whatever else began from here."""
-        return Scope(self.path, self.name, f"{self._branch}[{mark}]")
+        return StepPath(self.text, self.name, f"{self._branch}[{mark}]")
 
 
 def branch_prefix(number: int) -> str:

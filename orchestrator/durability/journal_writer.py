@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.cancellation import finished
+from orchestrator.cancellation import run_to_completion
 from store.records import StepRecord
 from store.session import Store
 from store.unit_of_work import Transaction
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Work = Callable[[Transaction], Awaitable[None]]
 
 
-class Writer:
+class JournalWriter:
     """Writes each fact of one run in a transaction of its own.
 
     Attributes:
@@ -56,12 +56,12 @@ class Writer:
     async def write(self, work: Work) -> None:
         """Do work in a transaction, to its end even if the task is cancelled meanwhile."""
         if not self._store.answers_at_once:
-            await finished(self._written(work))
+            await run_to_completion(self._written(work))
             return
         try:
             await self._written(work)
         except asyncio.CancelledError:  # while it waited for another process: nothing is written
-            await finished(self._written(work))
+            await run_to_completion(self._written(work))
             raise
 
     async def _written(self, work: Work) -> None:

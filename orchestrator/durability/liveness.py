@@ -23,7 +23,7 @@ _at_work: Counter[str] = Counter()
 
 
 @contextmanager
-def at_work(run_id: str) -> Iterator[None]:
+def executing_run(run_id: str) -> Iterator[None]:
     """Say that this process is at work on a run, for as long as the block lasts.
 
     What is recorded does not tell: the end of a run may not have been written.
@@ -37,7 +37,7 @@ def at_work(run_id: str) -> Iterator[None]:
             del _at_work[run_id]
 
 
-def this_process() -> str:
+def process_identity() -> str:
     """What tells this process from all others, of all machines and times."""
     return _told_of(os.getpid())
 
@@ -58,12 +58,12 @@ def is_orphaned(run: RunRecord, *, host: str | None = None) -> bool:
     on another host or in another container, whether the lease that it renews has run out."""
     if run.host != (host or socket.gethostname()):
         return _has_lapsed(run)
-    if run.process == this_process():
+    if run.process == process_identity():
         return run.id not in _at_work
     process = _Process.read(run.process)
     if process is None:  # the system tells no more of it than its id
         return not _is_there(run.process_id)
-    here = _Process.read(this_process())
+    here = _Process.read(process_identity())
     if (
         here is None or process[:2] != here[:2]
     ):  # another boot, or machine of that name, or container

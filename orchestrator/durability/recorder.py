@@ -11,7 +11,7 @@ from functools import partial
 
 from orchestrator.clock import Clock
 from orchestrator.durability.error_codec import steps_ended_by
-from orchestrator.durability.journal_writer import Writer
+from orchestrator.durability.journal_writer import JournalWriter
 from orchestrator.durability.outcomes import message_of, status_of, type_of
 from store.errors import AlreadyRecorded
 from store.records import (
@@ -58,7 +58,7 @@ class RunRecorder:
         self._started_s = started_s
         self._durable = durable
         self._record_text = record_text
-        self.writer = Writer(store, run_id)
+        self.writer = JournalWriter(store, run_id)
 
     async def run_started(self, record: RunRecord, *, arguments: bytes | None) -> None:
         """Record a run before anything of it happens."""
@@ -131,11 +131,11 @@ class RunRecorder:
         async with self._store.reading() as tx:
             return await tx.payloads.get(step.result_payload)
 
-    async def reusable(self, key: bytes, *, most_age_s: float) -> StepRecord | None:
+    async def reusable(self, key: bytes, *, max_age_s: float) -> StepRecord | None:
         """The newest result under a key, of a run that began at most so long ago."""
         since = datetime.min.replace(tzinfo=UTC)
-        if math.isfinite(most_age_s):
-            since = self._clock.wall() - timedelta(seconds=most_age_s)
+        if math.isfinite(max_age_s):
+            since = self._clock.wall() - timedelta(seconds=max_age_s)
         async with self._store.reading() as tx:
             return await tx.journal.reusable(key, since)
 

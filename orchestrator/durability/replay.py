@@ -11,7 +11,7 @@ from orchestrator.durability.identity import (
     GATHER,
     TASK,
     WRAP_UP,
-    Scope,
+    StepPath,
     branch_prefix,
     parent_key,
     paths_to,
@@ -29,7 +29,7 @@ _OTHERWISE = (
 logger = logging.getLogger("orchestrate")
 
 
-class Past:
+class RecordedSteps:
     """The recorded steps of a run; empty for one that begins.
 
     A flow that is resumed begins anew, and must begin the same steps from each place, in the same
@@ -66,7 +66,9 @@ class Past:
     def __bool__(self) -> bool:
         return bool(self._by_path)
 
-    def of(self, scope: Scope, kind: StepKind, arguments: bytes | None = None) -> StepRecord | None:
+    def of(
+        self, step_path: StepPath, kind: StepKind, arguments: bytes | None = None
+    ) -> StepRecord | None:
         """What is recorded of the step that begins in this scope; None if it is new.
 
         Args:
@@ -78,35 +80,37 @@ class Past:
         """
         if not self._by_path:
             return None
-        key = parent_key(scope.path)
-        recorded = self._by_place[key].get(scope.place)
+        key = parent_key(step_path.text)
+        recorded = self._by_place[key].get(step_path.place)
         if recorded is None:
             return None
-        now = f"{kind} {scope.path}"
-        if (recorded.path, recorded.kind) != (scope.path, kind):
+        now = f"{kind} {step_path.text}"
+        if (recorded.path, recorded.kind) != (step_path.text, kind):
             self._differs(key, recorded, now)
             return None
-        is_compared = None not in (arguments, recorded.arguments) and _WRAPPING_UP not in scope.path
+        is_compared = (
+            None not in (arguments, recorded.arguments) and _WRAPPING_UP not in step_path.text
+        )
         if is_compared and arguments != recorded.arguments:
             if recorded.effects is Effects.EXTERNAL and not _has_ended(recorded):
                 raise OutcomeUnknown(self._run_id, recorded.path)  # whatever may be forgotten
             self._differs(key, recorded, f"{now} {_OTHERWISE}")
             return None
-        self._met.add(scope.path)
+        self._met.add(step_path.text)
         return recorded
 
     def calls_of(self, path: str) -> Sequence[CallRecord]:
         """The calls that a step made, or is."""
         return self._calls.get(path, ())
 
-    def require_no_other(self, scope: Scope, name: str) -> None:
+    def require_no_other(self, step_path: StepPath, name: str) -> None:
         """Require that a new external effect, which a task of its own begins with, is new.
 
         Raises:
             FlowChanged: one of that name is recorded of a task that has not come by yet. This may
                 be that one, with arguments that another execution does not get.
         """
-        key = parent_key(scope.path)
+        key = parent_key(step_path.text)
         tasks = key[: key.rindex("[") + 1] + TASK
         for path, step in self._by_path.items():
             if (
@@ -114,17 +118,17 @@ class Past:
                 and path not in self._met
                 and parent_key(path).startswith(tasks)
             ):
-                self._differs(key, step, f"{step.kind} {scope.path} {_OTHERWISE}")
+                self._differs(key, step, f"{step.kind} {step_path.text} {_OTHERWISE}")
                 return
 
-    def ended(self, scope: Scope) -> None:
+    def ended(self, step_path: StepPath) -> None:
         """All code of a scope has run.
 
         Raises:
             FlowChanged: more steps are recorded from it.
         """
-        if self._by_path and (left := self._by_place[scope.key].get(scope.num_entered)):
-            self._differs(scope.key, left, "nothing more")
+        if self._by_path and (left := self._by_place[step_path.key].get(step_path.num_entered)):
+            self._differs(step_path.key, left, "nothing more")
 
     def _differs(self, key: str, recorded: StepRecord, now: str) -> None:
         """Forget a recorded step and all that came after it in its scope, if that is allowed.
@@ -141,11 +145,11 @@ class Past:
         logger.warning("run %s: %s is recorded where the flow comes to %s", self._run_id, was, now)
         self._forget_from(key, recorded.place)
 
-    def succeeded(self, scope: Scope) -> None:
+    def succeeded(self, step_path: StepPath) -> None:
         """A step has come to its result. If it had ended the run before, then what is recorded
         after it is what was done about that, and does not come again."""
-        if (step := self._by_path.get(scope.path)) is not None and step.ended_run:
-            self._forget_from(parent_key(scope.path), scope.place + 1)
+        if (step := self._by_path.get(step_path.text)) is not None and step.ended_run:
+            self._forget_from(parent_key(step_path.text), step_path.place + 1)
 
     def _forget_from(self, key: str, place: int) -> None:
         """Forget what began from a scope at this place and later."""

@@ -11,7 +11,7 @@ from orchestrator.errors import ResultNotSerialisable
 from store.records import Effects, Status, StepKind, StepRecord
 
 
-class Unsure(NamedTuple):
+class UncertainEffect(NamedTuple):
     """One such effect.
 
     Attributes:
@@ -23,14 +23,16 @@ class Unsure(NamedTuple):
     has_failed: bool
 
 
-def unsure_of(step: StepRecord) -> Unsure:
+def uncertain_effect_of(step: StepRecord) -> UncertainEffect:
     """An effect whose record says no good end."""
     has_failed = step.status is Status.FAILED or step.ended_run
     # What it gave could not be recorded: so it gave something.
-    return Unsure(step.path, has_failed and step.error_type != ResultNotSerialisable.__name__)
+    return UncertainEffect(
+        step.path, has_failed and step.error_type != ResultNotSerialisable.__name__
+    )
 
 
-class UnsureEffects:
+class UncertainEffects:
     """Those of a run, by the tool's name and a digest of its arguments: whichever step comes to
     the same effect again comes to one of these.
 
@@ -39,7 +41,7 @@ class UnsureEffects:
     """
 
     def __init__(self, steps: Iterable[StepRecord] = ()) -> None:
-        self._effects: dict[tuple[str, bytes | None], list[Unsure]] = defaultdict(list)
+        self._effects: dict[tuple[str, bytes | None], list[UncertainEffect]] = defaultdict(list)
         events: list[tuple[float, bool, StepRecord]] = []
         for step in steps:
             if step.kind is StepKind.TOOL and step.effects is Effects.EXTERNAL:
@@ -49,13 +51,13 @@ class UnsureEffects:
             if begins:
                 self.claim(step)
             elif step.status is not Status.COMPLETED:
-                self.add(step, unsure_of(step))
+                self.add(step, uncertain_effect_of(step))
 
-    def add(self, step: StepRecord, effect: Unsure) -> None:
+    def add(self, step: StepRecord, effect: UncertainEffect) -> None:
         """An effect did not end well, or was claimed for nothing."""
         self._effects[step.name, step.arguments].append(effect)
 
-    def claim(self, step: StepRecord) -> Unsure | None:
+    def claim(self, step: StepRecord) -> UncertainEffect | None:
         """The one that a step begins again, which is known or done again by that: its own, else
         one of which nobody knows."""
         found = self._effects.get((step.name, step.arguments))

@@ -10,14 +10,19 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from orchestrator.cancellation import let_the_deadline_pass
 from orchestrator.durability.digests import digest_of
-from orchestrator.durability.error_codec import failure_of, remember
+from orchestrator.durability.error_codec import encode_error, mark_step
 from orchestrator.durability.outcomes import status_of, type_of
-from orchestrator.durability.uncertain_effects import unsure_of
+from orchestrator.durability.uncertain_effects import uncertain_effect_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.events import CallFinished, CallStarted
-from orchestrator.execution.context import CallTrace, LiveRun, Position, none_if_infinite
-from orchestrator.execution.length_prediction import Foretold, foretell, note_use, stage_record
-from orchestrator.execution.step_execution import Begin, Known, StepSpec, entered
+from orchestrator.execution.context import CallContext, CallTrace, LiveRun, none_if_infinite
+from orchestrator.execution.length_prediction import (
+    LengthPrediction,
+    count_pattern_use,
+    predict_length,
+    stage_record,
+)
+from orchestrator.execution.step_execution import NewStep, Replayed, StepSpec, begin_or_replay
 from orchestrator.learning.stage_deadlines import RunTimes, StageDeadline, call_slo
 from patterns.nodes import Kind
 from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
@@ -31,28 +36,28 @@ LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
 
 async def run_llm_call(
-    position: Position, asked: GenerationRequest, on_text: OnText | None = None
+    context: CallContext, asked: GenerationRequest, on_text: OnText | None = None
 ) -> Completion:
     """Submit one LLM call with its SLO, or return the answer that is recorded of it.
 
     Args:
         asked: what the caller knows of the request: its id and SLO are given here.
         on_text: called with each piece of new text as it comes.
-    Raises what `entered` raises, and the engine.
+    Raises what `begin_or_replay` raises, and the engine.
     """
-    run = position.run
+    run = context.run
     spec = replace(LLM_STEP, arguments=digest_of(asked.prompt, asked.schema))
-    came = await entered(position, spec)
-    if isinstance(came, Known):
+    came = await begin_or_replay(context, spec)
+    if isinstance(came, Replayed):
         recorded: Completion = came.value
         run.answers.add(recorded.usage.output_tokens)
         if on_text is not None and recorded.text:
             on_text(recorded.text)
         return recorded
     text = _text_of(asked.prompt)
-    begun = _begin(position, "llm", f"{run.engine.info.model}:{position.scope.name or run.flow}")
-    foretold = foretell(run, begun.trace, asked, text)
-    async with _recorded(came, begun, text, foretold) as outcome:
+    begun = _begin(context, "llm", f"{run.engine.info.model}:{context.step_path.name or run.flow}")
+    predicted = predict_length(run, begun.trace, asked, text)
+    async with _recorded(came, begun, text, predicted) as outcome:
         request = replace(
             asked,
             request_id=f"{run.id}-{begun.trace.node}",
@@ -60,12 +65,12 @@ async def run_llm_call(
                 run_id=run.id,
                 run=RunTimes(run.started_s, run.deadline_at_s),
                 stage=begun.trace.stage,
-                stage_calls=position.stage_calls,
+                stage_calls=context.stage_calls,
                 stage_deadline=begun.stage_deadline,
-                limit_at_s=position.deadline_at_s,
+                limit_at_s=context.deadline_at_s,
                 now_s=run.clock.now_s(),
-                num_programs=position.num_programs,
-                length=foretold.sketch,
+                num_programs=context.num_programs,
+                length=predicted.sketch,
                 user=run.user,
             ),
         )
@@ -74,7 +79,7 @@ async def run_llm_call(
         begun.trace.prompt_tokens = usage.prompt_tokens
         begun.trace.output_tokens = usage.output_tokens
         run.answers.add(usage.output_tokens)
-        foretold.observe(usage.output_tokens)
+        predicted.observe(usage.output_tokens)
         outcome.update(
             prompt_tokens=usage.prompt_tokens,
             output_tokens=usage.output_tokens,
@@ -88,20 +93,20 @@ async def run_llm_call(
 
 
 async def run_tool_call(
-    position: Position, spec: StepSpec, work: Callable[[Position], Awaitable[R]]
+    context: CallContext, spec: StepSpec, work: Callable[[CallContext], Awaitable[R]]
 ) -> R:
     """Do a tool's work as one call of the run, or return what is recorded of it.
 
     Raises:
         ResultNotSerialisable: its result cannot be recorded.
-        And as `entered`, and what the work raises.
+        And as `begin_or_replay`, and what the work raises.
     """
-    came = await entered(position, spec)
-    if isinstance(came, Known):
+    came = await begin_or_replay(context, spec)
+    if isinstance(came, Replayed):
         recorded: R = came.value
         return recorded
-    async with _recorded(came, _begin(position, "tool", spec.name)) as outcome:
-        outcome["result"], value = spec.codec.kept(await work(came.position))
+    async with _recorded(came, _begin(context, "tool", spec.name)) as outcome:
+        outcome["result"], value = spec.codec.kept(await work(came.context))
         return cast("R", value)
 
 
@@ -119,19 +124,19 @@ class _Begun(NamedTuple):
     stage: StageRecord | None
 
 
-def _begin(position: Position, kind: Kind, identity: str) -> _Begun:
+def _begin(context: CallContext, kind: Kind, identity: str) -> _Begun:
     """Give a call its place and its sub-deadline; nothing of it is recorded yet."""
-    run = position.run
+    run = context.run
     now_s = run.clock.now_s()
     node, stage, parents = run.causality.begin()
     begins_stage = not run.stage_deadlines.has(stage)
     stage_deadline = run.stage_deadlines.of(
         stage, now_s, begun=(kind, identity), reveal=run.stage_so_far
     )
-    deadline = stage_deadline.by(position.deadline_at_s)
+    deadline = stage_deadline.by(context.deadline_at_s)
     record = stage_record(run, stage, now_s, deadline) if begins_stage else None
     if record is not None:
-        note_use(run, record)
+        count_pattern_use(run, record)
     trace = CallTrace(node, kind, identity, stage, now_s, deadline)
     run.calls.append(trace)
     return _Begun(trace, parents, stage_deadline, record)
@@ -155,21 +160,21 @@ async def _generate(
 
 @asynccontextmanager
 async def _recorded(
-    came: Begin,
+    came: NewStep,
     begun: _Begun,
     prompt_text: str = "",
-    foretold: Foretold | None = None,
+    predicted: LengthPrediction | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
     """Record a call's start, and its end with whatever the block put into the outcome."""
-    run, trace = came.position.run, begun.trace
-    record = _record_of(came, begun, foretold)
+    run, trace = came.context.run, begun.trace
+    record = _record_of(came, begun, predicted)
     await run.recorder.call_started(
         record,
         step=came.step,
         again=came.again,
         parents=begun.parents,
         stage=begun.stage,
-        resumed=bool(run.past),
+        resumed=bool(run.recorded_steps),
         prompt_text=prompt_text,
     )
     outcome: dict[str, Any] = {}
@@ -177,22 +182,22 @@ async def _recorded(
     cancelled = _num_cancelled()
     try:
         run.emit(_started(run, record))
-        if came.position.remaining_s() <= 0:
+        if came.context.remaining_s() <= 0:
             await let_the_deadline_pass()
         yield outcome
     except BaseException as caught:
         error = caught
-        outcome["result"] = failure_of(caught)
-        remember(caught, run.id, came.step.path)
+        outcome["result"] = encode_error(caught)
+        mark_step(caught, run.id, came.step.path)
         if came.step.effects is Effects.EXTERNAL:
             if _num_cancelled() > cancelled:
                 error = asyncio.CancelledError()  # whatever the tool made of it
-            run.unsure.add(came.step, unsure_of(_ended(came.step, error)))
+            run.uncertain_effects.add(came.step, uncertain_effect_of(_ended(came.step, error)))
         raise
     finally:
         ended_s = run.clock.now_s()
         if error is None:
-            run.past.succeeded(came.position.scope)
+            run.recorded_steps.succeeded(came.context.step_path)
             trace.ended_s = ended_s
             run.causality.end(trace.node)
         await run.recorder.call_ended(trace.node, came.step.path, error=error, **outcome)
@@ -221,8 +226,8 @@ def _num_cancelled() -> int:
     return 0 if task is None else task.cancelling()
 
 
-def _record_of(came: Begin, begun: _Begun, foretold: Foretold | None) -> CallRecord:
-    run, trace = came.position.run, begun.trace
+def _record_of(came: NewStep, begun: _Begun, predicted: LengthPrediction | None) -> CallRecord:
+    run, trace = came.context.run, begun.trace
     sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
     return CallRecord(
         run_id=run.id,
@@ -234,7 +239,7 @@ def _record_of(came: Begin, begun: _Begun, foretold: Foretold | None) -> CallRec
         started_s=run.since_start_s(trace.began_s),
         sub_deadline_s=sub_deadline_s,
         deadline_source=None if sub_deadline_s is None else trace.deadline.source,
-        **({} if foretold is None else foretold.columns()),
+        **({} if predicted is None else predicted.columns()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Where the code that runs now stands: its run, its step, its deadline (ContextVars)."""
+"""The context of the code that runs now: its run, its step, its deadline (ContextVars)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.durability.identity import Scope
-from orchestrator.durability.replay import Past
-from orchestrator.durability.uncertain_effects import UnsureEffects
+from orchestrator.durability.identity import StepPath
+from orchestrator.durability.replay import RecordedSteps
+from orchestrator.durability.uncertain_effects import UncertainEffects
 from orchestrator.errors import OutsideRun
 from orchestrator.execution.causality import CausalLog
 from orchestrator.learning.stage_deadlines import StageDeadline, StageDeadlines, is_shorter
@@ -34,7 +34,7 @@ Owner = asyncio.Task[Any] | threading.Thread
 
 @dataclass(slots=True)
 class CallTrace:
-    """One call of a live run. Times are absolute on the run's clock; ended_s is None until then."""
+    """One call of a live run. Times are absolute, on the run's clock; ended_s: None while it runs."""
 
     node: int
     kind: Kind
@@ -47,7 +47,7 @@ class CallTrace:
     output_tokens: int = 0
 
     def as_node(self) -> Node:
-        """The node that this call, which has ended, is in its run's pattern graph."""
+        """This completed call as a node of its run's pattern graph."""
         assert self.ended_s is not None, "only a completed call is a node"
         seconds = self.ended_s - self.began_s
         if self.kind == "llm":
@@ -57,7 +57,7 @@ class CallTrace:
 
 @dataclass(slots=True)
 class Answers:
-    """The output tokens of a run's answers so far."""
+    """Output tokens of a run's LLM calls so far."""
 
     count: int = 0
     total_tokens: int = 0
@@ -65,11 +65,11 @@ class Answers:
 
     @property
     def mean_tokens(self) -> float:
-        """Of all of them; 0 before the first."""
+        """The mean over all of them; 0 before the first."""
         return self.total_tokens / self.count if self.count else 0.0
 
     def add(self, tokens: int) -> None:
-        """A further answer has ended."""
+        """One more call has ended."""
         self.count += 1
         self.total_tokens += tokens
         self.last_tokens = tokens
@@ -77,17 +77,18 @@ class Answers:
 
 @dataclass(slots=True)
 class LiveRun:
-    """A run in progress and what its primitives need. deadline_at_s is infinity without one.
+    """A run in progress and what its primitives need.
 
     Attributes:
-        knowledge: what past runs taught, as it was when this one began.
-        used: how much its estimates rested on past runs, by the keys of their patterns.
-        past: what was recorded of it before it was resumed.
-        answers: what the LLM calls that ended came to.
-        unsure: external effects that did not end well.
-        loop: the event loop that it runs on; None: of one that was made without.
-        was_cancelled: whether whoever waits for it was cancelled meanwhile.
-        user: whose it is, to the scheduler.
+        deadline_at_s: on its clock; infinity without one.
+        knowledge: what past runs taught, as it was when this run began.
+        pattern_uses: pattern key -> the largest weight it had in an estimate of this run.
+        recorded_steps: what the store holds of it from before it was resumed.
+        answers: output tokens of its LLM calls so far.
+        uncertain_effects: external effects whose outcome is not known.
+        loop: the event loop that it runs on; None: not bound to one.
+        was_cancelled: whether the task that waits for the run was cancelled.
+        user: who the run belongs to, for policies with `fairness`.
     """
 
     id: str
@@ -100,12 +101,12 @@ class LiveRun:
     deadline_at_s: float
     stage_deadlines: StageDeadlines
     knowledge: Knowledge
-    past: Past = field(default_factory=Past)
+    recorded_steps: RecordedSteps = field(default_factory=RecordedSteps)
     causality: CausalLog = field(default_factory=CausalLog)
     calls: list[CallTrace] = field(default_factory=list)
-    used: dict[int, float] = field(default_factory=dict)
+    pattern_uses: dict[int, float] = field(default_factory=dict)
     answers: Answers = field(default_factory=Answers)
-    unsure: UnsureEffects = field(default_factory=UnsureEffects)
+    uncertain_effects: UncertainEffects = field(default_factory=UncertainEffects)
     loop: asyncio.AbstractEventLoop | None = None
     was_cancelled: Callable[[], bool] = lambda: False
     user: str = ""
@@ -114,10 +115,12 @@ class LiveRun:
         """Seconds from the run's start to a moment on its clock; to now by default."""
         return (self.clock.now_s() if at_s is None else at_s) - self.started_s
 
-    def past_calls_ended(self, path: str) -> None:
-        """What follows here depends on the calls that a step of the past made."""
+    def replayed_calls_ended(self, path: str) -> None:
+        """Later calls depend on the calls that a replayed step had made."""
         nodes = frozenset(
-            call.node for call in self.past.calls_of(path) if call.status is Status.COMPLETED
+            call.node
+            for call in self.recorded_steps.calls_of(path)
+            if call.status is Status.COMPLETED
         )
         if nodes:
             self.causality.join([nodes])
@@ -131,19 +134,20 @@ class LiveRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Where the current code stands within a run.
+class CallContext:
+    """Which run and step the current code belongs to, and its deadline.
 
     Attributes:
-        owner: the task, or a thread, whose steps begin here one after another; None: whoever's.
-        stage_calls: calls that are known to be made side by side from here, under one limit.
-        num_programs: into how many programs, side by side, the run's calls are divided here: as
-            many as there are branches, where each has a limit of its own.
-        best: what the flow around it would come to if its deadline passed now: the last of them.
+        deadline_at_s: on the run's clock; infinity without one.
+        owner: the task or thread that begins steps here one after another; None: any.
+        stage_calls: calls known to be made side by side from here, under one limit.
+        num_programs: parallel branches that have a limit of their own each; the scheduler sees
+            each branch as a program.
+        best: results so far of the flow around; the last is used if the deadline passes.
     """
 
     run: LiveRun
-    scope: Scope
+    step_path: StepPath
     deadline_at_s: float
     owner: Owner | None = None
     stage_calls: int = 1
@@ -154,60 +158,59 @@ class Position:
         """Seconds until the deadline here; infinity without one, negative past it."""
         return self.deadline_at_s - self.run.clock.now_s()
 
+    def derive(self, **changes: Any) -> CallContext:
+        """The same context with some fields changed; its deadline can only come earlier.
 
-_position: ContextVar[Position | None] = ContextVar("orchestrate_position", default=None)
+        A shorter deadline is a promise of its own. How many of the calls made side by side are
+        under it is not known, so `stage_calls` starts at 1 again.
+        """
+        changed = replace(self, **changes)
+        assert changed.deadline_at_s <= self.deadline_at_s, "children only shorten a deadline"
+        if not is_shorter(changed.deadline_at_s, self.deadline_at_s):
+            return changed
+        divided = self.num_programs * self.stage_calls
+        return replace(changed, stage_calls=1, num_programs=divided)
 
 
-def current(what: str) -> Position:
-    """The position of the code that runs now; OutsideRun, naming `what`, if there is none."""
-    position = _position.get()
-    if position is None:
+_context: ContextVar[CallContext | None] = ContextVar("orchestrate_context", default=None)
+
+
+def current_context(what: str) -> CallContext:
+    """The context of the code that runs now; raises OutsideRun, naming `what`, outside a run."""
+    context = _context.get()
+    if context is None:
         raise OutsideRun(what)
-    return position
+    return context
 
 
-def current_or_none() -> Position | None:
-    """The position of the code that runs now, if it runs within a flow."""
-    return _position.get()
+def current_context_or_none() -> CallContext | None:
+    """The context of the code that runs now; None outside a run."""
+    return _context.get()
 
 
 @contextmanager
-def at(position: Position) -> Iterator[Position]:
-    """Run a block at another position."""
-    token = _position.set(position)
+def using_context(context: CallContext) -> Iterator[CallContext]:
+    """Run a block in another context."""
+    token = _context.set(context)
     try:
-        yield position
+        yield context
     finally:
-        _position.reset(token)
+        _context.reset(token)
 
 
-def stay_at(position: Position) -> None:
-    """Move what else is done in this context, as in a task of its own, to another position."""
-    _position.set(position)
+def set_context(context: CallContext) -> None:
+    """Run the rest of this task, or thread, in another context."""
+    _context.set(context)
 
 
-def worker() -> Owner:
-    """The task that runs now, or the thread."""
+def current_worker() -> Owner:
+    """The asyncio task that runs now; the thread, where no event loop runs."""
     try:
         return asyncio.current_task() or threading.current_thread()
     except RuntimeError:  # no event loop runs here
         return threading.current_thread()
 
 
-def moved(position: Position, **changes: Any) -> Position:
-    """A position that differs in some fields; its deadline can only come earlier.
-
-    Where it does, what is done there is promised for itself: of the calls that are made side by
-    side around it, this branch's alone are under the new limit, and how many they are is unknown.
-    """
-    changed = replace(position, **changes)
-    assert changed.deadline_at_s <= position.deadline_at_s, "children only shorten a deadline"
-    if not is_shorter(changed.deadline_at_s, position.deadline_at_s):
-        return changed
-    divided = position.num_programs * position.stage_calls
-    return replace(changed, stage_calls=1, num_programs=divided)
-
-
 def none_if_infinite(seconds: float) -> float | None:
-    """Infinity, our word for no deadline, as records and people write it."""
+    """Seconds as records have them: None for infinity, which stands for no deadline."""
     return None if math.isinf(seconds) else seconds

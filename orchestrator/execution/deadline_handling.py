@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 from orchestrator.durability.identity import WRAP_UP
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import DeadlineExceeded
-from orchestrator.execution.context import LiveRun, Position, at, current, moved
-from orchestrator.execution.step_execution import noted
+from orchestrator.execution.context import CallContext, LiveRun, current_context, using_context
+from orchestrator.execution.step_execution import record_value
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -29,7 +29,7 @@ AGAIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry:
+class DeadlineHandling:
     """What a flow does at its deadline.
 
     Attributes:
@@ -64,16 +64,16 @@ def best_so_far(value: T) -> T:
     Raises:
         OutsideRun: not within a flow.
     """
-    best = current("best_so_far()").best
+    best = current_context("best_so_far()").best
     best[:] = [value]
     return value
 
 
-async def by_deadline(
-    position: Position,
+async def run_by_deadline(
+    context: CallContext,
     what: str,
     deadline_s: float,
-    expiry: Expiry,
+    deadline_handling: DeadlineHandling,
     work: Callable[[], Awaitable[R]],
 ) -> R:
     """Do work until its deadline, and then what its expiry says.
@@ -81,19 +81,19 @@ async def by_deadline(
     Raises:
         DeadlineExceeded: the deadline passed, and nothing else was asked for or was there in time.
     """
-    tail_s = expiry.reserved_s(deadline_s)
-    inner = moved(position, deadline_at_s=position.deadline_at_s - tail_s)
+    tail_s = deadline_handling.reserved_s(deadline_s)
+    inner = context.derive(deadline_at_s=context.deadline_at_s - tail_s)
     expired, value = await _until(inner, work)
     if not expired:
         result: R = value
         return result
-    if expiry.on_deadline == "best_so_far" and position.best:
-        best: R = position.best[-1]
+    if deadline_handling.on_deadline == "best_so_far" and context.best:
+        best: R = context.best[-1]
         return best
-    if expiry.wrap_up is not None:
-        wrap_up, so_far = expiry.wrap_up, position.best[-1] if position.best else None
+    if deadline_handling.wrap_up is not None:
+        wrap_up, so_far = deadline_handling.wrap_up, context.best[-1] if context.best else None
         # Steps of its own places: a resumed run may be cut off earlier than it was before.
-        apart = moved(position, scope=position.scope.apart(WRAP_UP))
+        apart = context.derive(step_path=context.step_path.apart(WRAP_UP))
         expired, value = await _until(apart, lambda: wrap_up(so_far))
         if not expired:
             wrapped: R = value
@@ -101,11 +101,11 @@ async def by_deadline(
     raise DeadlineExceeded(what, deadline_s)
 
 
-async def by_own_deadline(
-    position: Position,
+async def run_by_own_deadline(
+    context: CallContext,
     what: str,
     deadline_s: float | None,
-    expiry: Expiry,
+    deadline_handling: DeadlineHandling,
     work: Callable[[], Awaitable[R]],
 ) -> R:
     """Do the work of a flow within another one: its deadline can only come earlier than that one's.
@@ -113,31 +113,33 @@ async def by_own_deadline(
     It counts from where it first began, however late it is gone on with.
 
     Raises:
-        DeadlineExceeded: as `by_deadline`.
+        DeadlineExceeded: as `run_by_deadline`.
     """
-    run, own = position.run, moved(position, best=[])
+    run, own = context.run, context.derive(best=[])
     if deadline_s is None:
-        with at(own):
+        with using_context(own):
             return await work()
-    ends_s = noted(position, "deadline", _SECONDS, lambda: run.since_start_s() + deadline_s)
-    limited = moved(own, deadline_at_s=min(position.deadline_at_s, run.started_s + ends_s))
-    return await by_deadline(limited, what, max(limited.remaining_s(), 0.0), expiry, work)
+    ends_s = record_value(context, "deadline", _SECONDS, lambda: run.since_start_s() + deadline_s)
+    limited = own.derive(deadline_at_s=min(context.deadline_at_s, run.started_s + ends_s))
+    return await run_by_deadline(
+        limited, what, max(limited.remaining_s(), 0.0), deadline_handling, work
+    )
 
 
-async def _until(position: Position, work: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:
+async def _until(context: CallContext, work: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:
     """Whether the deadline of a position passed before the work was done, and what that came to."""
     try:
-        with at(position):
-            async with cancelled_after(position.remaining_s()) as limit:
+        with using_context(context):
+            async with cancel_after(context.remaining_s()) as limit:
                 return False, await work()
     except (TimeoutError, asyncio.CancelledError) as error:
-        if not is_expiry(error, limit, position.run):
+        if not is_expiry(error, limit, context.run):
             raise
         return True, None
 
 
 @asynccontextmanager
-async def cancelled_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
+async def cancel_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
     """Cancel a block after so long as asyncio.timeout does, and every AGAIN_S while it goes on.
 
     A cancellation can be lost: to a TaskGroup that fails at the same moment (before Python 3.13),
@@ -166,7 +168,7 @@ def is_expiry(
     limit: asyncio.Timeout,
     run: LiveRun,
     *,
-    around: Position | None = None,
+    around: CallContext | None = None,
 ) -> bool:
     """Whether an error is the end that a limit set.
 

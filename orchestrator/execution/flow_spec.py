@@ -10,7 +10,7 @@ from typing import Generic, ParamSpec, Self, TypeVar
 from orchestrator.durability.identity import checked_name
 from orchestrator.durations import seconds_of
 from orchestrator.errors import InvalidDuration, InvalidRunId
-from orchestrator.execution.deadline_handling import Expiry
+from orchestrator.execution.deadline_handling import DeadlineHandling
 from orchestrator.learning.feasibility import Infeasible
 from serving.slo import Slo
 
@@ -39,14 +39,16 @@ class FlowSpec(Generic[P, R]):
     expected_stages: int | None = None
     run_id: str | None = None
     user: str | None = None
-    expiry: Expiry = field(default_factory=Expiry)
+    deadline_handling: DeadlineHandling = field(default_factory=DeadlineHandling)
     infeasible: Infeasible = "warn"
 
     def __post_init__(self) -> None:
-        tail_s = 0.0 if self.deadline_s is None else self.expiry.reserved_s(self.deadline_s)
+        tail_s = (
+            0.0 if self.deadline_s is None else self.deadline_handling.reserved_s(self.deadline_s)
+        )
         if tail_s and tail_s == self.deadline_s:
             raise InvalidDuration(
-                self.expiry.tail_s, f"leaves nothing of {tail_s:g} s for the flow"
+                self.deadline_handling.tail_s, f"leaves nothing of {tail_s:g} s for the flow"
             )
 
     def options(

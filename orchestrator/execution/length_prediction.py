@@ -39,7 +39,7 @@ def stage_record(run: LiveRun, stage: int, began_s: float, deadline: StageDeadli
     )
 
 
-def note_use(run: LiveRun, record: StageRecord) -> None:
+def count_pattern_use(run: LiveRun, record: StageRecord) -> None:
     """Count the past runs that a stage rests on as used, as much as they weighed.
 
     Before the first stage every past run is alike: that none of them was chosen is no use of any.
@@ -47,11 +47,13 @@ def note_use(run: LiveRun, record: StageRecord) -> None:
     if record.stage == 0:
         return
     for match in record.matches:
-        run.used[match.pattern_id] = max(match.weight, run.used.get(match.pattern_id, 0.0))
+        run.pattern_uses[match.pattern_id] = max(
+            match.weight, run.pattern_uses.get(match.pattern_id, 0.0)
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class LengthPrediction:
     """What is known of an answer's length before it comes; None where nothing can be."""
 
     analyzer: RequestAnalyzer
@@ -77,7 +79,9 @@ class Foretold:
             self.analyzer.observe(self.features, self.length, output_tokens)
 
 
-def foretell(run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str) -> Foretold:
+def predict_length(
+    run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str
+) -> LengthPrediction:
     """What the run's analyzer says of the length of a call's answer.
 
     Args:
@@ -85,7 +89,9 @@ def foretell(run: LiveRun, trace: CallTrace, request: GenerationRequest, text: s
     """
     analyzer = run.knowledge.analyzer
     features = _features(run, trace, request, text)
-    return Foretold(analyzer, features, None if features is None else analyzer.estimate(features))
+    return LengthPrediction(
+        analyzer, features, None if features is None else analyzer.estimate(features)
+    )
 
 
 def _features(

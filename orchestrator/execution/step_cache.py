@@ -26,23 +26,23 @@ logger = logging.getLogger("orchestrate")
 
 
 @dataclass(frozen=True, slots=True)
-class Reuse:
+class CacheLookup:
     """Whose results a step may use instead of its own.
 
     Attributes:
-        key: as `reuse_key` makes it.
+        key: as `cache_key` makes it.
         most_age_s: only those of runs that began at most so many seconds ago; infinity: any.
     """
 
     key: bytes
-    most_age_s: float
+    max_age_s: float
 
 
-async def found_elsewhere(
-    run: LiveRun, step: StepRecord, codec: ValueCodec, reuse: Reuse
+async def cached_result(
+    run: LiveRun, step: StepRecord, codec: ValueCodec, reuse: CacheLookup
 ) -> tuple[Any] | None:
     """The result that another run recorded, which is now this step's too; None without one."""
-    found = await run.recorder.reusable(reuse.key, most_age_s=reuse.most_age_s)
+    found = await run.recorder.reusable(reuse.key, max_age_s=reuse.max_age_s)
     if found is None:
         return None
     try:
@@ -54,7 +54,7 @@ async def found_elsewhere(
     return (value,)
 
 
-def require_reusable(body: Callable[..., Any]) -> None:
+def require_cacheable(body: Callable[..., Any]) -> None:
     """Raise ValueError for what may do something else under the same code and arguments."""
     if not inspect.isfunction(body):
         raise ValueError(f"cache= is for functions; {body!r} holds more than its arguments")
@@ -63,7 +63,7 @@ def require_reusable(body: Callable[..., Any]) -> None:
         raise ValueError(f"cache= is for functions that depend on their arguments alone: {names}")
 
 
-def reuse_key(
+def cache_key(
     body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, model: str
 ) -> bytes:
     """Under which the result of a call is found again, 32 bytes: another code, another argument

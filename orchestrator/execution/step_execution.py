@@ -9,16 +9,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from orchestrator.cancellation import let_the_deadline_pass
 from orchestrator.durability.digests import digest_of
-from orchestrator.durability.error_codec import failure_of, raised_again, remember
+from orchestrator.durability.error_codec import decode_error, encode_error, mark_step
 from orchestrator.durability.identity import GATHER
 from orchestrator.durability.outcomes import status_of, type_of
-from orchestrator.durability.uncertain_effects import Unsure, unsure_of
+from orchestrator.durability.uncertain_effects import UncertainEffect, uncertain_effect_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import OutcomeUnknown
 from orchestrator.events import StepFinished, StepStarted
-from orchestrator.execution.context import Position, at, moved, stay_at, worker
-from orchestrator.execution.step_cache import Reuse, found_elsewhere
-from orchestrator.execution.threads import require_own_loop
+from orchestrator.execution.context import CallContext, current_worker, set_context, using_context
+from orchestrator.execution.step_cache import CacheLookup, cached_result
+from orchestrator.execution.threads import require_run_loop
 from store.records import Effects, Status, StepKind, StepRecord
 
 R = TypeVar("R")
@@ -52,11 +52,11 @@ class StepSpec:
     codec: ValueCodec
     effects: Effects = Effects.PURE
     reconcile: Callable[[], Awaitable[Any]] | None = None
-    reuse: Reuse | None = None
+    reuse: CacheLookup | None = None
     arguments: bytes | None = None
 
 
-class Begin(NamedTuple):
+class NewStep(NamedTuple):
     """A step that is to be done now.
 
     Attributes:
@@ -65,12 +65,12 @@ class Begin(NamedTuple):
         again: whether it began before, and nobody knows its end.
     """
 
-    position: Position
+    context: CallContext
     step: StepRecord
     again: bool
 
 
-class Known(NamedTuple):
+class Replayed(NamedTuple):
     """A step whose outcome is known, without doing it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Known(NamedTuple):
     step: StepRecord | None = None
 
 
-async def entered(position: Position, spec: StepSpec) -> Begin | Known:
+async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Replayed:
     """Come to a step: it is to be done, or its outcome is known.
 
     Raises:
@@ -90,49 +90,51 @@ async def entered(position: Position, spec: StepSpec) -> Begin | Known:
         WrongLoop: it is awaited on another event loop than the run's.
         And what it raised before, if that is recorded.
     """
-    run = position.run
-    require_own_loop(run.loop, f"{spec.name}()")
-    is_new_task, position = _in_own_scope(position, spec.name, spec.arguments)
-    scope = position.scope.enter(spec.name)
-    past = run.past.of(scope, spec.kind, spec.arguments)
+    run = context.run
+    require_run_loop(run.loop, f"{spec.name}()")
+    is_new_task, context = _in_own_scope(context, spec.name, spec.arguments)
+    step_path = context.step_path.enter(spec.name)
+    past = run.recorded_steps.of(step_path, spec.kind, spec.arguments)
     if past is not None and past.status in (Status.COMPLETED, Status.FAILED):
         recorded = await run.recorder.result_of(past)
-        run.past_calls_ended(scope.path)
+        run.replayed_calls_ended(step_path.text)
         if past.status is Status.FAILED:
-            error = raised_again(scope.path, past, recorded)
-            remember(error, run.id, scope.path)
+            error = decode_error(step_path.text, past, recorded)
+            mark_step(error, run.id, step_path.text)
             raise error
-        return Known(spec.codec.load(b"null" if recorded is None else recorded), past)
-    begin = Begin(
-        moved(position, scope=scope, owner=worker()),
+        return Replayed(spec.codec.load(b"null" if recorded is None else recorded), past)
+    begin = NewStep(
+        context.derive(step_path=step_path, owner=current_worker()),
         StepRecord(
             run_id=run.id,
-            path=scope.path,
+            path=step_path.text,
             name=spec.name,
             started_s=run.since_start_s(),
             kind=spec.kind,
-            place=scope.place,
+            place=step_path.place,
             effects=spec.effects,
             arguments=spec.arguments,
         ),
         again=past is not None,
     )
     is_effect = spec.effects is Effects.EXTERNAL
-    if (begin.again or is_effect) and position.remaining_s() <= 0:
+    if (begin.again or is_effect) and context.remaining_s() <= 0:
         await let_the_deadline_pass()  # what it cuts off is unknown: nothing is begun for that
     if not is_effect:
         return begin
     if past is None and is_new_task:
-        run.past.require_no_other(scope, spec.name)
-    unsure = run.unsure.claim(begin.step)
+        run.recorded_steps.require_no_other(step_path, spec.name)
+    unsure = run.uncertain_effects.claim(begin.step)
     if unsure is None and past is not None:
-        unsure = unsure_of(past)
+        unsure = uncertain_effect_of(past)
     if unsure is None:
         return begin
     return await _reconciled(begin, spec, unsure, attempt=0 if past is None else past.attempts)
 
 
-def _in_own_scope(position: Position, name: str, arguments: bytes | None) -> tuple[bool, Position]:
+def _in_own_scope(
+    context: CallContext, name: str, arguments: bytes | None
+) -> tuple[bool, CallContext]:
     """Where a step begins: in a task that the runtime did not begin, in a scope of that task's own.
 
     Such tasks begin their steps in any order, so that this one is known by what it does first.
@@ -140,20 +142,20 @@ def _in_own_scope(position: Position, name: str, arguments: bytes | None) -> tup
     Returns:
         Whether this is the first that it does, and the position.
     """
-    task = worker()
-    is_new = isinstance(position.owner, asyncio.Task) and task is not position.owner
+    task = current_worker()
+    is_new = isinstance(context.owner, asyncio.Task) and task is not context.owner
     if not is_new or not isinstance(task, asyncio.Task):
-        return False, position
+        return False, context
     first = digest_of(name, (arguments or b"").hex()) or b""
-    position = moved(position, scope=position.scope.of_task(first.hex()[:8]), owner=task)
-    stay_at(position)
-    return True, position
+    context = context.derive(step_path=context.step_path.of_task(first.hex()[:8]), owner=task)
+    set_context(context)
+    return True, context
 
 
-async def done(
-    position: Position,
+async def run_step(
+    context: CallContext,
     spec: StepSpec,
-    work: Callable[[Position], Awaitable[R]],
+    work: Callable[[CallContext], Awaitable[R]],
     *,
     is_whole: bool = True,
 ) -> R:
@@ -163,18 +165,18 @@ async def done(
         is_whole: whether work that returns has come by all its steps; else it looks by itself.
     Raises:
         ResultNotSerialisable: its result cannot be recorded.
-        And as `entered`, and what the work raises.
+        And as `begin_or_replay`, and what the work raises.
     """
-    came = await entered(position, spec)
-    if isinstance(came, Known):
+    came = await begin_or_replay(context, spec)
+    if isinstance(came, Replayed):
         value: R = came.value
         return value
-    run, step = position.run, came.step
+    run, step = context.run, came.step
     if spec.reuse is not None:
         step = replace(step, reuse_key=spec.reuse.key)
         found: tuple[R] | None = None
         if not came.again:
-            found = await found_elsewhere(run, step, spec.codec, spec.reuse)
+            found = await cached_result(run, step, spec.codec, spec.reuse)
         if found is not None:
             return found[0]
     await run.recorder.step_started(step, again=came.again)
@@ -182,15 +184,15 @@ async def done(
     result: bytes | None = None
     try:
         run.emit(StepStarted(run.id, step.path, spec.name, run.since_start_s()))
-        value = await work(came.position)
+        value = await work(came.context)
         if is_whole:
-            run.past.ended(came.position.scope)
+            run.recorded_steps.ended(came.context.step_path)
         result, value = spec.codec.kept(value)
-        run.past.succeeded(came.position.scope)
+        run.recorded_steps.succeeded(came.context.step_path)
     except BaseException as caught:
         error = caught
-        result = failure_of(caught)
-        remember(caught, run.id, step.path)
+        result = encode_error(caught)
+        mark_step(caught, run.id, step.path)
         raise
     finally:
         await run.recorder.step_ended(step.path, error, result=result)
@@ -206,12 +208,12 @@ async def done(
     return value
 
 
-def noted(position: Position, name: str, codec: ValueCodec, make: Callable[[], R]) -> R:
+def record_value(context: CallContext, name: str, codec: ValueCodec, make: Callable[[], R]) -> R:
     """A value that another execution would not get, the same in every execution of a run."""
-    run = position.run
-    _, position = _in_own_scope(position, name, None)
-    scope = position.scope.enter(name)
-    past = run.past.of(scope, StepKind.VALUE)
+    run = context.run
+    _, context = _in_own_scope(context, name, None)
+    step_path = context.step_path.enter(name)
+    past = run.recorded_steps.of(step_path, StepKind.VALUE)
     if past is not None and past.result is not None:
         value: R = codec.load(past.result)
         return value
@@ -220,11 +222,11 @@ def noted(position: Position, name: str, codec: ValueCodec, make: Callable[[], R
     run.recorder.note(
         StepRecord(
             run_id=run.id,
-            path=scope.path,
+            path=step_path.text,
             name=name,
             started_s=now_s,
             kind=StepKind.VALUE,
-            place=scope.place,
+            place=step_path.place,
             status=Status.COMPLETED,
             finished_s=now_s,
             result=result,
@@ -233,21 +235,21 @@ def noted(position: Position, name: str, codec: ValueCodec, make: Callable[[], R
     return value
 
 
-def gathering(position: Position, count: int) -> Position:
+def begin_gather(context: CallContext, count: int) -> CallContext:
     """Come to a gather of so many branches; returns from where they begin.
 
     Raises:
         FlowChanged: something else is recorded here, as a gather of another number.
     """
     name = f"{GATHER}{count}"
-    _, position = _in_own_scope(position, name, None)
-    noted(position, name, _COUNT, lambda: count)
-    return position
+    _, context = _in_own_scope(context, name, None)
+    record_value(context, name, _COUNT, lambda: count)
+    return context
 
 
 async def _reconciled(
-    begin: Begin, spec: StepSpec, unsure: Unsure, *, attempt: int
-) -> Begin | Known:
+    begin: NewStep, spec: StepSpec, unsure: UncertainEffect, *, attempt: int
+) -> NewStep | Replayed:
     """What became of an external effect that did not end well.
 
     Without anybody who finds out, one that failed has said so itself, and is done again.
@@ -257,11 +259,13 @@ async def _reconciled(
     Raises:
         OutcomeUnknown: nobody knows, and nobody finds out.
     """
-    run, scope = begin.position.run, begin.position.scope
+    run, step_path = begin.context.run, begin.context.step_path
     try:
         found = None
         if spec.reconcile is not None:
-            with at(moved(begin.position, scope=scope.apart(f"reconcile{attempt}"))):
+            with using_context(
+                begin.context.derive(step_path=step_path.apart(f"reconcile{attempt}"))
+            ):
                 found = await spec.reconcile()
         elif not unsure.has_failed:
             raise OutcomeUnknown(run.id, unsure.path)
@@ -275,7 +279,7 @@ async def _reconciled(
         await run.recorder.step_started(begin.step, again=begin.again)
         await run.recorder.step_ended(begin.step.path, None, result=result)
     except BaseException:
-        run.unsure.add(begin.step, unsure)
+        run.uncertain_effects.add(begin.step, unsure)
         raise
-    run.past.succeeded(scope)
-    return Known(value)
+    run.recorded_steps.succeeded(step_path)
+    return Replayed(value)

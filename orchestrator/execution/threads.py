@@ -26,7 +26,7 @@ _places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 _has_place: ContextVar[bool] = ContextVar("orchestrate_has_place", default=False)
 
 
-async def in_own_thread(work: Callable[[], T], *, name: str) -> T:
+async def run_in_thread(work: Callable[[], T], *, name: str) -> T:
     """Do work in a thread of its own, where the context is the same; returns what it returns.
 
     The thread is left behind where the task is cancelled.
@@ -52,7 +52,7 @@ async def in_own_thread(work: Callable[[], T], *, name: str) -> T:
         return outcome.result()
 
 
-def require_own_loop(loop: asyncio.AbstractEventLoop | None, what: str) -> None:
+def require_run_loop(loop: asyncio.AbstractEventLoop | None, what: str) -> None:
     """Make sure that a run's loop is the running one; None: of a run that knows none.
 
     In a thread that has a run's context, asyncio.run would do the run's work beside its loop.

@@ -22,8 +22,14 @@ from langgraph.pregel import Pregel
 
 from orchestrator.durations import seconds_of
 from orchestrator.errors import InvalidDuration
-from orchestrator.execution.deadline_handling import Expiry, OnDeadline
-from orchestrator.langgraph.event_loops import borrowed, done_on, home, iterated, wait_on
+from orchestrator.execution.deadline_handling import DeadlineHandling, OnDeadline
+from orchestrator.langgraph.event_loops import (
+    await_on_loop,
+    borrowed_loop,
+    home_loop,
+    iterate_on_loop,
+    run_on_loop,
+)
 from orchestrator.langgraph.invocation import GraphRun, Limits, WrapUp
 
 _END = object()
@@ -63,7 +69,7 @@ def attach(
         ValueError: another on_deadline, or a wrap_up where it is not used.
     """
     deadline_s = None if deadline is None else seconds_of(deadline)
-    Expiry(on_deadline, None if wrap_up is None else _nothing)
+    DeadlineHandling(on_deadline, None if wrap_up is None else _nothing)
     limits = Limits(deadline_s, on_deadline, wrap_up, _tail_s(tail, deadline_s))
     return AttachedGraph(graph, name or graph.get_name(), limits)
 
@@ -96,12 +102,12 @@ class AttachedGraph(Runnable[Any, Any]):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Run the graph; parameters and result as the graph's own `invoke`."""
         run = self._run(input, config, kwargs, in_thread=True)
-        with borrowed() as loop:
-            return wait_on(loop, f"{self.name}.invoke", run.invoked)
+        with borrowed_loop() as loop:
+            return run_on_loop(loop, f"{self.name}.invoke", run.invoked)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
         """Run the graph; parameters and result as the graph's own `ainvoke`."""
-        return await done_on(home(), self._run(input, config, kwargs).invoked)
+        return await await_on_loop(home_loop(), self._run(input, config, kwargs).invoked)
 
     def stream(
         self,
@@ -111,8 +117,8 @@ class AttachedGraph(Runnable[Any, Any]):
     ) -> Iterator[Any]:
         """Stream the graph, which goes on as it is iterated; what wrap_up made comes last."""
         run = self._run(input, config, kwargs, in_thread=True)
-        with borrowed() as loop:
-            yield from iterated(loop, f"{self.name}.stream", run.streamed())
+        with borrowed_loop() as loop:
+            yield from iterate_on_loop(loop, f"{self.name}.stream", run.streamed())
 
     async def astream(
         self,
@@ -121,16 +127,16 @@ class AttachedGraph(Runnable[Any, Any]):
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
         """Stream the graph, which goes on as it is iterated; what wrap_up made comes last."""
-        loop, chunks = home(), self._run(input, config, kwargs).streamed()
+        loop, chunks = home_loop(), self._run(input, config, kwargs).streamed()
 
         async def next_chunk() -> Any:
             return await anext(chunks, _END)
 
         try:
-            while (chunk := await done_on(loop, next_chunk)) is not _END:
+            while (chunk := await await_on_loop(loop, next_chunk)) is not _END:
                 yield chunk
         finally:
-            await done_on(loop, chunks.aclose)
+            await await_on_loop(loop, chunks.aclose)
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> AttachedGraph:
         """The same with the graph under another config."""

@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.constants import TAG_HIDDEN
 
-from orchestrator.execution.context import stay_at
+from orchestrator.execution.context import set_context
 from orchestrator.langgraph.recording import NAMESPACE, GraphRecorder
 
 LLM_TYPE = "orchestrate"
@@ -71,8 +71,8 @@ class GraphCallbacks(BaseCallbackHandler):
         is_here = recorder.post(
             lambda: recorder.chain_began(run_id, parent_run_id, facts, hidden=hidden)
         )
-        if is_here and NAMESPACE in facts and (position := recorder.position(run_id)):
-            stay_at(position)
+        if is_here and NAMESPACE in facts and (context := recorder.context(run_id)):
+            set_context(context)
 
     def on_tool_start(
         self,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.execution.calls import OnText, run_llm_call
-from orchestrator.execution.context import Position, current_or_none, none_if_infinite
+from orchestrator.execution.context import CallContext, current_context_or_none, none_if_infinite
 from orchestrator.langgraph.recording import GraphRecorder
 from orchestrator.wiring import shared_runtime
 from serving.generation import (
@@ -51,25 +51,27 @@ async def answered(
     """
     if place is not None:
         recorder, run_id = place
-        if recorder.position(run_id) is not None:
+        if recorder.context(run_id) is not None:
             return await recorder.answer(run_id, lambda here: _in_run(here, call, on_text))
-    position = current_or_none()
-    if position is None:
+    context = current_context_or_none()
+    if context is None:
         return await _alone(call, on_text)
     # A call from a thread is nobody's task, and no deadline around it would cancel it.
-    allowed_s = none_if_infinite(max(position.remaining_s(), 0.0))
+    allowed_s = none_if_infinite(max(context.remaining_s(), 0.0))
     try:
         async with asyncio.timeout(allowed_s) as limit:
-            return await _in_run(position, call, on_text)
+            return await _in_run(context, call, on_text)
     except TimeoutError:
         if not limit.expired() or allowed_s is None:
             raise
-        raise DeadlineExceeded(position.scope.path or position.run.flow, allowed_s) from None
+        raise DeadlineExceeded(context.step_path.text or context.run.flow, allowed_s) from None
 
 
-async def _in_run(position: Position, call: GenerationRequest, on_text: OnText | None) -> Answered:
-    completion = await run_llm_call(position, call, on_text)
-    return Answered(completion, position.run.engine.info)
+async def _in_run(
+    context: CallContext, call: GenerationRequest, on_text: OnText | None
+) -> Answered:
+    completion = await run_llm_call(context, call, on_text)
+    return Answered(completion, context.run.engine.info)
 
 
 async def _alone(call: GenerationRequest, on_text: OnText | None) -> Answered:

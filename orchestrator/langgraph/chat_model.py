@@ -25,7 +25,7 @@ from orchestrator.cancellation import until_ended
 from orchestrator.langgraph.callbacks import LLM_TYPE, recorder_of
 from orchestrator.langgraph.chat_calls import Answered, Place, answered
 from orchestrator.langgraph.chat_messages import GrowingReply, message_of, turns_of
-from orchestrator.langgraph.event_loops import borrowed, done_on, home, wait_on
+from orchestrator.langgraph.event_loops import await_on_loop, borrowed_loop, home_loop, run_on_loop
 from orchestrator.langgraph.structured_output import parsed_as
 from orchestrator.langgraph.tool_calls import ToolProtocol
 from orchestrator.sdk.schemas import Shape, closed_schema, json_schema_of
@@ -130,8 +130,8 @@ class ChatOrchestrate(BaseChatModel):
     ) -> ChatResult:
         call, tools = self._call_of(messages, stop, kwargs)
         place = recorder_of(run_manager)
-        with borrowed(_loop_of(place)) as loop:
-            return _result(wait_on(loop, _WHAT, lambda: answered(call, place)), tools)
+        with borrowed_loop(_loop_of(place)) as loop:
+            return _result(run_on_loop(loop, _WHAT, lambda: answered(call, place)), tools)
 
     async def _agenerate(
         self,
@@ -142,7 +142,7 @@ class ChatOrchestrate(BaseChatModel):
     ) -> ChatResult:
         call, tools = self._call_of(messages, stop, kwargs)
         place = recorder_of(run_manager)
-        answer = await done_on(_loop_of(place) or home(), lambda: answered(call, place))
+        answer = await await_on_loop(_loop_of(place) or home_loop(), lambda: answered(call, place))
         return _result(answer, tools)
 
     def _stream(
@@ -155,7 +155,7 @@ class ChatOrchestrate(BaseChatModel):
         call, tools = self._call_of(messages, stop, kwargs)
         place, growing = recorder_of(run_manager), GrowingReply(tools)
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        with borrowed(_loop_of(place)) as loop:
+        with borrowed_loop(_loop_of(place)) as loop:
             running: list[asyncio.Task[Answered]] = []
 
             async def begin() -> None:
@@ -170,14 +170,14 @@ class ChatOrchestrate(BaseChatModel):
             async def answer() -> Answered:
                 return await running[0]
 
-            wait_on(loop, _WHAT, begin)
+            run_on_loop(loop, _WHAT, begin)
             try:
                 while (piece := pieces.get()) is not None:
                     if chunk := growing.chunk(piece):
                         yield chunk
-                yield growing.last(*wait_on(loop, _WHAT, answer))
+                yield growing.last(*run_on_loop(loop, _WHAT, answer))
             finally:
-                wait_on(loop, _WHAT, end)
+                run_on_loop(loop, _WHAT, end)
 
     async def _astream(
         self,
@@ -195,7 +195,7 @@ class ChatOrchestrate(BaseChatModel):
             here.call_soon_threadsafe(pieces.put_nowait, piece)
 
         running = asyncio.create_task(
-            done_on(_loop_of(place) or home(), lambda: answered(call, place, on_text))
+            await_on_loop(_loop_of(place) or home_loop(), lambda: answered(call, place, on_text))
         )
         # By the same way as the text, so that it comes after the last of it.
         running.add_done_callback(lambda _: here.call_soon_threadsafe(pieces.put_nowait, None))

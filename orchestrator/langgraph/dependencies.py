@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.durability.identity import Scope
+from orchestrator.durability.identity import StepPath
 
 
 @dataclass(eq=False, slots=True)
@@ -33,7 +33,7 @@ Spans = tuple[Span, ...]
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class GraphPlace:
     """Something under way in a graph: the graph itself, a node, a chain, a tool, a model's call.
 
     Attributes:
@@ -46,9 +46,9 @@ class Place:
         error: what ended it.
     """
 
-    scope: Scope
+    step_path: StepPath
     namespace: str = ""
-    parent: Place | None = None
+    parent: GraphPlace | None = None
     entry: Spans = ()
     node: str = ""
     superstep: int | None = None
@@ -74,7 +74,7 @@ class Place:
         self._tasks[node] += 1
         return self._before or self.entry
 
-    def ended(self, child: Place) -> None:
+    def ended(self, child: GraphPlace) -> None:
         """Something that began here has ended."""
         kept = self._ended
         if child.superstep is None:
@@ -90,7 +90,7 @@ class Place:
 
     def side_by_side(self) -> int:
         """How many tasks of its node its superstep has begun, if it lies in one; else 1."""
-        task: Place | None = self
+        task: GraphPlace | None = self
         while task is not None and task.superstep is None:
             task = task.parent
         if task is None or task.parent is None:
@@ -116,13 +116,13 @@ class FanOuts:
     """The scopes of tasks that were sent to, told apart by their place like gather's branches."""
 
     def __init__(self) -> None:
-        self._scopes: dict[tuple[Place, int, int], Scope] = {}
-        self._numbers: dict[tuple[Place, int], int] = {}
+        self._scopes: dict[tuple[GraphPlace, int, int], StepPath] = {}
+        self._numbers: dict[tuple[GraphPlace, int], int] = {}
         self._counts: Counter[str] = Counter()
 
-    def scope(self, graph: Place, superstep: int, index: int) -> Scope:
+    def step_path(self, graph: GraphPlace, superstep: int, index: int) -> StepPath:
         """The scope from which the task begins that is sent to at this place of a superstep."""
-        outer = graph.scope
+        outer = graph.step_path
         step = (graph, superstep)
         if step not in self._numbers:
             self._counts[outer.key] += 1
@@ -130,18 +130,20 @@ class FanOuts:
         if (*step, index) not in self._scopes:
             number = self._numbers[step]
             again = f"{number}:" if number > 1 else ""
-            branch = outer.key.removeprefix(f"{outer.path}/") if outer.path else outer.key
-            self._scopes[*step, index] = Scope(outer.path, outer.name, f"{branch}[{again}{index}]")
+            branch = outer.key.removeprefix(f"{outer.text}/") if outer.text else outer.key
+            self._scopes[*step, index] = StepPath(
+                outer.text, outer.name, f"{branch}[{again}{index}]"
+            )
         return self._scopes[*step, index]
 
 
-class Reserved(Scope):
+class Reserved(StepPath):
     """A scope from which one step begins whose own scope is known before it does."""
 
-    def __init__(self, outer: Scope, own: Scope) -> None:
-        super().__init__(outer.path, outer.name)
+    def __init__(self, outer: StepPath, own: StepPath) -> None:
+        super().__init__(outer.text, outer.name)
         self._own = own
 
-    def enter(self, name: str) -> Scope:
+    def enter(self, name: str) -> StepPath:
         """The step's own scope."""
         return self._own

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from orchestrator.cancellation import until_ended
 from orchestrator.errors import RunEnded, WouldBlock
-from orchestrator.execution.context import current_or_none, moved, stay_at
+from orchestrator.execution.context import current_context_or_none, set_context
 from orchestrator.wiring import opened_loop
 
 T = TypeVar("T")
@@ -21,21 +21,21 @@ Work = Callable[[], Awaitable[T]]
 _END = object()
 
 
-def home() -> asyncio.AbstractEventLoop | None:
+def home_loop() -> asyncio.AbstractEventLoop | None:
     """The loop of the run here, else of the runtime that is open here; None without either."""
-    position = current_or_none()
-    return opened_loop() if position is None else position.run.loop
+    context = current_context_or_none()
+    return opened_loop() if context is None else context.run.loop
 
 
 @contextmanager
-def borrowed(
+def borrowed_loop(
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Iterator[asyncio.AbstractEventLoop]:
     """A loop for a caller that is not async: this, its home, or else one in a thread of its own.
 
     All who ask at the same time share that one, and with it the runtime that is opened there.
     """
-    loop = loop or home()
+    loop = loop or home_loop()
     if loop is not None:
         yield loop
         return
@@ -43,7 +43,7 @@ def borrowed(
         yield own
 
 
-def wait_on(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
+def run_on_loop(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
     """Do work on a loop that runs in another thread, and wait for it there.
 
     Args:
@@ -61,8 +61,10 @@ def wait_on(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         tasks.append(task)
-        if (position := current_or_none()) is not None:  # what a thread begins is one sequence
-            stay_at(moved(position, owner=task))
+        if (
+            context := current_context_or_none()
+        ) is not None:  # what a thread begins is one sequence
+            set_context(context.derive(owner=task))
         return await work()
 
     running = run()
@@ -82,7 +84,7 @@ def wait_on(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
         raise
 
 
-async def done_on(loop: asyncio.AbstractEventLoop | None, work: Work[T]) -> T:
+async def await_on_loop(loop: asyncio.AbstractEventLoop | None, work: Work[T]) -> T:
     """Do work on a loop that may be another thread's; None: on this one."""
     if loop is None or _is_current(loop):
         return await work()
@@ -93,22 +95,22 @@ async def done_on(loop: asyncio.AbstractEventLoop | None, work: Work[T]) -> T:
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), loop))
 
 
-def iterated(
+def iterate_on_loop(
     loop: asyncio.AbstractEventLoop, what: str, items: AsyncGenerator[T, None]
 ) -> Iterator[T]:
     """The items of an async generator of another thread's loop; it is closed at the end.
 
-    Raises as `wait_on`.
+    Raises as `run_on_loop`.
     """
 
     async def next_item() -> object:
         return await anext(items, _END)
 
     try:
-        while (item := wait_on(loop, what, next_item)) is not _END:
+        while (item := run_on_loop(loop, what, next_item)) is not _END:
             yield cast("T", item)
     finally:
-        wait_on(loop, what, items.aclose)
+        run_on_loop(loop, what, items.aclose)
 
 
 def _is_current(loop: asyncio.AbstractEventLoop) -> bool:

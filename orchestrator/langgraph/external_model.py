@@ -17,7 +17,7 @@ _CUT = ("length", "max_tokens", "MAX_TOKENS")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ExternalReply:
     """What a callback told of an answer; times in seconds since the call began."""
 
     result: LLMResult
@@ -25,10 +25,10 @@ class Told:
     e2el_s: float
 
 
-class ForeignModel:
+class ExternalModel:
     """An engine for the record only: the one call that it is asked for is made elsewhere."""
 
-    def __init__(self, model: str, told: asyncio.Future[Told]) -> None:
+    def __init__(self, model: str, told: asyncio.Future[ExternalReply]) -> None:
         self._model = model
         self._told = told
 

@@ -16,12 +16,16 @@ from langgraph.pregel import Pregel
 
 from orchestrator.cancellation import until_ended
 from orchestrator.durability.values import ValueCodec
-from orchestrator.execution.context import Position, current, current_or_none
-from orchestrator.execution.deadline_handling import Expiry, OnDeadline, by_own_deadline
-from orchestrator.execution.step_execution import StepSpec, done
-from orchestrator.execution.threads import in_own_thread
+from orchestrator.execution.context import CallContext, current_context, current_context_or_none
+from orchestrator.execution.deadline_handling import (
+    DeadlineHandling,
+    OnDeadline,
+    run_by_own_deadline,
+)
+from orchestrator.execution.step_execution import StepSpec, run_step
+from orchestrator.execution.threads import run_in_thread
 from orchestrator.langgraph.callbacks import GraphCallbacks, around_without_ours, with_callbacks
-from orchestrator.langgraph.event_loops import wait_on
+from orchestrator.langgraph.event_loops import run_on_loop
 from orchestrator.langgraph.recording import GraphRecorder, recorded
 from orchestrator.langgraph.state_codec import STATE
 from orchestrator.langgraph.streaming import GraphResult, GraphStream
@@ -91,7 +95,7 @@ class GraphRun:
         """The graph's stream; the graph goes on when the next chunk is asked for."""
         stream, chunks = self._stream(), asyncio.Queue[Any]()
         delivered: list[Any] = []
-        is_step = current_or_none() is not None  # of which all is recorded
+        is_step = current_context_or_none() is not None  # of which all is recorded
 
         async def deliver(chunk: Any) -> None:
             if is_step:
@@ -132,20 +136,20 @@ class GraphRun:
 
         async def body() -> None:
             await recorded(
-                current("attach()"),
+                current_context("attach()"),
                 what=self._name,
                 work=lambda recorder: self._execute(recorder, stream, deliver),
             )
             self._ended = True
 
-        position = current_or_none()
-        if position is not None:
-            return await self._as_step(position, body, stream, value)
+        context = current_context_or_none()
+        if context is not None:
+            return await self._as_step(context, body, stream, value)
         flow = Flow(
             body=body,  # local, so that nobody looks for it again: LangGraph resumes its graphs
             name=self._name,
             deadline_s=self._limits.deadline_s,
-            expiry=self._expiry(stream),
+            deadline_handling=self._expiry(stream),
         )
         async with shared_runtime() as runtime:
             await runtime.run(flow)
@@ -153,18 +157,20 @@ class GraphRun:
 
     async def _as_step(
         self,
-        position: Position,
+        context: CallContext,
         body: Callable[[], Awaitable[None]],
         stream: GraphStream,
         value: Callable[[], Any],
     ) -> Any:
-        async def work(here: Position) -> Any:
-            expiry = self._expiry(stream)
-            await by_own_deadline(here, self._name, self._limits.deadline_s, expiry, body)
+        async def work(here: CallContext) -> Any:
+            deadline_handling = self._expiry(stream)
+            await run_by_own_deadline(
+                here, self._name, self._limits.deadline_s, deadline_handling, body
+            )
             return value()
 
         spec = StepSpec(self._name, StepKind.STEP, STATE)
-        return await done(position, spec, work, is_whole=False)
+        return await run_step(context, spec, work, is_whole=False)
 
     async def _execute(
         self, recorder: GraphRecorder, stream: GraphStream, deliver: Deliver
@@ -216,28 +222,28 @@ class GraphRun:
             try:
                 for chunk in chunks:
                     for asked in stream.seen(chunk):
-                        wait_on(loop, self._name, partial(delivered, asked))
+                        run_on_loop(loop, self._name, partial(delivered, asked))
             finally:
                 chunks.close()
 
         try:
-            await in_own_thread(work, name=self._name)
+            await run_in_thread(work, name=self._name)
         finally:
             for task in delivering:
                 task.cancel()
 
-    def _expiry(self, stream: GraphStream) -> Expiry:
+    def _expiry(self, stream: GraphStream) -> DeadlineHandling:
         """What is done at the deadline; the best so far is known without doing anything."""
         limits = self._limits
         if limits.on_deadline == "fail":
-            return Expiry()
+            return DeadlineHandling()
 
         async def wrapped_up(_: Any) -> None:
             if limits.wrap_up is not None:
                 await self._wrap_up(limits.wrap_up, stream.state)
 
         tail_s = 0.0 if limits.wrap_up is None and limits.tail_s is None else limits.tail_s
-        return Expiry("wrap_up", wrapped_up, tail_s)
+        return DeadlineHandling("wrap_up", wrapped_up, tail_s)
 
     async def _wrap_up(self, wrap_up: WrapUp, state: Any) -> None:
         """Wrap up as a step of the run, in which any LangChain model is recorded as well."""
@@ -246,11 +252,11 @@ class GraphRun:
             with set_config_context({"callbacks": [GraphCallbacks(recorder)]}) as context:
                 return await asyncio.create_task(_called(wrap_up, state), context=context)
 
-        async def work(here: Position) -> None:
+        async def work(here: CallContext) -> None:
             self._wrapped.append(await recorded(here, what="wrap-up", work=call))
 
         spec = StepSpec("wrap-up", StepKind.STEP, ValueCodec("wrap-up", type(None)))
-        await done(current("attach()"), spec, work)
+        await run_step(current_context("attach()"), spec, work)
 
 
 async def _called(wrap_up: WrapUp, state: Any) -> Any:
@@ -258,7 +264,7 @@ async def _called(wrap_up: WrapUp, state: Any) -> Any:
         return await wrap_up.ainvoke(state)
     if inspect.iscoroutinefunction(wrap_up):
         return await wrap_up(state)
-    result = await in_own_thread(partial(wrap_up, state), name="wrap-up")
+    result = await run_in_thread(partial(wrap_up, state), name="wrap-up")
     return await result if inspect.isawaitable(result) else result
 
 

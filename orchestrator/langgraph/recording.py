@@ -16,10 +16,10 @@ from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import RunEnded
 from orchestrator.execution.calls import run_llm_call, run_tool_call
 from orchestrator.execution.causality import frontier
-from orchestrator.execution.context import Position, at, moved
-from orchestrator.execution.step_execution import StepSpec, done
-from orchestrator.langgraph.dependencies import FanOuts, Place, Reserved, Span
-from orchestrator.langgraph.external_model import ForeignModel, Told, model_name
+from orchestrator.execution.context import CallContext, using_context
+from orchestrator.execution.step_execution import StepSpec, run_step
+from orchestrator.langgraph.dependencies import FanOuts, GraphPlace, Reserved, Span
+from orchestrator.langgraph.external_model import ExternalModel, ExternalReply, model_name
 from orchestrator.langgraph.write_order import RecordTasks
 from serving.generation import GenerationRequest
 from store.records import Effects, StepKind
@@ -44,14 +44,14 @@ class GraphRecorder:
         loop: the run's.
     """
 
-    def __init__(self, position: Position, *, what: str) -> None:
+    def __init__(self, context: CallContext, *, what: str) -> None:
         self.loop = asyncio.get_running_loop()
-        self._position = position
+        self._context = context
         self._what = what
         self._thread = threading.get_ident()
-        self._root = Place(position.scope, entry=(Span(frontier()),))
+        self._root = GraphPlace(context.step_path, entry=(Span(frontier()),))
         self._fan_outs = FanOuts()
-        self._places: dict[UUID, Place] = {}
+        self._places: dict[UUID, GraphPlace] = {}
         self._first_tokens: dict[UUID, tuple[float, float | None]] = {}  # began, first token
         self._tasks = RecordTasks()
         self._closed = False
@@ -88,17 +88,17 @@ class GraphRecorder:
             self.loop.call_soon_threadsafe(event)
         return False
 
-    def position(self, run_id: UUID) -> Position | None:
+    def context(self, run_id: UUID) -> CallContext | None:
         """The position of something under way; None where it is not, or not known here."""
         place = self._places.get(run_id)
-        return None if place is None else self._position_of(place)
+        return None if place is None else self._context_of(place)
 
-    async def answer(self, run_id: UUID, work: Callable[[Position], Awaitable[T]]) -> T:
+    async def answer(self, run_id: UUID, work: Callable[[CallContext], Awaitable[T]]) -> T:
         """Do the work of a model's call that began here, in its place."""
         self.require_open()
         place = self._places[run_id]
-        position = self._position_of(place)
-        place.span = self._tasks.span(place.entry, lambda: work(position))
+        context = self._context_of(place)
+        place.span = self._tasks.span(place.entry, lambda: work(context))
         value: T = await self._tasks.answered(place.span)
         return value
 
@@ -116,42 +116,40 @@ class GraphRecorder:
         parent = self._parent(parent_id)
         namespace = str(metadata.get(NAMESPACE, parent.namespace))
         if hidden or parent is self._root or namespace in ("", parent.namespace):
-            self._add(run_id, parent, namespace=namespace, scope=parent.scope)
+            self._add(run_id, parent, namespace=namespace, step_path=parent.step_path)
             return
         node = str(metadata.get("langgraph_node", "node"))
         superstep = None
         index = (*(metadata.get("langgraph_path") or ()), None, None)[1]  # among those sent to
         if parent.is_task(namespace) and not isinstance(index, tuple | list):
             superstep = int(metadata.get("langgraph_step", 0))  # else it was called by a task
-        outer = parent.scope
+        outer = parent.step_path
         if superstep is not None and isinstance(index, int):
-            outer = self._fan_outs.scope(parent, superstep, index)
+            outer = self._fan_outs.step_path(parent, superstep, index)
         place = self._add(
             run_id,
             parent,
             namespace=namespace,
-            scope=outer.enter(node),
+            step_path=outer.enter(node),
             node=node,
             superstep=superstep,
         )
-        position = self._position_of(place, Reserved(outer, place.scope))
-        self._tasks.write(place, self._step(position, node, self._outcome(place)))
+        context = self._context_of(place, Reserved(outer, place.step_path))
+        self._tasks.write(place, self._step(context, node, self._outcome(place)))
 
     def tool_began(self, run_id: UUID, parent_id: UUID | None, name: str) -> None:
         """A tool or a retriever has begun."""
         parent = self._parent(parent_id)
-        outer = parent.scope
-        place = self._add(run_id, parent, namespace=parent.namespace, scope=outer.enter(name))
-        position = self._position_of(place, Reserved(outer, place.scope))
+        outer = parent.step_path
+        place = self._add(run_id, parent, namespace=parent.namespace, step_path=outer.enter(name))
+        context = self._context_of(place, Reserved(outer, place.step_path))
         spec = StepSpec(name, StepKind.TOOL, _NOTHING, Effects.EXTERNAL)
         outcome = self._outcome(place)
 
-        async def until_done(_: Position) -> None:
+        async def until_done(_: CallContext) -> None:
             await outcome
 
-        place.span = self._tasks.span(
-            place.entry, lambda: run_tool_call(position, spec, until_done)
-        )
+        place.span = self._tasks.span(place.entry, lambda: run_tool_call(context, spec, until_done))
         self._tasks.write(place, place.span.task)
 
     def model_began(
@@ -166,13 +164,13 @@ class GraphRecorder:
     ) -> None:
         """A model has been asked; one of ours is recorded by itself, in `answer`."""
         parent = self._parent(parent_id)
-        place = self._add(run_id, parent, namespace=parent.namespace, scope=parent.scope)
+        place = self._add(run_id, parent, namespace=parent.namespace, step_path=parent.step_path)
         if ours:
             return
-        self._first_tokens[run_id] = (self._position.run.clock.now_s(), None)
-        foreign = ForeignModel(model_name(parameters, metadata), self._outcome(place))
-        position = self._position_of(place)
-        position = moved(position, run=replace(position.run, engine=foreign))
+        self._first_tokens[run_id] = (self._context.run.clock.now_s(), None)
+        foreign = ExternalModel(model_name(parameters, metadata), self._outcome(place))
+        context = self._context_of(place)
+        context = context.derive(run=replace(context.run, engine=foreign))
         max_tokens, temperature = parameters.get("max_tokens"), parameters.get("temperature")
         asked = GenerationRequest(
             request_id="",
@@ -182,7 +180,7 @@ class GraphRecorder:
         )
 
         def call() -> Awaitable[Any]:
-            return run_llm_call(position, asked)
+            return run_llm_call(context, asked)
 
         place.span = self._tasks.span(place.entry, call)
         self._tasks.write(place, place.span.task)
@@ -191,12 +189,14 @@ class GraphRecorder:
         """A model has begun to answer."""
         began_s, first_s = self._first_tokens.get(run_id, (0.0, 0.0))
         if first_s is None:
-            self._first_tokens[run_id] = (began_s, self._position.run.clock.now_s() - began_s)
+            self._first_tokens[run_id] = (began_s, self._context.run.clock.now_s() - began_s)
 
     def model_ended(self, run_id: UUID, result: LLMResult) -> None:
         """A model has answered."""
         began_s, first_s = self._first_tokens.pop(run_id, (0.0, None))
-        self.ended(run_id, Told(result, first_s, self._position.run.clock.now_s() - began_s))
+        self.ended(
+            run_id, ExternalReply(result, first_s, self._context.run.clock.now_s() - began_s)
+        )
 
     def ended(self, run_id: UUID, value: object = None, error: BaseException | None = None) -> None:
         """Something has ended; an interrupt, with which a graph waits for its user, is no error."""
@@ -217,45 +217,44 @@ class GraphRecorder:
         else:
             outcome.cancel()
 
-    async def _step(self, position: Position, name: str, outcome: asyncio.Future[Any]) -> None:
-        async def until_done(_: Position) -> None:
+    async def _step(self, context: CallContext, name: str, outcome: asyncio.Future[Any]) -> None:
+        async def until_done(_: CallContext) -> None:
             await outcome
 
-        await done(position, StepSpec(name, StepKind.STEP, _NOTHING), until_done)
+        await run_step(context, StepSpec(name, StepKind.STEP, _NOTHING), until_done)
 
-    def _parent(self, run_id: UUID | None) -> Place:
+    def _parent(self, run_id: UUID | None) -> GraphPlace:
         return self._root if run_id is None else self._places.get(run_id, self._root)
 
     def _add(
         self,
         run_id: UUID,
-        parent: Place,
+        parent: GraphPlace,
         *,
         superstep: int | None = None,
         node: str = "",
         **facts: Any,
-    ) -> Place:
+    ) -> GraphPlace:
         entry = parent.begun(superstep=superstep, node=node)
-        place = Place(parent=parent, entry=entry, superstep=superstep, node=node, **facts)
+        place = GraphPlace(parent=parent, entry=entry, superstep=superstep, node=node, **facts)
         self._places[run_id] = place
         return place
 
-    def _position_of(self, place: Place, scope: Any = None) -> Position:
-        return moved(
-            self._position,
-            scope=scope or place.scope,
+    def _context_of(self, place: GraphPlace, step_path: Any = None) -> CallContext:
+        return self._context.derive(
+            step_path=step_path or place.step_path,
             owner=None,  # LangGraph begins tasks as it likes, and goes on with its graphs itself
             stage_calls=place.side_by_side(),
         )
 
-    def _outcome(self, place: Place) -> asyncio.Future[Any]:
+    def _outcome(self, place: GraphPlace) -> asyncio.Future[Any]:
         if place.outcome is None:
             place.outcome = self.loop.create_future()
         return place.outcome
 
 
 async def recorded(
-    position: Position, *, what: str, work: Callable[[GraphRecorder], Awaitable[T]]
+    context: CallContext, *, what: str, work: Callable[[GraphRecorder], Awaitable[T]]
 ) -> T:
     """Do work at a position, with what records the graphs in it; what follows waited for them.
 
@@ -263,12 +262,12 @@ async def recorded(
         StoreError: something of it could not be recorded.
         And what the work raises.
     """
-    recorder = GraphRecorder(position, what=what)
+    recorder = GraphRecorder(context, what=what)
     try:
-        with at(position):
+        with using_context(context):
             value = await work(recorder)
     finally:
         await recorder.close()
-        position.run.causality.join(recorder.ends())
+        context.run.causality.join(recorder.ends())
     recorder.require_recorded()
     return value

@@ -8,7 +8,7 @@ from typing import Any
 
 from orchestrator.cancellation import until_ended
 from orchestrator.execution.causality import frontier, own_task
-from orchestrator.langgraph.dependencies import Place, Span, Spans
+from orchestrator.langgraph.dependencies import GraphPlace, Span, Spans
 
 
 class RecordTasks:
@@ -54,7 +54,7 @@ class RecordTasks:
         return await span.task
 
     def write(
-        self, place: Place, work: Coroutine[Any, Any, Any] | asyncio.Task[Any] | None
+        self, place: GraphPlace, work: Coroutine[Any, Any, Any] | asyncio.Task[Any] | None
     ) -> None:
         """Write what becomes of a place, without anybody waiting for it.
 

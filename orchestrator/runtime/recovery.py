@@ -15,8 +15,8 @@ from typing import Any
 
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.liveness import is_orphaned
-from orchestrator.durability.replay import Past
-from orchestrator.durability.uncertain_effects import UnsureEffects
+from orchestrator.durability.replay import RecordedSteps
+from orchestrator.durability.uncertain_effects import UncertainEffects
 from orchestrator.durability.values import result_codec
 from orchestrator.errors import ArgumentsDiffer, RunNotResumable
 from orchestrator.execution.causality import CausalLog
@@ -29,7 +29,7 @@ from store.session import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
+class InterruptedRun:
     """A recorded run, with all that was done in it."""
 
     record: RunRecord
@@ -96,14 +96,14 @@ class Interrupted:
 
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
         """Give a live run the past of this one: its steps, calls and their causes."""
-        live.past = Past(
+        live.recorded_steps = RecordedSteps(
             live.id,
             self._kept_steps(),
             self.calls,
             forget=live.recorder.writer.forget,
             allow_changed=allow_changed,
         )
-        live.unsure = UnsureEffects(self.steps)
+        live.uncertain_effects = UncertainEffects(self.steps)
         live.causality = CausalLog()
         parents: dict[int, set[int]] = {call.node: set() for call in self.calls}
         for edge in self.edges:
@@ -119,7 +119,7 @@ class Interrupted:
         ]
 
 
-async def interrupted(store: Store, run_id: str) -> Interrupted | None:
+async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
     """A recorded run with its past; None if there is none of this id."""
     async with store.reading() as tx:
         try:
@@ -130,7 +130,7 @@ async def interrupted(store: Store, run_id: str) -> Interrupted | None:
             None if name is None else await tx.payloads.get(name)
             for name in (record.input_payload, record.result_payload)
         ]
-        return Interrupted(
+        return InterruptedRun(
             record,
             await tx.journal.of_run(run_id),
             await tx.calls.of_run(run_id),

@@ -6,13 +6,13 @@ import logging
 from typing import Any, TypeVar
 
 from orchestrator.durability.arguments import Arguments
-from orchestrator.durability.identity import Scope
+from orchestrator.durability.identity import StepPath
 from orchestrator.durability.outcomes import status_of, type_of
 from orchestrator.durability.values import result_codec
 from orchestrator.errors import ResultNotSerialisable
 from orchestrator.events import RunFinished, RunStarted
-from orchestrator.execution.context import LiveRun, Position, at, worker
-from orchestrator.execution.deadline_handling import by_deadline
+from orchestrator.execution.context import CallContext, LiveRun, current_worker, using_context
+from orchestrator.execution.deadline_handling import run_by_deadline
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.execution.pattern_recording import pattern_record
 from orchestrator.runtime.results import RunResult, stage_reports
@@ -22,7 +22,7 @@ logger = logging.getLogger("orchestrate")
 R = TypeVar("R")
 
 
-async def to_its_end(live: LiveRun, flow: FlowSpec[..., R], arguments: Arguments) -> RunResult[R]:
+async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Arguments) -> RunResult[R]:
     """Do all of a run whose start is recorded, and record its end, whatever it is.
 
     Raises what `Runtime.run` does.
@@ -31,8 +31,10 @@ async def to_its_end(live: LiveRun, flow: FlowSpec[..., R], arguments: Arguments
     result: bytes | None = None
     try:
         live.emit(RunStarted(live.id, live.flow, flow.deadline_s))
-        with at(Position(live, Scope(), live.deadline_at_s, owner=worker())) as position:
-            value = await _done(position, flow, arguments)
+        with using_context(
+            CallContext(live, StepPath(), live.deadline_at_s, owner=current_worker())
+        ) as context:
+            value = await _done(context, flow, arguments)
         result = _as_recorded(flow, value)
     except BaseException as caught:
         error = caught
@@ -66,12 +68,12 @@ def _as_recorded(flow: FlowSpec[..., Any], value: Any) -> bytes | None:
         return None
 
 
-async def _done(position: Position, flow: FlowSpec[..., R], arguments: Arguments) -> R:
+async def _done(context: CallContext, flow: FlowSpec[..., R], arguments: Arguments) -> R:
     async def work() -> R:
         value = await flow.body(*arguments.args, **arguments.kwargs)
-        position.run.past.ended(position.scope)  # not where a deadline cut it off
+        context.run.recorded_steps.ended(context.step_path)  # not where a deadline cut it off
         return value
 
     if flow.deadline_s is None:
         return await work()
-    return await by_deadline(position, flow.name, flow.deadline_s, flow.expiry, work)
+    return await run_by_deadline(context, flow.name, flow.deadline_s, flow.deadline_handling, work)

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.leases import LEASE_S, Leases
-from orchestrator.durability.liveness import at_work, this_process
+from orchestrator.durability.liveness import executing_run, process_identity
 from orchestrator.durability.recorder import RunRecorder
 from orchestrator.events import Event, Listener
 from orchestrator.execution.causality import own_task
@@ -27,10 +27,10 @@ from orchestrator.learning.feasibility import check_feasible
 from orchestrator.learning.knowledge import Knowledge, Learner
 from orchestrator.learning.stage_deadlines import StageDeadlines
 from orchestrator.runtime.handle import RunHandle
-from orchestrator.runtime.recovery import Interrupted, entry_of, interrupted
+from orchestrator.runtime.recovery import InterruptedRun, entry_of, load_interrupted
 from orchestrator.runtime.results import RunResult
-from orchestrator.runtime.run_execution import to_its_end
-from orchestrator.runtime.task_tracker import UnderWay
+from orchestrator.runtime.run_execution import execute_run
+from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
 from store.errors import RunExists, RunNotFound
 from store.records import RunRecord, Status
@@ -73,7 +73,7 @@ class Runtime:
         self._clock = clock or SystemClock()
         self._leases = Leases(store, self._clock)
         self._handles: dict[str, RunHandle[Any]] = {}
-        self._under_way = UnderWay()
+        self._under_way = TaskTracker()
         self._durable = durable
         self._record_text = record_text
         self._user = user
@@ -94,7 +94,7 @@ class Runtime:
             And whatever the flow's body raises.
         """
         arguments = Arguments(args, kwargs)
-        known = None if flow.run_id is None else await interrupted(self.store, flow.run_id)
+        known = None if flow.run_id is None else await load_interrupted(self.store, flow.run_id)
         if known is not None:
             known.require_same(flow, arguments)
             if known.input is not None:
@@ -176,7 +176,7 @@ class Runtime:
             FlowChanged, OutcomeUnknown: as they say.
             And what `run` raises.
         """
-        known = await interrupted(self.store, run_id)
+        known = await load_interrupted(self.store, run_id)
         if known is None:
             raise RunNotFound(run_id)
         flow = known.flow() if flow is None else flow
@@ -185,7 +185,7 @@ class Runtime:
     async def _go_on(
         self,
         flow: FlowSpec[..., R],
-        known: Interrupted,
+        known: InterruptedRun,
         arguments: Arguments,
         *,
         allow_changed: bool = False,
@@ -225,14 +225,14 @@ class Runtime:
 
         async def execute() -> RunResult[R]:
             own_task()
-            with at_work(live.id):
+            with executing_run(live.id):
                 await begin()
                 async with self._leases.held(record) as live.recorder.writer.lease:
                     try:
-                        return await to_its_end(live, flow, arguments)
+                        return await execute_run(live, flow, arguments)
                     finally:
                         at = self._clock.wall()
-                        await self._learner.run_ended(live.flow, used=live.used, at=at)
+                        await self._learner.run_ended(live.flow, used=live.pattern_uses, at=at)
 
         waiting = asyncio.current_task()
         assert waiting is not None
@@ -290,7 +290,7 @@ class Runtime:
             random_weights=info.random_weights,
             process_id=os.getpid(),
             host=socket.gethostname(),
-            process=this_process(),
+            process=process_identity(),
             slo_user=live.user,
         )
 

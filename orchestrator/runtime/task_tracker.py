@@ -11,7 +11,7 @@ GRACE_S = 0.5
 """How long none may end before those that are left are cancelled: they wait for something else."""
 
 
-class UnderWay:
+class TaskTracker:
     """The tasks that do a runtime's runs, until they have ended."""
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ import uuid as _uuid
 from datetime import datetime
 
 from orchestrator.durability.values import ValueCodec
-from orchestrator.execution.context import current
-from orchestrator.execution.step_execution import noted
+from orchestrator.execution.context import current_context
+from orchestrator.execution.step_execution import record_value
 
 _TIME = ValueCodec("now()", datetime)
 _NUMBER = ValueCodec("random()", float)
@@ -19,8 +19,8 @@ _system = _random.SystemRandom()
 
 def now() -> datetime:
     """The time, aware, as it was when the run first came here; raises OutsideRun."""
-    position = current("now()")
-    return noted(position, "now", _TIME, position.run.clock.wall)
+    context = current_context("now()")
+    return record_value(context, "now", _TIME, context.run.clock.wall)
 
 
 def random() -> float:
@@ -28,9 +28,9 @@ def random() -> float:
 
     For more of them seed a generator: random.Random(random()).
     """
-    return noted(current("random()"), "random", _NUMBER, _system.random)
+    return record_value(current_context("random()"), "random", _NUMBER, _system.random)
 
 
 def uuid() -> _uuid.UUID:
     """A random UUID, the one made when the run first came here; raises OutsideRun."""
-    return noted(current("uuid()"), "uuid", _UUID, _uuid.uuid4)
+    return record_value(current_context("uuid()"), "uuid", _UUID, _uuid.uuid4)

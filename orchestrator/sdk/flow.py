@@ -11,10 +11,14 @@ from orchestrator.durability.digests import CallDigest
 from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import result_codec
 from orchestrator.durations import seconds_of
-from orchestrator.execution.context import Position, current_or_none
-from orchestrator.execution.deadline_handling import Expiry, OnDeadline, by_own_deadline
+from orchestrator.execution.context import CallContext, current_context_or_none
+from orchestrator.execution.deadline_handling import (
+    DeadlineHandling,
+    OnDeadline,
+    run_by_own_deadline,
+)
 from orchestrator.execution.flow_spec import FlowSpec
-from orchestrator.execution.step_execution import StepSpec, done
+from orchestrator.execution.step_execution import StepSpec, run_step
 from orchestrator.learning.feasibility import Infeasible
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult
@@ -36,9 +40,9 @@ class Flow(FlowSpec[P, R]):
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the flow and return its result; raises what its body raises."""
-        position = current_or_none()
-        if position is not None:
-            return await self._as_step(position, args, kwargs)
+        context = current_context_or_none()
+        if context is not None:
+            return await self._as_step(context, args, kwargs)
         return (await self.run(*args, **kwargs)).value
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
@@ -61,20 +65,22 @@ class Flow(FlowSpec[P, R]):
         async with shared_runtime() as runtime:
             return await runtime.resume(run_id, self, allow_changed=allow_changed)
 
-    async def _as_step(self, position: Position, args: Any, kwargs: Any) -> R:
+    async def _as_step(self, context: CallContext, args: Any, kwargs: Any) -> R:
 
-        async def work(here: Position) -> R:
+        async def work(here: CallContext) -> R:
             async def body() -> R:
                 value = await self.body(*args, **kwargs)
-                here.run.past.ended(here.scope)  # not where a deadline cut it off
+                here.run.recorded_steps.ended(here.step_path)  # not where a deadline cut it off
                 return value
 
-            return await by_own_deadline(here, self.name, self.deadline_s, self.expiry, body)
+            return await run_by_own_deadline(
+                here, self.name, self.deadline_s, self.deadline_handling, body
+            )
 
         codec = result_codec(self.body, f"flow {self.name}")
         arguments = CallDigest(self.body).of(args, kwargs)
         spec = StepSpec(self.name, StepKind.STEP, codec, arguments=arguments)
-        return await done(position, spec, work, is_whole=False)
+        return await run_step(context, spec, work, is_whole=False)
 
 
 @overload
@@ -129,7 +135,7 @@ def flow(
     """
     if infeasible not in get_args(Infeasible):
         raise ValueError(f"infeasible={infeasible!r}: {' or '.join(get_args(Infeasible))}")
-    expiry = Expiry(
+    deadline_handling = DeadlineHandling(
         on_deadline or ("fail" if wrap_up is None else "wrap_up"),
         wrap_up and awaitable(wrap_up),
         None if tail is None else seconds_of(tail),
@@ -142,7 +148,7 @@ def flow(
             name=checked_name(name or name_of(body)),
             deadline_s=None if deadline is None else seconds_of(deadline),
             expected_stages=stages,
-            expiry=expiry,
+            deadline_handling=deadline_handling,
             infeasible=infeasible,
         )
 

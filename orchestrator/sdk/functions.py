@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec
 
-from orchestrator.execution.threads import in_own_thread
+from orchestrator.execution.threads import run_in_thread
 
 P = ParamSpec("P")
 
@@ -32,7 +32,7 @@ def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
     @functools.wraps(body)
     async def threaded(*args: P.args, **kwargs: P.kwargs) -> Any:
         work = functools.partial(body, *args, **kwargs)
-        came = await in_own_thread(work, name=name_of(body))
+        came = await run_in_thread(work, name=name_of(body))
         return await came if inspect.isawaitable(came) else came
 
     return threaded

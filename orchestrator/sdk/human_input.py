@@ -14,8 +14,8 @@ from orchestrator.durability.digests import digest_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import ResultUnreadable
 from orchestrator.events import InputRequired
-from orchestrator.execution.context import LiveRun, current
-from orchestrator.execution.step_execution import Known, StepSpec, entered
+from orchestrator.execution.context import LiveRun, current_context
+from orchestrator.execution.step_execution import Replayed, StepSpec, begin_or_replay
 from store.errors import AlreadyRecorded
 from store.records import Status, StepKind, StepRecord
 
@@ -53,13 +53,13 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
         DeadlineExceeded: nobody answered in time.
         OutsideRun: not within a flow.
     """
-    position = current("input_required()")
-    run, answers = position.run, _AnswerCodec(schema)
+    context = current_context("input_required()")
+    run, answers = context.run, _AnswerCodec(schema)
     spec = StepSpec(
         "input", StepKind.INPUT, _AsRecorded("an answer"), arguments=digest_of(question)
     )
-    came = await entered(position, spec)
-    if isinstance(came, Known):
+    came = await begin_or_replay(context, spec)
+    if isinstance(came, Replayed):
         assert came.step is not None
         step, answer = came.step, came.value
     else:

@@ -17,9 +17,14 @@ from orchestrator.durations import seconds_of
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.causality import frontier, own_task
-from orchestrator.execution.context import Position, at, current, moved, worker
-from orchestrator.execution.deadline_handling import cancelled_after, is_expiry
-from orchestrator.execution.step_execution import gathering, noted
+from orchestrator.execution.context import (
+    CallContext,
+    current_context,
+    current_worker,
+    using_context,
+)
+from orchestrator.execution.deadline_handling import cancel_after, is_expiry
+from orchestrator.execution.step_execution import begin_gather, record_value
 from orchestrator.sdk.schemas import Shape, answer_in, json_schema_of
 from serving.generation import GenerationRequest, Message
 
@@ -106,7 +111,7 @@ async def llm(
         OutsideRun: not within a flow.
     """
     completion = await run_llm_call(
-        current("llm()"),
+        current_context("llm()"),
         GenerationRequest(
             request_id="",
             prompt=_turns(prompt, system, raw),
@@ -141,29 +146,31 @@ async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
     follows depends on the calls of every branch.
     """
     try:
-        position = gathering(current("gather()"), len(branches))
-        scopes = position.scope.branches(len(branches))
+        context = begin_gather(current_context("gather()"), len(branches))
+        scopes = context.step_path.branches(len(branches))
         before = frontier()
         ends: list[frozenset[int]] = []
 
-        async def run(branch: Awaitable[Any], here: Position) -> Any:
+        async def run(branch: Awaitable[Any], here: CallContext) -> Any:
             own_task(before)
             try:
-                with at(moved(here, owner=worker())):
+                with using_context(here.derive(owner=current_worker())):
                     value = await branch
-                here.run.past.ended(here.scope)
+                here.run.recorded_steps.ended(here.step_path)
                 return value
             finally:
                 ends.append(frontier())
 
         tasks = [
-            asyncio.create_task(run(branch, moved(position, scope=scope, stage_calls=len(scopes))))
-            for branch, scope in zip(branches, scopes, strict=True)
+            asyncio.create_task(
+                run(branch, context.derive(step_path=step_path, stage_calls=len(scopes)))
+            )
+            for branch, step_path in zip(branches, scopes, strict=True)
         ]
         try:
             failure = await first_failure(tasks)
         finally:
-            position.run.causality.join(ends)
+            context.run.causality.join(ends)
     finally:
         for branch in branches:
             _discard(branch)
@@ -211,24 +218,24 @@ async def within(duration: str | float) -> AsyncIterator[None]:
         DeadlineExceeded: the block's own limit passed, or the one around it has already.
         InvalidDuration: not a duration.
     """
-    position = current("within()")
-    run = position.run
-    here = position.scope.path or run.flow
+    context = current_context("within()")
+    run = context.run
+    here = context.step_path.text or run.flow
 
     # A share of what remains may be 0 by now, and is no wrong duration.
-    allowed_s = 0.0 if position.remaining_s() <= 0 else seconds_of(duration)
-    if allowed_s <= 0 and not run.past:
+    allowed_s = 0.0 if context.remaining_s() <= 0 else seconds_of(duration)
+    if allowed_s <= 0 and not run.recorded_steps:
         raise DeadlineExceeded(here, 0.0)
     began_s = run.since_start_s()
     # The same when the run is resumed, however late that is.
-    until_s = noted(position, "within", SECONDS, lambda: began_s + allowed_s)
-    deadline_at_s = min(position.deadline_at_s, run.started_s + until_s)
-    with at(moved(position, deadline_at_s=deadline_at_s)):
+    until_s = record_value(context, "within", SECONDS, lambda: began_s + allowed_s)
+    deadline_at_s = min(context.deadline_at_s, run.started_s + until_s)
+    with using_context(context.derive(deadline_at_s=deadline_at_s)):
         try:
-            async with cancelled_after(max(until_s - began_s, 0.0)) as limit:
+            async with cancel_after(max(until_s - began_s, 0.0)) as limit:
                 yield
         except (TimeoutError, asyncio.CancelledError) as error:
-            if not is_expiry(error, limit, run, around=position):
+            if not is_expiry(error, limit, run, around=context):
                 raise
             raise DeadlineExceeded(here, allowed_s) from None
 
@@ -238,15 +245,15 @@ def remaining() -> float:
 
     A resumed run is told what it was told before, so that it decides alike.
     """
-    position = current("remaining()")
-    if math.isinf(position.deadline_at_s):
+    context = current_context("remaining()")
+    if math.isinf(context.deadline_at_s):
         return math.inf
-    return noted(position, "remaining", SECONDS, lambda: max(position.remaining_s(), 0.0))
+    return record_value(context, "remaining", SECONDS, lambda: max(context.remaining_s(), 0.0))
 
 
 def has_deadline() -> bool:
     """Whether the code that runs now has a deadline."""
-    return not math.isinf(current("has_deadline()").deadline_at_s)
+    return not math.isinf(current_context("has_deadline()").deadline_at_s)
 
 
 def _turns(prompt: Prompt, system: str | None, raw: bool) -> str | tuple[Message, ...]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
-from orchestrator.execution.context import Position, at, current, moved
-from orchestrator.execution.deadline_handling import cancelled_after, is_expiry
+from orchestrator.execution.context import CallContext, current_context, using_context
+from orchestrator.execution.deadline_handling import cancel_after, is_expiry
 from serving.errors import EngineClosed, EngineDied, InvalidRequest, InvalidSlo, PromptTooLong
 from store.errors import StoreError
 
@@ -31,7 +31,7 @@ MOST_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tries:
+class Retries:
     """How often some work is tried.
 
     Attributes:
@@ -53,36 +53,38 @@ class Tries:
 
         Each try's steps have places of their own: a resumed run may need fewer tries than before.
         """
-        position = current("a step's tries")
+        context = current_context("a step's tries")
         for number in range(self.retries):
             try:
-                return await self._once(_within_try(position, number), work)
+                return await self._once(_within_try(context, number), work)
             except Exception as error:
                 pause_s = min(FIRST_PAUSE_S * 2**number, MOST_PAUSE_S)
-                if not _may_pass(error) or pause_s >= position.remaining_s():
+                if not _may_pass(error) or pause_s >= context.remaining_s():
                     raise
             await asyncio.sleep(pause_s)
-        return await self._once(_within_try(position, self.retries), work)
+        return await self._once(_within_try(context, self.retries), work)
 
-    async def _once(self, position: Position, work: Callable[[], Awaitable[R]]) -> R:
+    async def _once(self, context: CallContext, work: Callable[[], Awaitable[R]]) -> R:
         if self.timeout_s is None:
-            with at(position):
+            with using_context(context):
                 return await work()
         # Not `within`, whose end is recorded: a try that is resumed has its whole time again.
-        ends_at_s = position.run.clock.now_s() + self.timeout_s
-        with at(moved(position, deadline_at_s=min(position.deadline_at_s, ends_at_s))):
+        ends_at_s = context.run.clock.now_s() + self.timeout_s
+        with using_context(context.derive(deadline_at_s=min(context.deadline_at_s, ends_at_s))):
             try:
-                async with cancelled_after(self.timeout_s) as limit:
+                async with cancel_after(self.timeout_s) as limit:
                     return await work()
             except (TimeoutError, asyncio.CancelledError) as error:
-                if not is_expiry(error, limit, position.run, around=position):
+                if not is_expiry(error, limit, context.run, around=context):
                     raise
-                raise DeadlineExceeded(position.scope.path, self.timeout_s) from None
+                raise DeadlineExceeded(context.step_path.text, self.timeout_s) from None
 
 
-def _within_try(position: Position, number: int) -> Position:
+def _within_try(context: CallContext, number: int) -> CallContext:
     """Within a try, 0 the first."""
-    return moved(position, scope=position.scope.apart(f"try{number + 1}")) if number else position
+    return (
+        context.derive(step_path=context.step_path.apart(f"try{number + 1}")) if number else context
+    )
 
 
 def _may_pass(error: Exception) -> bool:

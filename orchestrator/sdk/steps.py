@@ -13,11 +13,11 @@ from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import result_codec
 from orchestrator.durations import seconds_of
 from orchestrator.execution.calls import run_tool_call
-from orchestrator.execution.context import Position, at, current_or_none
-from orchestrator.execution.step_cache import Reuse, require_reusable, reuse_key
-from orchestrator.execution.step_execution import StepSpec, done
+from orchestrator.execution.context import CallContext, current_context_or_none, using_context
+from orchestrator.execution.step_cache import CacheLookup, cache_key, require_cacheable
+from orchestrator.execution.step_execution import StepSpec, run_step
 from orchestrator.sdk.functions import awaitable, name_of
-from orchestrator.sdk.retries import Tries
+from orchestrator.sdk.retries import Retries
 from store.records import Effects, StepKind
 
 P = ParamSpec("P")
@@ -71,31 +71,31 @@ def step(
         ValueError: retries is below 0, or a step that is to be cached depends on more than its
             arguments.
     """
-    tries = Tries(retries, None if timeout is None else seconds_of(timeout))
-    most_age_s = _most_age_s(cache)
+    tries = Retries(retries, None if timeout is None else seconds_of(timeout))
+    max_age_s = _max_age_s(cache)
 
     def decorate(plain: Callable[P, Any]) -> Callable[P, Coroutine[None, None, Any]]:
-        if most_age_s is not None:
-            require_reusable(plain)
+        if max_age_s is not None:
+            require_cacheable(plain)
         body, digest = awaitable(plain), CallDigest(plain)
         known_as = checked_name(name or name_of(body))
         spec = StepSpec(known_as, StepKind.STEP, result_codec(body, f"step {known_as}"))
 
         @functools.wraps(body)
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
-            position = current_or_none()
-            if position is None:
+            context = current_context_or_none()
+            if context is None:
                 return await body(*args, **kwargs)
             own = replace(spec, arguments=digest.of(args, kwargs))
-            if most_age_s is not None:
-                key = reuse_key(plain, args, kwargs, model=position.run.engine.info.model)
-                own = replace(own, reuse=Reuse(key, most_age_s))
+            if max_age_s is not None:
+                key = cache_key(plain, args, kwargs, model=context.run.engine.info.model)
+                own = replace(own, reuse=CacheLookup(key, max_age_s))
 
-            async def work(here: Position) -> Any:
-                with at(here):
+            async def work(here: CallContext) -> Any:
+                with using_context(here):
                     return await tries.of(lambda: body(*args, **kwargs))
 
-            return await done(position, own, work)
+            return await run_step(context, own, work)
 
         return wrapper
 
@@ -147,17 +147,17 @@ def tool(
 
         @functools.wraps(body)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            async def within(here: Position) -> Any:
-                with at(here):
+            async def within(here: CallContext) -> Any:
+                with using_context(here):
                     return await doing(*args, **kwargs)
 
-            position = current_or_none()
-            if position is None:
+            context = current_context_or_none()
+            if context is None:
                 return await doing(*args, **kwargs)
             own = replace(spec, arguments=digest.of(args, kwargs))
             if asking is not None:
                 own = replace(own, reconcile=functools.partial(asking, *args, **kwargs))
-            return await run_tool_call(position, own, within)
+            return await run_tool_call(context, own, within)
 
         return wrapper
 
@@ -180,7 +180,7 @@ class StepDecorator(Protocol):
         ...
 
 
-def _most_age_s(cache: bool | str | float) -> float | None:
+def _max_age_s(cache: bool | str | float) -> float | None:
     """How old a result may be that is used again; None: none is."""
     if cache is False:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.errors import InvalidEngineConfig
-from serving.policies.urgency import Standing, standing
+from serving.policies.urgency import DeadlineClass, deadline_class
 from serving.requests import Flags, Floats, Ints, Requests
 from serving.view import Plan, StepView
 
@@ -72,7 +72,7 @@ def fair_order(view: StepView, order: Ints, fairness: float) -> Ints:
     has_begun = _is_reading(view.requests) & (view.requests.computed_tokens > 0)
     if len(np.unique(view.requests.user)) < 2:
         has_begun[:] = False  # there are no turns
-    stands = standing(view)[order]
+    stands = deadline_class(view)[order]
     by_class = np.argsort(stands, kind="stable")
     _, first, size = np.unique(stands[by_class], return_index=True, return_counts=True)
     rank = np.arange(len(order)) - np.repeat(first, size)
@@ -112,7 +112,7 @@ def limited(view: StepView, plan: Plan, unless: Flags | None = None) -> Plan:
     own = order[(runs & ahead)[order]]
     runs[own] = False
     runs[_within_shares(view, own, share_s, may_read=not others_read)] = True
-    late = standing(view) > Standing.FEASIBLE
+    late = deadline_class(view) > DeadlineClass.FEASIBLE
     if (~runs & ~late)[order].any():
         runs &= ~late
     if not runs.any():

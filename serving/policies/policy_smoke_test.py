@@ -10,7 +10,7 @@ from serving.slo import Slo, SloKind
 from serving.view import Policy, StepView, plan_faults
 
 
-def trial_faults(policy: Policy) -> list[str]:
+def smoke_test_faults(policy: Policy) -> list[str]:
     """What is wrong with a policy and its parameters, on small views; empty for a sound one.
 
     A value that the policy cannot work with shows here, not within the engine, which it would

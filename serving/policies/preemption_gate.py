@@ -35,7 +35,7 @@ def exchange_batch(
     view: StepView,
     running: Ints,
     wanted: Ints,
-    worth: Floats,
+    value: Floats,
     *,
     frame_s: float,
     prefix_caching: bool = False,
@@ -56,11 +56,11 @@ def exchange_batch(
     if not len(evicted):
         return wanted
     stay = np.concatenate([running, wanted[~np.isin(wanted, running)]])[:size]
-    now_worth = float(worth[stay].sum())
-    gain = float(worth[wanted].sum()) - now_worth
+    value_now = float(value[stay].sum())
+    gain = float(value[wanted].sum()) - value_now
     stall = float(stall_s(view, evicted, prefix_caching=prefix_caching).sum())
     loss = stall * _tokens_per_s(view, size)
-    return wanted if gain > MIN_GAIN * now_worth and gain * frame_s > loss else stay
+    return wanted if gain > MIN_GAIN * value_now and gain * frame_s > loss else stay
 
 
 def _tokens_per_s(view: StepView, size: int) -> float:

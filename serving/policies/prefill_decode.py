@@ -9,7 +9,7 @@ import numpy as np
 
 from serving.errors import InvalidEngineConfig
 from serving.policies.ranking import plan_of, sorted_places
-from serving.policies.urgency import Standing, next_token_due_s
+from serving.policies.urgency import DeadlineClass, next_token_due_s
 from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Ints, Requests
 from serving.view import Plan, StepView
 
@@ -61,7 +61,7 @@ def is_decoding(requests: Requests) -> Flags:
     return decodes
 
 
-def pace_s(view: StepView, to_come: Floats, due_s: Floats) -> Floats:
+def decode_interval_s(view: StepView, to_come: Floats, due_s: Floats) -> Floats:
     """The TBT that each request needs: a stream's own, else the time left over the tokens to come.
 
     The natural reading of a deadline for policies that know TTFT and TBT only. Infinity where
@@ -168,7 +168,7 @@ def plan_of_step(view: StepView, order: Ints, chosen: Flags, stands: Ints) -> Pl
         order: places of all requests, best first, by standing first.
         chosen: who is computed, if nothing is dropped.
     """
-    feasible = stands == Standing.FEASIBLE
+    feasible = stands == DeadlineClass.FEASIBLE
     run = chosen & feasible
     if run[feasible].all():
         run = chosen.copy()

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from serving.policies.fairness import fair_order, limited
-from serving.policies.urgency import Standing, Stay, drops, next_change_s, stay_of, to_drop
+from serving.policies.urgency import (
+    DeadlineClass,
+    StayLimits,
+    drops,
+    next_change_s,
+    stay_limits_of,
+    to_drop,
+)
 from serving.requests import Flags, Floats, Ints, Requests
 from serving.view import Plan, StepView
 
@@ -33,17 +40,17 @@ def order_by(
     if stands is None:
         order, late = sorted_places(view.requests, *keys), np.zeros(len(view.requests), dtype=bool)
     else:
-        order, late = sorted_places(view.requests, stands, *keys), stands > Standing.FEASIBLE
+        order, late = sorted_places(view.requests, stands, *keys), stands > DeadlineClass.FEASIBLE
     if fairness:
         order = fair_order(view, order, fairness)
-    stay = stay_of(view)
+    stay = stay_limits_of(view)
     run = np.zeros(len(order), dtype=bool)
     run[order[~to_drop(view, stay)[order]][: batch or view.slots]] = True
-    plan = plan_of(view, order, giving_memory(view, order, run, late), stay=stay)
+    plan = plan_of(view, order, memory_holders_to_evict(view, order, run, late), stay=stay)
     return limited(view, plan) if fairness else plan
 
 
-def giving_memory(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Flags:
+def memory_holders_to_evict(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Flags:
     """Who runs, without those of the weaker whose memory somebody better waits for: (n,).
 
     The last of the order first, and no more of them than what is wanted beyond the free memory and
@@ -86,7 +93,9 @@ def sorted_places(requests: Requests, *keys: Key) -> Ints:
     return order
 
 
-def plan_of(view: StepView, order: Ints, run: int | Flags, *, stay: Stay | None = None) -> Plan:
+def plan_of(
+    view: StepView, order: Ints, run: int | Flags, *, stay: StayLimits | None = None
+) -> Plan:
     """The plan that ranks requests as given, and ends those whose SLO asks for it.
 
     It holds until time alone would change some request's standing.
@@ -96,7 +105,7 @@ def plan_of(view: StepView, order: Ints, run: int | Flags, *, stay: Stay | None 
         run: who is computed: the first so many that are not dropped, or those flagged, (n,).
         stay: how long each may stay, from who knows it already.
     """
-    requests, stay = view.requests, stay_of(view) if stay is None else stay
+    requests, stay = view.requests, stay_limits_of(view) if stay is None else stay
     dropped = drops(view, stay)
     given_up = np.array([place for place, _ in dropped], dtype=np.int64)
     gone = np.zeros(len(requests), dtype=bool)

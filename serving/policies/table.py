@@ -20,7 +20,7 @@ from serving.policies.baselines.rad import rad
 from serving.policies.baselines.slai import slai
 from serving.policies.baselines.slos_serve import slos_serve
 from serving.policies.calm.calm import calm
-from serving.policies.policy_smoke_test import trial_faults
+from serving.policies.policy_smoke_test import smoke_test_faults
 from serving.view import Plan, Policy
 
 POLICIES: Mapping[str, Callable[..., Plan]] = {
@@ -86,7 +86,7 @@ class PolicySpec:
         if self.name not in POLICIES:
             raise InvalidEngineConfig("policy", self.name, f"know {', '.join(POLICIES)}")
         check_parameters("policy", self.name, POLICIES[self.name], self.params, LIMITS)
-        faults = trial_faults(self.build())
+        faults = smoke_test_faults(self.build())
         if faults:
             raise InvalidEngineConfig("policy", self.to_json(), "; ".join(faults))
 

@@ -22,7 +22,7 @@ Source: Wu (2025), chapter 3 (best-effort requests get a default completion dead
 """
 
 
-class Standing(IntEnum):
+class DeadlineClass(IntEnum):
     """Rank classes: expired work never outranks feasible work, however urgent it looks."""
 
     FEASIBLE = 0
@@ -30,7 +30,7 @@ class Standing(IntEnum):
     LATE_BEST_EFFORT = 2  # cannot be in time any more, and runs in what is left over
 
 
-class Stay(NamedTuple):
+class StayLimits(NamedTuple):
     """How long each request may stay, (n,) each; infinity for ever.
 
     Attributes:
@@ -46,26 +46,26 @@ class Urgency(NamedTuple):
     """For those who need several of the answers: each is the function's of the same name, (n,).
 
     Attributes:
-        stay: how long each may stay, as `stay_of` has it.
+        stay: how long each may stay, as `stay_limits_of` has it.
     """
 
     next_token_due_s: Floats
     due_s: Floats
-    standing: Ints
-    stay: Stay
+    deadline_class: Ints
+    stay: StayLimits
 
 
-def stay_of(view: StepView) -> Stay:
+def stay_limits_of(view: StepView) -> StayLimits:
     """How long each request may stay."""
     requests = view.requests
     ends_s = requests.unscheduled_s + requests.waiting_s
     patience_s = np.where(requests.computed_tokens > 0, math.inf, ends_s)
-    return Stay(expiry_s(view), patience_s)
+    return StayLimits(expiry_s(view), patience_s)
 
 
 def urgency_of(view: StepView) -> Urgency:
     """How urgent each request is."""
-    next_s, stay = next_token_due_s(view), stay_of(view)
+    next_s, stay = next_token_due_s(view), stay_limits_of(view)
     stands = _standing(view, next_s, stay)
     return Urgency(next_s, _due_s(view, next_s), stands, stay)
 
@@ -88,19 +88,19 @@ def expiry_s(view: StepView) -> Floats:
     return np.where(requests.kind == LATENCY, last_s, requests.final_s)
 
 
-def standing(view: StepView) -> Ints:
+def deadline_class(view: StepView) -> Ints:
     """The rank class of each request now, a Standing."""
-    return _standing(view, next_token_due_s(view), stay_of(view))
+    return _standing(view, next_token_due_s(view), stay_limits_of(view))
 
 
-def to_drop(view: StepView, stay: Stay) -> Flags:
+def to_drop(view: StepView, stay: StayLimits) -> Flags:
     """Whose own SLO asks to give it up now: (n,)."""
     gone: Flags = (view.requests.on_late == DROP_LATE) & (view.now_s >= stay.expiry_s)
     gone |= view.now_s >= stay.patience_s
     return gone
 
 
-def drops(view: StepView, stay: Stay) -> tuple[tuple[int, str], ...]:
+def drops(view: StepView, stay: StayLimits) -> tuple[tuple[int, str], ...]:
     """The requests whose own SLO asks to give them up now: each one's place, and why.
 
     By arrival, then id.
@@ -121,7 +121,7 @@ def drops(view: StepView, stay: Stay) -> tuple[tuple[int, str], ...]:
     return tuple(found)
 
 
-def next_change_s(view: StepView, stay: Stay) -> Floats:
+def next_change_s(view: StepView, stay: StayLimits) -> Floats:
     """The next moment at which time alone changes each request's standing; infinity if none."""
     changes = np.full(len(view.requests), math.inf)
     for moments in (*stay, view.requests.deadline_s):
@@ -157,10 +157,10 @@ def _due_s(view: StepView, next_token_s: Floats) -> Floats:
     return np.where(requests.kind == LATENCY, next_token_s, due)
 
 
-def _standing(view: StepView, next_token_s: Floats, stay: Stay) -> Ints:
+def _standing(view: StepView, next_token_s: Floats, stay: StayLimits) -> Ints:
     requests = view.requests
     hopeless = (requests.kind == LATENCY) & np.isinf(next_token_s)
     feasible = (view.now_s < stay.expiry_s) & ~hopeless
     useful = requests.on_late == CONTINUE_LATE
-    late = np.where(useful, int(Standing.LATE), int(Standing.LATE_BEST_EFFORT))
-    return np.where(feasible, int(Standing.FEASIBLE), late)
+    late = np.where(useful, int(DeadlineClass.LATE), int(DeadlineClass.LATE_BEST_EFFORT))
+    return np.where(feasible, int(DeadlineClass.FEASIBLE), late)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import ablation
 from benchmarks.ablation import ORACLE, PUBLISHED, VARIANTS, chosen, defaults, named, score
 from benchmarks.comparing import Session
-from serving.sim.compare.experiments import Case, Task
+from serving.sim.compare.experiments import Experiment, Task
 from tests.unit.serving.sim.bench_examples import HereRunner, made_up
 
 EARNED = {"fcfs": 100.0, "calm_published": 150.0, "calm": 200.0}
@@ -21,7 +21,7 @@ EARNED = {"fcfs": 100.0, "calm_published": 150.0, "calm": 200.0}
 def made_up_here(task: Task) -> dict[str, Any]:
     """A variant earns 175, and calm 240 where it is told the truth."""
     found = made_up(task)
-    if isinstance(task, Case):
+    if isinstance(task, Experiment):
         earned = 175.0 if task.policy.params else EARNED[task.policy.name]
         if task.setting.predictions == "oracle":
             assert task.policy.name == "calm"

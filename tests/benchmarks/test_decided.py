@@ -7,27 +7,29 @@ import pytest
 from benchmarks import replicas
 from benchmarks.fairness import WARMUP_S, WINDOW_S
 from benchmarks.floods import FLOODER, FLOODS, NO_FLOOD, offered_to
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.programs.programs import Program
-from serving.sim.workloads.load_generator import Offer, Source, fate_s
+from serving.sim.workloads.load_generator import GeneratedLoad, Source, outcome_known_s
 from serving.slo import SloKind
 
 
-def counted(offered: Offer) -> list[Program]:
+def counted(offered: GeneratedLoad) -> list[Program]:
     from_s, to_s = offered.window_s
     return [each for each in offered.programs if from_s <= each.arrival_s < to_s]
 
 
-def is_decided(offered: Offer) -> bool:
+def is_decided(offered: GeneratedLoad) -> bool:
     """And arrivals go on until then, so that the last have no emptying machine to themselves."""
     last_s = max(each.arrival_s for each in offered.programs)
-    decided = max(map(fate_s, counted(offered))) <= offered.decided_s
+    decided = max(map(outcome_known_s, counted(offered))) <= offered.decided_s
     return decided and offered.decided_s - 15.0 < last_s < offered.decided_s
 
 
 @pytest.mark.parametrize("flood", [NO_FLOOD, *FLOODS])
 def test_with_a_flood_or_without_every_fate_is_decided(flood: str) -> None:
-    setting = Setting(source=Source.generator("mixed"), window_s=WINDOW_S, warmup_s=WARMUP_S)
+    setting = ExperimentConfig(
+        source=Source.generator("mixed"), window_s=WINDOW_S, warmup_s=WARMUP_S
+    )
     offered = offered_to(setting, flood, 1.4, 0)
     assert is_decided(offered)
     assert any(each.kind is SloKind.COMPOUND for each in counted(offered))

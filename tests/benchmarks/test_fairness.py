@@ -9,11 +9,11 @@ import pytest
 from benchmarks.fairness import Cell, Flooded, Row, main, table, with_fairness
 from benchmarks.floods import NO_FLOOD
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.workloads.load_generator import Source
 
 CELL = Cell("calm", 0.7, 0.5, "strict")
-BRIEF = Setting(source=Source.generator("deadline"), window_s=10.0, warmup_s=2.0)
+BRIEF = ExperimentConfig(source=Source.generator("deadline"), window_s=10.0, warmup_s=2.0)
 """All of it is decided within half a minute."""
 
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import pytest
 
 from benchmarks import live
-from serving.sim.compare.capacity import CapacityCase
+from serving.sim.compare.capacity import CapacityExperiment
 from tests.unit.serving.sim.bench_examples import CAPACITY, CODER, made_up
 
 
@@ -44,6 +44,6 @@ def test_nonsense_ends_with_an_error_before_the_engine_starts(
 def test_load_one_is_the_mean_over_the_seeds_that_bench_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(CapacityCase, "run", made_up)
-    assert made_up(CapacityCase(setting=CODER, seed=0))["programs_s"] != CAPACITY
+    monkeypatch.setattr(CapacityExperiment, "run", made_up)
+    assert made_up(CapacityExperiment(setting=CODER, seed=0))["programs_s"] != CAPACITY
     assert live.drained_by_fcfs(CODER) == pytest.approx(CAPACITY)

@@ -12,7 +12,7 @@ from benchmarks.one_pace import best_of_each, earned, work_of
 from serving.sim.bound.bound import upper_bound
 from serving.sim.bound.demand import request_demand
 from serving.sim.bound.least_work import Prices
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.sim.workloads.load_generator import Source
 from serving.slo import SloKind
@@ -98,8 +98,8 @@ def test_programs_outside_the_window_do_not_count() -> None:
 
 @pytest.mark.parametrize("rate_per_s", [1.0, 4.0])
 def test_on_the_mixed_workload_one_pace_earns_less_than_the_bound(rate_per_s: float) -> None:
-    setting = Setting(source=Source.generator("mixed"), window_s=120.0)
-    offered = setting.offer(rate_per_s=rate_per_s, seed=0)
+    setting = ExperimentConfig(source=Source.generator("mixed"), window_s=120.0)
+    offered = setting.generated_load(rate_per_s=rate_per_s, seed=0)
     bound = upper_bound(offered.programs, A100, window_s=offered.window_s)
     tokens, requests = best_of_each(offered.programs, PRICES, window_s=offered.window_s)
     assert 0.5 * bound.token_goodput < tokens.goodput <= bound.token_goodput

@@ -14,7 +14,7 @@ from benchmarks.comparing import Session
 from benchmarks.robustness import CONDITIONS, GOODPUTS, NO_TAGS, goodput_rows, table, untagged_rows
 from benchmarks.unpressed import Unpressed
 from serving.sim.compare.compare import compare
-from serving.sim.compare.experiments import Case, Task
+from serving.sim.compare.experiments import Experiment, Task
 from tests.unit.serving.sim.bench_examples import HereRunner, a_plan, made_up
 
 
@@ -36,7 +36,7 @@ def made_up_here(task: Task) -> dict[str, Any]:
     if isinstance(task, Unpressed):
         return results(1000.0, 10.0)[task.seed]
     found = made_up(task)
-    if isinstance(task, Case):
+    if isinstance(task, Experiment):
         earned = 0.979 if task.policy.name == "calm" else 1.0
         found["report"] |= {"token_goodput": 500.0, "request_goodput": earned}
     return found
@@ -83,7 +83,7 @@ def test_every_condition_is_a_setting_of_its_own() -> None:
         for name, condition in CONDITIONS.items()
         if name != NO_TAGS
     }
-    keys = {json.dumps(each.told_key(), sort_keys=True) for each in settings.values()}
+    keys = {json.dumps(each.predictions_key(), sort_keys=True) for each in settings.values()}
     assert len(keys) == len(settings)
     assert all(each.window_s == 30.0 for each in settings.values())
 

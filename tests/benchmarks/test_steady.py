@@ -12,7 +12,7 @@ from benchmarks import steady
 from benchmarks.comparing import Session
 from benchmarks.one_pace import best_of_each
 from serving.sim.bound.least_work import Prices
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.workloads.load_generator import Source
 from tests.unit.serving.sim.bench_examples import CAPACITY, HereRunner, made_up
 
@@ -46,8 +46,8 @@ def test_the_best_pace_is_of_the_programs_that_were_run(
 ) -> None:
     assert steady.main([*GIVEN, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["rows"][-1]
-    setting = Setting(source=Source.generator("mixed"), window_s=60.0)
-    offered = setting.offer(rate_per_s=CAPACITY, seed=0)
+    setting = ExperimentConfig(source=Source.generator("mixed"), window_s=60.0)
+    offered = setting.generated_load(rate_per_s=CAPACITY, seed=0)
     prices = Prices(cost=setting.machine.step_cost, step_tokens=2048, slots=256)
     tokens, requests = best_of_each(offered.programs, prices, window_s=offered.window_s)
     assert found["goodputs"] == {"tokens": tokens.goodput, "requests": requests.goodput}

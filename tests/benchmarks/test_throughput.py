@@ -13,7 +13,7 @@ from benchmarks import throughput
 from benchmarks.comparing import Session
 from benchmarks.throughput import AS_THEY_ARE, LOOSE, NONE, rows_of
 from benchmarks.unpressed import Unpressed
-from serving.sim.compare.experiments import Case, Task
+from serving.sim.compare.experiments import Experiment, Task
 from tests.unit.serving.sim.bench_examples import HereRunner, made_up
 
 ALONE: list[HereRunner] = []
@@ -70,7 +70,7 @@ def test_milliseconds_are_of_runs_computed_anew_in_one_process(
     assert throughput.main(["--seeds", "2", "--policy", "edf", "--loads", "1,2"]) == 0
     [runner] = ALONE
     assert (runner.jobs, runner.cache) == (1, None)
-    cases = [task for task in runner.computed if isinstance(task, Case)]
+    cases = [task for task in runner.computed if isinstance(task, Experiment)]
     assert sorted((case.load, case.policy.name, case.seed) for case in cases) == [
         (load, name, 0) for load in (1.0, 2.0) for name in ("edf", "fcfs")
     ]

@@ -16,16 +16,16 @@ from benchmarks.unpressed import (
     untagged,
 )
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Foresight, slo_of
+from serving.sim.programs.promises import Predictions, slo_of
 from serving.sim.workloads.load_generator import Source
 from serving.sim.workloads.workloads import generate
 from serving.slo import BEST_EFFORT, Slo, SloKind
 from serving.step_cost import Composition
 from tests.unit.serving.sim.bench_examples import FifoEngine
 
-MIXED = Setting(source=Source.generator("mixed"), window_s=8.0, warmup_s=2.0)
+MIXED = ExperimentConfig(source=Source.generator("mixed"), window_s=8.0, warmup_s=2.0)
 TASK = Unpressed(setting=MIXED, policy=PolicySpec("fcfs"), rate_per_s=1.5, seed=0, is_tagged=False)
 
 
@@ -48,7 +48,7 @@ def test_an_untagged_program_asks_the_same_and_tells_the_engine_nothing() -> Non
             program.stages,
         )
         for call in bare.all_calls():
-            assert slo_of(bare, call, bare.arrival_s, Foresight()) == BEST_EFFORT
+            assert slo_of(bare, call, bare.arrival_s, Predictions()) == BEST_EFFORT
 
 
 def test_every_promised_time_of_a_loosened_program_is_as_many_times_longer() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.main import main
 from cli.work import bench_session
-from serving.sim.compare.capacity import CapacityCase
+from serving.sim.compare.capacity import CapacityExperiment
 from serving.sim.compare.experiments import Task
 from serving.sim.compare.runner import Runner
 
@@ -21,7 +21,7 @@ def prepare() -> None:
 
 def work(task: Task) -> dict[str, Any]:
     """Measure capacities at once, and runs for ever, once the process is noted."""
-    if isinstance(task, CapacityCase):
+    if isinstance(task, CapacityExperiment):
         return {"programs_s": 2.0}
     (Path(sys.argv[1]) / str(os.getpid())).touch()
     time.sleep(600)

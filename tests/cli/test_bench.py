@@ -22,7 +22,7 @@ from cli.work.bench_request import DEFAULT_LIVE_WINDOW_S, loads_of, policy_of, w
 from serving.sim.compare import result_cache as cache
 from serving.sim.compare.compare import Progress
 from serving.sim.compare.experiment_config import DEFAULT_WINDOW_S
-from serving.sim.compare.experiments import Case, Task
+from serving.sim.compare.experiments import Experiment, Task
 from serving.sim.compare.runner import Done
 from tests.cli.cli_samples import exit_code
 from tests.places import ROOT
@@ -66,7 +66,7 @@ def test_a_window_in_which_nothing_arrived_is_told_of(
 ) -> None:
     def empty_at_seed_1(task: Task) -> dict[str, Any]:
         result = made_up(task)
-        if isinstance(task, Case) and task.seed == 1:
+        if isinstance(task, Experiment) and task.seed == 1:
             result["report"]["counts"]["arrived"] = 0
         return result
 

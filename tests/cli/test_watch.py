@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from cli.commands.watch import changes, glances
-from cli.render.overview import Glance, bar, glance, overview, plain_line
+from cli.render.overview import RunSummary, bar, overview, plain_line, summarise
 from cli.terminal.glyphs import UNICODE
 from store.records import RunOutcome, Status, StepKind, StepRecord
 from store.session import open_store
@@ -39,12 +39,12 @@ def going_on(run_id: str = RUN, **changes: Any) -> Any:
     return a_run(run_id, **{"started_at": datetime.now(UTC), **UNFINISHED, **changes})
 
 
-def seen(run: Any = None, status: str = "running", **counts: int) -> Glance:
+def seen(run: Any = None, status: str = "running", **counts: int) -> RunSummary:
     given = {"num_steps": 3, "num_running": 2, "num_done": 14, "tokens": 1234}
-    return Glance(run or a_run(started_at=NOON, **UNFINISHED), status, **given | counts)
+    return RunSummary(run or a_run(started_at=NOON, **UNFINISHED), status, **given | counts)
 
 
-def drawn(found: list[Glance], width: int, *, now: datetime = NOON) -> list[str]:
+def drawn(found: list[RunSummary], width: int, *, now: datetime = NOON) -> list[str]:
     console = Console(file=StringIO(), width=width)
     console.print(overview(found, now=now, width=width))
     assert isinstance(console.file, StringIO)
@@ -59,7 +59,7 @@ def test_a_glance_counts_steps_calls_and_tokens() -> None:
         StepRecord(RUN, "now", "now", 0.0, StepKind.VALUE, **done),  # type: ignore[arg-type]
         StepRecord(RUN, "write", "write", 0.0),
     ]
-    found = glance(a_run(), "running", research_calls(), steps)
+    found = summarise(a_run(), "running", research_calls(), steps)
     assert (found.num_steps, found.num_running, found.num_done, found.tokens) == (1, 1, 5, 360)
 
 
@@ -143,7 +143,7 @@ async def test_runs_that_go_on_come_first_then_the_latest_others(store_url: str)
 
 
 async def test_a_run_that_ends_is_seen_to(store_url: str) -> None:
-    known: dict[str, Glance] = {}
+    known: dict[str, RunSummary] = {}
     async with await open_store(store_url) as store:
         async with store.transaction() as tx:
             await tx.runs.add(going_on())

@@ -13,13 +13,13 @@ from serving.policies.table import PolicySpec
 from serving.sim.drive.live import measure_machine, replaying_engine, run_live
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.slo import SloKind
 from serving.step_cost import Composition
 
 SETTINGS = LiveSettings(slots=8, step_tokens=256, kv_tokens=2048, most_call_tokens=1024)
 MAX_TOKENS = 600
-FORETOLD = Foresight(max_tokens=MAX_TOKENS)
+FORETOLD = Predictions(max_tokens=MAX_TOKENS)
 
 
 def chain(number: int, *, prompt: int, output: int) -> Program:
@@ -47,7 +47,7 @@ def outcomes(engine: Any, programs: list[Program], *, until_s: float) -> dict[st
 
     scheduler.add_request = watch
     found = run_live(
-        programs, engine, policy=PolicySpec("edf"), foresight=FORETOLD, until_s=until_s
+        programs, engine, policy=PolicySpec("edf"), predictions=FORETOLD, until_s=until_s
     )
     scheduler.add_request = add_request
     return {

@@ -13,7 +13,7 @@ from agents.tools.corpus import Corpus
 from orchestrator import Runtime, flow, gather, llm, step
 from orchestrator.learning.stage_deadlines import LEARNED
 from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
-from serving.engine.observers.step_tracker import Promises
+from serving.engine.observers.step_tracker import SloCounts
 from serving.generation import GenerationRequest
 from serving.requests import RequestView
 from serving.slo import Slo, SloKind
@@ -103,11 +103,11 @@ async def test_an_answer_that_ends_at_a_stop_string_is_a_whole_one(engine: Embed
             request_id=name, prompt=prompt, max_tokens=30, temperature=0.0, slo=slo, **changes
         )
 
-    def kept(llm: Any) -> Promises:
+    def kept(llm: Any) -> SloCounts:
         return (
             scheduler_of(llm)
             .lifecycle.tracker.snapshot()
-            .promises.get(SloKind.COMPOUND, Promises())
+            .promises.get(SloKind.COMPOUND, SloCounts())
         )
 
     answer = (await engine.generate(asked("all"))).text

@@ -353,7 +353,7 @@ def test_parts_of_sessions_tell_nothing_of_the_length_of_answers() -> None:
         add(engine, f"session {number}", 1)
     drive_until_idle(engine, clock)
     submit(engine, "answer", 20, 30)
-    usual = engine.scheduler.view().requests.usual_length
+    usual = engine.scheduler.view().requests.default_length
     assert not usual.any()
 
 

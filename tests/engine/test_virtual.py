@@ -255,7 +255,7 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -
     scheduler = engine.scheduler
     scheduler.use_v2_model_runner = is_v2
 
-    def worth() -> dict[str, float]:
+    def value() -> dict[str, float]:
         view = scheduler.view()
         programs = present_programs(view, calls_of(view.requests, view.model))
         names = view.requests.slo[programs.first]
@@ -276,25 +276,25 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -
     submit(engine, "a/0", 160, 20, slo)
     go_on(5)
     submit(engine, "b/0", 160, 20, replace(slo, program="second"))  # all but a block is cached
-    assert worth() == {"first": 180.0, "second": 180.0}
+    assert value() == {"first": 180.0, "second": 180.0}
     assert found() == {"a/0": 0, "b/0": 144}
     go_on(4)
     assert scheduler.requests["b/0"].num_computed_tokens > 160
     assert found() == {"a/0": 0, "b/0": 144}
-    assert worth() == {"first": 180.0, "second": 180.0}
+    assert value() == {"first": 180.0, "second": 180.0}
     for _ in range(3):
         scheduler.placement.evict(scheduler.running[0])
         go_on(2)
-    assert worth() == {"first": 180.0, "second": 180.0}
+    assert value() == {"first": 180.0, "second": 180.0}
     assert found() == {"a/0": 0, "b/0": 144}
     while "a/0" in scheduler.requests:
         go_on(1)
     submit(engine, "a/1", 160, 20, replace(slo, program="first", stage=1))
-    assert worth()["first"] == 360.0
+    assert value()["first"] == 360.0
     go_on(2)
     engine.abort("a/1")
     submit(engine, "a/2", 160, 20, replace(slo, program="first", stage=1))
-    assert worth()["first"] == 360.0  # who gave it up has nothing of it
+    assert value()["first"] == 360.0  # who gave it up has nothing of it
 
 
 def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:

@@ -9,7 +9,7 @@ from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.metrics.goodput import ProgramOutcome
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.slo import SloKind
 from serving.step_cost import MACHINES
 
@@ -42,7 +42,7 @@ def outcomes(
         VirtualEngine(config, clock),
         clock,
         MACHINE.step_cost,
-        foresight=Foresight(lengths=LengthErrors(), futures=FutureErrors()),
+        predictions=Predictions(lengths=LengthErrors(), futures=FutureErrors()),
         until_s=until_s,
     )
     return list(run.programs)

@@ -10,7 +10,7 @@ from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.metrics.metrics import Report, summarise
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.workloads import generate
 from serving.step_cost import MACHINES
 
@@ -55,6 +55,6 @@ def report(policy: str, programs: tuple[Program, ...], *, prefix_caching: bool =
     clock = VirtualTime()
     config = VirtualConfig(policy=PolicySpec(policy), prefix_caching=prefix_caching)
     engine = VirtualEngine(config, clock)
-    told = Foresight(lengths=LengthErrors(), futures=FutureErrors())
-    run = replay(programs, engine, clock, MACHINE.step_cost, foresight=told, until_s=140.0)
+    told = Predictions(lengths=LengthErrors(), futures=FutureErrors())
+    run = replay(programs, engine, clock, MACHINE.step_cost, predictions=told, until_s=140.0)
     return summarise(run.programs, window_s=WINDOW_S)

@@ -10,7 +10,7 @@ from serving.policies.table import POLICIES, PolicySpec
 from serving.sim.drive.driver import Replay, VirtualTime, replay
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.workloads import generate
 from serving.slo import SloKind
 from serving.step_cost import STEP_COSTS
@@ -18,7 +18,7 @@ from serving.step_cost import STEP_COSTS
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
 COST = STEP_COSTS["a100-llama3-8b"]
-TOLD = Foresight(lengths=LengthErrors(), futures=FutureErrors())
+TOLD = Predictions(lengths=LengthErrors(), futures=FutureErrors())
 
 
 def ran(
@@ -26,7 +26,7 @@ def ran(
     policy: str = "fcfs",
     *,
     until_s: float = 1e6,
-    foresight: Foresight = TOLD,
+    predictions: Predictions = TOLD,
     **changes: int,
 ) -> Replay:
     from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
@@ -39,7 +39,7 @@ def ran(
         engine,
         clock,
         COST,
-        foresight=foresight,
+        predictions=predictions,
         until_s=until_s,
     )
     if not engine.has_work:
@@ -120,5 +120,5 @@ def test_memory_pressure_recomputes_and_loses_nothing() -> None:
 
 def test_what_it_is_told_changes_no_order_of_fcfs(busy: tuple[Program, ...]) -> None:
     """fcfs looks at nothing that is told, so that an oracle and no foresight are the same."""
-    blind, told = [ran(busy, foresight=each, until_s=20.0) for each in (Foresight(), TOLD)]
+    blind, told = [ran(busy, predictions=each, until_s=20.0) for each in (Predictions(), TOLD)]
     assert blind.programs == told.programs

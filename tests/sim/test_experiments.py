@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.capacity import CapacityCase
-from serving.sim.compare.experiment_config import Setting
-from serving.sim.compare.experiments import Case
+from serving.sim.compare.capacity import CapacityExperiment
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.compare.experiments import Experiment
 from serving.sim.workloads.load_generator import Source
 from serving.workload_errors import InvalidWorkload
 from tests.places import ROOT
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
-CODER = Setting(source=Source.generator("coder"), window_s=4.0, warmup_s=1.0)
+CODER = ExperimentConfig(source=Source.generator("coder"), window_s=4.0, warmup_s=1.0)
 
 
 def ran(**changes: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def ran(**changes: Any) -> dict[str, Any]:
         "rate_per_s": 8.0,
         "seed": 0,
     }
-    return Case(**given | changes).run()
+    return Experiment(**given | changes).run()
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "calm_published"])
@@ -96,7 +96,7 @@ def test_programs_that_repeat_their_context_keep_more_promises_with_a_prefix_cac
     """For calm that takes knowing what will be found: else it does not begin them."""
     goodputs = {}
     for caching in (False, True):
-        loops = Setting(
+        loops = ExperimentConfig(
             source=Source.generator("tools"), window_s=15.0, warmup_s=10.0, prefix_caching=caching
         )
         report = ran(setting=loops, policy=PolicySpec(policy), rate_per_s=6.0)["report"]
@@ -106,7 +106,7 @@ def test_programs_that_repeat_their_context_keep_more_promises_with_a_prefix_cac
 
 def test_a_backlog_of_twice_as_many_drains_as_fast() -> None:
     few, many = (
-        CapacityCase(setting=CODER, seed=0, num_programs=number).run()["programs_s"]
+        CapacityExperiment(setting=CODER, seed=0, num_programs=number).run()["programs_s"]
         for number in (40, 80)
     )
     assert many == pytest.approx(few, rel=0.35)
@@ -117,7 +117,7 @@ def test_a_call_that_the_machine_has_no_room_for_is_refused_by_name(tmp_path: Pa
     path = tmp_path / "long.jsonl"
     line = '{{"timestamp": {}, "input_length": 500000, "output_length": 3}}\n'
     path.write_text("".join(line.format(second) for second in range(3)))
-    setting = Setting(source=Source.file(path), window_s=4.0, warmup_s=0.0)
+    setting = ExperimentConfig(source=Source.file(path), window_s=4.0, warmup_s=0.0)
     with pytest.raises(InvalidWorkload, match="has room for 467,264 tokens"):
         ran(setting=setting)
 
@@ -126,7 +126,7 @@ def test_a_call_longer_than_the_usual_context_has_room(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     line = '{{"timestamp": {}, "input_length": 100000, "output_length": 3}}\n'
     path.write_text("".join(line.format(100 * second) for second in range(3)))
-    setting = Setting(source=Source.file(path), window_s=10.0, warmup_s=0.0)
+    setting = ExperimentConfig(source=Source.file(path), window_s=10.0, warmup_s=0.0)
     counts = ran(setting=setting, rate_per_s=0.2)["report"]["counts"]
     assert counts["arrived"] == 2
     assert counts["finished"] >= 1

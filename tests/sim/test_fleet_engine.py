@@ -13,14 +13,14 @@ from serving.sim.drive.fleet import FleetReplay, run_fleet
 from serving.sim.drive.replica import Replica
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.workloads import generate
 from serving.step_cost import STEP_COSTS
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
 COST = STEP_COSTS["a100-llama3-8b"]
-TOLD = Foresight(lengths=LengthErrors(), futures=FutureErrors())
+TOLD = Predictions(lengths=LengthErrors(), futures=FutureErrors())
 UNTIL_S = 8.0
 SLOTS = 24  # few enough that requests queue: copies must wait, and be withdrawn in time
 
@@ -43,7 +43,7 @@ def ran(
         clock = VirtualTime()
         engine = VirtualReplica(config, clock)
         replicas.append(Replica(f"{number:02d}", engine, clock, COST))
-    return run_fleet(programs, replicas, router.build(), foresight=TOLD, until_s=UNTIL_S)
+    return run_fleet(programs, replicas, router.build(), predictions=TOLD, until_s=UNTIL_S)
 
 
 def alone(programs: tuple[Program, ...], policy: str) -> Replay:
@@ -51,7 +51,7 @@ def alone(programs: tuple[Program, ...], policy: str) -> Replay:
 
     clock = VirtualTime()
     engine = VirtualEngine(VirtualConfig(policy=PolicySpec(policy), slots=SLOTS), clock)
-    return replay(programs, engine, clock, COST, foresight=TOLD, until_s=UNTIL_S)
+    return replay(programs, engine, clock, COST, predictions=TOLD, until_s=UNTIL_S)
 
 
 @pytest.mark.parametrize("router", ["round_robin", "power_of_k"])

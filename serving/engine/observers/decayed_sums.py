@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.engine.observers.service_counters import ROOM, with_room
+from serving.engine.observers.service_counters import ROOM, grown_to
 from serving.requests import Floats, Ints
 
 
-class CallSums:
+class DecayedSums:
     """How many calls, and two numbers of each added up: three sums, older calls count less.
 
     Args:
@@ -22,7 +22,7 @@ class CallSums:
 
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""
-        self._own = np.stack([with_room(each, user) for each in self._own])
+        self._own = np.stack([grown_to(each, user) for each in self._own])
         self._own[:, user] = 0.0
 
     def add(self, user: int, one: float, other: float) -> None:

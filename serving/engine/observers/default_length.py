@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from serving.engine.observers.service_counters import ROOM, with_room
+from serving.engine.observers.service_counters import ROOM, grown_to
 from serving.length_sketch import LENGTH_LEVELS
 from serving.requests import Floats, Ints
 
@@ -21,7 +21,7 @@ MOST_USERS = 64
 """So many, who had answers lately, tell how all are answered."""
 
 
-class UsualLength:
+class DefaultLength:
     """Quantiles of output lengths, for each user, by the user's number; 0 before the first answer.
 
     Of answers without a sketch that ended by themselves or at their limit.
@@ -37,7 +37,7 @@ class UsualLength:
         """This number is a new user's; it comes before all else of that user."""
         self._own.pop(user, None)
         self._latest.pop(user, None)
-        self._own_quantiles = with_room(self._own_quantiles, user, fill=np.nan)
+        self._own_quantiles = grown_to(self._own_quantiles, user, fill=np.nan)
         self._own_quantiles[user] = np.nan
 
     def ended(self, user: int, output_tokens: int) -> None:

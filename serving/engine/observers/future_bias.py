@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.engine.observers.decayed_sums import CallSums
+from serving.engine.observers.decayed_sums import DecayedSums
 from serving.requests import MOST, Floats, Ints
 from serving.slo import Slo
 
@@ -46,8 +46,8 @@ class FutureBias:
 
     def __init__(self) -> None:
         self._programs: dict[int, _Told] = {}
-        self._foretold: dict[str, float] = {}  # tokens of a call that is under way, by its id
-        self._sums = CallSums(MEMORY_CALLS)  # calls, tokens foretold, tokens that came
+        self._predicted: dict[str, float] = {}  # tokens of a call that is under way, by its id
+        self._sums = DecayedSums(MEMORY_CALLS)  # calls, tokens foretold, tokens that came
 
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""
@@ -67,13 +67,13 @@ class FutureBias:
             told = _Told(slo.stage, after, told.after)
         self._programs[program] = told
         if slo.stage == told.stage and after is not None and told.before is not None:
-            self._foretold[request_id] = (told.before - after) / slo.stage_calls
+            self._predicted[request_id] = (told.before - after) / slo.stage_calls
 
     def ended(self, request_id: str, user: int, output_tokens: int, *, is_whole: bool) -> None:
         """This call of this user ended with so many tokens, or was given up."""
-        foretold = self._foretold.pop(request_id, None)
-        if foretold is not None and is_whole:
-            self._sums.add(user, foretold, output_tokens)
+        predicted = self._predicted.pop(request_id, None)
+        if predicted is not None and is_whole:
+            self._sums.add(user, predicted, output_tokens)
 
     def ratios(self, users: Ints) -> Floats:
         """What a future foretold for each of these users is to be multiplied with: (n,)."""
@@ -86,10 +86,10 @@ class FutureBias:
 
 def _ratio(sums: Floats, prior: Floats) -> Floats:
     """What came over what was foretold, beside PRIOR_CALLS that were off by the prior: (n,)."""
-    calls, foretold, came = sums
+    calls, predicted, came = sums
     usual = PRIOR_CALLS * np.where(came > 0.0, came, 1.0) / np.maximum(calls, 1.0)
     came = came + usual
     # Errors of single programs may add up to less than nothing.
-    foretold = np.clip(foretold + usual / prior, came / MOST_OFF, came * MOST_OFF)
-    ratio: Floats = came / foretold
+    predicted = np.clip(predicted + usual / prior, came / MOST_OFF, came * MOST_OFF)
+    ratio: Floats = came / predicted
     return ratio

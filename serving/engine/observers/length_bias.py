@@ -7,7 +7,7 @@ from collections import deque
 
 import numpy as np
 
-from serving.engine.observers.service_counters import ROOM, with_room
+from serving.engine.observers.service_counters import ROOM, grown_to
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.requests import Floats, Ints
 
@@ -41,12 +41,12 @@ class LengthBias:
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""
         self._own.pop(user, None)
-        self._own_ratio = with_room(self._own_ratio, user, fill=np.nan)
+        self._own_ratio = grown_to(self._own_ratio, user, fill=np.nan)
         self._own_ratio[user] = np.nan
 
-    def ended(self, user: int, foretold: LengthSketch, output_tokens: int) -> None:
+    def ended(self, user: int, predicted: LengthSketch, output_tokens: int) -> None:
         """An answer to this user is complete, at least a token."""
-        log = math.log(output_tokens / max(foretold.tokens[_MEDIAN], 1.0))
+        log = math.log(output_tokens / max(predicted.tokens[_MEDIAN], 1.0))
         self._logs.append(log)
         of_all = float(np.clip(np.median(self._logs), -_MOST_LOG, _MOST_LOG))
         self._ratio = math.exp(of_all)

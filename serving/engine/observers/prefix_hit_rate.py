@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.engine.observers.decayed_sums import CallSums
+from serving.engine.observers.decayed_sums import DecayedSums
 from serving.requests import Floats, Ints
 
 MEMORY_CALLS = 256
@@ -17,7 +17,7 @@ MOST_OF_OTHERS = 0.5
 """Nobody is taken to find more than this share for what others found."""
 
 
-class CachedShare:
+class PrefixHitRate:
     """The share of prompt tokens that was found, for each user, by the user's number.
 
     Of calls after their program's first stage: agents that repeat their context with every turn
@@ -25,7 +25,7 @@ class CachedShare:
     """
 
     def __init__(self) -> None:
-        self._sums = CallSums(MEMORY_CALLS)  # calls, their prompt tokens, what of them was found
+        self._sums = DecayedSums(MEMORY_CALLS)  # calls, their prompt tokens, what of them was found
 
     def begin(self, user: int) -> None:
         """This number is a new user's; it comes before all else of that user."""

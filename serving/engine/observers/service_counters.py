@@ -33,7 +33,7 @@ _PRUNE_ABOVE = 4096
 N = TypeVar("N", np.float64, np.int64)
 
 
-def with_room(values: NDArray[N], number: int, *, fill: float = 0) -> NDArray[N]:
+def grown_to(values: NDArray[N], number: int, *, fill: float = 0) -> NDArray[N]:
     """The values with a place for this number, and for as many again; new ones hold `fill`."""
     if number < len(values):
         return values
@@ -41,7 +41,7 @@ def with_room(values: NDArray[N], number: int, *, fill: float = 0) -> NDArray[N]
     return np.concatenate([values, more])
 
 
-class Accounts:
+class ServiceCounters:
     """A running sum a name; numbers are given again once their name is forgotten.
 
     A name that is new, or comes back after a pause, begins no lower than the least of those that
@@ -115,7 +115,7 @@ class Accounts:
         if not self._spare and len(self._number) >= _PRUNE_ABOVE:
             self._prune(now_s)
         number = self._spare.pop() if self._spare else len(self._number)
-        self._tokens = with_room(self._tokens, number)
+        self._tokens = grown_to(self._tokens, number)
         self._tokens[number] = 0.0
         self._number[name] = number
         self._name[number] = name
@@ -156,9 +156,9 @@ class ProgramCalls:
                 an earlier stage comes late, and says nothing of the present one. If none is, a
                 stage that has had all of its calls is asked again, as by a retry.
         """
-        self._stage = with_room(self._stage, number, fill=-1)
-        self._missing = with_room(self._missing, number)
-        self._ended_tokens = with_room(self._ended_tokens, number)
+        self._stage = grown_to(self._stage, number, fill=-1)
+        self._missing = grown_to(self._missing, number)
+        self._ended_tokens = grown_to(self._ended_tokens, number)
         stage, present = min(stage, MOST_STAGES), self._stage[number]
         if is_new:
             self._ended_tokens[number] = 0.0

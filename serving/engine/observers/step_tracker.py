@@ -55,14 +55,14 @@ def _terms(step: Composition) -> tuple[float, ...]:
 _PRIOR_PULL = PRIOR_WEIGHT * np.square(np.array(_terms(PRIOR_STEP)))
 
 
-class Promises(NamedTuple):
+class SloCounts(NamedTuple):
     """How many requests of one kind ended in time, and how many late or never."""
 
     met: int = 0
     missed: int = 0
 
 
-class Tracked(NamedTuple):
+class TrackerSnapshot(NamedTuple):
     """The counters at one moment.
 
     Attributes:
@@ -75,7 +75,7 @@ class Tracked(NamedTuple):
     steps: int
     lost_blocks: int
     stall_s: float
-    promises: Mapping[SloKind, Promises]
+    promises: Mapping[SloKind, SloCounts]
 
 
 class StepTracker:
@@ -114,7 +114,7 @@ class StepTracker:
         self._all = np.zeros(2)  # steps, their seconds
         self._lost_blocks = 0
         self._stall_s = 0.0
-        self._promises: dict[SloKind, Promises] = {}
+        self._promises: dict[SloKind, SloCounts] = {}
 
     def begin(self, now_s: float, composition: Composition) -> None:
         """A step of this composition begins; the former one ended with it."""
@@ -175,17 +175,17 @@ class StepTracker:
 
     def ended(self, kind: SloKind, in_time: bool) -> None:
         """A request of this kind came to its end, whatever it was."""
-        met, missed = self._promises.get(kind, Promises())
-        self._promises[kind] = Promises(met + in_time, missed + (not in_time))
+        met, missed = self._promises.get(kind, SloCounts())
+        self._promises[kind] = SloCounts(met + in_time, missed + (not in_time))
 
     def samples(self) -> tuple[StepSample, ...]:
         """The latest measured steps, oldest first."""
         return tuple(self._recent)
 
-    def snapshot(self) -> Tracked:
+    def snapshot(self) -> TrackerSnapshot:
         """The counters as they stand."""
         promises = MappingProxyType(dict(self._promises))
-        return Tracked(self._steps, self._lost_blocks, self._stall_s, promises)
+        return TrackerSnapshot(self._steps, self._lost_blocks, self._stall_s, promises)
 
     def _fold(self) -> None:
         """Add the steps since the last solution to the sums that the next one is made of."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from serving.policies.baselines.parameter_search import ADAPTED, Adaptation
+from serving.policies.baselines.parameter_search import TUNED_PARAMETERS, ParameterSearch
 from serving.policies.table import PolicySpec
 from serving.slo import Slo, SloKind
 from serving.view import Policy
@@ -40,10 +40,10 @@ class TunedPolicy:
     """
 
     def __init__(self, spec: PolicySpec) -> None:
-        adapted = ADAPTED[spec.name]
+        adapted = TUNED_PARAMETERS[spec.name]
         self._build = spec.build()
         self._parameter = adapted.parameter
-        self._search = Adaptation.of(adapted.values)
+        self._search = ParameterSearch.of(adapted.values)
         self._promises: dict[str, _Promise] = {}
         self._began_s: float | None = None
         self._earned = 0
@@ -51,11 +51,11 @@ class TunedPolicy:
     @classmethod
     def of(cls, spec: PolicySpec) -> TunedPolicy | None:
         """None where nothing is adapted, or the parameter was fixed by hand."""
-        adapted = ADAPTED.get(spec.name)
+        adapted = TUNED_PARAMETERS.get(spec.name)
         return None if adapted is None or adapted.parameter in spec.params else cls(spec)
 
     @property
-    def search(self) -> Adaptation:
+    def search(self) -> ParameterSearch:
         """What is known of each value."""
         return self._search
 

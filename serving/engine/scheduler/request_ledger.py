@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.engine.observers.arrivals import Arrivals
-from serving.engine.observers.default_length import UsualLength
+from serving.engine.observers.default_length import DefaultLength
 from serving.engine.observers.future_bias import FutureBias
 from serving.engine.observers.length_bias import LengthBias
-from serving.engine.observers.prefix_hit_rate import CachedShare
-from serving.engine.observers.service_counters import FAIR_MEMORY_S, Accounts, ProgramCalls
+from serving.engine.observers.prefix_hit_rate import PrefixHitRate
+from serving.engine.observers.service_counters import FAIR_MEMORY_S, ProgramCalls, ServiceCounters
 from serving.errors import InvalidSlo
 from serving.requests import (
     LATENCY,
@@ -60,18 +60,18 @@ class RequestLedger:
         self._rows: list[Request] = []
         self._place: dict[str, int] = {}
         self._stale: set[str] = set()
-        self._programs = Accounts()
-        self._users = Accounts(lifted=True, memory_s=FAIR_MEMORY_S)
+        self._programs = ServiceCounters()
+        self._users = ServiceCounters(lifted=True, memory_s=FAIR_MEMORY_S)
         self._calls = ProgramCalls()
         self._length_bias = LengthBias()
         self._future_bias = FutureBias()
-        self._usual_length = UsualLength()
-        self._cached_share = CachedShare()
+        self._default_length = DefaultLength()
+        self._prefix_hit_rate = PrefixHitRate()
         self._learners = (
             self._length_bias,
             self._future_bias,
-            self._usual_length,
-            self._cached_share,
+            self._default_length,
+            self._prefix_hit_rate,
         )
         self._arrivals = Arrivals()
 
@@ -180,7 +180,7 @@ class RequestLedger:
                 self._learn_length(user, self._columns["slo"][place], output_tokens)
             if self._columns["stage"][place] > 0:
                 found = int(self._columns["cached_tokens"][place])
-                self._cached_share.ended(user, request.num_prompt_tokens, found)
+                self._prefix_hit_rate.ended(user, request.num_prompt_tokens, found)
         self._programs.close(program, self.clock())
         self._users.close(user, self.clock())
         last = self._rows.pop()
@@ -194,7 +194,7 @@ class RequestLedger:
 
     def _learn_length(self, user: int, slo: Slo, output_tokens: int) -> None:
         if slo.length is None:
-            self._usual_length.ended(user, output_tokens)
+            self._default_length.ended(user, output_tokens)
         else:
             self._length_bias.ended(user, slo.length, output_tokens)
 
@@ -260,8 +260,8 @@ class RequestLedger:
         learned = {
             "length_ratio": self._length_bias.ratios(numbers),
             "future_ratio": self._future_bias.ratios(numbers),
-            "usual_length": self._usual_length.lengths(numbers),
-            "cached_share": self._cached_share.shares(numbers),
+            "default_length": self._default_length.lengths(numbers),
+            "prefix_hit_rate": self._prefix_hit_rate.shares(numbers),
         }
         return {name: values.take(users, axis=0) for name, values in learned.items()}
 

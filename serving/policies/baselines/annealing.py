@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.baselines.annealing_predictor import Forecast, forecast_of
+from serving.policies.baselines.annealing_predictor import BatchPrediction, batch_prediction_of
 from serving.policies.ranking import order_by, sorted_places
-from serving.policies.urgency import Standing, standing
+from serving.policies.urgency import DeadlineClass, deadline_class
 from serving.requests import Ints, RequestState
 from serving.view import Plan, StepView
 
@@ -58,10 +58,10 @@ def annealing(
         level: the quantile that foretells remaining output lengths.
         seed: of the moves: the same view and seed give the same plan.
     """
-    requests, stands = view.requests, standing(view)
+    requests, stands = view.requests, deadline_class(view)
     held = requests.state != RequestState.WAITING
     arrived = sorted_places(requests)
-    arrived = arrived[stands[arrived] == Standing.FEASIBLE]
+    arrived = arrived[stands[arrived] == DeadlineClass.FEASIBLE]
     holders, line = arrived[held[arrived]], arrived[~held[arrived]]
     place = np.zeros(len(requests), dtype=np.int64)
     size = batch or view.slots
@@ -76,7 +76,7 @@ def annealing(
 
 def best_start(
     view: StepView, holders: Ints, line: Ints, size: int, level: float
-) -> tuple[Forecast, Ints]:
+) -> tuple[BatchPrediction, Ints]:
     """The batch size and the order of the line, by arrival or by latency, with the highest G.
 
     Args:
@@ -84,7 +84,7 @@ def best_start(
         size: the largest batch size.
     """
     sizes = sorted({max(int(size * SIZE_RATIO**step), 1) for step in range(NUM_SIZES)})[::-1]
-    forecasts = [forecast_of(view, holders, line, slots, level) for slots in sizes]
+    forecasts = [batch_prediction_of(view, holders, line, slots, level) for slots in sizes]
     by_arrival, by_latency = np.arange(len(line)), np.argsort(forecasts[0].exec_s, kind="stable")
     if forecasts[0].kept(by_latency) == len(holders) + len(line):
         return forecasts[0], by_latency
@@ -93,7 +93,7 @@ def best_start(
 
 
 def annealed(
-    forecast: Forecast, order: Ints, window: int, iterations: int, heat: float, seed: int
+    forecast: BatchPrediction, order: Ints, window: int, iterations: int, heat: float, seed: int
 ) -> Ints:
     """The order with its head annealed: the best sequence of those that were tried."""
     head, tail = order[:window], order[window:]

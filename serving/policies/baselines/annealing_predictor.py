@@ -18,7 +18,7 @@ LEAST_S = 1e-9
 """Latencies that sum to less are taken as this: an engine that costs no time divides by nothing."""
 
 
-class Forecast(NamedTuple):
+class BatchPrediction(NamedTuple):
     """What a batch size makes of the line.
 
     Attributes:
@@ -71,7 +71,9 @@ class Forecast(NamedTuple):
         return (kept + self.rest_kept) / max(seconds + self.rest_s, LEAST_S)
 
 
-def forecast_of(view: StepView, holders: Ints, line: Ints, slots: int, level: float) -> Forecast:
+def batch_prediction_of(
+    view: StepView, holders: Ints, line: Ints, slots: int, level: float
+) -> BatchPrediction:
     """The linear latency predictor (equations 14 to 19), with the engine's measured step cost.
 
     A decode step takes longer the more are in the batch and the longer their contexts. A stream's
@@ -94,7 +96,7 @@ def forecast_of(view: StepView, holders: Ints, line: Ints, slots: int, level: fl
     slack_s = np.where(requests.kind[places] == LATENCY, streamed_s, slack_s)
     num_held = len(holders)
     held_s = float(exec_s[:num_held].sum())
-    return Forecast(
+    return BatchPrediction(
         exec_s=exec_s[num_held:],
         slack_s=slack_s[num_held:],
         slots=slots,

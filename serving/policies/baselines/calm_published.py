@@ -9,8 +9,14 @@ import numpy as np
 
 from serving.policies.fairness import fair, limited, mixed
 from serving.policies.preemption_gate import exchange_batch
-from serving.policies.ranking import giving_memory, plan_of, sorted_places
-from serving.policies.urgency import Standing, expiry_s, standing, stay_of, to_drop
+from serving.policies.ranking import memory_holders_to_evict, plan_of, sorted_places
+from serving.policies.urgency import (
+    DeadlineClass,
+    deadline_class,
+    expiry_s,
+    stay_limits_of,
+    to_drop,
+)
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Floats, Ints, RequestState
 from serving.view import Plan, StepView
 
@@ -53,15 +59,15 @@ def calm_published(
     waited_frames = np.maximum((view.now_s - requests.unscheduled_s) / frame_s, 0.0)
     reward = feasible_goodput(view, to_come, seconds)
     priority = (reward + starvation_tokens * waited_frames) / seconds
-    stands = standing(view)
+    stands = deadline_class(view)
     if fairness:
-        highest = priority[stands == Standing.FEASIBLE].max(initial=0.0)
+        highest = priority[stands == DeadlineClass.FEASIBLE].max(initial=0.0)
         priority = mixed(priority, highest * fair(view.requests.user_tokens), fairness)
     order = sorted_places(requests, stands, -priority)
-    stay = stay_of(view)
+    stay = stay_limits_of(view)
     gone = to_drop(view, stay)
     kept = order[~gone[order]]
-    num_feasible = int((stands[kept] == Standing.FEASIBLE).sum())
+    num_feasible = int((stands[kept] == DeadlineClass.FEASIBLE).sum())
     ranked, late = kept[:num_feasible], kept[num_feasible:]
     window = best_window(view, ranked, priority, size, cutoff)
     running = ranked[requests.state[ranked] != RequestState.WAITING][: len(window)]
@@ -70,7 +76,7 @@ def calm_published(
     run[group] = True
     # While feasible requests are left out, the group fills every slot.
     run[late[: size - len(group)]] = True
-    run = giving_memory(view, kept, run, stands > Standing.FEASIBLE)
+    run = memory_holders_to_evict(view, kept, run, stands > DeadlineClass.FEASIBLE)
     order = sorted_places(requests, ~run, stands, -priority)
     plan = plan_of(view, order, run, stay=stay)
     left_out = ~gone & ~run & (requests.state == RequestState.RUNNING)

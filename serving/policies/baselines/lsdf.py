@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.policies.ranking import order_by, sorted_places
-from serving.policies.urgency import standing
+from serving.policies.urgency import deadline_class
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Floats, Ints, RequestState
 from serving.view import Plan, StepView
 
@@ -51,8 +51,8 @@ def lsdf(
     running = requests.state == RequestState.RUNNING
     stall_s = np.where(running, requests.computed_tokens * view.prefill_token_s, 0.0)
     density *= 1.0 + stall_s / (quantum_steps * view.token_s)
-    places = with_reserve(view, sorted_places(requests, standing(view), -density))
-    plan = order_by(view, standing(view), places, batch=batch, fairness=fairness)
+    places = with_reserve(view, sorted_places(requests, deadline_class(view), -density))
+    plan = order_by(view, deadline_class(view), places, batch=batch, fairness=fairness)
     return plan._replace(steps=quantum_steps)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from serving.length_sketch import LENGTH_LEVELS
 from serving.policies.ranking import order_by
-from serving.policies.urgency import due_s, standing
+from serving.policies.urgency import deadline_class, due_s
 from serving.requests import Floats
 from serving.view import Plan, StepView
 
@@ -30,12 +30,14 @@ def edf(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
     request's is its stage's sub-deadline. Source: Wu (2025), appendix D.1.1 (why it is only a
     baseline).
     """
-    return order_by(view, standing(view), due_s(view), batch=batch, fairness=fairness)
+    return order_by(view, deadline_class(view), due_s(view), batch=batch, fairness=fairness)
 
 
 def priority(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
     """As callers asked, the lowest number first: vLLM's own but for expired work, which is last."""
-    return order_by(view, standing(view), view.requests.priority, batch=batch, fairness=fairness)
+    return order_by(
+        view, deadline_class(view), view.requests.priority, batch=batch, fairness=fairness
+    )
 
 
 def sjf(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
@@ -44,7 +46,9 @@ def sjf(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
     Source: Fu et al. (2024), Efficient LLM scheduling by learning to rank (the order of predicted
     lengths); Wu (2025), section 6.1 (LTR, the same as a baseline).
     """
-    return order_by(view, standing(view), _foretold_tokens(view), batch=batch, fairness=fairness)
+    return order_by(
+        view, deadline_class(view), _predicted_tokens(view), batch=batch, fairness=fairness
+    )
 
 
 def srpt(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
@@ -54,14 +58,14 @@ def srpt(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
     it has grown, at that of a decode step. Source: Schrage (1968), A proof of the optimality of
     the shortest remaining processing time discipline.
     """
-    return order_by(view, standing(view), _remaining_s(view), batch=batch, fairness=fairness)
+    return order_by(view, deadline_class(view), _remaining_s(view), batch=batch, fairness=fairness)
 
 
-def _foretold_tokens(view: StepView) -> Floats:
+def _predicted_tokens(view: StepView) -> Floats:
     requests = view.requests
     middle = np.maximum(requests.length[:, LENGTH_LEVELS.index(MEDIAN)], 1.0)
-    foretold: Floats = np.fmin(middle, requests.max_tokens)
-    return foretold
+    predicted: Floats = np.fmin(middle, requests.max_tokens)
+    return predicted
 
 
 def _remaining_s(view: StepView) -> Floats:

@@ -20,20 +20,20 @@ FIRST_TRIES = 2
 _DECAY = math.exp(-1.0 / MEMORY_EPOCHS)
 
 
-class Adapted(NamedTuple):
+class TunedParameter(NamedTuple):
     """A keyword of a policy that is found online, and the values that it may take."""
 
     parameter: str
     values: tuple[float, ...]
 
 
-ADAPTED: Mapping[str, Adapted] = {
-    "calm_published": Adapted("cutoff", (0.95, 0.8, 0.9, 1.0)),
+TUNED_PARAMETERS: Mapping[str, TunedParameter] = {
+    "calm_published": TunedParameter("cutoff", (0.95, 0.8, 0.9, 1.0)),
 }
 """By policy; the first value is where a search begins."""
 
 
-class Adaptation(NamedTuple):
+class ParameterSearch(NamedTuple):
     """What is known of each value so far: a discounted upper-confidence bound search.
 
     No randomness: the same observations lead to the same choices.
@@ -53,7 +53,7 @@ class Adaptation(NamedTuple):
     squares: tuple[float, ...]
 
     @classmethod
-    def of(cls, values: tuple[float, ...]) -> Adaptation:
+    def of(cls, values: tuple[float, ...]) -> ParameterSearch:
         """Nothing is known yet; the first value is used."""
         assert values, "a search needs a candidate"
         nothing = (0.0,) * len(values)
@@ -64,7 +64,7 @@ class Adaptation(NamedTuple):
         """What the parameter is in this epoch."""
         return self.values[self.choice]
 
-    def observe(self, goodput: float) -> Adaptation:
+    def observe(self, goodput: float) -> ParameterSearch:
         """An epoch with the present choice ended with this goodput; the next one's choice."""
         after = self._replace(
             tries=tuple(
@@ -77,7 +77,7 @@ class Adaptation(NamedTuple):
         return after._replace(choice=_best(after))
 
 
-def _best(search: Adaptation) -> int:
+def _best(search: ParameterSearch) -> int:
     """The candidate that could be the best: by its mean, and by how little is known of it."""
     fewest = min(search.tries)
     if fewest < FIRST_TRIES:
@@ -90,7 +90,7 @@ def _best(search: Adaptation) -> int:
     return bounds.index(max(bounds))
 
 
-def _variance(search: Adaptation, means: list[float]) -> float:
+def _variance(search: ParameterSearch, means: list[float]) -> float:
     """Of an epoch's goodput around the mean of its candidate: taken as the same for all."""
     explained = sum(count * mean * mean for count, mean in zip(search.counts, means, strict=True))
     freedom = max(sum(search.counts) - len(search.values), 1.0)

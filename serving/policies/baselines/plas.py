@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.policies.ranking import order_by
-from serving.policies.urgency import standing
+from serving.policies.urgency import deadline_class
 from serving.requests import Floats, Ints
 from serving.view import Plan, StepView
 
@@ -44,7 +44,7 @@ def plas(
     waited_s = view.now_s - view.requests.unscheduled_s
     level = queue_level(service_s, quantum_s, levels)
     level[waited_s >= starvation_ratio * service_s] = 0
-    return order_by(view, standing(view), level, batch=batch, fairness=fairness)
+    return order_by(view, deadline_class(view), level, batch=batch, fairness=fairness)
 
 
 def attained_s(view: StepView) -> Floats:

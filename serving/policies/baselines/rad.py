@@ -17,7 +17,7 @@ from serving.policies.prefill_decode import (
     unread_tokens,
 )
 from serving.policies.ranking import sorted_places
-from serving.policies.urgency import Standing, standing
+from serving.policies.urgency import DeadlineClass, deadline_class
 from serving.requests import Ints
 from serving.view import Plan, StepView
 
@@ -45,13 +45,13 @@ def rad(
         tile_tokens: t_lcm.
     """
     requests, size = view.requests, active_size(view, batch)
-    stands = standing(view)
+    stands = deadline_class(view)
     order = sorted_places(requests, stands)
     if fairness:
         order = fair_order(view, order, fairness)
     budget = max(view.step_tokens // tile_tokens, 1) * tile_tokens
     budget = min(budget, view.step_tokens)
-    ranked = order[stands[order] == Standing.FEASIBLE]
+    ranked = order[stands[order] == DeadlineClass.FEASIBLE]
     reading = prompts_to_read(view, ranked, size, budget)
     chosen = np.zeros(len(order), dtype=bool)
     if len(reading):

@@ -11,9 +11,9 @@ from serving.policies.fairness import fair_order, limited
 from serving.policies.prefill_decode import (
     MEMORY_SHARE,
     active_size,
+    decode_interval_s,
     fill,
     is_decoding,
-    pace_s,
     paced_due_s,
     plan_of_step,
     step_seconds,
@@ -21,7 +21,7 @@ from serving.policies.prefill_decode import (
     unread_tokens,
 )
 from serving.policies.ranking import sorted_places
-from serving.policies.urgency import Standing, due_s, standing
+from serving.policies.urgency import DeadlineClass, deadline_class, due_s
 from serving.requests import LATENCY
 from serving.view import Plan, StepView
 
@@ -52,11 +52,11 @@ def slai(
         level: the quantile that bounds the remaining length of paced answers.
     """
     requests, size = view.requests, active_size(view, batch)
-    stands = standing(view)
+    stands = deadline_class(view)
     decodes, active = is_decoding(requests), requests.computed_tokens > 0
     used = 1.0 - view.free_kv_tokens / view.kv_tokens
     early_steps = offset if used < MEMORY_SHARE else pressed_offset
-    pace = pace_s(view, requests.remaining_tokens(level), due_s(view))
+    pace = decode_interval_s(view, requests.remaining_tokens(level), due_s(view))
     last_s = paced_due_s(view, pace) - early_steps * view.mean_step_s  # equation 8
     deferred = decodes & (last_s > view.now_s)
     group = np.where(decodes, np.where(deferred, 3, 0), np.where(active, 1, 2))
@@ -65,7 +65,7 @@ def slai(
     )
     if fairness:
         order = fair_order(view, order, fairness)
-    streams = (requests.kind == LATENCY) & (stands == Standing.FEASIBLE)
+    streams = (requests.kind == LATENCY) & (stands == DeadlineClass.FEASIBLE)
     budget = tokens_within(view, decodes & ~deferred, step_seconds(view, streams))
     chosen = fill(view, order, stands, size=size, budget=budget)
     plan = plan_of_step(view, order, chosen, stands)._replace(step_tokens=budget, steps=1)

@@ -12,9 +12,9 @@ from serving.policies.fairness import fair_order, limited
 from serving.policies.prefill_decode import (
     MIN_STEP_S,
     active_size,
+    decode_interval_s,
     fill,
     is_decoding,
-    pace_s,
     plan_of_step,
     step_seconds,
     token_due_s,
@@ -22,7 +22,7 @@ from serving.policies.prefill_decode import (
     unread_tokens,
 )
 from serving.policies.ranking import sorted_places
-from serving.policies.urgency import Standing, due_s, next_token_due_s, standing
+from serving.policies.urgency import DeadlineClass, deadline_class, due_s, next_token_due_s
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Flags, Floats, Ints
 from serving.slo import FutureWork
 from serving.view import Plan, StepView
@@ -71,12 +71,12 @@ def slos_serve(
         InvalidEngineConfig: a batch below 0.
     """
     requests, size = view.requests, active_size(view, batch)
-    stands, decodes = standing(view), is_decoding(requests)
-    promised = (stands == Standing.FEASIBLE) & (requests.kind != BEST_EFFORT)
+    stands, decodes = deadline_class(view), is_decoding(requests)
+    promised = (stands == DeadlineClass.FEASIBLE) & (requests.kind != BEST_EFFORT)
     to_come = requests.remaining_tokens(level)
     step_s = step_seconds(view, promised & (requests.kind == LATENCY))
     due = due_s(view)
-    pace = pace_s(view, to_come, due)
+    pace = decode_interval_s(view, to_come, due)
     demand = demand_of(view, to_come, due, pace, step_s)
     begun = (requests.program_tokens > 0) & (demand.prefill_due_s > 0)
     kept = promised & (decodes | begun)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.policies.calm.program_demand import Calls, Programs
-from serving.policies.calm.step_duration import UTILISATION, Pace
+from serving.policies.calm.program_demand import Calls, ProgramDemand
+from serving.policies.calm.step_duration import UTILISATION, StepDuration
 from serving.requests import Flags, Floats, Ints
 from serving.view import StepView
 
@@ -93,7 +93,9 @@ class Expected(NamedTuple):
         return self.by[np.searchsorted(-self.density, -density, side="left")]
 
 
-def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> Expected:
+def expected(
+    view: StepView, programs: ProgramDemand, value: Floats, pace: StepDuration
+) -> Expected:
     """What to expect from the programs that arrived lately.
 
     Each wants all of it by the middle of the time in which it would want it, counted from its
@@ -103,15 +105,18 @@ def expected(view: StepView, programs: Programs, worth: Floats, pace: Pace) -> E
         worth: of each program, (m,).
     """
     arrivals, need_s = view.arrivals, pace.of(programs.need_s(view.model))
-    density = worth / need_s
+    density = value / need_s
     order = np.flatnonzero(density > 0)
     order = order[np.argsort(-density[order], kind="stable")]
-    alone_s, streamed_s = programs.alone_s(pace.each_s), programs.tokens * arrivals.tbt_s
+    isolated_latency_s, streamed_s = (
+        programs.isolated_latency_s(pace.each_s),
+        programs.tokens * arrivals.tbt_s,
+    )
     ends_s = arrivals.final_s - arrivals.arrival_s
     allowed_s = np.where(programs.streams, arrivals.ttft_s + streamed_s, ends_s)
-    waits_s = np.maximum(allowed_s - alone_s, 0.0)
+    waits_s = np.maximum(allowed_s - isolated_latency_s, 0.0)
     middle_s = allowed_s - 0.5 * np.where(
-        programs.streams, streamed_s, np.minimum(alone_s, allowed_s)
+        programs.streams, streamed_s, np.minimum(isolated_latency_s, allowed_s)
     )
     by = np.empty((len(order) + 1, len(AHEAD_S)))
     by[0] = 0.0
@@ -215,7 +220,12 @@ def _sum_up(wanted: Floats) -> None:
 
 
 def demands_of(
-    view: StepView, calls: Calls, programs: Programs, need_s: Floats, due_s: Floats, pace: Pace
+    view: StepView,
+    calls: Calls,
+    programs: ProgramDemand,
+    need_s: Floats,
+    due_s: Floats,
+    pace: StepDuration,
 ) -> Demands:
     """What the programs of the view want.
 
@@ -231,8 +241,10 @@ def demands_of(
     at_once = (prompt_s + token_s) / (prompt_s + np.maximum(tokens, 1.0) * token_s)
     first_s = need_s * np.where(streams, at_once, 0.0)
     ahead_s = due_s - view.now_s
-    alone_s = programs.alone_s(pace.each_s) + np.minimum(ahead_s, 0.0)  # what is left of it
-    lasts_s = np.where(streams, (tokens - 1.0) * requests.tbt_s[rows], alone_s)
+    isolated_latency_s = programs.isolated_latency_s(pace.each_s) + np.minimum(
+        ahead_s, 0.0
+    )  # what is left of it
+    lasts_s = np.where(streams, (tokens - 1.0) * requests.tbt_s[rows], isolated_latency_s)
     return Demands(
         np.maximum(ahead_s, 0.0), first_s, need_s - first_s, np.maximum(lasts_s, SHORTEST_S)
     )

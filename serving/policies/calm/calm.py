@@ -13,17 +13,23 @@ from serving.policies.calm.admission import admit, demands_of, expected, utilisa
 from serving.policies.calm.plan_builder import planned
 from serving.policies.calm.program_demand import (
     Calls,
-    Programs,
+    ProgramDemand,
     arrived_programs,
     calls_of,
     expired,
     present_programs,
 )
-from serving.policies.calm.step_duration import LEAST_S, Pace, backlog_pace, best_pace, saving_pace
+from serving.policies.calm.step_duration import (
+    LEAST_S,
+    StepDuration,
+    backlog_duration,
+    best_duration,
+    saving_duration,
+)
 from serving.policies.fairness import fair, limited, mixed
 from serving.policies.preemption_gate import MIN_GAIN
 from serving.policies.ranking import sorted_places
-from serving.policies.urgency import Standing, Urgency, to_drop, urgency_of
+from serving.policies.urgency import DeadlineClass, Urgency, to_drop, urgency_of
 from serving.requests import BEST_EFFORT, LATENCY, MOST, Flags, Floats, Requests
 from serving.view import Plan, StepView
 
@@ -100,37 +106,37 @@ def calm(
     is_telling = bool((view.arrivals.kind != BEST_EFFORT).any())
     recent = (view.arrivals, arrived) if is_telling else (view.requests, programs)
     unit = _mean_tokens(*recent)
-    coming = arrived.worth(view.arrivals, unit, token_share)
-    worth = programs.worth(view.requests, unit, token_share)
+    coming = arrived.value(view.arrivals, unit, token_share)
+    value = programs.value(view.requests, unit, token_share)
     if fairness:
         users = (view.requests.user_tokens[programs.first], view.arrivals.user_tokens)
         discount = mixed(1.0, fair(np.concatenate(users)), fairness)
-        worth *= discount[: len(worth)]
-        coming *= discount[len(worth) :]
-    step = best_pace(view, *recent, coming if is_telling else worth, only_s=pace)
+        value *= discount[: len(value)]
+        coming *= discount[len(value) :]
+    step = best_duration(view, *recent, coming if is_telling else value, only_s=pace)
     begins_s = margin * step.each_s
     has_begun = view.requests.program_tokens[programs.first] > 0
-    worth *= _can_be_in_time(view, programs, urgency, has_begun, begins_s)
-    timely = view.arrivals.arrival_s + arrived.alone_s(begins_s) <= arrived.ends_s
+    value *= _can_be_in_time(view, programs, urgency, has_begun, begins_s)
+    timely = view.arrivals.arrival_s + arrived.isolated_latency_s(begins_s) <= arrived.ends_s
     expects = expected(view, arrived, coming * timely, step)
     utilisation = utilisation or utilisation_of(expects, view.arrivals_s)
     if not price:
         expects = expects._replace(by=np.zeros_like(expects.by))
     need_s, due_s = step.of(programs.need_s(view.model)), _due_s(programs, urgency, step)
     demands = demands_of(view, calls, programs, need_s, due_s, step)
-    density = worth / need_s
+    density = value / need_s
     density[has_begun] *= 1.0 + gate
     chosen = admit(demands, density, expects, utilisation=utilisation)
     admitted = chosen.programs[programs.of]
     call_due_s = _call_due_s(calls, programs, due_s, step)
     key = call_due_s if urgent else -density[programs.of]
     waits = _can_wait(view, calls, call_due_s, step)
-    order = np.lexsort((key, waits, _ranks(view, urgency, admitted, worth[programs.of] > 0)))
+    order = np.lexsort((key, waits, _ranks(view, urgency, admitted, value[programs.of] > 0)))
     least_steps = _held_steps(view, least_steps, step)
     if save and not pace:
-        saved = worth * chosen.programs
+        saved = value * chosen.programs
         is_read = calls.unread[programs.first] == 0
-        step = backlog_pace(
+        step = backlog_duration(
             view,
             step,
             programs,
@@ -139,7 +145,7 @@ def calm(
             due_s=due_s,
             num_steps=frame_steps,
         )
-        step = saving_pace(view, step, programs, saved)
+        step = saving_duration(view, step, programs, saved)
     plan = planned(
         view,
         calls,
@@ -175,12 +181,12 @@ def _corrected(requests: Requests) -> tuple[Floats, Floats]:
     future = np.where(requests.future < MOST, future, requests.future)
     told = requests.length * requests.length_ratio[:, np.newaxis]
     if (untold := np.isnan(told[:, 0])).any():
-        told[untold] = requests.usual_length[untold]
+        told[untold] = requests.default_length[untold]
         told[told[:, -1] == 0.0] = np.nan  # no answer has ended as yet
     return told, future
 
 
-def _mean_tokens(requests: Requests, programs: Programs) -> float:
+def _mean_tokens(requests: Requests, programs: ProgramDemand) -> float:
     """What the worth of tokens is measured in: the mean program that was promised anything."""
     counts = programs.counts * (requests.kind[programs.first] != BEST_EFFORT)
     total = float(counts.sum())
@@ -188,34 +194,36 @@ def _mean_tokens(requests: Requests, programs: Programs) -> float:
 
 
 def _can_be_in_time(
-    view: StepView, programs: Programs, urgency: Urgency, has_begun: Flags, step_s: float
+    view: StepView, programs: ProgramDemand, urgency: Urgency, has_begun: Flags, step_s: float
 ) -> Flags:
     """Whether each program can: one that has not begun at steps as long as this, another if it had
     the machine to itself and its answers turned out short."""
-    alone_s = view.model.base_s + view.model.token_s
-    takes_s = programs.alone_s(np.where(has_begun, alone_s, max(step_s, alone_s)))
+    isolated_latency_s = view.model.base_s + view.model.token_s
+    takes_s = programs.isolated_latency_s(
+        np.where(has_begun, isolated_latency_s, max(step_s, isolated_latency_s))
+    )
     in_time: Flags = view.now_s + takes_s <= programs.ends_s
     hoping = has_begun & ~in_time  # who is in time as foretold is so at its least too
-    least_s = programs.least_s(view.requests, alone_s, hoping)
-    in_time[hoping] = view.now_s + least_s <= programs.ends_s[hoping]
-    return in_time & ~expired(programs, urgency.standing)
+    least_latency_s = programs.least_latency_s(view.requests, isolated_latency_s, hoping)
+    in_time[hoping] = view.now_s + least_latency_s <= programs.ends_s[hoping]
+    return in_time & ~expired(programs, urgency.deadline_class)
 
 
-def _due_s(programs: Programs, urgency: Urgency, step: Pace) -> Floats:
+def _due_s(programs: ProgramDemand, urgency: Urgency, step: StepDuration) -> Floats:
     """When each program's next token is due: of a stream by its schedule, of another such that it
     would be in time without a pause from then on, (m,)."""
-    last_s = programs.ends_s - programs.alone_s(step.each_s)
+    last_s = programs.ends_s - programs.isolated_latency_s(step.each_s)
     return np.where(programs.streams, urgency.due_s[programs.first], last_s)
 
 
-def _call_due_s(calls: Calls, programs: Programs, due_s: Floats, step: Pace) -> Floats:
+def _call_due_s(calls: Calls, programs: ProgramDemand, due_s: Floats, step: StepDuration) -> Floats:
     """The same of each call: the stage's longest has no more time than its program, (n,)."""
     later_s = (programs.longest[programs.of] - calls.tokens) * step.each_s
     later: Floats = due_s[programs.of] + later_s
     return later
 
 
-def _held_steps(view: StepView, least_steps: int, step: Pace) -> int:
+def _held_steps(view: StepView, least_steps: int, step: StepDuration) -> int:
     """How many steps gather what arrives and ends, at least 1."""
     ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY]
     if len(ttft_s):
@@ -226,7 +234,7 @@ def _held_steps(view: StepView, least_steps: int, step: Pace) -> int:
     return max(min(least_steps + len(view.requests) // CROWD, within), 1)
 
 
-def _can_wait(view: StepView, calls: Calls, due_s: Floats, step: Pace) -> Flags:
+def _can_wait(view: StepView, calls: Calls, due_s: Floats, step: StepDuration) -> Flags:
     """Who has not begun, and is in time after all that others have begun to read, (n,): where no
     step is limited nobody is pressed, and who has begun is not displaced for nothing."""
     requests = view.requests
@@ -239,8 +247,8 @@ def _can_wait(view: StepView, calls: Calls, due_s: Floats, step: Pace) -> Flags:
 
 def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_worth: Flags) -> Bytes:
     """Classes of execution, lowest first; of those that hold for a request the last counts."""
-    late = urgency.standing > Standing.FEASIBLE
+    late = urgency.deadline_class > DeadlineClass.FEASIBLE
     rank = np.where(has_worth | (view.requests.kind == BEST_EFFORT), 1, 2).astype(np.int8)
     rank[admitted] = 0
-    rank[late] = 3 + urgency.standing[late]
+    rank[late] = 3 + urgency.deadline_class[late]
     return rank

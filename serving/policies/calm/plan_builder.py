@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from serving.policies.calm.program_demand import Calls
-from serving.policies.calm.step_duration import LEAST_S, Pace
+from serving.policies.calm.step_duration import LEAST_S, StepDuration
 from serving.policies.prefill_decode import tokens_within
-from serving.policies.ranking import giving_memory, plan_of
-from serving.policies.urgency import BEST_EFFORT_DEADLINE_S, Standing, Urgency
+from serving.policies.ranking import memory_holders_to_evict, plan_of
+from serving.policies.urgency import BEST_EFFORT_DEADLINE_S, DeadlineClass, Urgency
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import Plan, StepView
 
@@ -28,7 +28,7 @@ def planned(
     urgency: Urgency,
     spare: Floats,
     given: float,
-    step: Pace,
+    step: StepDuration,
     size: int,
     frame_steps: int,
 ) -> Plan:
@@ -43,7 +43,7 @@ def planned(
         size: how many may run at once.
         frame_steps: how many steps the plan is for.
     """
-    late = urgency.standing > Standing.FEASIBLE
+    late = urgency.deadline_class > DeadlineClass.FEASIBLE
     run = np.ones(len(admitted), dtype=bool)
     if admitted[order].any():  # else nobody is in the way
         idle = _idle(view, calls, order[admitted[order]], given, step)
@@ -61,7 +61,7 @@ def planned(
     chosen[overdue] = True
     weaker = ~admitted
     weaker[overdue] = False
-    chosen = giving_memory(view, order, chosen, weaker)
+    chosen = memory_holders_to_evict(view, order, chosen, weaker)
     decoding = chosen & (calls.unread == 0)
     first = decoding & ~late  # each is a single token
     first[overdue] = True
@@ -83,7 +83,7 @@ def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) ->
     return fits
 
 
-def _idle(view: StepView, calls: Calls, admitted: Ints, given: float, step: Pace) -> float:
+def _idle(view: StepView, calls: Calls, admitted: Ints, given: float, step: StepDuration) -> float:
     """The share of the next second that these leave over, whatever may arrive or was foretold."""
     steps = 1.0 / max(view.token_s, step.step_s if step.is_limited else 0.0, LEAST_S)
     return max(given * step.share - float(_adds_s(view, calls, admitted, steps).sum()), 0.0)
@@ -117,7 +117,7 @@ def _longest_overdue(view: StepView, places: Ints) -> Ints:
     return overdue
 
 
-def _step_tokens(view: StepView, decoding: Flags, step: Pace) -> int:
+def _step_tokens(view: StepView, decoding: Flags, step: StepDuration) -> int:
     """As many tokens as keep a step within the pace."""
     if not step.is_limited:
         return view.step_tokens

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.policies.urgency import Standing
+from serving.policies.urgency import DeadlineClass
 from serving.requests import (
     BEST_EFFORT,
     LATENCY,
@@ -52,7 +52,7 @@ class Calls(NamedTuple):
     context: Floats  # tokens in its cache while it decodes, on average
 
 
-class Programs(NamedTuple):
+class ProgramDemand(NamedTuple):
     """One row for each program, m in all.
 
     Attributes:
@@ -91,7 +91,7 @@ class Programs(NamedTuple):
         each_s = np.maximum(self.prompts_s + decode_s + self.contexts * model.context_s, LEAST_S)
         return each_s * self.counts
 
-    def alone_s(self, step_s: float | Floats) -> Floats:
+    def isolated_latency_s(self, step_s: float | Floats) -> Floats:
         """Seconds until each one's end if every step takes this long and nothing waits: (m,).
 
         Args:
@@ -99,7 +99,7 @@ class Programs(NamedTuple):
         """
         return self.fixed_s + self.serial * step_s
 
-    def least_s(self, requests: Requests, step_s: float, asked: Flags) -> Floats:
+    def least_latency_s(self, requests: Requests, step_s: float, asked: Flags) -> Floats:
         """The same if things turn out well, never more: answers short, of the learned rest little.
 
         Args:
@@ -111,7 +111,7 @@ class Programs(NamedTuple):
         later = (self.serial - self.longest)[asked]
         return LITTLE * self.fixed_s[asked] + (longest + LITTLE * later) * step_s
 
-    def worth(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
+    def value(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
         """Tokens, in the unit of the mean program, make this share; the rest is a promise kept.
 
         Of as many as each counts: (m,).
@@ -133,14 +133,14 @@ def calls_of(requests: Requests, model: StepModel) -> Calls:
     return Calls(unread, prompt_s, tokens, behind + tokens / 2)
 
 
-def present_programs(view: StepView, calls: Calls) -> Programs:
+def present_programs(view: StepView, calls: Calls) -> ProgramDemand:
     """The programs whose calls are in the view, with their learned futures."""
     requests, model = view.requests, view.model
     first, of = _grouped(requests.program)
     count = len(first)
     future = np.fmax(requests.future.take(first, axis=0), 0.0)  # NaN gives way
     at_once = requests.stage_calls[first]
-    later_s = _later_prompts_s(future, requests.cached_share[first], model)
+    later_s = _later_prompts_s(future, requests.prefix_hit_rate[first], model)
     # Calls of the stage that are still to arrive are taken to be like those that have.
     missing = requests.stage_missing[first] / np.bincount(of, minlength=count)
     to_read = np.maximum(requests.prompt_tokens - requests.cached_tokens - 1, 0)
@@ -156,7 +156,7 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     kept = np.ones(count, dtype=bool)
     kept[streams] = ~_is_broken(view, calls, first[streams])
     longest = largest_of(of, count, calls.tokens)
-    return Programs(
+    return ProgramDemand(
         of=of,
         first=first,
         streams=streams,
@@ -173,7 +173,7 @@ def present_programs(view: StepView, calls: Calls) -> Programs:
     )
 
 
-def arrived_programs(view: StepView) -> Programs:
+def arrived_programs(view: StepView) -> ProgramDemand:
     """The programs that arrived lately, as they were then: each by its first call."""
     requests = view.arrivals
     calls = calls_of(requests, view.model)
@@ -181,12 +181,12 @@ def arrived_programs(view: StepView) -> Programs:
     at_once = requests.stage_calls
     rows = np.arange(len(requests))
     prompts_s = calls.prompt_s * at_once + _later_prompts_s(
-        future, requests.cached_share, view.model
+        future, requests.prefix_hit_rate, view.model
     )
     prefill = requests.prompt_tokens * at_once + future[:, _PREFILL]
     decode = calls.tokens * at_once + future[:, _DECODE]
     streams = requests.kind == LATENCY
-    return Programs(
+    return ProgramDemand(
         of=rows,
         first=rows,
         streams=streams,
@@ -203,10 +203,10 @@ def arrived_programs(view: StepView) -> Programs:
     )
 
 
-def expired(programs: Programs, standing: Ints) -> Flags:
+def expired(programs: ProgramDemand, standing: Ints) -> Flags:
     """Which programs have a call that can earn nothing any more: (m,)."""
     late = np.zeros(len(programs.first), dtype=bool)
-    late[programs.of[standing > Standing.FEASIBLE]] = True
+    late[programs.of[standing > DeadlineClass.FEASIBLE]] = True
     return late
 
 
@@ -227,11 +227,11 @@ def _grouped(numbers: Ints) -> tuple[Ints, Ints]:
     return first[present], which[numbers]
 
 
-def _later_prompts_s(future: Floats, cached_share: Floats, model: StepModel) -> Floats:
+def _later_prompts_s(future: Floats, prefix_hit_rate: Floats, model: StepModel) -> Floats:
     """Seconds that the prompts of later stages add to steps, taken to be all of one length."""
     calls = np.maximum(future[:, _CALLS], 1.0)
     prompt = future[:, _PREFILL] / calls
-    return calls * model.prompt_s((1.0 - cached_share) * prompt, cached_share * prompt)
+    return calls * model.prompt_s((1.0 - prefix_hit_rate) * prompt, prefix_hit_rate * prompt)
 
 
 def _later_serial(future: Floats, at_once: Ints, model: StepModel) -> Floats:

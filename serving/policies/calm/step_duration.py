@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.policies.calm.program_demand import Programs
+from serving.policies.calm.program_demand import ProgramDemand
 from serving.requests import Flags, Floats, Requests
 from serving.view import StepView
 
@@ -44,7 +44,7 @@ AT_EASE = 0.75
 of what is foretold: a machine that has time to spare is not limited for forecasts too high."""
 
 
-class Pace(NamedTuple):
+class StepDuration(NamedTuple):
     """How long steps are.
 
     Attributes:
@@ -62,7 +62,7 @@ class Pace(NamedTuple):
     is_limited: bool
     each_s: float
     share: float
-    worth_per_s: float = 0.0
+    value_per_s: float = 0.0
     affords_s: float = math.inf
 
     def of(self, seconds: Floats) -> Floats:
@@ -70,7 +70,7 @@ class Pace(NamedTuple):
         return seconds / self.share
 
 
-def pace_of(view: StepView, step_s: float) -> Pace:
+def step_duration_of(view: StepView, step_s: float) -> StepDuration:
     """The pace of steps that take so long: no less than one costs, no more than the longest.
 
     Where that limits nothing, a step is taken to last its fixed cost.
@@ -79,12 +79,17 @@ def pace_of(view: StepView, step_s: float) -> Pace:
     step_s = min(max(step_s, base_s + view.model.token_s), longest_s)
     is_limited = step_s < longest_s
     share = max(1.0 - base_s / step_s, LEAST_SHARE)
-    return Pace(step_s, is_limited, step_s if is_limited else base_s, share)
+    return StepDuration(step_s, is_limited, step_s if is_limited else base_s, share)
 
 
-def best_pace(
-    view: StepView, requests: Requests, programs: Programs, worth: Floats, *, only_s: float = 0.0
-) -> Pace:
+def best_duration(
+    view: StepView,
+    requests: Requests,
+    programs: ProgramDemand,
+    value: Floats,
+    *,
+    only_s: float = 0.0,
+) -> StepDuration:
     """The pace at which these programs would have earned most.
 
     At each pace those that are in time alone are taken by worth per second of need, until the time
@@ -98,33 +103,37 @@ def best_pace(
         only_s: the one pace to try, in seconds of a step; 0: any.
     """
     shortest_s, longest_s = SHORTEST * (view.model.base_s + view.model.token_s), _longest_s(view)
-    paces = np.array([pace_of(view, only_s).step_s]) if only_s else _paces(shortest_s, longest_s)
+    paces = (
+        np.array([step_duration_of(view, only_s).step_s])
+        if only_s
+        else _paces(shortest_s, longest_s)
+    )
     need_s = programs.need_s(view.model)
-    values = _values(view, requests, programs, need_s, worth, paces)
+    values = _values(view, requests, programs, need_s, value, paces)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
-    found = pace_of(view, float(paces[best]))
+    found = step_duration_of(view, float(paces[best]))
     each_s = found.each_s
-    wanted_s = need_s[worth > 0]
+    wanted_s = need_s[value > 0]
     if not found.is_limited:
         each_s = max(min(_unlimited_s(view, wanted_s), found.step_s), each_s)
     left = 1.0 - float(wanted_s.sum()) / (UTILISATION * view.arrivals_s)
     return found._replace(
         each_s=each_s,
-        worth_per_s=float(values[best]) / view.arrivals_s,
+        value_per_s=float(values[best]) / view.arrivals_s,
         affords_s=max(view.model.base_s / left, shortest_s) if left > 0 else math.inf,
     )
 
 
-def backlog_pace(
+def backlog_duration(
     view: StepView,
-    step: Pace,
-    programs: Programs,
+    step: StepDuration,
+    programs: ProgramDemand,
     pressed: Flags,
     *,
     backlog_s: float,
     due_s: Floats,
     num_steps: int,
-) -> Pace:
+) -> StepDuration:
     """The pace until the next plan where none is limited: such that no backlog makes others late.
 
     However little arrives in a minute, prompts that came at once fill the steps until they are
@@ -158,7 +167,9 @@ def backlog_pace(
     return step._replace(step_s=limit_s, is_limited=True, each_s=min(step.each_s, limit_s))
 
 
-def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -> Pace:
+def saving_duration(
+    view: StepView, step: StepDuration, programs: ProgramDemand, value: Floats
+) -> StepDuration:
     """The pace until the next plan: shorter where who is behind is worth what that costs.
 
     Who is behind bears steps that let all its tokens come by its end. Until then each of the steps
@@ -171,7 +182,7 @@ def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -
     left_s = programs.ends_s - view.now_s
     bears_s = SAVING_SHARE * (left_s - programs.fixed_s) / np.maximum(programs.serial, 1.0)
     shortest_s = max(view.model.base_s + view.model.token_s, LEAST_S)
-    behind = np.flatnonzero((bears_s < step.each_s) & (bears_s >= shortest_s) & (worth > 0))
+    behind = np.flatnonzero((bears_s < step.each_s) & (bears_s >= shortest_s) & (value > 0))
     if not len(behind):
         return step
     behind = behind[np.argsort(-bears_s[behind], kind="stable")][:MOST_SAVED]
@@ -181,10 +192,10 @@ def saving_pace(view: StepView, step: Pace, programs: Programs, worth: Floats) -
     # Each row: what the first so many of them ask for until each moment, as long as they are there.
     asked = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= moments_s))
     more_steps = asked @ np.diff(moments_s, prepend=0.0)
-    lost_per_s = LOSS_OF_TIME * step.worth_per_s
-    saved = np.cumsum(worth[behind]) - lost_per_s * view.model.base_s * more_steps
+    lost_per_s = LOSS_OF_TIME * step.value_per_s
+    saved = np.cumsum(value[behind]) - lost_per_s * view.model.base_s * more_steps
     best = int(np.argmax(saved))
-    return pace_of(view, float(bears_s[best])) if saved[best] > 0 else step
+    return step_duration_of(view, float(bears_s[best])) if saved[best] > 0 else step
 
 
 @lru_cache(maxsize=8)
@@ -198,19 +209,19 @@ def _paces(shortest_s: float, longest_s: float) -> Floats:
 def _values(
     view: StepView,
     requests: Requests,
-    programs: Programs,
+    programs: ProgramDemand,
     need_s: Floats,
-    worth: Floats,
+    value: Floats,
     paces: Floats,
 ) -> Floats:
     """What would have been earned at each pace."""
     rows = programs.first
-    order = np.flatnonzero(worth > 0)
+    order = np.flatnonzero(value > 0)
     is_at_ease = need_s[order].sum() <= UTILISATION * view.arrivals_s
     unlimited_s = (AT_EASE if is_at_ease else 1.0) * _unlimited_s(view, need_s[order])
     lasts_s = np.minimum(paces, unlimited_s)
-    order = order[np.argsort(-worth[order] / need_s[order], kind="stable")]
-    need_s, worth = need_s[order], worth[order]
+    order = order[np.argsort(-value[order] / need_s[order], kind="stable")]
+    need_s, value = need_s[order], value[order]
     is_new = requests is view.arrivals
     begins_s = requests.arrival_s[rows] if is_new else view.now_s
     allowed_s = programs.ends_s - begins_s - programs.fixed_s
@@ -224,7 +235,7 @@ def _values(
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
     room_s = UTILISATION * view.arrivals_s * (1.0 - view.model.base_s / paces)
-    values: Floats = _served(in_time, need_s, room_s) @ worth
+    values: Floats = _served(in_time, need_s, room_s) @ value
     return values
 
 

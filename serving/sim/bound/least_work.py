@@ -49,7 +49,7 @@ class CallWork(NamedTuple):
         return self.prefill_steps + len(self.decode_s)
 
     @property
-    def alone_s(self) -> float:
+    def isolated_latency_s(self) -> float:
         """Seconds from its submission to its last token on an otherwise idle machine."""
         return self.prefill_alone_s + float(self.decode_alone_s.sum())
 
@@ -114,7 +114,7 @@ class Prices:
         least_s = num_steps * cost.chunk_base_s + pairs_s * (
             call.prompt_tokens**2 - cached_tokens**2
         )
-        alone_s = max(
+        isolated_latency_s = max(
             (num_steps * base + token * read for base, token in self.lines if base >= 0),
             default=0.0,
         )
@@ -127,7 +127,7 @@ class Prices:
             prefill_tokens=call.prompt_tokens - begin,
             prefill_s=least_s + pairs_s * (cached_tokens**2 - begin**2),
             prefill_steps=num_steps,
-            prefill_alone_s=alone_s + least_s,
+            prefill_alone_s=isolated_latency_s + least_s,
             decode_s=np.minimum(cost.decode_base_s / self.slots + attention, reread),
             decode_alone_s=single + np.minimum(cost.decode_base_s + attention, reread),
             decode_contexts=contexts - shared,
@@ -140,15 +140,15 @@ class Prices:
         enough for the later ones at their best.
         """
         work = self._calls(program.stages)
-        alone_s = [max(call.alone_s for call in calls) for calls in work]
+        isolated_latency_s = [max(call.isolated_latency_s for call in calls) for calls in work]
         tools_s = [stage.tool_s for stage in program.stages]
-        ends_s = np.cumsum(np.add(alone_s, tools_s)) + program.arrival_s
+        ends_s = np.cumsum(np.add(isolated_latency_s, tools_s)) + program.arrival_s
         spare_s = due_s - float(ends_s[-1])
         if spare_s < 0:
             return None
         return tuple(
             StageWork(float(end_s) - least_s, float(end_s) + spare_s, calls)
-            for end_s, least_s, calls in zip(ends_s, alone_s, work, strict=True)
+            for end_s, least_s, calls in zip(ends_s, isolated_latency_s, work, strict=True)
         )
 
     def _calls(self, stages: tuple[Stage, ...]) -> list[tuple[CallWork, ...]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import virtual_engine
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.drive.stopping import Drained, StoppingEngine
@@ -25,10 +25,10 @@ DRAINED = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityCase:
+class CapacityExperiment:
     """The drain rate of one seed's backlog."""
 
-    setting: Setting
+    setting: ExperimentConfig
     seed: int
     num_programs: int = NUM_PROGRAMS
     sort: str = field(default="capacity", init=False)
@@ -53,7 +53,7 @@ class CapacityCase:
             StoppingEngine(engine, drained),
             clock,
             self.setting.machine.step_cost,
-            foresight=self.setting.nothing_foretold,
+            predictions=self.setting.predicts_nothing,
             until_s=float("inf"),
         )
         assert drained.reached_s is not None, "nothing is dropped, so that all tokens come"

@@ -9,10 +9,10 @@ from itertools import combinations
 from typing import Any, NamedTuple
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityCase, capacity_of
-from serving.sim.compare.experiment_config import Scaling, Setting
-from serving.sim.compare.experiments import BoundCase, Case, Task, bound_of
-from serving.sim.compare.live_experiments import LiveCase, MachineTask, machine_of
+from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
+from serving.sim.compare.experiment_config import ExperimentConfig, Scaling
+from serving.sim.compare.experiments import BoundExperiment, Experiment, Task, bound_of
+from serving.sim.compare.live_experiments import LiveExperiment, MachineTask, machine_of
 from serving.sim.compare.runner import Done, Runner
 from serving.sim.drive.live_scale import LiveSettings, scale_of
 from serving.sim.metrics.outcome import Outcome
@@ -36,7 +36,7 @@ class Plan:
         InvalidWorkload: nothing to compare, a thing twice, or a number out of range.
     """
 
-    setting: Setting
+    setting: ExperimentConfig
     policies: tuple[PolicySpec, ...]
     loads: tuple[float, ...]
     num_seeds: int
@@ -172,7 +172,7 @@ def compare(
         CodeChanged: a process runs other code than the comparison began with.
         InvalidWorkload, TraceMissing, BadTrace: the setting does not give programs.
     """
-    plan.setting.offer(rate_per_s=1.0, seed=0)  # what gives no programs is told at once
+    plan.setting.generated_load(rate_per_s=1.0, seed=0)  # what gives no programs is told at once
     watched = _Watched(plan.num_tasks, on_progress)
     if plan.live is not None:
         assert live_runner is not None, "somebody has to measure"
@@ -181,7 +181,7 @@ def compare(
         [found] = watched.run("machine", live_runner, [MachineTask(plan.live)])
         plan = replace(plan, setting=_on_machine(plan.setting, machine_of(found), plan.live))
     setting = plan.setting
-    measured = [CapacityCase(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
+    measured = [CapacityExperiment(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
     capacity = capacity_of(watched.run("capacity", runner, measured))
     setting.check(rate_per_s=min(plan.loads) * capacity, num_seeds=plan.num_seeds)
     cases, bounds = _cases(plan, capacity)
@@ -192,7 +192,7 @@ def compare(
         assert live_runner is not None, "somebody has to measure"
         bounded = watched.run("bounds", runner, list(bounds.values()))
         runner.close()
-        ran = watched.run("runs", live_runner, [LiveCase(each) for each in cases.values()])
+        ran = watched.run("runs", live_runner, [LiveExperiment(each) for each in cases.values()])
     return Comparison(
         plan,
         capacity,
@@ -205,12 +205,12 @@ def compare(
 
 def _cases(
     plan: Plan, capacity: float
-) -> tuple[dict[Run, Case], dict[tuple[float, int], BoundCase]]:
+) -> tuple[dict[Run, Experiment], dict[tuple[float, int], BoundExperiment]]:
     setting = plan.setting
     rates = {load: load * capacity for load in plan.loads}
     seeds = range(plan.num_seeds)
     cases = {
-        Run(label_of(policy), load, seed): Case(
+        Run(label_of(policy), load, seed): Experiment(
             setting=setting, policy=policy, load=load, rate_per_s=rates[load], seed=seed
         )
         for policy in plan.policies
@@ -218,7 +218,7 @@ def _cases(
         for seed in seeds
     }
     bounds = {
-        (load, seed): BoundCase(setting=setting, load=load, rate_per_s=rates[load], seed=seed)
+        (load, seed): BoundExperiment(setting=setting, load=load, rate_per_s=rates[load], seed=seed)
         for load in plan.loads
         for seed in seeds
         if plan.with_bound
@@ -226,7 +226,9 @@ def _cases(
     return cases, bounds
 
 
-def _on_machine(setting: Setting, machine: Machine, live: LiveSettings) -> Setting:
+def _on_machine(
+    setting: ExperimentConfig, machine: Machine, live: LiveSettings
+) -> ExperimentConfig:
     """The same workload on another machine, as hard for it as for its own."""
     return replace(
         setting,

@@ -6,8 +6,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from serving.sim.drive.live_scale import LiveSettings, Scale, scaled, scaled_foresight, scaled_offer
-from serving.sim.drive.speed_noise import UnsteadyCost
+from serving.sim.drive.live_scale import (
+    LiveSettings,
+    Scale,
+    scaled,
+    scaled_load,
+    scaled_predictions,
+)
+from serving.sim.drive.speed_noise import NoisyCost
 from serving.sim.programs.predictions import (
     ORACLE_FUTURES,
     ORACLE_LENGTHS,
@@ -15,9 +21,15 @@ from serving.sim.programs.predictions import (
     LengthErrors,
 )
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.arrivals import ARRIVALS
-from serving.sim.workloads.load_generator import Offer, Source, backlog, check_rhythm, offer
+from serving.sim.workloads.load_generator import (
+    GeneratedLoad,
+    Source,
+    backlog,
+    check_trace_timing,
+    generate_load,
+)
 from serving.step_cost import MACHINES, Costing, Machine
 from serving.workload_errors import InvalidWorkload
 
@@ -41,12 +53,12 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ExperimentConfig:
     """What all cases of a comparison have in common.
 
     Attributes:
         warmup_s, window_s: programs that arrive within the window, after the warm-up, count.
-        arrivals, slo_scale: as `offer` takes them.
+        arrivals, slo_scale: as `generate_load` takes them.
         predictions: what schedulers are told of the future: "learned" (with a stated error),
             "oracle" (the truth) or "none".
         length_bias, future_bias: what multiplies every learned length, and every number of the
@@ -114,9 +126,9 @@ class Setting:
         LengthErrors(bias=self.length_bias)
         FutureErrors(bias=self.future_bias)
 
-    def foresight(self, seed: int) -> Foresight:
+    def predictions_of(self, seed: int) -> Predictions:
         """What schedulers are told; the errors of two seeds are independent."""
-        told = self.nothing_foretold
+        told = self.predicts_nothing
         if self.predictions == "oracle":
             return replace(told, lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
         if self.predictions == "learned":
@@ -126,23 +138,23 @@ class Setting:
         return told
 
     @property
-    def nothing_foretold(self) -> Foresight:
+    def predicts_nothing(self) -> Predictions:
         """What schedulers know of every call in any case: its caller's limit, one for all."""
-        told = Foresight(max_tokens=self.source.max_tokens)
+        told = Predictions(max_tokens=self.source.max_tokens)
         if self.scaling is None:
             return told
         most = self.scaling.settings.most_call_tokens
-        return scaled_foresight(told, self.scaling.scale, most_call_tokens=most)
+        return scaled_predictions(told, self.scaling.scale, most_call_tokens=most)
 
     def check(self, *, rate_per_s: float, num_seeds: int) -> None:
-        """See that `offer` gives all seeds programs at this rate and above.
+        """See that `generate_load` gives all seeds programs at this rate and above.
 
         Raises:
             InvalidWorkload, TraceMissing, BadTrace: as check_rhythm, for a trace in its own rhythm.
         """
         if self.source.trace is None or self.arrivals is not None:
             return
-        check_rhythm(
+        check_trace_timing(
             self.source,
             rate_per_s=rate_per_s * self._faster,
             num_seeds=num_seeds,
@@ -154,9 +166,9 @@ class Setting:
         """A call's seconds here, over those that the workload has them take."""
         return 1.0 if self.scaling is None else self.scaling.scale.whole
 
-    def offer(self, *, rate_per_s: float, seed: int) -> Offer:
+    def generated_load(self, *, rate_per_s: float, seed: int) -> GeneratedLoad:
         """The programs of one run. All times and rates are this machine's, scaled or not."""
-        offered = offer(
+        offered = generate_load(
             self.source,
             rate_per_s=rate_per_s * self._faster,
             seed=seed,
@@ -168,14 +180,14 @@ class Setting:
         if self.scaling is None:
             return offered
         most = self.scaling.settings.most_call_tokens
-        return scaled_offer(offered, self.scaling.scale, most_call_tokens=most)
+        return scaled_load(offered, self.scaling.scale, most_call_tokens=most)
 
     def costing(self, clock: Callable[[], float], *, seed: int) -> Costing:
         """What the steps of one run take."""
         cost = self.machine.step_cost
         if not self.unsteadiness:
             return cost
-        return UnsteadyCost(cost, clock, unsteadiness=self.unsteadiness, seed=seed)
+        return NoisyCost(cost, clock, unsteadiness=self.unsteadiness, seed=seed)
 
     def backlog(self, *, num_programs: int, seed: int) -> tuple[Program, ...]:
         """Programs that all wait from the start on, and are promised nothing."""
@@ -205,7 +217,7 @@ class Setting:
             "slo_scale": self.slo_scale,
         }
 
-    def told_key(self) -> dict[str, Any]:
+    def predictions_key(self) -> dict[str, Any]:
         """The same, what schedulers are told of the future, and how far speeds wander."""
         return self.key() | {
             "predictions": self.predictions,

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.drive.driver import Replay, VirtualTime, replay
 from serving.sim.drive.stepped import SteppedEngine
 from serving.sim.metrics.metrics import Report, summarise
 from serving.sim.metrics.outcome import outcome_of
 from serving.sim.programs.programs import Program
-from serving.sim.workloads.load_generator import Offer
+from serving.sim.workloads.load_generator import GeneratedLoad
 from serving.workload_errors import InvalidWorkload
 
 DEFAULT_CONTEXT_TOKENS = 65_536
@@ -45,7 +45,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class Experiment:
     """One policy on the programs of one seed at one load, in virtual time.
 
     Attributes:
@@ -53,7 +53,7 @@ class Case:
         rate_per_s: programs a second.
     """
 
-    setting: Setting
+    setting: ExperimentConfig
     policy: PolicySpec
     load: float
     rate_per_s: float
@@ -67,7 +67,7 @@ class Case:
 
     def key(self) -> dict[str, Any]:
         """All that its outcome depends on but for the code; JSON-safe."""
-        return self.setting.told_key() | {
+        return self.setting.predictions_key() | {
             "policy": self.policy.to_json(),
             "load": self.load,
             "rate_per_s": self.rate_per_s,
@@ -80,12 +80,12 @@ class Case:
 
         Raises:
             InvalidWorkload: a call is longer than the machine's memory.
-            And what `offer` raises.
+            And what `generate_load` raises.
         """
-        offered = self.setting.offer(rate_per_s=self.rate_per_s, seed=self.seed)
+        offered = self.setting.generated_load(rate_per_s=self.rate_per_s, seed=self.seed)
         return document_of(offered, self.replay(offered))
 
-    def replay(self, offered: Offer) -> Replay:
+    def replay(self, offered: GeneratedLoad) -> Replay:
         """All that came of what the setting offers, in virtual time; raises as `run` does."""
         clock = VirtualTime()
         engine = virtual_engine(self.setting, self.policy, offered.programs, clock)
@@ -94,16 +94,16 @@ class Case:
             engine,
             clock,
             self.setting.costing(clock, seed=self.seed),
-            foresight=self.setting.foresight(self.seed),
+            predictions=self.setting.predictions_of(self.seed),
             until_s=offered.decided_s,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundCase:
+class BoundExperiment:
     """The upper bound on any scheduler's goodputs, on the programs of one seed at one load."""
 
-    setting: Setting
+    setting: ExperimentConfig
     load: float
     rate_per_s: float
     seed: int
@@ -122,7 +122,7 @@ class BoundCase:
         """Both goodputs, per second of the window."""
         from serving.sim.bound.bound import upper_bound
 
-        offered = self.setting.offer(rate_per_s=self.rate_per_s, seed=self.seed)
+        offered = self.setting.generated_load(rate_per_s=self.rate_per_s, seed=self.seed)
         bound = upper_bound(
             offered.programs,
             self.setting.machine,
@@ -144,7 +144,7 @@ def bound_of(document: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def virtual_engine(
-    setting: Setting, policy: PolicySpec, programs: Sequence[Program], clock: VirtualTime
+    setting: ExperimentConfig, policy: PolicySpec, programs: Sequence[Program], clock: VirtualTime
 ) -> SteppedEngine:
     """The production scheduler on this setting's machine, with room for the longest context.
 
@@ -180,7 +180,7 @@ def virtual_engine(
     return engine
 
 
-def report_of(offered: Offer, replayed: Replay) -> Report:
+def report_of(offered: GeneratedLoad, replayed: Replay) -> Report:
     """What came of an offer, measured or simulated, in numbers."""
     return summarise(
         replayed.programs,
@@ -190,7 +190,7 @@ def report_of(offered: Offer, replayed: Replay) -> Report:
     )
 
 
-def document_of(offered: Offer, replayed: Replay) -> dict[str, Any]:
+def document_of(offered: GeneratedLoad, replayed: Replay) -> dict[str, Any]:
     """What came of an offer, as the result of a case."""
     report = report_of(offered, replayed)
     outcome = outcome_of(report, replayed.programs, observed_until_s=offered.decided_s)

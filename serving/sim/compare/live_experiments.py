@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
-from serving.sim.compare.experiments import Case, document_of
+from serving.sim.compare.experiments import Experiment, document_of
 from serving.sim.drive.live_scale import LiveSettings
 from serving.step_cost import Machine, StepCost
 
@@ -38,10 +38,10 @@ class MachineTask:
 
 
 @dataclass(frozen=True, slots=True)
-class LiveCase:
+class LiveExperiment:
     """A case that is measured instead of simulated; its setting has a scaling."""
 
-    case: Case
+    case: Experiment
     sort: str = field(default="live", init=False)
 
     @property
@@ -59,12 +59,12 @@ class LiveCase:
 
         case, setting = self.case, self.case.setting
         assert setting.scaling is not None, "the engine at hand is not the one of the papers"
-        offered = setting.offer(rate_per_s=case.rate_per_s, seed=case.seed)
+        offered = setting.generated_load(rate_per_s=case.rate_per_s, seed=case.seed)
         replayed = run_live(
             offered.programs,
             _engine(setting.scaling.settings),
             policy=case.policy,
-            foresight=setting.foresight(case.seed),
+            predictions=setting.predictions_of(case.seed),
             until_s=offered.decided_s,
         )
         return document_of(offered, replayed)

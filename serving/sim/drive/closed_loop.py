@@ -15,7 +15,7 @@ from itertools import count
 from serving.sim.drive.stepped import Ended, SteppedEngine
 from serving.sim.metrics.goodput import CallOutcome, ProgramOutcome
 from serving.sim.programs.programs import Program, StageCall
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.slo import Slo
 
 _FIRST_TOKEN = 1000  # token ids of prompts; those below are the engine's
@@ -49,7 +49,7 @@ class LiveCall:
         """The program that asks it."""
         return self.live.program
 
-    def submit_to(self, engine: SteppedEngine, *, slo: Slo, foresight: Foresight) -> None:
+    def submit_to(self, engine: SteppedEngine, *, slo: Slo, predictions: Predictions) -> None:
         """Hand it to an engine."""
         self.submitted = True
         engine.submit(
@@ -57,7 +57,7 @@ class LiveCall:
             prompt=self._prompt(),
             output_tokens=self.call.call.output_tokens,
             slo=slo,
-            max_tokens=foresight.max_tokens,
+            max_tokens=predictions.max_tokens,
         )
 
     def _prompt(self) -> list[int]:

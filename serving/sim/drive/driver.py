@@ -15,7 +15,7 @@ from serving.sim.drive.stepped import SteppedEngine
 from serving.sim.metrics.goodput import ProgramOutcome
 from serving.sim.metrics.metrics import EngineCounters
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Foresight, slo_of
+from serving.sim.programs.promises import Predictions, slo_of
 from serving.step_cost import Costing
 
 IDLE_STEP_S = 0.001
@@ -73,7 +73,7 @@ def replay(
     clock: VirtualTime,
     cost: Costing,
     *,
-    foresight: Foresight | None = None,
+    predictions: Predictions | None = None,
     until_s: float,
 ) -> Replay:
     """Run programs until all are done, or until a moment of virtual time.
@@ -84,11 +84,11 @@ def replay(
     """
     loop = ClosedLoop(programs)
     stepper = Stepper(engine, clock, cost)
-    told = foresight or Foresight()
+    told = predictions or Predictions()
     while clock.now_s < until_s:
         for call in loop.due(clock.now_s):
             slo = slo_of(call.program, call.call, clock.now_s, told)
-            call.submit_to(engine, slo=slo, foresight=told)
+            call.submit_to(engine, slo=slo, predictions=told)
         if engine.has_work:
             _step(loop, stepper)
         elif loop.next_s < float("inf"):

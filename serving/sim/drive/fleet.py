@@ -21,7 +21,7 @@ from serving.sim.drive.driver import Replay, counters_of
 from serving.sim.drive.replica import Replica
 from serving.sim.drive.stepped import Ended
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Foresight, slo_of
+from serving.sim.programs.promises import Predictions, slo_of
 
 
 class FleetReplay(NamedTuple):
@@ -42,13 +42,17 @@ class FleetReplay(NamedTuple):
 
 class _Fleet:
     def __init__(
-        self, loop: ClosedLoop, replicas: Sequence[Replica], router: Router, foresight: Foresight
+        self,
+        loop: ClosedLoop,
+        replicas: Sequence[Replica],
+        router: Router,
+        predictions: Predictions,
     ) -> None:
         self._loop = loop
         self._replicas = sorted(replicas, key=lambda each: each.name)
         self._by_name = {each.name: each for each in self._replicas}
         self._router = router
-        self._foresight = foresight
+        self._predictions = predictions
         self._copies: dict[str, tuple[Replica, ...]] = {}
         self._number = 0
         self.now_s = 0.0
@@ -100,12 +104,12 @@ class _Fleet:
 
     def _route(self, call: LiveCall) -> None:
         inner = call.call.call
-        slo = slo_of(call.program, call.call, self.now_s, self._foresight)
+        slo = slo_of(call.program, call.call, self.now_s, self._predictions)
         request = RoutedRequest(
             request_id=call.call_id,
             number=self._number,
             prompt_tokens=inner.prompt_tokens,
-            max_tokens=self._foresight.max_tokens,
+            max_tokens=self._predictions.max_tokens,
             slo=slo,
             prefix=call.program.id if inner.shared_prefix_tokens else "",
             prefix_tokens=inner.shared_prefix_tokens,
@@ -127,11 +131,11 @@ class _Fleet:
 
     def _submit(self, call: LiveCall, replica: Replica, now_s: float, *, best_effort: bool) -> None:
         """At the engine's own moment, which is what its scheduler counts the promise from."""
-        slo = slo_of(call.program, call.call, now_s, self._foresight)
+        slo = slo_of(call.program, call.call, now_s, self._predictions)
         call.submit_to(
             replica.engine,
             slo=as_best_effort(slo) if best_effort else slo,
-            foresight=self._foresight,
+            predictions=self._predictions,
         )
 
     def _bind(self, request_id: str, winner: Replica) -> None:
@@ -164,7 +168,7 @@ def run_fleet(
     replicas: Sequence[Replica],
     router: Router,
     *,
-    foresight: Foresight | None = None,
+    predictions: Predictions | None = None,
     until_s: float,
 ) -> FleetReplay:
     """Run programs until all are done, or until a moment of virtual time.
@@ -176,7 +180,7 @@ def run_fleet(
     assert replicas, "somebody must serve"
     assert len({each.name for each in replicas}) == len(replicas), "names are unique"
     loop = ClosedLoop(programs)
-    fleet = _Fleet(loop, replicas, router, foresight or Foresight())
+    fleet = _Fleet(loop, replicas, router, predictions or Predictions())
     fleet.run(until_s)
     counters = counters_of(each.stepper for each in replicas)
     return FleetReplay(

@@ -20,7 +20,7 @@ from serving.sim.drive.live_driver import LiveEngine, replay_live
 from serving.sim.drive.live_machine import CALIBRATION_S, measured_machine
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.step_cost import Machine
 
 
@@ -65,7 +65,7 @@ def run_live(
     engine: LiveEngine,
     *,
     policy: PolicySpec,
-    foresight: Foresight,
+    predictions: Predictions,
     until_s: float,
 ) -> Replay:
     """Run programs on an idle engine, in real time: for until_s seconds, or until all are done.
@@ -76,5 +76,5 @@ def run_live(
         ServingError: the engine failed.
     """
     return asyncio.run(
-        replay_live(programs, engine, policy=policy, foresight=foresight, until_s=until_s)
+        replay_live(programs, engine, policy=policy, predictions=predictions, until_s=until_s)
     )

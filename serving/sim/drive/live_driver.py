@@ -22,7 +22,7 @@ from serving.sim.drive.driver import Replay
 from serving.sim.metrics.goodput import CallOutcome, ProgramOutcome
 from serving.sim.metrics.metrics import EngineCounters
 from serving.sim.programs.programs import Program, StageCall
-from serving.sim.programs.promises import Foresight, slo_of
+from serving.sim.programs.promises import Predictions, slo_of
 from serving.step_cost import StepSample
 
 _FIRST_TOKEN = 2  # token ids of prompts; those below begin and end texts
@@ -98,7 +98,7 @@ async def replay_live(
     engine: LiveEngine,
     *,
     policy: PolicySpec,
-    foresight: Foresight | None = None,
+    predictions: Predictions | None = None,
     until_s: float,
 ) -> Replay:
     """Run programs on an idle engine until all are done, or for so many seconds.
@@ -110,7 +110,7 @@ async def replay_live(
         ServingError: the engine failed; a call that its scheduler drops is an outcome instead.
     """
     await engine.begin(policy)
-    loop = _Loop(engine, (await engine.room()).vocabulary, foresight or Foresight())
+    loop = _Loop(engine, (await engine.room()).vocabulary, predictions or Predictions())
     lives = [_LiveProgram(program, number) for number, program in enumerate(programs)]
     await loop.run(lives, until_s)
     counters = await engine.counters()
@@ -120,10 +120,10 @@ async def replay_live(
 class _Loop:
     """Second 0 is the moment at which `run` begins."""
 
-    def __init__(self, engine: LiveEngine, vocabulary: int, foresight: Foresight) -> None:
+    def __init__(self, engine: LiveEngine, vocabulary: int, predictions: Predictions) -> None:
         self._engine = engine
         self._vocabulary = vocabulary
-        self._foresight = foresight
+        self._predictions = predictions
         self._began_s = 0.0
         self.ended_s = 0.0
 
@@ -170,15 +170,15 @@ class _Loop:
 
     async def _run_call(self, live: _LiveProgram, place: int, call: _LiveCall) -> None:
         true_tokens = call.call.call.output_tokens
-        assert true_tokens <= self._foresight.max_tokens, "an answer keeps to its caller's limit"
+        assert true_tokens <= self._predictions.max_tokens, "an answer keeps to its caller's limit"
         request = ForcedRequest(
             request_id=call.call.call_id,
             prompt="",
             prompt_token_ids=self._prompt(live.number, place, call.call),
             output_tokens=true_tokens,
-            max_tokens=self._foresight.max_tokens,
+            max_tokens=self._predictions.max_tokens,
             temperature=0.0,
-            slo=slo_of(live.program, call.call, call.submitted_s, self._foresight),
+            slo=slo_of(live.program, call.call, call.submitted_s, self._predictions),
         )
         async for _ in self._engine.stream(request):
             call.times_s.append(self._now_s())

@@ -9,7 +9,7 @@ from serving.policies.table import PolicySpec
 from serving.sim.drive.live_driver import LiveEngine, replay_live
 from serving.sim.drive.live_scale import LiveSettings, Scale, scaled
 from serving.sim.programs.programs import Program, Stage
-from serving.sim.programs.promises import Foresight
+from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.workloads import generate
 from serving.slo import SloKind
 from serving.step_cost import Machine, fit
@@ -46,7 +46,7 @@ async def measured_machine(
         lanes,
         engine,
         policy=PolicySpec("fcfs"),
-        foresight=Foresight(max_tokens=settings.most_call_tokens),
+        predictions=Predictions(max_tokens=settings.most_call_tokens),
         until_s=calibration_s,
     )
     samples = await engine.samples()

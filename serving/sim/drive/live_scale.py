@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Foresight
-from serving.sim.workloads.load_generator import Offer
+from serving.sim.programs.promises import Predictions
+from serving.sim.workloads.load_generator import GeneratedLoad
 from serving.step_cost import MACHINES, Composition, Machine, StepCost
 from serving.workload_errors import InvalidWorkload
 
@@ -130,7 +130,7 @@ def scaled(
     )
 
 
-def scaled_offer(offered: Offer, scale: Scale, *, most_call_tokens: int) -> Offer:
+def scaled_load(offered: GeneratedLoad, scale: Scale, *, most_call_tokens: int) -> GeneratedLoad:
     """What is offered, in the same faster time."""
     from_s, to_s = offered.window_s
     return offered._replace(
@@ -140,16 +140,18 @@ def scaled_offer(offered: Offer, scale: Scale, *, most_call_tokens: int) -> Offe
     )
 
 
-def scaled_foresight(foresight: Foresight, scale: Scale, *, most_call_tokens: int) -> Foresight:
+def scaled_predictions(
+    predictions: Predictions, scale: Scale, *, most_call_tokens: int
+) -> Predictions:
     """What is foretold on this machine: the same errors, at its own speed and lengths.
 
     An answer that kept to its caller's limit keeps to the scaled one after `scaled`, too.
     """
     return replace(
-        foresight,
-        token_s=foresight.token_s * scale.step,
-        prefill_token_s=foresight.prefill_token_s * scale.step,
-        max_tokens=min(max(round(foresight.max_tokens * scale.tokens), 1), most_call_tokens - 1),
+        predictions,
+        token_s=predictions.token_s * scale.step,
+        prefill_token_s=predictions.prefill_token_s * scale.step,
+        max_tokens=min(max(round(predictions.max_tokens * scale.tokens), 1), most_call_tokens - 1),
     )
 
 

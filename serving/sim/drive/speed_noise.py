@@ -24,7 +24,7 @@ HICCUP_S = 0.15
 steps missed the best fit of their cost by 13 to 31% in the mean, and by more for seconds on end."""
 
 
-class UnsteadyCost:
+class NoisyCost:
     """A step cost times what the machine's speed happens to be.
 
     The drift is a function of the time and the seed alone, and so the same for all policies. It is

@@ -14,7 +14,7 @@ MIN_REMAINING_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Foresight:
+class Predictions:
     """What the engine is told of each call beyond its deadline.
 
     Attributes:
@@ -31,15 +31,15 @@ class Foresight:
     max_tokens: int = USUAL_ANSWER_TOKENS
 
 
-def slo_of(program: Program, call: StageCall, now_s: float, foresight: Foresight) -> Slo:
+def slo_of(program: Program, call: StageCall, now_s: float, predictions: Predictions) -> Slo:
     """The promise that one call carries, as the runtime would make it.
 
     A compound program's stage gets an even share of the time left, over itself and the later
     stages that are foretold.
     """
     length = None
-    if foresight.lengths is not None:
-        length = foresight.lengths.sketch(call.call_id, call.call.output_tokens)
+    if predictions.lengths is not None:
+        length = predictions.lengths.sketch(call.call_id, call.call.output_tokens)
     own = Slo(length=length, weight=program.weight, user=program.user)
     if program.kind is SloKind.BEST_EFFORT:
         return own
@@ -52,14 +52,14 @@ def slo_of(program: Program, call: StageCall, now_s: float, foresight: Foresight
     stage_calls = len(program.stages[call.stage].calls)
     future = None
     stages_left = 1.0
-    if foresight.futures is not None:
-        future = foresight.futures.future(
+    if predictions.futures is not None:
+        future = predictions.futures.future(
             program,
             call.stage,
-            token_s=foresight.token_s,
-            prefill_token_s=foresight.prefill_token_s,
+            token_s=predictions.token_s,
+            prefill_token_s=predictions.prefill_token_s,
         )
-        stages_left += foresight.futures.later_stages(program, call.stage)
+        stages_left += predictions.futures.later_stages(program, call.stage)
     return replace(
         own,
         kind=SloKind.COMPOUND,

@@ -20,8 +20,8 @@ from serving.sim.metrics.goodput import stream_end_s
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.arrivals import ARRIVALS
 from serving.sim.workloads.trace_files import MOST_ANSWER_TOKENS, LongestCall, Trace, read_trace
-from serving.sim.workloads.trace_order import TraceOrder, order_of, rhythm_of
-from serving.sim.workloads.trace_rescaling import Rhythm
+from serving.sim.workloads.trace_order import TraceOrder, order_of, trace_timing_of
+from serving.sim.workloads.trace_rescaling import TraceTiming
 from serving.sim.workloads.workloads import WORKLOADS, generate
 from serving.slo import SloKind
 from serving.workload_errors import InvalidWorkload
@@ -113,10 +113,10 @@ class Source:
             )
             raise InvalidWorkload("trace", self._where, told)
 
-    def head(self, rhythm: Rhythm, rate_per_s: float, to_s: float) -> tuple[int, float]:
+    def head(self, trace_timing: TraceTiming, rate_per_s: float, to_s: float) -> tuple[int, float]:
         """As Rhythm.head, of this trace's times; raises InvalidWorkload, which names the file."""
         try:
-            return rhythm.head(rate_per_s, to_s)
+            return trace_timing.head(rate_per_s, to_s)
         except InvalidWorkload as cause:
             told = f"{cause.args[2]}, with --arrivals"
             raise InvalidWorkload("trace", self._where, told) from cause
@@ -131,7 +131,7 @@ def _text(file_name: str) -> str:
     return os.fsencode(file_name).decode("utf-8", "replace")
 
 
-class Offer(NamedTuple):
+class GeneratedLoad(NamedTuple):
     """A run's programs.
 
     Attributes:
@@ -147,7 +147,9 @@ class Offer(NamedTuple):
     repeats: int = 0
 
 
-def check_rhythm(source: Source, *, rate_per_s: float, num_seeds: int, until_s: float) -> None:
+def check_trace_timing(
+    source: Source, *, rate_per_s: float, num_seeds: int, until_s: float
+) -> None:
     """See that a trace's own times serve every seed at this rate, and thus at any higher one.
 
     Args:
@@ -158,10 +160,10 @@ def check_rhythm(source: Source, *, rate_per_s: float, num_seeds: int, until_s: 
     """
     trace = source.read()
     for seed in range(num_seeds if trace.requests else 0):
-        source.head(rhythm_of(trace, seed=seed), rate_per_s, until_s)
+        source.head(trace_timing_of(trace, seed=seed), rate_per_s, until_s)
 
 
-def offer(
+def generate_load(
     source: Source,
     *,
     rate_per_s: float,
@@ -170,7 +172,7 @@ def offer(
     window_s: float,
     arrivals: str | None = None,
     slo_scale: float = 1.0,
-) -> Offer:
+) -> GeneratedLoad:
     """Programs that arrive at a mean rate over the warm-up and the window, and then go on.
 
     A trace's requests come in its own rhythm, its clock changed so that the rate is met over
@@ -207,15 +209,15 @@ def offer(
     else:
         order = order_of(source.read(), seed=seed, slo_scale=slo_scale)
         num_known, drawn = len(order.programs), order.taken
-        if arrivals is None and order.rhythm is not None:
-            return _in_own_rhythm(source, order, rate_per_s, (warmup_s, counted_until_s))
+        if arrivals is None and order.trace_timing is not None:
+            return _with_own_timing(source, order, rate_per_s, (warmup_s, counted_until_s))
     head_s = _process(arrivals or "poisson", seed, rate_per_s, counted_until_s)
     decided_s = _decided_s(drawn(head_s), (warmup_s, counted_until_s))
     after = "poisson" if arrivals in (None, "burst") else arrivals
     tail_s = _process(after, seed, rate_per_s, decided_s - counted_until_s, b"after the window")
     programs = drawn([*head_s, *(counted_until_s + time_s for time_s in tail_s)])
     repeats = len(programs) // num_known if num_known else 0
-    return Offer(programs, (warmup_s, counted_until_s), decided_s, repeats)
+    return GeneratedLoad(programs, (warmup_s, counted_until_s), decided_s, repeats)
 
 
 def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, ...]:
@@ -230,7 +232,7 @@ def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, .
     )
 
 
-def fate_s(program: Program) -> float:
+def outcome_known_s(program: Program) -> float:
     """When it is decided at the latest, absolute, whether a program keeps its promise.
 
     A latency program must have ended by its stream's end; best effort is promised nothing.
@@ -249,7 +251,9 @@ def fate_s(program: Program) -> float:
 
 def _decided_s(programs: Sequence[Program], window_s: tuple[float, float]) -> float:
     from_s, to_s = window_s
-    counted = [fate_s(program) for program in programs if from_s <= program.arrival_s < to_s]
+    counted = [
+        outcome_known_s(program) for program in programs if from_s <= program.arrival_s < to_s
+    ]
     return max([to_s, *counted])
 
 
@@ -263,18 +267,18 @@ def _process(
     return times
 
 
-def _in_own_rhythm(
+def _with_own_timing(
     source: Source, order: TraceOrder, rate_per_s: float, window_s: tuple[float, float]
-) -> Offer:
-    assert order.rhythm is not None, "only requests have times"
-    rhythm, count, to_s = order.rhythm, len(order.programs), window_s[1]
-    num_head, scale = source.head(rhythm, rate_per_s, to_s)
+) -> GeneratedLoad:
+    assert order.trace_timing is not None, "only requests have times"
+    trace_timing, count, to_s = order.trace_timing, len(order.programs), window_s[1]
+    num_head, scale = source.head(trace_timing, rate_per_s, to_s)
 
     def until(end_s: float, most: int) -> list[float]:
-        scaled = (rhythm.own_s(place) * scale for place in range(most))
+        scaled = (trace_timing.own_s(place) * scale for place in range(most))
         return list(takewhile(lambda time_s: time_s < end_s, scaled))
 
     decided_s = _decided_s(order.taken(until(to_s, num_head)), window_s)
-    most = num_head + count * (2 + int((decided_s - to_s) / (rhythm.lap_s * scale)))
+    most = num_head + count * (2 + int((decided_s - to_s) / (trace_timing.lap_s * scale)))
     programs = order.taken(until(decided_s, most))
-    return Offer(programs, window_s, decided_s, len(programs) // count)
+    return GeneratedLoad(programs, window_s, decided_s, len(programs) // count)

@@ -11,7 +11,7 @@ import numpy as np
 
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.trace_files import Trace
-from serving.sim.workloads.trace_rescaling import Rhythm
+from serving.sim.workloads.trace_rescaling import TraceTiming
 from serving.sim.workloads.traces import trace_programs
 from serving.slo import SloKind
 
@@ -29,7 +29,7 @@ class TraceOrder(NamedTuple):
     """
 
     programs: tuple[Program, ...]
-    rhythm: Rhythm | None
+    trace_timing: TraceTiming | None
     first: int
     seed: int
 
@@ -44,7 +44,7 @@ class TraceOrder(NamedTuple):
         found = []
         for place, (time_s, draw) in enumerate(zip(times_s, draws, strict=True)):
             changes: dict[str, Any] = {"id": f"trace-{place:06d}", "arrival_s": time_s}
-            if self.rhythm is not None and draw < 0.5:
+            if self.trace_timing is not None and draw < 0.5:
                 changes |= {"kind": SloKind.LATENCY, "deadline_s": None}
             program = self.programs[(self.first + place) % len(self.programs)]
             found.append(replace(program, **changes))
@@ -55,8 +55,8 @@ def order_of(trace: Trace, *, seed: int, slo_scale: float = 1.0) -> TraceOrder:
     """Requests from the seed's place in the file on; workflows in the seed's random order."""
     if trace.requests:
         programs = trace_programs(trace, kinds=[SloKind.DEADLINE], slo_scale=slo_scale)
-        rhythm = rhythm_of(trace, seed=seed)
-        return TraceOrder(programs, rhythm, rhythm.first, seed)
+        trace_timing = trace_timing_of(trace, seed=seed)
+        return TraceOrder(programs, trace_timing, trace_timing.first, seed)
     count = len(trace.workflows)
     # At one a second, so many seconds hold enough arrivals for each workflow to come once.
     window_s = count + 10.0 * count**0.5 + 10.0
@@ -66,7 +66,7 @@ def order_of(trace: Trace, *, seed: int, slo_scale: float = 1.0) -> TraceOrder:
     return TraceOrder(programs[:count], None, 0, seed)
 
 
-def rhythm_of(trace: Trace, *, seed: int) -> Rhythm:
+def trace_timing_of(trace: Trace, *, seed: int) -> TraceTiming:
     """The times of a trace of requests, from the seed's first one on."""
     times_s = tuple(each.arrival_s for each in trace.requests)
-    return Rhythm(times_s, int(seed * GOLDEN % 1.0 * len(times_s)))
+    return TraceTiming(times_s, int(seed * GOLDEN % 1.0 * len(times_s)))

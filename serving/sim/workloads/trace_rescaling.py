@@ -7,7 +7,7 @@ from typing import NamedTuple
 from serving.workload_errors import InvalidWorkload
 
 
-class Rhythm(NamedTuple):
+class TraceTiming(NamedTuple):
     """When a trace's requests come by its own clock, from a seed's first one on, without an end.
 
     Attributes:

@@ -132,7 +132,7 @@ def _program(
 ) -> Program:
     ttft_s = TTFT_S
     if task.ttft_slowdown is not None:
-        ttft_s = task.ttft_slowdown * _alone_s(stages[0].calls[0].prompt_tokens)
+        ttft_s = task.ttft_slowdown * _isolated_latency_s(stages[0].calls[0].prompt_tokens)
     has_deadline = task.kind in (SloKind.DEADLINE, SloKind.COMPOUND)
     return Program(
         id=program_id,
@@ -147,7 +147,7 @@ def _program(
     )
 
 
-def _alone_s(prompt_tokens: int) -> float:
+def _isolated_latency_s(prompt_tokens: int) -> float:
     """Seconds to read a prompt on an idle A100, in one step."""
     return STEP_COSTS["a100-llama3-8b"].seconds(Composition.of_prompt(prompt_tokens))
 

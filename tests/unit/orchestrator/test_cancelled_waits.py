@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from orchestrator.cancellation import finished, first_failure, until_ended
+from orchestrator.cancellation import first_failure, run_to_completion, until_ended
 from tests.unit.orchestrator.orchestrator_samples import NEVER_S, Boom
 
 
@@ -23,7 +23,7 @@ async def test_work_is_done_however_often_its_waiter_is_cancelled(times: int) ->
         await gate.wait()
         done.append(True)
 
-    waiter = asyncio.create_task(finished(work()))
+    waiter = asyncio.create_task(run_to_completion(work()))
     for _ in range(times):
         await turns()
         waiter.cancel()
@@ -43,7 +43,7 @@ async def test_the_error_of_the_work_comes_before_a_cancellation(cancelled: bool
         await gate.wait()
         raise Boom
 
-    waiter = asyncio.create_task(finished(work()))
+    waiter = asyncio.create_task(run_to_completion(work()))
     await turns()
     if cancelled:
         waiter.cancel()
@@ -57,7 +57,7 @@ async def test_a_deadline_around_a_wait_is_a_timeout_once_the_wait_ends() -> Non
     asyncio.get_running_loop().call_later(0.02, gate.set)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
-            await finished(wait_for(gate))
+            await run_to_completion(wait_for(gate))
 
 
 async def wait_for(gate: asyncio.Event) -> None:

@@ -41,11 +41,11 @@ def test_the_stages_of_a_workflow_with_simulated_times_take_at_most_200_bytes(
 
 @every_dataset
 def test_the_best_few_foretell_better_than_the_nearest_one(dataset: str) -> None:
-    foretold = LeaveOneOut(real_graphs(dataset), bests=(1,)).foretold
-    best = mean(relative_errors(foretold, BEST_K))
-    assert best < mean(relative_errors(foretold, 1))
+    predicted = LeaveOneOut(real_graphs(dataset), bests=(1,)).predicted
+    best = mean(relative_errors(predicted, BEST_K))
+    assert best < mean(relative_errors(predicted, 1))
     for other in (Formulation.STAGE, Formulation.REMAINING):
-        assert best < mean(relative_errors(foretold, BEST_K, other))
+        assert best < mean(relative_errors(predicted, BEST_K, other))
 
 
 def test_a_lone_call_takes_a_step_for_its_prompt_and_one_for_each_further_token() -> None:

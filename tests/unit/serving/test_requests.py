@@ -154,7 +154,7 @@ def test_a_row_says_in_plain_numbers_what_its_columns_hold() -> None:
     row: RequestView = Requests.of([request("a", slo=Slo(kind=SloKind.LATENCY))])[0]
     assert row.slo.on_late is OnLate.BEST_EFFORT
     assert {type(value) for value in row} == {str, Slo, float, int, RequestState, tuple}
-    assert {type(level) for level in row.usual_length} == {float}
+    assert {type(level) for level in row.default_length} == {float}
 
 
 @law

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator import DeadlineExceeded, Runtime, flow, gather, step
-from orchestrator.durability.error_codec import failure_of, remember, steps_ended_by
+from orchestrator.durability.error_codec import encode_error, mark_step, steps_ended_by
 from serving.errors import RequestDropped
 from store.records import Status
 from tests.unit.orchestrator.breaking_samples import Breaking, Failing, interrupted
@@ -241,7 +241,7 @@ async def test_a_caught_error_is_of_its_class_again(
 def test_errors_that_are_made_of_themselves_or_of_thousands_are_followed_to_the_end() -> None:
     def ending(path: str) -> ValueError:
         error = ValueError(path)
-        remember(error, ID, path)
+        mark_step(error, ID, path)
         return error
 
     circular = ending("circular")
@@ -270,7 +270,7 @@ class Hostile(Exception):
 
 def test_an_error_whose_own_code_raises_is_recorded_all_the_same() -> None:
     for error in (Hostile(), ValueError(10**6000), ValueError("\ud800")):
-        assert json.loads(failure_of(error))["name"] == type(error).__name__
+        assert json.loads(encode_error(error))["name"] == type(error).__name__
 
 
 async def test_what_was_done_about_an_error_does_not_stand_in_the_way_of_success(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator import Runtime, flow, gather, step
 from orchestrator.durability.digests import digest_of
-from orchestrator.durability.identity import Scope
+from orchestrator.durability.identity import StepPath
 from tests.unit.orchestrator.orchestrator_samples import law, recorded, scripted_runtime
 
 # A program: steps, each a name and what it does, and gathers, each a tuple of programs.
@@ -45,15 +45,15 @@ def parts_of(program: Program) -> Iterator[tuple[str | None, Any]]:
                 yield None, branches
 
 
-def paths_of(program: Program, scope: Scope, order: random.Random) -> list[str]:
+def paths_of(program: Program, step_path: StepPath, order: random.Random) -> list[str]:
     """The paths of a program's steps; a gather's branches finish in a random order."""
     found = []
     for name, inside in parts_of(program):
         if name is not None:
-            entered = scope.enter(name)
-            found += [entered.path, *paths_of(inside, entered, order)]
+            entered = step_path.enter(name)
+            found += [entered.text, *paths_of(inside, entered, order)]
         else:
-            branches = list(zip(scope.branches(len(inside)), inside, strict=True))
+            branches = list(zip(step_path.branches(len(inside)), inside, strict=True))
             order.shuffle(branches)
             for branch, within_branch in branches:
                 found += paths_of(within_branch, branch, order)
@@ -65,20 +65,20 @@ def paths_of(program: Program, scope: Scope, order: random.Random) -> list[str]:
 def test_paths_are_unique_and_do_not_depend_on_the_order_of_branches(
     program: Program, seed: int
 ) -> None:
-    found = paths_of(program, Scope(), random.Random(seed))
+    found = paths_of(program, StepPath(), random.Random(seed))
     assert [path for path, count in Counter(found).items() if count > 1] == []
-    assert sorted(found) == sorted(paths_of(program, Scope(), random.Random(seed + 1)))
+    assert sorted(found) == sorted(paths_of(program, StepPath(), random.Random(seed + 1)))
 
 
 def test_a_path_reads_like_the_calls_that_led_there() -> None:
-    top = Scope()
+    top = StepPath()
     plan = top.enter("plan")
     again = top.enter("plan")
     third = top.branches(4)[3].enter("read")
-    assert [plan.path, again.path, third.path] == ["plan", "plan#2", "read[3]"]
-    assert third.enter("quote").path == "read[3]/quote"
-    assert top.branches(2)[0].enter("read").path == "read[2:0]"
-    assert third.branches(2)[1].branches(2)[0].enter("x").path == "read[3]/x[1][0]"
+    assert [plan.text, again.text, third.text] == ["plan", "plan#2", "read[3]"]
+    assert third.enter("quote").text == "read[3]/quote"
+    assert top.branches(2)[0].enter("read").text == "read[2:0]"
+    assert third.branches(2)[1].branches(2)[0].enter("x").text == "read[3]/x[1][0]"
 
 
 @settings(law, max_examples=15)
@@ -103,7 +103,7 @@ def test_a_run_records_the_paths_that_its_program_has_whoever_is_faster(
 
     with TemporaryDirectory() as folder:
         found = asyncio.run(main(Path(folder)))
-    assert found == sorted(paths_of(program, Scope(), random.Random(0)))
+    assert found == sorted(paths_of(program, StepPath(), random.Random(0)))
 
 
 async def test_a_bare_task_is_known_by_what_it_does_first(runtime: Runtime) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.durability.liveness import ORPHANED, is_orphaned, status_shown, this_process
+from orchestrator.durability.liveness import ORPHANED, is_orphaned, process_identity, status_shown
 from store.records import Status
 from tests.unit.orchestrator.orchestrator_samples import (
     law,
@@ -23,7 +23,7 @@ from tests.unit.orchestrator.run_samples import a_run
 
 def told_of(process_id: int, **changes: str) -> str:
     """What a process would have recorded of itself, or one that differs from it."""
-    boot, namespace, _ = this_process().split()
+    boot, namespace, _ = process_identity().split()
     start = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[19]
     return " ".join(({"boot": boot, "namespace": namespace, "start": start} | changes).values())
 
@@ -104,7 +104,7 @@ def test_a_process_of_another_namespace_says_so_whatever_proc_it_sees() -> None:
         told = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.split()
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("no namespaces can be made here")
-    boot, namespace, start = this_process().split()
+    boot, namespace, start = process_identity().split()
     assert told[0] == boot
     assert told[1] != namespace
     assert int(told[2]) >= int(start)

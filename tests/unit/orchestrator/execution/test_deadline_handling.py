@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import DeadlineExceeded, OutsideRun, best_so_far, flow, step, within
-from orchestrator.execution.deadline_handling import AGAIN_S, Expiry
+from orchestrator.execution.deadline_handling import AGAIN_S, DeadlineHandling
 from tests.unit.orchestrator.deadline_samples import WAYS, Elapsed, Ways, kept
 from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import Boom, law
@@ -292,15 +292,15 @@ async def _wraps(so_far: Any) -> Any: ...
 )
 def test_ways_to_end_that_contradict_themselves_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="on_deadline"):
-        Expiry(**options)
+        DeadlineHandling(**options)
     with pytest.raises(ValueError, match="on_deadline"):
         flow(deadline=1, **options)
 
 
 def test_a_way_to_wrap_up_is_enough_to_say_so() -> None:
     wrapping: Callable[[Any], Awaitable[Any]] = _wraps
-    assert flow(deadline=1, wrap_up=wrapping)(never).expiry.on_deadline == "wrap_up"
-    assert flow(deadline=1)(never).expiry.on_deadline == "fail"
+    assert flow(deadline=1, wrap_up=wrapping)(never).deadline_handling.on_deadline == "wrap_up"
+    assert flow(deadline=1)(never).deadline_handling.on_deadline == "fail"
 
 
 def test_outside_a_flow_there_is_no_best_so_far() -> None:

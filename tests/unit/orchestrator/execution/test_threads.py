@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from orchestrator import Runtime, WrongLoop, flow, map, step, tool  # noqa: A004
-from orchestrator.execution.threads import MOST_AT_ONCE, in_own_thread
-from orchestrator.langgraph.event_loops import wait_on
+from orchestrator.execution.threads import MOST_AT_ONCE, run_in_thread
+from orchestrator.langgraph.event_loops import run_on_loop
 from tests.places import ROOT
 
 NUM_SIDE_BY_SIDE = 100  # more than any default executor has
@@ -43,7 +43,7 @@ async def test_as_many_plain_steps_as_are_asked_for_are_at_work_at_once(runtime:
 async def test_plain_functions_that_block_leave_the_runtimes_own_threads_alone() -> None:
     release = threading.Event()
     blocked = [
-        asyncio.create_task(in_own_thread(release.wait, name="blocked"))
+        asyncio.create_task(run_in_thread(release.wait, name="blocked"))
         for _ in range(NUM_SIDE_BY_SIDE)
     ]
     async with asyncio.timeout(30):
@@ -56,7 +56,7 @@ async def test_a_thread_that_is_left_behind_takes_no_place() -> None:
     release = threading.Event()
     try:
         left = [
-            asyncio.create_task(in_own_thread(release.wait, name="left"))
+            asyncio.create_task(run_in_thread(release.wait, name="left"))
             for _ in range(MOST_AT_ONCE)
         ]
         await asyncio.sleep(0)
@@ -64,7 +64,7 @@ async def test_a_thread_that_is_left_behind_takes_no_place() -> None:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         async with asyncio.timeout(30):
-            assert await in_own_thread(lambda: "done", name="next") == "done"
+            assert await run_in_thread(lambda: "done", name="next") == "done"
     finally:
         release.set()
 
@@ -78,14 +78,14 @@ async def test_of_more_functions_than_there_are_places_all_are_done() -> None:
         most.append(len(at_work))
         at_work.discard(threading.get_ident())
 
-    await asyncio.gather(*(in_own_thread(count, name="count") for _ in range(2 * MOST_AT_ONCE)))
+    await asyncio.gather(*(run_in_thread(count, name="count") for _ in range(2 * MOST_AT_ONCE)))
     assert len(most) == 2 * MOST_AT_ONCE
     assert max(most) <= MOST_AT_ONCE
 
 
 def test_a_loop_that_is_closed_is_not_kept() -> None:
     async def crowd() -> weakref.ref[asyncio.AbstractEventLoop]:
-        works = (in_own_thread(lambda: None, name="work") for _ in range(MOST_AT_ONCE + 1))
+        works = (run_in_thread(lambda: None, name="work") for _ in range(MOST_AT_ONCE + 1))
         await asyncio.gather(*works)
         return weakref.ref(asyncio.get_running_loop())
 
@@ -101,9 +101,9 @@ async def test_functions_that_hold_all_places_do_not_wait_for_those_within_them(
 
     def outer() -> str:
         all_of_them.wait()
-        return wait_on(loop, "inner", lambda: in_own_thread(lambda: "done", name="inner"))
+        return run_on_loop(loop, "inner", lambda: run_in_thread(lambda: "done", name="inner"))
 
-    works = (in_own_thread(outer, name="outer") for _ in range(MOST_AT_ONCE))
+    works = (run_in_thread(outer, name="outer") for _ in range(MOST_AT_ONCE))
     assert set(await asyncio.gather(*works)) == {"done"}
 
 
@@ -115,9 +115,9 @@ async def test_a_thread_has_its_callers_context_and_its_error_is_the_callers() -
         raise StopIteration  # which no coroutine can raise
 
     city.set("Ulm")
-    assert await in_own_thread(look, name="look") == "Ulm"
+    assert await run_in_thread(look, name="look") == "Ulm"
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await in_own_thread(stop, name="stop")
+        await run_in_thread(stop, name="stop")
 
 
 LEAVES_A_THREAD = """

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator import RunNotResumable, Runtime, Settings, flow, open_runtime
-from orchestrator.durability.liveness import ORPHANED, status_shown, this_process
+from orchestrator.durability.liveness import ORPHANED, process_identity, status_shown
 from orchestrator.testing import ScriptedEngine
 from store.errors import RunChanged, StoreLocked
 from store.records import Status
@@ -42,7 +42,7 @@ async def test_an_orphan_is_resumed_and_then_is_this_processs_own(
     assert (await runtime.resume(ID, work)).value == "done"
     run = (await recorded(runtime.store, ID)).run
     assert (run.status, run.attempts) == (Status.COMPLETED, 2)
-    assert (run.process_id, run.host, run.process) == (os.getpid(), HERE, this_process())
+    assert (run.process_id, run.host, run.process) == (os.getpid(), HERE, process_identity())
 
 
 async def test_a_run_of_another_living_process_is_refused_until_that_is_gone(

@@ -29,7 +29,7 @@ from orchestrator.errors import (
     InvalidRunId,
     OutsideRun,
 )
-from orchestrator.execution.context import current_or_none
+from orchestrator.execution.context import current_context_or_none
 from store.records import CallKind, CallRecord, RunRecord, Status, StepRecord
 from tests.unit.orchestrator.orchestrator_samples import Boom, answer_ok, ask, recorded, the_run
 
@@ -145,7 +145,7 @@ async def test_outside_a_run_steps_and_tools_are_the_plain_functions() -> None:
 
     assert await shout("a") == "A"
     assert await add(1, right=2) == 3
-    assert current_or_none() is None
+    assert current_context_or_none() is None
 
 
 async def test_what_needs_a_run_says_so_outside_one() -> None:
@@ -162,10 +162,10 @@ async def test_what_needs_a_run_says_so_outside_one() -> None:
 async def test_nothing_of_a_run_is_left_in_its_callers_context(runtime: Runtime) -> None:
     async def body() -> None:
         await ask()
-        assert current_or_none() is not None
+        assert current_context_or_none() is not None
 
     await runtime.run(flow(body))
-    assert current_or_none() is None
+    assert current_context_or_none() is None
     with pytest.raises(OutsideRun):
         await ask()
 

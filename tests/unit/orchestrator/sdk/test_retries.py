@@ -21,7 +21,7 @@ from orchestrator import (
     step,
     within,
 )
-from orchestrator.sdk.retries import FIRST_PAUSE_S, MOST_PAUSE_S, Tries
+from orchestrator.sdk.retries import FIRST_PAUSE_S, MOST_PAUSE_S, Retries
 from serving.errors import EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreFull
 from store.records import Status
@@ -229,7 +229,7 @@ def test_a_timeout_cannot_outlast_the_deadline_around_it() -> None:
 @pytest.mark.parametrize("retries", [-1, -9])
 def test_fewer_tries_than_one_are_refused(retries: int) -> None:
     with pytest.raises(ValueError, match="at least 0"):
-        Tries(retries=retries)
+        Retries(retries=retries)
     with pytest.raises(ValueError, match="at least 0"):
         step(retries=retries)
 

@@ -25,7 +25,7 @@ from serving.policies.fairness import (
 )
 from serving.policies.ranking import order_by, sorted_places
 from serving.policies.table import POLICIES, PolicySpec
-from serving.policies.urgency import standing
+from serving.policies.urgency import deadline_class
 from serving.requests import Requests, RequestView
 from serving.slo import OnLate, Slo
 from serving.view import Plan, StepModel, StepView, plan_faults
@@ -63,7 +63,7 @@ def test_fair_is_linear_in_what_a_user_was_served() -> None:
 @given(view=served_views(), fairness=fractions)
 def test_a_single_user_s_order_never_changes(view: StepView, fairness: float) -> None:
     alone = view._replace(requests=Requests.of(of_user("one", 7.0, row) for row in view.requests))
-    order = sorted_places(alone.requests, standing(alone), alone.requests.priority)
+    order = sorted_places(alone.requests, deadline_class(alone), alone.requests.priority)
     assert fair_order(alone, order, fairness).tolist() == order.tolist()
 
 
@@ -71,7 +71,7 @@ def test_a_single_user_s_order_never_changes(view: StepView, fairness: float) ->
 @given(view=served_views(), fairness=fractions)
 def test_fairness_moves_nobody_across_standings(view: StepView, fairness: float) -> None:
     order = sorted_places(view.requests, view.requests.priority)
-    stands = standing(view)[fair_order(view, order, fairness)]
+    stands = deadline_class(view)[fair_order(view, order, fairness)]
     assert np.all(np.diff(stands) >= 0)
 
 
@@ -80,7 +80,7 @@ def test_fairness_moves_nobody_across_standings(view: StepView, fairness: float)
 def test_fairness_alone_is_the_order_of_what_users_were_served(view: StepView) -> None:
     order = fair_order(view, sorted_places(view.requests, view.requests.priority), 1.0)
     rows = [view.requests[int(place)] for place in order]
-    stands = standing(view)[order].tolist()
+    stands = deadline_class(view)[order].tolist()
     keys = [(stand, row.user_tokens, row.priority) for stand, row in zip(stands, rows, strict=True)]
     unread = [row.prompt_tokens + row.output_tokens - row.computed_tokens for row in rows]
     begun = [row.computed_tokens > 0 and left > 1 for row, left in zip(rows, unread, strict=True)]

@@ -34,9 +34,9 @@ def test_what_is_likely_to_be_found_again_is_not_recomputed(free: int, seconds: 
 def test_a_batch_changes_only_as_a_whole() -> None:
     """The best of the newcomers alone would pay; together they are worth less than a tenth more."""
     view = machine(10, 10, waiting=2)
-    worth = np.array([10.0, 10.0, 13.0, 8.9])
-    run = exchange_batch(view, places(0, 1), places(2, 3), worth, frame_s=1.0)
+    value = np.array([10.0, 10.0, 13.0, 8.9])
+    run = exchange_batch(view, places(0, 1), places(2, 3), value, frame_s=1.0)
     assert run.tolist() == [0, 1]
-    worth[3] = 9.1
-    run = exchange_batch(view, places(0, 1), places(2, 3), worth, frame_s=1.0)
+    value[3] = 9.1
+    run = exchange_batch(view, places(0, 1), places(2, 3), value, frame_s=1.0)
     assert run.tolist() == [2, 3]

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from serving.policies.prefill_decode import (
+    decode_interval_s,
     fill,
     is_decoding,
-    pace_s,
     plan_of_step,
     step_seconds,
     token_due_s,
     tokens_within,
     unread_tokens,
 )
-from serving.policies.urgency import standing
+from serving.policies.urgency import deadline_class
 from serving.requests import RequestView
 from serving.slo import OnLate, Slo
 from serving.view import StepModel
@@ -50,7 +50,7 @@ def test_a_deadline_asks_for_the_pace_at_which_it_is_just_met() -> None:
         request("any"),
         now_s=10.0,
     )
-    paces = pace_s(view, np.array([40.0, 40.0, 40.0]), view.requests.deadline_s)
+    paces = decode_interval_s(view, np.array([40.0, 40.0, 40.0]), view.requests.deadline_s)
     assert paces.tolist() == [0.5, 0.5, np.inf]
 
 
@@ -146,7 +146,7 @@ def test_a_newcomer_takes_its_memory_from_a_weaker_claim_alone() -> None:
 def test_late_work_runs_only_once_nothing_feasible_is_held() -> None:
     late = running("late", slo=deadline(1.0))
     view = step(request("a"), request("b"), late, now_s=5.0)
-    order, stands = np.arange(3), standing(view)
+    order, stands = np.arange(3), deadline_class(view)
     held = plan_of_step(view, order, np.array([True, False, True]), stands)
     assert held.order == ("a", "b", "late")
     assert held.run == {"a"}
@@ -156,7 +156,7 @@ def test_late_work_runs_only_once_nothing_feasible_is_held() -> None:
 def test_an_engine_with_work_never_stands_still() -> None:
     gone = request("gone", slo=Slo(waiting_s=1.0, on_late=OnLate.DROP))
     view = step(gone, request("other"), now_s=5.0)
-    plan = plan_of_step(view, np.arange(2), np.array([True, False]), standing(view))
+    plan = plan_of_step(view, np.arange(2), np.array([True, False]), deadline_class(view))
     assert plan.run == {"other"}
     assert [name for name, _ in plan.drop] == ["gone"]
 

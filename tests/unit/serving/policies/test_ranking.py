@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policies.ranking import giving_memory, order_by, plan_of, sorted_places
-from serving.policies.urgency import drops, next_change_s, stay_of
+from serving.policies.ranking import memory_holders_to_evict, order_by, plan_of, sorted_places
+from serving.policies.urgency import drops, next_change_s, stay_limits_of
 from serving.requests import Requests
 from serving.view import StepView, plan_faults
 from tests.strategies import law, step_views
@@ -81,7 +81,7 @@ def test_a_plan_ranks_as_given_but_for_those_it_drops(
 ) -> None:
     view, order = drawn
     ids = view.requests.request_id.tolist()
-    reasons = {ids[place]: reason for place, reason in drops(view, stay_of(view))}
+    reasons = {ids[place]: reason for place, reason in drops(view, stay_limits_of(view))}
     kept = [ids[place] for place in order if ids[place] not in reasons]
 
     batch = data.draw(st.integers(0, 14), label="batch")
@@ -103,7 +103,7 @@ def test_a_plan_ranks_as_given_but_for_those_it_drops(
 def test_a_plan_ends_when_the_first_of_those_it_keeps_changes(view: StepView) -> None:
     plan = plan_of(view, sorted_places(view.requests), view.slots)
     gone = dict(plan.drop)
-    changes = zip(view.requests.request_id, next_change_s(view, stay_of(view)), strict=True)
+    changes = zip(view.requests.request_id, next_change_s(view, stay_limits_of(view)), strict=True)
     moments = [at_s for request_id, at_s in changes if request_id not in gone]
     assert plan.until_s == min(moments, default=math.inf)
     assert plan.until_s > view.now_s
@@ -133,7 +133,7 @@ def who_runs(view: StepView, weaker: str) -> str:
     names = view.requests.request_id
     run = np.ones(len(names), dtype=bool)
     order = np.arange(len(names))
-    left = giving_memory(view, order, run, np.isin(names, list(weaker)))
+    left = memory_holders_to_evict(view, order, run, np.isin(names, list(weaker)))
     assert run.all(), "what was given is not changed"
     return "".join(names[left])
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from serving.policies.urgency import (
     BEST_EFFORT_DEADLINE_S,
-    Standing,
+    DeadlineClass,
+    deadline_class,
     drops,
     due_s,
     expiry_s,
     next_change_s,
     next_token_due_s,
-    standing,
-    stay_of,
+    stay_limits_of,
 )
 from serving.requests import Floats, RequestView
 from serving.slo import OnLate, SloKind
@@ -36,12 +36,12 @@ from tests.unit.serving.serving_examples import (
 
 def dropped(view: StepView) -> tuple[tuple[int, str], ...]:
     """Who is given up, and why."""
-    return drops(view, stay_of(view))
+    return drops(view, stay_limits_of(view))
 
 
 def changes_s(view: StepView) -> Floats:
     """When time alone changes each request's standing."""
-    return next_change_s(view, stay_of(view))
+    return next_change_s(view, stay_limits_of(view))
 
 
 def drop_reason(request: RequestView, now_s: float) -> str | None:
@@ -76,33 +76,33 @@ def test_a_stream_is_due_when_its_next_useful_token_is(
     ]
     assert only(due_s(view)) == (useful[0] if useful else math.inf)
     in_time = bool(useful) and now_s < only(expiry_s(view))
-    assert (only(standing(view)) == Standing.FEASIBLE) == in_time
+    assert (only(deadline_class(view)) == DeadlineClass.FEASIBLE) == in_time
 
 
 def test_a_stage_is_due_at_its_own_deadline_and_then_at_its_runs() -> None:
     stage = request("a", slo=compound(10.0, final_s=30.0))
     assert only(due_s(step(stage, now_s=9.0))) == 10.0
     assert only(due_s(step(stage, now_s=10.0))) == 30.0
-    assert only(standing(step(stage, now_s=29.0))) == Standing.FEASIBLE
-    assert only(standing(step(stage, now_s=30.0))) != Standing.FEASIBLE
+    assert only(deadline_class(step(stage, now_s=29.0))) == DeadlineClass.FEASIBLE
+    assert only(deadline_class(step(stage, now_s=30.0))) != DeadlineClass.FEASIBLE
 
 
 def test_best_effort_work_gets_a_default_deadline_so_that_it_never_starves() -> None:
     assert only(due_s(step(request("a", arrival_s=7.0)))) == 7.0 + BEST_EFFORT_DEADLINE_S
-    assert only(standing(step(request("a"), now_s=1e9))) == Standing.FEASIBLE
+    assert only(deadline_class(step(request("a"), now_s=1e9))) == DeadlineClass.FEASIBLE
 
 
 @pytest.mark.parametrize(
     ("on_late", "expected"),
     [
-        (OnLate.CONTINUE, Standing.LATE),
-        (OnLate.BEST_EFFORT, Standing.LATE_BEST_EFFORT),
-        (OnLate.DROP, Standing.LATE_BEST_EFFORT),
+        (OnLate.CONTINUE, DeadlineClass.LATE),
+        (OnLate.BEST_EFFORT, DeadlineClass.LATE_BEST_EFFORT),
+        (OnLate.DROP, DeadlineClass.LATE_BEST_EFFORT),
     ],
 )
-def test_on_late_decides_the_class_of_late_work(on_late: OnLate, expected: Standing) -> None:
+def test_on_late_decides_the_class_of_late_work(on_late: OnLate, expected: DeadlineClass) -> None:
     late = request("a", slo=deadline(1.0, on_late=on_late))
-    assert only(standing(step(late, now_s=1.0))) == expected
+    assert only(deadline_class(step(late, now_s=1.0))) == expected
 
 
 def test_a_request_is_dropped_at_the_moment_its_patience_ends_and_not_before() -> None:
@@ -160,7 +160,7 @@ def test_who_will_be_dropped_is_dropped_at_an_announced_moment(view: StepView) -
 def test_expired_is_never_feasible(view: StepView) -> None:
     assume(any(each.slo.kind is not SloKind.BEST_EFFORT for each in view.requests))
     expired = view.now_s >= expiry_s(view)
-    assert not (standing(view)[expired] == Standing.FEASIBLE).any()
+    assert not (deadline_class(view)[expired] == DeadlineClass.FEASIBLE).any()
 
 
 # The same for one request, written down again from what a promise says: no arrays, no shared code.
@@ -199,7 +199,7 @@ def naive_due_s(request: RequestView, now_s: float) -> float:
 def test_each_column_says_what_the_promise_of_its_request_does(view: StepView) -> None:
     now_s, reasons = view.now_s, dict(dropped(view))
     due, expiry, changes = due_s(view), expiry_s(view), changes_s(view)
-    token_due, stands = next_token_due_s(view), standing(view)
+    token_due, stands = next_token_due_s(view), deadline_class(view)
     for place, each in enumerate(view.requests):
         assert expiry[place] == naive_expiry_s(each)
         reason = naive_drop(each, now_s)
@@ -212,8 +212,8 @@ def test_each_column_says_what_the_promise_of_its_request_does(view: StepView) -
         hopeless = streams and token_due[place] == math.inf
         late = now_s >= naive_expiry_s(each) or hopeless
         useful = each.slo.on_late is OnLate.CONTINUE
-        expected = Standing.LATE if useful else Standing.LATE_BEST_EFFORT
-        assert stands[place] == (expected if late else Standing.FEASIBLE)
+        expected = DeadlineClass.LATE if useful else DeadlineClass.LATE_BEST_EFFORT
+        assert stands[place] == (expected if late else DeadlineClass.FEASIBLE)
 
 
 @law
@@ -224,6 +224,6 @@ def test_who_is_dropped_is_told_by_arrival_then_id(view: StepView) -> None:
 
 
 def test_a_view_of_nobody_has_empty_columns() -> None:
-    for column in (due_s, expiry_s, changes_s, next_token_due_s, standing):
+    for column in (due_s, expiry_s, changes_s, next_token_due_s, deadline_class):
         assert column(step()).shape == (0,)
     assert dropped(step()) == ()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.capacity import CapacityCase
+from serving.sim.compare.capacity import CapacityExperiment
 from serving.sim.compare.compare import Comparison, Plan, compare
-from serving.sim.compare.experiment_config import Setting
-from serving.sim.compare.experiments import BoundCase, Case, Task
-from serving.sim.compare.live_experiments import LiveCase, MachineTask
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.compare.experiments import BoundExperiment, Experiment, Task
+from serving.sim.compare.live_experiments import LiveExperiment, MachineTask
 from serving.sim.compare.result_cache import ResultCache
 from serving.sim.compare.runner import Done, Runner, key_of
 from serving.sim.drive.stepped import Ended, Progress
@@ -20,7 +20,7 @@ from serving.sim.workloads.load_generator import Source
 from serving.slo import Slo
 from serving.step_cost import Composition
 
-CODER = Setting(source=Source.generator("coder"), window_s=20.0, warmup_s=5.0)
+CODER = ExperimentConfig(source=Source.generator("coder"), window_s=20.0, warmup_s=5.0)
 CAPACITY = 3.0
 
 
@@ -86,11 +86,11 @@ def a_report(token_goodput: float, request_goodput: float) -> dict[str, Any]:
 def made_up(task: Task) -> dict[str, Any]:
     """A result of the right form: more load and a longer policy name earn more."""
     match task:
-        case CapacityCase():
+        case CapacityExperiment():
             return {"programs_s": CAPACITY + task.seed - 1}
-        case BoundCase():
+        case BoundExperiment():
             return {"token_goodput": 5000.0 * task.load, "request_goodput": 50.0 * task.load}
-        case LiveCase():
+        case LiveExperiment():
             return made_up(task.case)
         case MachineTask():
             from dataclasses import asdict
@@ -98,7 +98,7 @@ def made_up(task: Task) -> dict[str, Any]:
             from serving.step_cost import MACHINES
 
             return asdict(MACHINES["a100-llama3-8b"])
-        case Case():
+        case Experiment():
             earned = 100.0 * len(task.policy.name) * task.load + task.seed
             curve = [level / 10 for level in LEVELS]
             return {

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.engine.observers.default_length import FEWEST_OWN, KEPT, MOST_USERS, UsualLength
+from serving.engine.observers.default_length import FEWEST_OWN, KEPT, MOST_USERS, DefaultLength
 from serving.engine.observers.service_counters import ROOM
 from serving.length_sketch import LENGTH_LEVELS
 
 UNKNOWN = [0.0] * len(LENGTH_LEVELS)
 
 
-def of_users(count: int) -> UsualLength:
-    usual = UsualLength()
+def of_users(count: int) -> DefaultLength:
+    usual = DefaultLength()
     for user in range(count):
         usual.begin(user)
     return usual
 
 
-def answers(usual: UsualLength, user: int, *lengths: int) -> None:
+def answers(usual: DefaultLength, user: int, *lengths: int) -> None:
     for length in lengths:
         usual.ended(user, length)
 
 
-def shown(usual: UsualLength, *users: int) -> list[list[float]]:
+def shown(usual: DefaultLength, *users: int) -> list[list[float]]:
     return usual.lengths(np.array(users, dtype=np.int64)).tolist()
 
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from serving.engine.observers.prefix_hit_rate import MEMORY_CALLS, MOST_OF_OTHERS, CachedShare
+from serving.engine.observers.prefix_hit_rate import MEMORY_CALLS, MOST_OF_OTHERS, PrefixHitRate
 
 
-def share_of_users() -> CachedShare:
-    cached = CachedShare()
+def share_of_users() -> PrefixHitRate:
+    cached = PrefixHitRate()
     for user in range(4):
         cached.begin(user)
     return cached
 
 
-def shares(cached: CachedShare, *users: int) -> list[float]:
+def shares(cached: PrefixHitRate, *users: int) -> list[float]:
     return [float(share) for share in cached.shares(np.array(users, dtype=np.int64))]
 
 
-def ended(cached: CachedShare, user: int, count: int, *, prompt: int, found: int) -> None:
+def ended(cached: PrefixHitRate, user: int, count: int, *, prompt: int, found: int) -> None:
     for _ in range(count):
         cached.ended(user, prompt, found)
 

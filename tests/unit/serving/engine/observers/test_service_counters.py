@@ -16,8 +16,8 @@ from serving.engine.observers.service_counters import (
     _PRUNE_ABOVE,
     FORGET_AFTER_S,
     MOST_CALLS,
-    Accounts,
     ProgramCalls,
+    ServiceCounters,
 )
 from serving.policies.fairness import LEAD
 from tests.strategies import law
@@ -32,7 +32,7 @@ class AccountsAndSums(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.accounts = Accounts(lifted=self.lifted)
+        self.accounts = ServiceCounters(lifted=self.lifted)
         self.now_s = 0.0
         self.number: dict[str, int] = {}
         self.open_requests: Counter[str] = Counter()
@@ -91,7 +91,7 @@ def test_accounts_are_sums_by_name(machine: type[AccountsAndSums]) -> None:
 
 
 def test_who_saved_up_absence_begins_at_the_least_of_those_present() -> None:
-    users = Accounts(lifted=True)
+    users = ServiceCounters(lifted=True)
     first, second = users.open("first", 0.0), users.open("second", 0.0)
     users.add(np.array([first, second]), np.array([900.0, 500.0]), 0.0)
     late = users.open("late", 1.0)
@@ -109,7 +109,7 @@ MEMORY_S = 60.0
 @pytest.mark.parametrize("began_s", [0.0, 1e6])
 def test_a_memory_lets_each_token_count_less_and_less(began_s: float) -> None:
     """However long the engine has been up, and over more time than a sum could grow without end."""
-    users = Accounts(memory_s=MEMORY_S)
+    users = ServiceCounters(memory_s=MEMORY_S)
     mine = np.array([users.open("mine", began_s)])
     users.add(mine, np.array([1000.0]), began_s)
     assert users.tokens(mine, began_s + MEMORY_S) == pytest.approx(1000.0 / np.e)
@@ -128,7 +128,7 @@ def test_who_floods_an_engine_that_served_others_for_hours_is_soon_ahead(
     memory_s: float, is_ahead: bool
 ) -> None:
     """Without an end to its memory, hours of others' tokens would be a claim to as many."""
-    users = Accounts(lifted=True, memory_s=memory_s)
+    users = ServiceCounters(lifted=True, memory_s=memory_s)
     old = users.open("old", 0.0)
     for second in range(7200):
         users.add(np.array([old]), np.array([1000.0]), float(second))
@@ -146,7 +146,7 @@ STREAM = 20_000
 
 def test_a_number_is_given_again_only_when_its_name_is_forgotten() -> None:
     """Ever new names, each with one request of a second, and one name that stays."""
-    accounts = Accounts()
+    accounts = ServiceCounters()
     stays = accounts.open("stays", 0.0)
     accounts.add(np.array([stays]), np.array([7.0]), 0.0)
     ended_s: dict[int, float] = {}
@@ -169,7 +169,7 @@ def test_a_number_is_given_again_only_when_its_name_is_forgotten() -> None:
 
 def test_a_name_that_comes_back_in_time_keeps_its_number_and_its_sum() -> None:
     """However many others come and go meanwhile."""
-    accounts = Accounts()
+    accounts = ServiceCounters()
     mine = accounts.open("mine", 0.0)
     accounts.add(np.array([mine]), np.array([3.0]), 0.0)
     for place in range(STREAM // 2):
@@ -183,7 +183,7 @@ def test_a_name_that_comes_back_in_time_keeps_its_number_and_its_sum() -> None:
 
 def test_a_name_that_comes_back_too_late_is_new() -> None:
     """Whether or not there are so many names that its number was given to another."""
-    accounts = Accounts()
+    accounts = ServiceCounters()
     mine = np.array([accounts.open("mine", 0.0)])
     accounts.add(mine, np.array([3.0]), 0.0)
     assert accounts.knows("mine", 10 * FORGET_AFTER_S), "it is still here"
@@ -278,7 +278,7 @@ class Looked(dict[int, float]):
 
 def test_a_new_name_looks_at_few_of_the_names_that_ended_lately() -> None:
     """However many there are: it happens at every arrival."""
-    accounts = Accounts()
+    accounts = ServiceCounters()
     accounts._closed_s = looked = Looked()
     for number in range(3 * _PRUNE_ABOVE):
         accounts.close(accounts.open(f"alone {number}", float(number) / 1000), float(number) / 1000)
@@ -288,7 +288,7 @@ def test_a_new_name_looks_at_few_of_the_names_that_ended_lately() -> None:
 
 
 def test_a_clock_that_is_set_back_stands_still() -> None:
-    accounts = Accounts(memory_s=10.0)
+    accounts = ServiceCounters(memory_s=10.0)
     number = accounts.open("a", 1e6)
     accounts.add(np.array([number]), np.array([5.0]), 1e6)
     assert accounts.tokens(np.array([number]), 0.0).tolist() == [5.0]

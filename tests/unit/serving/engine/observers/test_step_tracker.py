@@ -14,7 +14,7 @@ from serving.engine.observers.step_tracker import (
     FIRST_SOLVE_STEPS,
     MOST_SAMPLES,
     PRIOR,
-    Promises,
+    SloCounts,
     StepTracker,
 )
 from serving.slo import SloKind
@@ -268,9 +268,9 @@ def test_kept_and_broken_promises_are_counted_by_kind() -> None:
     ):
         tracker.ended(kind, in_time)
     before = tracker.snapshot()
-    assert before.promises == {SloKind.LATENCY: Promises(2, 1), SloKind.COMPOUND: Promises(0, 1)}
+    assert before.promises == {SloKind.LATENCY: SloCounts(2, 1), SloKind.COMPOUND: SloCounts(0, 1)}
     tracker.ended(SloKind.COMPOUND, True)
-    assert before.promises[SloKind.COMPOUND] == Promises(0, 1), "a snapshot does not change"
+    assert before.promises[SloKind.COMPOUND] == SloCounts(0, 1), "a snapshot does not change"
 
 
 def test_lost_blocks_count_with_the_stall_that_they_are_expected_to_cost() -> None:

@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from serving.engine.observers.default_length import UsualLength
+from serving.engine.observers.default_length import DefaultLength
 from serving.engine.observers.future_bias import FutureBias
 from serving.engine.observers.length_bias import LengthBias
-from serving.engine.observers.prefix_hit_rate import CachedShare
+from serving.engine.observers.prefix_hit_rate import PrefixHitRate
 from serving.engine.observers.service_counters import FAIR_MEMORY_S, MOST_CALLS
 from serving.engine.scheduler.request_ledger import OUTPUT_WEIGHT, RequestLedger
 from serving.engine.scheduler.step_output import composition_of
@@ -76,8 +76,8 @@ class Naive:
         self.users: dict[str, int] = {}
         self.length_bias = LengthBias()
         self.future_bias = FutureBias()
-        self.usual_length = UsualLength()
-        self.cached_share = CachedShare()
+        self.default_length = DefaultLength()
+        self.prefix_hit_rate = PrefixHitRate()
 
     def admit(self, request: EngineRequest, slo: Slo, now_s: float, cached_tokens: int) -> None:
         users = {each.slo.user for each in self.followed.values()}
@@ -88,8 +88,8 @@ class Naive:
             self.users[slo.user] = user = len(self.users)
             self.length_bias.begin(user)
             self.future_bias.begin(user)
-            self.usual_length.begin(user)
-            self.cached_share.begin(user)
+            self.default_length.begin(user)
+            self.prefix_hit_rate.begin(user)
         program = program_name(request.request_id, slo)
         is_alone = program not in map(self.program, self.followed.values())
         each = Followed(request, slo, now_s, now_s, cached_tokens)
@@ -120,20 +120,20 @@ class Naive:
             tokens = request.num_prompt_tokens + output_tokens
             self.ended_tokens[self.program(each)] += tokens
             if request.num_output_tokens and each.slo.length is None:
-                self.usual_length.ended(user, request.num_output_tokens)
+                self.default_length.ended(user, request.num_output_tokens)
             elif request.num_output_tokens and each.slo.length is not None:
                 self.length_bias.ended(user, each.slo.length, request.num_output_tokens)
             if each.slo.stage:
                 prompt_tokens = request.num_prompt_tokens
-                self.cached_share.ended(user, prompt_tokens, each.cached_tokens)
+                self.prefix_hit_rate.ended(user, prompt_tokens, each.cached_tokens)
 
     def learned(self, each: Followed) -> dict[str, Any]:
         user = np.array([self.users[each.slo.user]])
         return {
             "length_ratio": float(self.length_bias.ratios(user)[0]),
             "future_ratio": float(self.future_bias.ratios(user)[0]),
-            "usual_length": tuple(self.usual_length.lengths(user)[0].tolist()),
-            "cached_share": float(self.cached_share.shares(user)[0]),
+            "default_length": tuple(self.default_length.lengths(user)[0].tolist()),
+            "prefix_hit_rate": float(self.prefix_hit_rate.shares(user)[0]),
         }
 
     def computed(self, tokens: dict[str, int], now_s: float) -> None:
@@ -269,7 +269,7 @@ class LedgerAndNaive(RuleBasedStateMachine):
         rows = self.naive.rows(set(self.running), self.paused)
         by_id = {row.request_id: row for row in rows}
         assert sorted(shown.request_id) == sorted(by_id)
-        assert ((shown.cached_share >= 0.0) & (shown.cached_share <= 1.0)).all()
+        assert ((shown.prefix_hit_rate >= 0.0) & (shown.prefix_hit_rate <= 1.0)).all()
         expected = Requests.of(by_id[request_id] for request_id in shown.request_id)
         np.testing.assert_allclose(shown.user_tokens, expected.user_tokens, rtol=1e-9)
         assert [_without_its_user(row) for row in shown] == [

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serving.policies.baselines.annealing import annealed, annealing, best_start, moved
-from serving.policies.baselines.annealing_predictor import Forecast
+from serving.policies.baselines.annealing_predictor import BatchPrediction
 from serving.requests import RequestView
 from serving.slo import Slo
 from serving.view import StepModel, StepView
@@ -26,7 +26,7 @@ from tests.unit.serving.serving_examples import (
 SECOND = StepModel(base_s=1.0)
 """A step takes a second, however many are in it; so does reading a prompt."""
 
-NOTHING_KEPT_AT_FIRST = Forecast(
+NOTHING_KEPT_AT_FIRST = BatchPrediction(
     exec_s=np.array([10.0, 11.0, 9.0, 1.0]),
     slack_s=np.array([0.01, 13.01, 5.01, 0.01]),
     slots=1,
@@ -47,7 +47,7 @@ def line(*requests: RequestView, **changes: Any) -> StepView:
     return step(*requests, **{"slots": 1, "model": SECOND} | changes)
 
 
-def naive_score(forecast: Forecast, order: tuple[int, ...]) -> float:
+def naive_score(forecast: BatchPrediction, order: tuple[int, ...]) -> float:
     """Equations 2, 3, 7 and 11 written down again: one request after the other."""
     slots, held = forecast.slots, forecast.num_held
     kept, seconds, in_slots_s = forecast.rest_kept, forecast.rest_s, forecast.held_s
@@ -66,11 +66,11 @@ def naive_score(forecast: Forecast, order: tuple[int, ...]) -> float:
 
 
 @st.composite
-def forecasts(draw: st.DrawFn, max_jobs: int = 6) -> Forecast:
+def forecasts(draw: st.DrawFn, max_jobs: int = 6) -> BatchPrediction:
     numbers = st.lists(st.integers(1, 20), min_size=max_jobs, max_size=max_jobs)
     size = draw(st.integers(1, max_jobs))
     num_held = draw(st.integers(0, 5))
-    return Forecast(
+    return BatchPrediction(
         exec_s=np.array(draw(numbers)[:size], dtype=float),
         slack_s=np.array(draw(numbers)[:size], dtype=float) - 0.99,
         slots=draw(st.sampled_from([1, 2, 4])),
@@ -83,7 +83,7 @@ def forecasts(draw: st.DrawFn, max_jobs: int = 6) -> Forecast:
 
 @law
 @given(forecasts(), st.randoms(use_true_random=False))
-def test_the_score_is_promises_over_latencies(forecast: Forecast, random: Any) -> None:
+def test_the_score_is_promises_over_latencies(forecast: BatchPrediction, random: Any) -> None:
     order = list(range(len(forecast.exec_s)))
     random.shuffle(order)
     assert forecast.score(np.array(order)) == pytest.approx(naive_score(forecast, tuple(order)))
@@ -92,7 +92,7 @@ def test_the_score_is_promises_over_latencies(forecast: Forecast, random: Any) -
 @law
 @given(forecasts(), st.integers(0, 99), st.integers(0, 60))
 def test_annealing_never_ends_worse_than_it_began(
-    forecast: Forecast, seed: int, iterations: int
+    forecast: BatchPrediction, seed: int, iterations: int
 ) -> None:
     start = np.arange(len(forecast.exec_s))
     found = annealed(forecast, start, len(start), iterations, 0.01, seed)
@@ -103,7 +103,9 @@ def test_annealing_never_ends_worse_than_it_began(
 @law
 @given(forecasts(max_jobs=5), st.integers(0, 99))
 @example(NOTHING_KEPT_AT_FIRST, 0)
-def test_with_time_enough_annealing_finds_the_best_order(forecast: Forecast, seed: int) -> None:
+def test_with_time_enough_annealing_finds_the_best_order(
+    forecast: BatchPrediction, seed: int
+) -> None:
     start = np.arange(len(forecast.exec_s))
     best = max(naive_score(forecast, order) for order in permutations(range(len(start))))
     found = annealed(forecast, start, len(start), 3000, 5.0, seed)
@@ -128,7 +130,7 @@ def test_a_move_squeezes_in_delays_or_exchanges(size: int, move: int, one: int, 
 
 
 def test_only_the_window_is_annealed() -> None:
-    forecast = Forecast(
+    forecast = BatchPrediction(
         exec_s=np.array([9.0, 8.0, 7.0, 6.0, 5.0, 4.0]),
         slack_s=np.zeros(6),
         slots=1,

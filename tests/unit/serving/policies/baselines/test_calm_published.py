@@ -163,13 +163,13 @@ def test_running_requests_give_way_exactly_where_it_pays(
     evicted = [r for r in batch if r.request_id not in window]
     fill = [r for r in best_first if r.request_id in window and r not in batch]
     stay = {r.request_id for r in [*batch, *fill][: len(window)]}
-    worth = sum(priority[request_id] for request_id in stay)
-    gain = sum(priority[request_id] for request_id in window) - worth
+    value = sum(priority[request_id] for request_id in stay)
+    gain = sum(priority[request_id] for request_id in window) - value
     stall_s = sum(r.computed_tokens for r in evicted) * view.prefill_token_s
     cost = stall_s / view.token_s * len(window)
-    margin = min(abs(gain - MIN_GAIN * worth), abs(gain * FRAME * view.token_s - cost))
-    assume(not evicted or margin > 1e-9 * (1 + worth))
-    pays = gain > MIN_GAIN * worth and gain * FRAME * view.token_s > cost
+    margin = min(abs(gain - MIN_GAIN * value), abs(gain * FRAME * view.token_s - cost))
+    assume(not evicted or margin > 1e-9 * (1 + value))
+    pays = gain > MIN_GAIN * value and gain * FRAME * view.token_s > cost
 
     plan = calm_published(view)
     assert plan.run == (window if pays or not evicted else stay)

@@ -4,7 +4,7 @@ from hypothesis import given
 
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.baselines.orderings import edf, fcfs, priority, sjf, srpt
-from serving.policies.urgency import Standing, due_s, standing
+from serving.policies.urgency import DeadlineClass, deadline_class, due_s
 from serving.slo import OnLate, Slo, SloKind
 from serving.view import StepView
 from tests.strategies import law, step_views
@@ -72,7 +72,7 @@ def test_a_stream_that_can_never_catch_up_gives_way() -> None:
 @given(step_views())
 def test_edf_ranks_feasible_work_by_due_time(view: StepView) -> None:
     ids = view.requests.request_id.tolist()
-    rank = dict(zip(ids, zip(standing(view), due_s(view), strict=True), strict=True))
+    rank = dict(zip(ids, zip(deadline_class(view), due_s(view), strict=True), strict=True))
     plan = edf(view)
     gone = {request_id for request_id, _ in plan.drop}
     ranks = [rank[request_id] for request_id in plan.order if request_id not in gone]
@@ -87,7 +87,7 @@ def test_late_work_that_is_still_useful_precedes_late_work_that_is_not() -> None
         now_s=5.0,
     )
     assert edf(view).order == ("c", "b", "a")
-    assert standing(view)[1] == Standing.LATE
+    assert deadline_class(view)[1] == DeadlineClass.LATE
 
 
 def test_who_is_dropped_neither_runs_nor_takes_a_place_from_others() -> None:
@@ -130,14 +130,14 @@ def test_priority_is_what_callers_asked_for() -> None:
     assert priority(view).order == ("first", "usual", "later")
 
 
-def foretold(tokens: float) -> Slo:
+def predicted(tokens: float) -> Slo:
     return Slo(length=LengthSketch((tokens,) * len(LENGTH_LEVELS)))
 
 
 def test_the_shortest_foretold_answer_comes_first_however_far_another_has_grown() -> None:
     view = step(
-        running("nearly done", slo=foretold(100.0), output_tokens=99, max_tokens=1000),
-        request("short", slo=foretold(10.0), max_tokens=1000),
+        running("nearly done", slo=predicted(100.0), output_tokens=99, max_tokens=1000),
+        request("short", slo=predicted(10.0), max_tokens=1000),
         request("unknown", max_tokens=1000),
         now_s=1.0,
     )
@@ -147,8 +147,8 @@ def test_the_shortest_foretold_answer_comes_first_however_far_another_has_grown(
 
 def test_a_long_prompt_is_processing_time_too() -> None:
     view = step(
-        request("long prompt", slo=foretold(10.0), prompt_tokens=5000, max_tokens=1000),
-        request("longer answer", slo=foretold(20.0), prompt_tokens=10, max_tokens=1000),
+        request("long prompt", slo=predicted(10.0), prompt_tokens=5000, max_tokens=1000),
+        request("longer answer", slo=predicted(20.0), prompt_tokens=10, max_tokens=1000),
         now_s=1.0,
     )._replace(token_s=0.01, prefill_token_s=0.001)
     assert sjf(view).order == ("long prompt", "longer answer")

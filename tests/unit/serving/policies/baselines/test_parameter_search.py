@@ -11,7 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.engine.scheduler.parameter_tuning import EPOCH_S, TunedPolicy
-from serving.policies.baselines.parameter_search import ADAPTED, FIRST_TRIES, Adaptation
+from serving.policies.baselines.parameter_search import (
+    FIRST_TRIES,
+    TUNED_PARAMETERS,
+    ParameterSearch,
+)
 from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import Slo
 from tests.strategies import law
@@ -21,8 +25,8 @@ CUTOFFS = (0.95, 0.8, 0.9, 1.0)
 
 
 def searched(
-    search: Adaptation, means: Mapping[float, float], *, epochs: int, scatter: float, seed: int
-) -> tuple[Adaptation, Counter[float]]:
+    search: ParameterSearch, means: Mapping[float, float], *, epochs: int, scatter: float, seed: int
+) -> tuple[ParameterSearch, Counter[float]]:
     """Run a search on a made-up engine; how often each value was used in the second half."""
     noise = random.Random(seed)
     used: Counter[float] = Counter()
@@ -36,14 +40,14 @@ def searched(
 @pytest.mark.parametrize("seed", range(3))
 def test_the_best_value_is_used_most_of_the_time(best: float, seed: int) -> None:
     means = {value: 1000.0 if value == best else 750.0 for value in CUTOFFS}
-    _, used = searched(Adaptation.of(CUTOFFS), means, epochs=200, scatter=0.15, seed=seed)
+    _, used = searched(ParameterSearch.of(CUTOFFS), means, epochs=200, scatter=0.15, seed=seed)
     assert used[best] > 0.75 * used.total()
 
 
 def test_a_value_that_becomes_the_best_is_found_again() -> None:
     before = dict(zip(CUTOFFS, (1000.0, 700.0, 700.0, 700.0), strict=True))
     after = dict(zip(CUTOFFS, (700.0, 700.0, 700.0, 1000.0), strict=True))
-    search, used = searched(Adaptation.of(CUTOFFS), before, epochs=200, scatter=0.1, seed=0)
+    search, used = searched(ParameterSearch.of(CUTOFFS), before, epochs=200, scatter=0.1, seed=0)
     assert used.most_common(1)[0][0] == 0.95
     _, used = searched(search, after, epochs=400, scatter=0.1, seed=1)
     assert used.most_common(1)[0][0] == 1.0
@@ -52,7 +56,7 @@ def test_a_value_that_becomes_the_best_is_found_again() -> None:
 @law
 @given(goodputs=st.lists(st.floats(0.0, 1e12), max_size=60))
 def test_the_same_observations_lead_to_the_same_choices(goodputs: list[float]) -> None:
-    one = other = Adaptation.of(CUTOFFS)
+    one = other = ParameterSearch.of(CUTOFFS)
     for number, goodput in enumerate(goodputs):
         assert one.value in CUTOFFS
         assert sum(one.tries) == number
@@ -64,19 +68,19 @@ def test_the_same_observations_lead_to_the_same_choices(goodputs: list[float]) -
 
 def test_no_value_is_given_up_for_ever() -> None:
     means = dict(zip(CUTOFFS, (1000.0, 900.0, 900.0, 900.0), strict=True))
-    _, used = searched(Adaptation.of(CUTOFFS), means, epochs=1000, scatter=0.2, seed=0)
+    _, used = searched(ParameterSearch.of(CUTOFFS), means, epochs=1000, scatter=0.2, seed=0)
     assert min(used[value] for value in CUTOFFS) > 0
 
 
 def test_observing_changes_nothing_that_was_known_before() -> None:
-    search = Adaptation.of(CUTOFFS)
+    search = ParameterSearch.of(CUTOFFS)
     search.observe(5.0)
-    assert search == Adaptation.of(CUTOFFS)
+    assert search == ParameterSearch.of(CUTOFFS)
 
 
-@pytest.mark.parametrize("name", ADAPTED)
+@pytest.mark.parametrize("name", TUNED_PARAMETERS)
 def test_an_adapted_policy_takes_every_candidate_and_begins_with_its_default(name: str) -> None:
-    parameter, values = ADAPTED[name]
+    parameter, values = TUNED_PARAMETERS[name]
     for value in values:
         PolicySpec(name, {parameter: value})
     assert (POLICIES[name].__kwdefaults__ or {})[parameter] == values[0]
@@ -144,7 +148,7 @@ def test_an_epoch_is_cut_short_where_the_engine_runs_dry() -> None:
     policy.end("one", 1, 1.0, whole=True)
     policy.idle()
     assert not policy.turn(EPOCH_S + 1.0)
-    assert policy.search == Adaptation.of(ADAPTED["calm_published"].values)
+    assert policy.search == ParameterSearch.of(TUNED_PARAMETERS["calm_published"].values)
 
 
 def test_the_policy_of_an_epoch_has_that_epoch_s_value() -> None:

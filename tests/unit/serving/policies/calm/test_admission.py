@@ -19,7 +19,7 @@ from serving.policies.calm.admission import (
     utilisation_of,
 )
 from serving.policies.calm.program_demand import calls_of, present_programs
-from serving.policies.calm.step_duration import UTILISATION, Pace
+from serving.policies.calm.step_duration import UTILISATION, StepDuration
 from serving.policies.urgency import next_token_due_s
 from serving.requests import Flags, Floats, RequestState
 from serving.slo import FutureWork
@@ -36,7 +36,7 @@ from tests.unit.serving.serving_examples import (
 
 NOBODY = Expected(*np.zeros((5, 0)), np.zeros((1, len(AHEAD_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
-STEP = Pace(2.0, True, 2.0, 0.75)
+STEP = StepDuration(2.0, True, 2.0, 0.75)
 
 
 def due(need_s: Floats, due_s: Floats) -> Demands:
@@ -134,7 +134,7 @@ def demands_in(view: StepView) -> Demands:
     """At steps of 2 s, which leave three quarters of the machine's time."""
     calls = calls_of(view.requests, view.model)
     programs = present_programs(view, calls)
-    last_s = programs.ends_s - programs.alone_s(2.0)
+    last_s = programs.ends_s - programs.isolated_latency_s(2.0)
     due_s = np.where(programs.streams, next_token_due_s(view)[programs.first], last_s)
     need_s = STEP.of(programs.need_s(view.model))
     return demands_of(view, calls, programs, need_s, due_s, STEP)
@@ -144,8 +144,8 @@ def coming(need_s: list[float], waits_s: float, at_work: float, counts: float = 
     """What is expected, each worth less a second than the one before."""
     waits, counted = np.full((2, len(need_s)), ([waits_s], [counts]))
     by = np.zeros((len(need_s) + 1, 1))
-    worth = -np.arange(len(need_s))
-    return Expected(worth, np.array(need_s), counted, waits / (1 - at_work), waits, by)
+    value = -np.arange(len(need_s))
+    return Expected(value, np.array(need_s), counted, waits / (1 - at_work), waits, by)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_what_later_calls_will_find_in_the_prefix_cache_costs_nothing() -> None:
     """It earns what it would earn all the same."""
     model = StepModel(base_s=0.5, token_s=0.25)
     slo = compound(90.0, final_s=200.0, program="p", future=FutureWork(2.0, 400.0, 0.0, 1.0, 0.0))
-    rows = [request("a", slo=slo, prompt_tokens=1, cached_share=share) for share in (0.0, 0.75)]
+    rows = [request("a", slo=slo, prompt_tokens=1, prefix_hit_rate=share) for share in (0.0, 0.75)]
     views = [step(row, model=model) for row in rows]
     plain, cached = (present_programs(view, calls_of(view.requests, model)) for view in views)
     assert (plain.prompts_s[0], cached.prompts_s[0]) == (100.0, 25.0)

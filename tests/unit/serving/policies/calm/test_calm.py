@@ -216,7 +216,7 @@ def test_among_many_alike_nearly_all_of_the_time_is_given_away() -> None:
 def test_a_call_of_which_no_length_was_foretold_is_as_long_as_such_calls_were_lately() -> None:
     """At 10 ms a token its limit cannot be reached within 5 s, and 40 tokens can."""
     call = request("call", slo=deadline(5.0), max_tokens=4000)
-    usual = call._replace(usual_length=(20.0, 30.0, 35.0, 40.0, 45.0, 50.0, 60.0))
+    usual = call._replace(default_length=(20.0, 30.0, 35.0, 40.0, 45.0, 50.0, 60.0))
     told = usual._replace(slo=deadline(5.0, length=LengthSketch((3000.0,) * len(LENGTH_LEVELS))))
     model = StepModel(base_s=0.01, token_s=1e-5, sequence_s=0.0, context_s=0.0)
     other = request("other", slo=deadline(90.0), max_tokens=40)

@@ -7,7 +7,7 @@ import pytest
 
 from serving.policies.calm.plan_builder import planned
 from serving.policies.calm.program_demand import calls_of
-from serving.policies.calm.step_duration import pace_of
+from serving.policies.calm.step_duration import step_duration_of
 from serving.policies.urgency import urgency_of
 from serving.slo import Slo
 from serving.view import StepModel
@@ -30,7 +30,7 @@ def beside_a_prompt(
         urgency=urgency_of(view),
         spare=np.full(2, spare),
         given=0.8,
-        step=pace_of(view._replace(step_tokens=2000), step_s),
+        step=step_duration_of(view._replace(step_tokens=2000), step_s),
         size=64,
         frame_steps=10,
     )

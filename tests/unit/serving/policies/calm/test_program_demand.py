@@ -7,7 +7,7 @@ import pytest
 
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.calm.program_demand import (
-    Programs,
+    ProgramDemand,
     arrived_programs,
     calls_of,
     present_programs,
@@ -21,7 +21,7 @@ MODEL = StepModel(base_s=0.009, token_s=0.001, sequence_s=0.0, context_s=0.0)
 """A step of one token takes 10 ms."""
 
 
-def run_that_begins(**future: float) -> tuple[Programs, Programs]:
+def run_that_begins(**future: float) -> tuple[ProgramDemand, ProgramDemand]:
     """Its first stage is one call of 100 tokens: as it is seen while it is here, and as arrived."""
     rest = FutureWork(0.0, 0.0, 0.0, 0.0, 0.0)._replace(**future)
     slo = compound(50.0, final_s=100.0, program="run", stage_calls=1, future=rest)
@@ -73,12 +73,15 @@ def test_at_least_a_program_takes_its_shortest_answers_and_little_of_what_is_for
     view = step(alone, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
     assert (
-        programs.least_s(view.requests, 0.01, np.array([True]))[0] < 0.6 * programs.alone_s(0.01)[0]
+        programs.least_latency_s(view.requests, 0.01, np.array([True]))[0]
+        < 0.6 * programs.isolated_latency_s(0.01)[0]
     )
     (run, _) = run_that_begins(calls=9, decode_tokens=900, critical_s=60.0, tool_s=5.0)
     view = step(request("first", max_tokens=100), model=MODEL)
-    least_s = 100 * 0.01 + 0.6 * (run.fixed_s[0] + 900 * 0.01)
-    assert run.least_s(view.requests, 0.01, np.array([True])).tolist() == [pytest.approx(least_s)]
+    least_latency_s = 100 * 0.01 + 0.6 * (run.fixed_s[0] + 900 * 0.01)
+    assert run.least_latency_s(view.requests, 0.01, np.array([True])).tolist() == [
+        pytest.approx(least_latency_s)
+    ]
 
 
 def test_the_least_time_is_told_of_those_asked_alone_in_their_order() -> None:
@@ -86,11 +89,11 @@ def test_the_least_time_is_told_of_those_asked_alone_in_their_order() -> None:
     view = step(*rows, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
 
-    def least_s(*asked: bool) -> list[float]:
-        return programs.least_s(view.requests, 0.01, np.array(asked)).tolist()
+    def least_latency_s(*asked: bool) -> list[float]:
+        return programs.least_latency_s(view.requests, 0.01, np.array(asked)).tolist()
 
     prompt_s = 0.6 * programs.fixed_s[0]
-    every = least_s(True, True, True)
+    every = least_latency_s(True, True, True)
     assert every == pytest.approx([prompt_s + own_s for own_s in (1.0, 2.0, 3.0)])
-    assert least_s(True, False, True) == [every[0], every[2]]
-    assert least_s(False, False, False) == []
+    assert least_latency_s(True, False, True) == [every[0], every[2]]
+    assert least_latency_s(False, False, False) == []

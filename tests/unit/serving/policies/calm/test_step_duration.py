@@ -14,11 +14,11 @@ from serving.policies.calm.step_duration import (
     MOST_SAVED,
     SAVING_SHARE,
     SHORTEST,
-    Pace,
-    backlog_pace,
-    best_pace,
-    pace_of,
-    saving_pace,
+    StepDuration,
+    backlog_duration,
+    best_duration,
+    saving_duration,
+    step_duration_of,
 )
 from serving.requests import Requests, RequestView
 from serving.slo import Slo
@@ -29,7 +29,7 @@ MODEL = StepModel(base_s=0.01, token_s=1e-4, sequence_s=0.0, context_s=0.0)
 FULL_STEP_S = 0.01 + 2000 * 1e-4
 
 
-def paced(*slos: Slo, copies: int = 1, max_tokens: int = 1000) -> Pace:
+def paced(*slos: Slo, copies: int = 1, max_tokens: int = 1000) -> StepDuration:
     """After so many copies of these arrived within 10 s."""
     arrivals = Requests.of(
         [
@@ -40,8 +40,8 @@ def paced(*slos: Slo, copies: int = 1, max_tokens: int = 1000) -> Pace:
     )
     view = step(model=MODEL, step_tokens=2000, arrivals=arrivals, arrivals_s=10.0)
     programs = arrived_programs(view)
-    worth = programs.worth(arrivals, 1000.0, 0.5)
-    return best_pace(view, arrivals, programs, worth)
+    value = programs.value(arrivals, 1000.0, 0.5)
+    return best_duration(view, arrivals, programs, value)
 
 
 @pytest.mark.parametrize("slos", [(), (Slo(),), (deadline(1000.0),), (latency(10.0, 1.0),)])
@@ -85,9 +85,9 @@ def test_a_machine_without_time_to_spare_is_limited_for_what_is_foretold() -> No
 def test_a_machine_with_time_to_spare_is_not_limited_for_a_forecast_a_third_too_high() -> None:
     """77 calls need 8.47 of 10 s: steps of 65 ms as foretold. A chain of 1,000 is in time by MARGIN
     if it has three quarters of 65 s; and no pace limits one that has three quarters of that."""
-    foretold_s = 1000 * 0.01 / (1.0 - 0.847)
-    assert not paced(deadline(1.1 * AT_EASE * MARGIN * foretold_s), copies=77).is_limited
-    assert paced(deadline(0.9 * AT_EASE * MARGIN * foretold_s), copies=77).is_limited
+    predicted_s = 1000 * 0.01 / (1.0 - 0.847)
+    assert not paced(deadline(1.1 * AT_EASE * MARGIN * predicted_s), copies=77).is_limited
+    assert paced(deadline(0.9 * AT_EASE * MARGIN * predicted_s), copies=77).is_limited
 
 
 def test_who_wants_short_steps_is_given_up_where_many_fill_long_ones() -> None:
@@ -101,9 +101,11 @@ def test_who_wants_short_steps_is_given_up_where_many_fill_long_ones() -> None:
 def test_a_pace_is_no_longer_than_a_full_step() -> None:
     view = step(model=MODEL, step_tokens=2000)
     share = pytest.approx(1.0 - 0.01 / FULL_STEP_S)
-    assert pace_of(view, 1e6) == Pace(pytest.approx(FULL_STEP_S), False, 0.01, share)
-    assert pace_of(view, 0.02) == Pace(0.02, True, 0.02, 0.5)
-    assert pace_of(view, 0.001).step_s == pytest.approx(0.0101)
+    assert step_duration_of(view, 1e6) == StepDuration(
+        pytest.approx(FULL_STEP_S), False, 0.01, share
+    )
+    assert step_duration_of(view, 0.02) == StepDuration(0.02, True, 0.02, 0.5)
+    assert step_duration_of(view, 0.001).step_s == pytest.approx(0.0101)
 
 
 def test_steps_without_a_limit_are_as_long_as_what_comes_meanwhile_makes_them() -> None:
@@ -114,7 +116,7 @@ def test_steps_without_a_limit_are_as_long_as_what_comes_meanwhile_makes_them() 
     lasts_s = {}
     for arrivals_s in (1e9, 20.0, 5.0):
         view = step(model=MODEL, step_tokens=2000, arrivals=arrivals, arrivals_s=arrivals_s)
-        found = best_pace(view, arrivals, arrived_programs(view), np.ones(100))
+        found = best_duration(view, arrivals, arrived_programs(view), np.ones(100))
         assert not found.is_limited
         lasts_s[arrivals_s] = found.each_s
     assert lasts_s == {
@@ -140,11 +142,11 @@ def saving(*left_s: float, lost_per_s: float) -> float:
     return saving_among(*answers, lost_per_s=lost_per_s)
 
 
-def saving_among(*answers: RequestView, worth: float = 1.0, lost_per_s: float = 1.0) -> float:
+def saving_among(*answers: RequestView, value: float = 1.0, lost_per_s: float = 1.0) -> float:
     view = step(*answers, model=MODEL, step_tokens=2000)
     programs = present_programs(view, calls_of(view.requests, view.model))
-    usual = pace_of(view, 0.1)._replace(worth_per_s=lost_per_s / LOSS_OF_TIME)
-    return saving_pace(view, usual, programs, np.full(len(answers), worth)).step_s
+    usual = step_duration_of(view, 0.1)._replace(value_per_s=lost_per_s / LOSS_OF_TIME)
+    return saving_duration(view, usual, programs, np.full(len(answers), value)).step_s
 
 
 def test_who_is_behind_is_saved_by_shorter_steps() -> None:
@@ -157,7 +159,7 @@ def test_the_time_in_which_its_prompt_is_read_is_not_for_its_tokens() -> None:
     """5,000 tokens more at 0.1 ms each leave 7.5 s of 8 for 100 of the answer."""
     call = running("call", slo=deadline(8.0), prompt_tokens=5001, computed_tokens=0, max_tokens=100)
     assert saving_among(call) == pytest.approx(SAVING_SHARE * 0.075)
-    assert saving_among(call, worth=0.0) == pytest.approx(0.1)
+    assert saving_among(call, value=0.0) == pytest.approx(0.1)
 
 
 def test_the_least_behind_are_saved_first_and_no_more_than_can_be_weighed() -> None:
@@ -185,7 +187,7 @@ def test_steps_short_enough_for_one_serve_all_who_are_behind() -> None:
 
 def beside_a_backlog(
     *slos: Slo, ahead_s: float = 0.0, affords_s: float = 0.0, backlog_s: float = 19.0
-) -> Pace:
+) -> StepDuration:
     """For ten steps, with answers of 100 tokens, their next due so long after a TBT has passed.
 
     Full steps take 0.21 s and leave 0.2 of it.
@@ -193,9 +195,9 @@ def beside_a_backlog(
     answers = [running(f"{n}", slo=slo, max_tokens=100) for n, slo in enumerate(slos)]
     view = step(*answers, model=MODEL, step_tokens=2000)
     programs = present_programs(view, calls_of(view.requests, view.model))
-    no_limit = pace_of(view, 1.0)._replace(affords_s=affords_s)
+    no_limit = step_duration_of(view, 1.0)._replace(affords_s=affords_s)
     assert not no_limit.is_limited
-    return backlog_pace(
+    return backlog_duration(
         view,
         no_limit,
         programs,
@@ -253,14 +255,14 @@ def test_a_machine_that_is_not_measured_yet_saves_nobody() -> None:
     late = running("late", slo=deadline(1e-9), output_tokens=10)
     view = step(late, model=StepModel(0.0, 0.0, 0.0, 0.0), token_s=0.0)
     programs = present_programs(view, calls_of(view.requests, view.model))
-    usual = pace_of(view, 0.1)
-    assert saving_pace(view, usual, programs, np.ones(1)) == usual
+    usual = step_duration_of(view, 0.1)
+    assert saving_duration(view, usual, programs, np.ones(1)) == usual
 
 
 def test_a_machine_that_is_not_measured_yet_has_no_limit() -> None:
     view = step(model=StepModel(0.0, 0.0, 0.0, 0.0), arrivals=Requests.of([request("one")]))
     programs = arrived_programs(view)
-    assert not best_pace(view, view.arrivals, programs, programs.tokens).is_limited
+    assert not best_duration(view, view.arrivals, programs, programs.tokens).is_limited
 
 
 def test_where_nothing_arrived_lately_those_who_are_here_set_the_pace() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityCase
+from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment
 from serving.sim.compare.compare import Goodputs, Progress, Run, compare, label_of
-from serving.sim.compare.experiment_config import Setting
-from serving.sim.compare.experiments import BoundCase, Case
-from serving.sim.compare.live_experiments import LiveCase, MachineTask
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.compare.experiments import BoundExperiment, Experiment
+from serving.sim.compare.live_experiments import LiveExperiment, MachineTask
 from serving.sim.compare.result_cache import ResultCache, code_version
 from serving.sim.compare.runner import key_of
 from serving.sim.drive.live_scale import LiveSettings
@@ -44,7 +44,7 @@ def test_every_policy_load_and_seed_is_run_once_in_a_stated_order() -> None:
     ]
     assert list(found.outcomes) == wanted
     assert list(found.bounds) == [(load, seed) for load in (0.7, 2.0) for seed in (0, 1)]
-    assert sum(isinstance(task, Case) for task in runner.computed) == len(wanted)
+    assert sum(isinstance(task, Experiment) for task in runner.computed) == len(wanted)
     assert found.goodputs("edf", 2.0) == [Goodputs(600.0, 6.0), Goodputs(601.0, 6.01)]
     assert found.bounds_at(2.0) == [Goodputs(10_000.0, 100.0)] * 2
 
@@ -52,12 +52,12 @@ def test_every_policy_load_and_seed_is_run_once_in_a_stated_order() -> None:
 def test_loads_are_multiples_of_the_capacity_averaged_over_its_seeds() -> None:
     runner = HereRunner()
     assert compare(a_plan(), runner).capacity_programs_s == pytest.approx(CAPACITY)
-    cases = [task for task in runner.computed if isinstance(task, Case | BoundCase)]
+    cases = [task for task in runner.computed if isinstance(task, Experiment | BoundExperiment)]
     assert {(task.load, round(task.rate_per_s, 9)) for task in cases} == {
         (0.7, round(0.7 * CAPACITY, 9)),
         (2.0, 2.0 * CAPACITY),
     }
-    assert {task.seed for task in runner.computed if isinstance(task, CapacityCase)} == set(
+    assert {task.seed for task in runner.computed if isinstance(task, CapacityExperiment)} == set(
         CAPACITY_SEEDS
     )
 
@@ -77,8 +77,8 @@ def test_what_was_kept_is_not_computed_again_and_gives_the_same(tmp_path: Path) 
     assert one.outcomes == two.outcomes
     third = HereRunner(cache=cache)
     compare(a_plan("fcfs", "edf"), third)
-    assert {type(task) for task in third.computed} == {Case}
-    assert {task.policy.name for task in third.computed if isinstance(task, Case)} == {"edf"}
+    assert {type(task) for task in third.computed} == {Experiment}
+    assert {task.policy.name for task in third.computed if isinstance(task, Experiment)} == {"edf"}
 
 
 @pytest.mark.parametrize(
@@ -99,15 +99,15 @@ def test_what_was_kept_is_not_computed_again_and_gives_the_same(tmp_path: Path) 
     ],
 )
 def test_every_setting_is_part_of_what_a_result_is_kept_under(changes: dict[str, object]) -> None:
-    case = Case(setting=CODER, policy=PolicySpec("fcfs"), load=1.0, rate_per_s=2.0, seed=0)
+    case = Experiment(setting=CODER, policy=PolicySpec("fcfs"), load=1.0, rate_per_s=2.0, seed=0)
     other = replace(case, setting=replace(CODER, **changes))  # type: ignore[arg-type]
     assert key_of(case) != key_of(other)
     for one in (
         replace(case, policy=PolicySpec("edf")),
         replace(case, seed=1),
         replace(case, rate_per_s=2.1),
-        BoundCase(setting=CODER, load=1.0, rate_per_s=2.0, seed=0),
-        CapacityCase(setting=CODER, seed=0),
+        BoundExperiment(setting=CODER, load=1.0, rate_per_s=2.0, seed=0),
+        CapacityExperiment(setting=CODER, seed=0),
     ):
         assert key_of(one) != key_of(case)
         json.dumps(key_of(one), allow_nan=False)
@@ -166,11 +166,11 @@ def test_a_trace_without_a_rhythm_for_a_later_seed_or_load_is_refused_before_any
     line = '{{"timestamp": {}, "input_length": 9, "output_length": 3}}\n'
     stamps = [*range(0, 100_000, 1000), *[100_000] * 60, *range(101_000, 111_000, 1000)]
     path.write_text("".join(map(line.format, stamps)))
-    setting = Setting(source=Source.file(path), window_s=20.0, warmup_s=5.0)
+    setting = ExperimentConfig(source=Source.file(path), window_s=20.0, warmup_s=5.0)
     runner = HereRunner()
     with pytest.raises(InvalidWorkload, match="52 requests of the trace come at once"):
         compare(a_plan("fcfs", setting=setting), runner)
-    assert {type(task) for task in runner.computed} == {CapacityCase}
+    assert {type(task) for task in runner.computed} == {CapacityExperiment}
     compare(a_plan("fcfs", setting=setting, num_seeds=1), runner)
     compare(a_plan("fcfs", setting=setting, loads=(2.0,)), runner)
     poisson = replace(setting, arrivals="poisson")
@@ -195,8 +195,8 @@ def test_measured_runs_take_the_place_of_simulated_ones_on_a_machine_like_the_en
     simulated, live = HereRunner(), HereRunner()
     plan = a_plan("fcfs", live=LiveSettings(slots=32, step_tokens=512))
     found = compare(plan, simulated, live_runner=live)
-    assert {type(task) for task in live.computed} == {MachineTask, LiveCase}
-    assert {type(task) for task in simulated.computed} == {CapacityCase, BoundCase}
+    assert {type(task) for task in live.computed} == {MachineTask, LiveExperiment}
+    assert {type(task) for task in simulated.computed} == {CapacityExperiment, BoundExperiment}
     setting = found.plan.setting
     assert (setting.slots, setting.step_tokens) == (32, 512)
     assert setting.scaling is not None
@@ -207,7 +207,9 @@ def test_programs_are_scaled_with_the_machine_and_counted_in_its_own_time() -> N
     runner = HereRunner()
     live = LiveSettings(slots=256, length_scale=0.5)
     found = compare(a_plan("fcfs", live=live), runner, live_runner=HereRunner())
-    own, scaled = (each.offer(rate_per_s=4.0, seed=0) for each in (CODER, found.plan.setting))
+    own, scaled = (
+        each.generated_load(rate_per_s=4.0, seed=0) for each in (CODER, found.plan.setting)
+    )
     assert scaled.window_s == pytest.approx(own.window_s)
     counts = [sum(5 <= each.arrival_s < 25 for each in one.programs) for one in (own, scaled)]
     assert counts[1] == pytest.approx(counts[0], rel=0.5)
@@ -257,7 +259,7 @@ def test_what_cannot_be_compared_is_refused_by_name(changes: dict[str, object]) 
 )
 def test_a_setting_out_of_range_is_refused_by_name(changes: dict[str, object]) -> None:
     with pytest.raises(InvalidWorkload):
-        Setting(source=CODER.source, **changes)  # type: ignore[arg-type]
+        ExperimentConfig(source=CODER.source, **changes)  # type: ignore[arg-type]
 
 
 def test_a_policy_is_called_as_it_is_written() -> None:
@@ -281,6 +283,6 @@ def test_the_made_up_results_are_of_the_real_form() -> None:
     """Otherwise these tests would tell nothing."""
     from serving.sim.metrics.outcome import Outcome
 
-    case = Case(setting=CODER, policy=PolicySpec("fcfs"), load=1.0, rate_per_s=2.0, seed=0)
+    case = Experiment(setting=CODER, policy=PolicySpec("fcfs"), load=1.0, rate_per_s=2.0, seed=0)
     document = made_up(case)
     assert Outcome.from_document(document).to_document() | {"trace_repeats": 0} == document

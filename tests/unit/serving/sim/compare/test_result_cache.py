@@ -132,7 +132,7 @@ def test_results_lie_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_the_version_is_that_of_every_source_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from serving.sim.compare.compare import result_cache as module
+    from serving.sim.compare import result_cache as module
 
     monkeypatch.setattr(module, "_PACKAGE", tmp_path)
     versions = [code_version()]

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from serving.sim.compare.capacity import CapacityCase
+from serving.sim.compare.capacity import CapacityExperiment
 from serving.sim.compare.experiments import Task
 from serving.sim.compare.result_cache import ResultCache, code_version
 from serving.sim.compare.runner import Computing, Runner, key_of
 from serving.workload_errors import CodeChanged
 from tests.unit.serving.sim.bench_examples import CODER, made_up
 
-TASKS = [CapacityCase(setting=CODER, seed=seed) for seed in (0, 1)]
+TASKS = [CapacityExperiment(setting=CODER, seed=seed) for seed in (0, 1)]
 
 
 def nothing() -> None:

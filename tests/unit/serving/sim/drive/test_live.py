@@ -23,21 +23,21 @@ from serving.sim.drive.live_scale import (
     Scale,
     scale_of,
     scaled,
-    scaled_foresight,
-    scaled_offer,
+    scaled_load,
+    scaled_predictions,
 )
 from serving.sim.metrics.metrics import EngineCounters
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Foresight, slo_of
-from serving.sim.workloads.load_generator import Source, fate_s, offer
+from serving.sim.programs.promises import Predictions, slo_of
+from serving.sim.workloads.load_generator import Source, generate_load, outcome_known_s
 from serving.slo import SloKind
 from serving.step_cost import Composition, StepSample
 from serving.workload_errors import InvalidWorkload
 from tests.strategies import law
 
 FCFS = PolicySpec("fcfs")
-TOLD = Foresight(lengths=LengthErrors(), futures=FutureErrors(), max_tokens=500)
+TOLD = Predictions(lengths=LengthErrors(), futures=FutureErrors(), max_tokens=500)
 COUNTED = EngineCounters(steps=7, preemptions=2)
 
 
@@ -110,7 +110,7 @@ def research(number: int = 0, *, tool_s: float = 0.01) -> Program:
 async def test_a_stage_begins_when_the_former_really_ended_and_its_tools_ran() -> None:
     programs = [research(number) for number in range(5)]
     engine = QuickEngine()
-    found = await replay_live(programs, engine, policy=FCFS, foresight=TOLD, until_s=60.0)
+    found = await replay_live(programs, engine, policy=FCFS, predictions=TOLD, until_s=60.0)
     assert found.counters == COUNTED
     for program, outcome in zip(programs, found.programs, strict=True):
         assert outcome.finished
@@ -126,7 +126,7 @@ async def test_a_stage_begins_when_the_former_really_ended_and_its_tools_ran() -
 async def test_calls_carry_the_promises_of_the_simulator_and_hide_their_length() -> None:
     program = research()
     engine = QuickEngine()
-    found = await replay_live([program], engine, policy=FCFS, foresight=TOLD, until_s=60.0)
+    found = await replay_live([program], engine, policy=FCFS, predictions=TOLD, until_s=60.0)
     calls = list(program.all_calls())
     outcomes = list(found.programs[0].each_call())
     for call, outcome, request in zip(calls, outcomes, engine.requests, strict=True):
@@ -209,14 +209,14 @@ def test_scaling_keeps_every_proportion_of_time() -> None:
 
 def test_an_offer_scales_as_a_whole() -> None:
     source = Source.generator("mixed")
-    offered = offer(source, rate_per_s=2.0, seed=1, warmup_s=10.0, window_s=50.0)
+    offered = generate_load(source, rate_per_s=2.0, seed=1, warmup_s=10.0, window_s=50.0)
     scale = Scale(tokens=0.5, step=0.4)
-    small = scaled_offer(offered, scale, most_call_tokens=4096)
+    small = scaled_load(offered, scale, most_call_tokens=4096)
     assert small.window_s == pytest.approx((2.0, 12.0))
     assert len(small.programs) == len(offered.programs)
     counted = [each for each in small.programs if 2.0 <= each.arrival_s < 12.0]
-    assert max(map(fate_s, counted)) <= small.decided_s * 1.01
-    own = scaled_foresight(TOLD, scale, most_call_tokens=4096)
+    assert max(map(outcome_known_s, counted)) <= small.decided_s * 1.01
+    own = scaled_predictions(TOLD, scale, most_call_tokens=4096)
     assert own.max_tokens == 250
     assert own.token_s == pytest.approx(TOLD.token_s * 0.4)
     assert own.lengths == TOLD.lengths
@@ -227,11 +227,11 @@ def test_scaled_answers_keep_to_the_scaled_limit_which_the_context_never_lowers(
     """What a prompt leaves of the context would else be the limit: just what its answer needs."""
     settings = LiveSettings()
     source, most = Source.generator(name), settings.most_call_tokens
-    offered = offer(source, rate_per_s=5.0, seed=1, warmup_s=10.0, window_s=50.0)
+    offered = generate_load(source, rate_per_s=5.0, seed=1, warmup_s=10.0, window_s=50.0)
     for tokens in (0.1, 0.5, 1.0):
         scale = Scale(tokens, 1.0)
-        told = Foresight(max_tokens=source.max_tokens)
-        limit = scaled_foresight(told, scale, most_call_tokens=most).max_tokens
+        told = Predictions(max_tokens=source.max_tokens)
+        limit = scaled_predictions(told, scale, most_call_tokens=most).max_tokens
         for program in scaled(offered.programs, scale, most_call_tokens=most):
             for call in program.all_calls():
                 assert call.call.output_tokens <= limit

@@ -9,8 +9,8 @@ from statistics import fmean, pstdev
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiment_config import Setting
-from serving.sim.compare.experiments import Case
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.compare.experiments import Experiment
 from serving.sim.drive.driver import VirtualTime
 from serving.sim.drive.speed_noise import (
     DRIFT_DEVIATION,
@@ -18,13 +18,13 @@ from serving.sim.drive.speed_noise import (
     HICCUP_S,
     HICCUP_SHARE,
     STEP_DEVIATION,
-    UnsteadyCost,
+    NoisyCost,
 )
 from serving.sim.workloads.load_generator import Source
 from serving.step_cost import Composition, StepCost
 
 STEADY = StepCost(name="one", source="", uncertainty="", fixed_s=1.0)
-STREAMS = Setting(source=Source.generator("latency"), window_s=6.0, warmup_s=0.0)
+STREAMS = ExperimentConfig(source=Source.generator("latency"), window_s=6.0, warmup_s=0.0)
 
 
 class Steps:
@@ -34,7 +34,7 @@ class Steps:
         self, *, unsteadiness: float = 1.0, seed: int = 0, cost: StepCost = STEADY
     ) -> None:
         self.now_s = 0.0
-        self._cost = UnsteadyCost(cost, lambda: self.now_s, unsteadiness=unsteadiness, seed=seed)
+        self._cost = NoisyCost(cost, lambda: self.now_s, unsteadiness=unsteadiness, seed=seed)
 
     def at(self, now_s: float) -> float:
         self.now_s = now_s
@@ -80,15 +80,15 @@ def test_hardly_unsteady_is_nearly_steady() -> None:
 
 def test_a_case_is_as_unsteady_as_its_setting_each_time_in_the_same_way() -> None:
     assert STREAMS.costing(VirtualTime(), seed=0) is STREAMS.machine.step_cost
-    unsteady = replace(STREAMS, unsteadiness=1.0)
-    assert isinstance(unsteady.costing(VirtualTime(), seed=0), UnsteadyCost)
-    assert unsteady.key() == STREAMS.key()  # capacities and bounds are the same
-    assert unsteady.told_key() != STREAMS.told_key()
+    speed_noise = replace(STREAMS, unsteadiness=1.0)
+    assert isinstance(speed_noise.costing(VirtualTime(), seed=0), NoisyCost)
+    assert speed_noise.key() == STREAMS.key()  # capacities and bounds are the same
+    assert speed_noise.predictions_key() != STREAMS.predictions_key()
 
 
 @pytest.mark.usefixtures("imported_vllm")
 def test_the_same_seed_gives_the_same_bytes() -> None:
-    case = Case(
+    case = Experiment(
         setting=replace(STREAMS, unsteadiness=1.0),
         policy=PolicySpec("calm"),
         load=1.0,

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.drive.stopping import Drained, StoppingEngine
-from serving.sim.workloads.load_generator import Source, backlog, offer
+from serving.sim.workloads.load_generator import Source, backlog, generate_load
 from serving.step_cost import STEP_COSTS
 from tests.unit.serving.sim.bench_examples import FifoEngine
 
 COST = STEP_COSTS["a100-llama3-8b"]
-OFFERED = offer(
+OFFERED = generate_load(
     Source.generator("mixed"), rate_per_s=1.0, seed=2, warmup_s=5.0, window_s=20.0, arrivals="burst"
 )
 

@@ -7,13 +7,15 @@ import numpy as np
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.metrics.metrics import summarise
 from serving.sim.metrics.outcome import CURVES, LEVELS, Outcome, outcome_of, percentiles
-from serving.sim.workloads.load_generator import Source, offer
+from serving.sim.workloads.load_generator import Source, generate_load
 from serving.step_cost import STEP_COSTS
 from tests.unit.serving.sim.bench_examples import FifoEngine
 
 
 def an_outcome() -> Outcome:
-    offered = offer(Source.generator("mixed"), rate_per_s=1.0, seed=0, warmup_s=5.0, window_s=20.0)
+    offered = generate_load(
+        Source.generator("mixed"), rate_per_s=1.0, seed=0, warmup_s=5.0, window_s=20.0
+    )
     clock = VirtualTime()
     replayed = replay(
         offered.programs,

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.programs.predictions import ORACLE_FUTURES, FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import MIN_REMAINING_S, Foresight, slo_of
+from serving.sim.programs.promises import MIN_REMAINING_S, Predictions, slo_of
 from serving.sim.workloads.load_generator import Source
 from serving.sim.workloads.workloads import generate
 from serving.slo import Slo, SloKind, from_tags, to_tags
 from serving.step_cost import StepCost
 from tests.unit.serving.sim.bench_examples import FifoEngine
 
-NOTHING = Foresight()
-TOLD = Foresight(lengths=LengthErrors(), futures=FutureErrors())
+NOTHING = Predictions()
+TOLD = Predictions(lengths=LengthErrors(), futures=FutureErrors())
 
 
 def a_program(kind: SloKind, stages: int = 1) -> Program:
@@ -41,9 +41,9 @@ def a_program(kind: SloKind, stages: int = 1) -> Program:
     )
 
 
-def promised(program: Program, stage: int, now_s: float, foresight: Foresight = NOTHING) -> Slo:
+def promised(program: Program, stage: int, now_s: float, predictions: Predictions = NOTHING) -> Slo:
     [call] = program.stage_calls(stage)
-    return slo_of(program, call, now_s, foresight)
+    return slo_of(program, call, now_s, predictions)
 
 
 class WatchedEngine(FifoEngine):
@@ -72,7 +72,7 @@ def test_the_limit_is_the_same_for_a_short_answer_and_for_the_longest(
     path = tmp_path / "requests.jsonl"
     rows = [{"timestamp": 500 * n, "input_length": 9, "output_length": n * n} for n in range(181)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    setting = Setting(
+    setting = ExperimentConfig(
         source=Source.file(path) if sort == "trace" else Source.generator(sort),
         predictions=predictions,
     )
@@ -81,7 +81,7 @@ def test_the_limit_is_the_same_for_a_short_answer_and_for_the_longest(
     two = (longest_last[0], longest_last[-1])
     clock, engine = VirtualTime(), WatchedEngine()
     cost = StepCost(name="", source="", uncertainty="", fixed_s=0.01)
-    replay(two, engine, clock, cost, foresight=setting.foresight(0), until_s=math.inf)
+    replay(two, engine, clock, cost, predictions=setting.predictions_of(0), until_s=math.inf)
     assert engine.limits == {setting.source.max_tokens}
     assert min(engine.lengths) < 3000
     assert 4096 <= max(engine.lengths) <= setting.source.max_tokens
@@ -109,7 +109,7 @@ def test_best_effort_is_promised_nothing() -> None:
 
 def test_the_stages_that_are_foretold_share_what_is_left() -> None:
     program = a_program(SloKind.COMPOUND, stages=4)
-    oracle = Foresight(futures=ORACLE_FUTURES)
+    oracle = Predictions(futures=ORACLE_FUTURES)
     first = promised(program, 0, 10.0, oracle)
     assert (first.deadline_s, first.final_s) == (10.0, 40.0)
     assert first.future is not None
@@ -125,7 +125,7 @@ def test_stages_of_any_width_get_even_shares(widths: tuple[int, ...]) -> None:
         a_program(SloKind.COMPOUND),
         stages=tuple(Stage((Call(100, 50),) * width) for width in widths),
     )
-    oracle = Foresight(futures=ORACLE_FUTURES)
+    oracle = Predictions(futures=ORACLE_FUTURES)
     for stage in range(len(widths)):
         call, *_ = program.stage_calls(stage)
         slo = slo_of(program, call, 10.0, oracle)
@@ -135,7 +135,7 @@ def test_stages_of_any_width_get_even_shares(widths: tuple[int, ...]) -> None:
 def test_later_stages_are_foretold_with_the_error_of_all_that_is_foretold() -> None:
     program = a_program(SloKind.COMPOUND, stages=4)
     for seed in range(20):
-        slo = promised(program, 1, 10.0, Foresight(futures=FutureErrors(bias=1.5, seed=seed)))
+        slo = promised(program, 1, 10.0, Predictions(futures=FutureErrors(bias=1.5, seed=seed)))
         assert slo.future is not None
         assert slo.deadline_s == pytest.approx(40.0 / (1 + slo.future.calls))
 
@@ -150,13 +150,13 @@ def test_who_comes_too_late_is_still_promised_something_valid() -> None:
         assert promised(a_program(kind), 0, 99.0).deadline_s == MIN_REMAINING_S
 
 
-@pytest.mark.parametrize("foresight", [NOTHING, TOLD], ids=["nothing", "told"])
+@pytest.mark.parametrize("predictions", [NOTHING, TOLD], ids=["nothing", "told"])
 @given(seed=st.integers(0, 99), late_s=st.floats(0, 1e4))
-def test_every_promise_fits_the_wire(foresight: Foresight, seed: int, late_s: float) -> None:
+def test_every_promise_fits_the_wire(predictions: Predictions, seed: int, late_s: float) -> None:
     """And a stage's never passes its program's."""
     for program in generate("mixed", rate_per_s=1.0, window_s=3.0, seed=seed):
         for call in program.all_calls():
-            slo = slo_of(program, call, program.arrival_s + late_s, foresight)
+            slo = slo_of(program, call, program.arrival_s + late_s, predictions)
             assert from_tags(to_tags(slo)) == slo
             if slo.final_s is not None:
                 assert slo.deadline_s is not None

@@ -10,20 +10,27 @@ from pathlib import Path
 import pytest
 
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import virtual_engine
 from serving.sim.drive.driver import VirtualTime
 from serving.sim.programs.predictions import LengthErrors
-from serving.sim.workloads.load_generator import Offer, Source, backlog, check_rhythm, fate_s, offer
+from serving.sim.workloads.load_generator import (
+    GeneratedLoad,
+    Source,
+    backlog,
+    check_trace_timing,
+    generate_load,
+    outcome_known_s,
+)
 from serving.slo import SloKind
 from serving.workload_errors import BadTrace, InvalidWorkload, TraceMissing
 
 MIXED = Source.generator("mixed")
 
 
-def offered(source: Source = MIXED, **changes: object) -> Offer:
+def offered(source: Source = MIXED, **changes: object) -> GeneratedLoad:
     given = {"rate_per_s": 2.0, "seed": 0, "warmup_s": 20.0, "window_s": 60.0}
-    return offer(source, **{**given, **changes})  # type: ignore[arg-type]
+    return generate_load(source, **{**given, **changes})  # type: ignore[arg-type]
 
 
 def azure(path: Path, seconds: list[float]) -> Source:
@@ -41,7 +48,7 @@ def test_programs_go_on_arriving_until_every_counted_fate_is_decided(arrivals: s
     from_s, to_s = found.window_s
     assert (from_s, to_s) == (20.0, 80.0)
     counted = [each for each in found.programs if from_s <= each.arrival_s < to_s]
-    assert max(map(fate_s, counted)) == found.decided_s > to_s
+    assert max(map(outcome_known_s, counted)) == found.decided_s > to_s
     times = [each.arrival_s for each in found.programs]
     assert times == sorted(times)
     assert found.decided_s - 10.0 < times[-1] < found.decided_s
@@ -120,7 +127,7 @@ def test_a_rhythm_is_refused_beforehand_exactly_where_a_run_would_refuse_it(
         refused.update((rate, seed) for seed in seeds)
         for num_seeds in (1, 2, 3):
             check = functools.partial(
-                check_rhythm, source, rate_per_s=rate, num_seeds=num_seeds, until_s=80.0
+                check_trace_timing, source, rate_per_s=rate, num_seeds=num_seeds, until_s=80.0
             )
             assert refuses(check) is any(seed < num_seeds for seed in seeds)
     assert refused == {(0.05, 1), (0.05, 2), (0.1, 2)}
@@ -132,7 +139,7 @@ def test_a_trace_without_rhythm_needs_other_arrivals(tmp_path: Path, seconds: li
     with pytest.raises(InvalidWorkload, match=r"t\.csv.* name a process .*, with --arrivals"):
         offered(source)
     with pytest.raises(InvalidWorkload, match=r"t\.csv.* name a process .*, with --arrivals"):
-        check_rhythm(source, rate_per_s=1.0, num_seeds=1, until_s=80.0)
+        check_trace_timing(source, rate_per_s=1.0, num_seeds=1, until_s=80.0)
     assert offered(source, arrivals="poisson").programs
 
 
@@ -194,7 +201,7 @@ def test_a_request_that_no_machine_has_room_for_is_refused_before_it_is_drawn(
         '{"timestamp": 0, "input_length": 9, "output_length": 3}\n'
         '{"timestamp": 9000, "input_length": 466765, "output_length": 500}\n'
     )
-    setting = Setting(source=Source.file(path))
+    setting = ExperimentConfig(source=Source.file(path))
     setting.source.check_room(467_265)
     told = r"long\.jsonl.*line 2 asks 466,765 prompt tokens .* of 500, .* room for 467,264 tokens"
     with pytest.raises(InvalidWorkload, match=told):
@@ -205,14 +212,14 @@ def test_requests_of_unknown_text_are_refused_where_prefixes_are_to_be_cached(
     tmp_path: Path,
 ) -> None:
     source = azure(tmp_path / "t.csv", [0.0, 2.0])
-    assert Setting(source=source)
+    assert ExperimentConfig(source=source)
     with pytest.raises(InvalidWorkload, match=r"t\.csv.*prefix caching would change nothing"):
-        Setting(source=source, prefix_caching=True)
+        ExperimentConfig(source=source, prefix_caching=True)
     path = tmp_path / "w.json"
     stage = {"kind": "value", "calls": [{"in": 9, "out": 3, "n": 2}]}
     path.write_text(json.dumps({"workflows": [{"stages": [stage]}]}))
     for other in (Source.file(path), MIXED):
-        assert Setting(source=other, prefix_caching=True)
+        assert ExperimentConfig(source=other, prefix_caching=True)
 
 
 def test_a_trace_that_changes_is_refused_by_every_later_run(tmp_path: Path) -> None:
