@@ -52,14 +52,14 @@ from serving.sim.compare import worker
 
 worker.prepare()
 from serving.policies.table import PolicySpec
-from serving.sim.compare.experiments import Case
+from serving.sim.compare.experiments import Experiment
 from serving.sim.workloads.load_generator import Source
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 
-setting = Setting(
+setting = ExperimentConfig(
     source=Source.generator("tools"), window_s=3.0, warmup_s=0.0, prefix_caching=True
 )
-case = Case(setting=setting, policy=PolicySpec("calm"), load=1.0, rate_per_s=4.0, seed=0)
+case = Experiment(setting=setting, policy=PolicySpec("calm"), load=1.0, rate_per_s=4.0, seed=0)
 document = case.run()
 document["report"].pop("schedule_ms_per_step")
 Path(sys.argv[1]).write_text(json.dumps(document))

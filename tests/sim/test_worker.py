@@ -11,17 +11,17 @@ SCRIPT = """
 import sys
 from serving.policies.table import PolicySpec
 from serving.sim.compare import worker
-from serving.sim.compare.capacity import CapacityCase
-from serving.sim.compare.experiments import BoundCase, Case
+from serving.sim.compare.capacity import CapacityExperiment
+from serving.sim.compare.experiments import BoundExperiment, Experiment
 from serving.sim.workloads.load_generator import Source
-from serving.sim.compare.experiment_config import Setting
+from serving.sim.compare.experiment_config import ExperimentConfig
 
 worker.prepare()
 before = set(sys.modules)
-setting = Setting(source=Source.generator("coder"), window_s=1.0, warmup_s=0.0)
+setting = ExperimentConfig(source=Source.generator("coder"), window_s=1.0, warmup_s=0.0)
 at = {"setting": setting, "load": 1.0, "rate_per_s": 2.0, "seed": 0}
-run, bound = Case(policy=PolicySpec("calm"), **at), BoundCase(**at)
-for task in (run, bound, CapacityCase(setting=setting, seed=0, num_programs=2)):
+run, bound = Experiment(policy=PolicySpec("calm"), **at), BoundExperiment(**at)
+for task in (run, bound, CapacityExperiment(setting=setting, seed=0, num_programs=2)):
     worker.work(task)
 late = {name for name in set(sys.modules) - before if name.startswith("serving.")}
 assert not late, late
