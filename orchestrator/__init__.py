@@ -3,6 +3,7 @@
 from orchestrator import flow, gather, llm, step
 """
 
+import orchestrator.own_packages  # noqa: F401  # first: it says what hides our packages
 from orchestrator.errors import (
     ArgumentsDiffer,
     DeadlineExceeded,
@@ -14,6 +15,7 @@ from orchestrator.errors import (
     OrchestrateError,
     OutcomeUnknown,
     OutsideRun,
+    PackageShadowed,
     ResultNotSerialisable,
     ResultUnreadable,
     RunEnded,
@@ -50,6 +52,7 @@ __all__ = [
     "OrchestrateError",
     "OutcomeUnknown",
     "OutsideRun",
+    "PackageShadowed",
     "ResultNotSerialisable",
     "ResultUnreadable",
     "RunEnded",

@@ -73,6 +73,21 @@ class InvalidSettings(OrchestrateError):
         return str(self.args[0])
 
 
+class PackageShadowed(OrchestrateError, ImportError):
+    """A file of the user's has an import name that this project needs for itself."""
+
+    def __init__(self, name: str, file: str, reserved: str) -> None:
+        super().__init__(name, file, reserved)
+
+    def __str__(self) -> str:
+        name, file, reserved = self.args
+        return (
+            f"{file} hides orchestrate's package {name!r}: rename that file, or run Python with -P"
+            f" (python -P SCRIPT), which does not look for imports beside the script."
+            f" Names that orchestrate needs for itself: {reserved}"
+        )
+
+
 class FlowChanged(OrchestrateError):
     """A resumed run's code begins other steps than it did before."""
 

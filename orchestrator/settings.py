@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from orchestrator.errors import InvalidSettings
-from serving.slo import MOST_CHARACTERS
+from serving.slo import MAX_NAME_CHARACTERS
 
 EMBEDDED = "embedded"
 ENV_PREFIX = "ORCHESTRATE_"
@@ -55,7 +55,7 @@ class Settings(BaseSettings):
     durable: bool = True
     record_text: bool = False
     fit_every: int = Field(default=25, ge=0)
-    user: str = Field(default="", max_length=MOST_CHARACTERS)
+    user: str = Field(default="", max_length=MAX_NAME_CHARACTERS)
     telemetry: bool = False
     verbose: bool = False
 

@@ -30,6 +30,16 @@ class InvalidEngineConfig(ServingError):
         return "{}={!r}: {}".format(*self.args)
 
 
+class InvalidReference(ServingError):
+    """`module:name` or `file.py:name` names nothing that can be used."""
+
+    def __init__(self, reference: str, reason: str) -> None:
+        super().__init__(reference, reason)
+
+    def __str__(self) -> str:
+        return "{}: {}".format(*self.args)
+
+
 class InvalidRequest(ServingError):
     """The engine cannot take this request as it stands; the reason says what to change."""
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.errors import StepFailed
+from serving.references import FILE_MODULE_PREFIX
 from store.records import StepRecord
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -145,7 +146,7 @@ def _saying(kind: type[Exception], error: Exception, says: str) -> Exception:
 
 def _class_of(module: str, name: str) -> type[Exception]:
     """An error's class; raises LookupError. What ran as a script is imported when it is resumed."""
-    scripts = [each for each in sys.modules if each == "__main__" or each.startswith("_flow_")]
+    scripts = [each for each in sys.modules if each.startswith(("__main__", FILE_MODULE_PREFIX))]
     for place in [module, *scripts] if module in scripts or module == "__main__" else [module]:
         found: Any = sys.modules.get(place)
         for part in name.split("."):

@@ -34,7 +34,7 @@ Owner = asyncio.Task[Any] | threading.Thread
 
 @dataclass(slots=True)
 class CallTrace:
-    """One call of a live run. Times are absolute, on the run's clock; ended_s: None while it runs."""
+    """One call of a live run. Times are absolute, on the run's clock; None: has not ended."""
 
     node: int
     kind: Kind

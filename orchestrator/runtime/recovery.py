@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import inspect
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from orchestrator.durability.arguments import Arguments
@@ -23,6 +18,8 @@ from orchestrator.execution.causality import CausalLog
 from orchestrator.execution.context import CallTrace, LiveRun
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.stage_deadlines import StageDeadline
+from orchestrator.runtime.flow_loading import load_flow
+from serving.errors import InvalidReference
 from store.errors import RunNotFound
 from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
 from store.session import Store
@@ -41,24 +38,12 @@ class InterruptedRun:
 
     def flow(self) -> FlowSpec[..., Any]:
         """Its flow, imported; raises RunNotResumable."""
-        entry = self.record.entry
-        if not entry:
+        if not self.record.entry:
             raise RunNotResumable(self.record.id, "where its flow's code is was not recorded")
         try:
-            found = _imported(entry)
-        except (Exception, SystemExit) as error:  # whatever the module does as it is imported
-            reason = (
-                f"its flow {entry} cannot be imported ({type(error).__name__}: {error}); a script"
-                ' begins its runs under `if __name__ == "__main__":`'
-            )
-            raise RunNotResumable(self.record.id, reason) from error
-        around = vars(sys.modules.get(getattr(found, "__module__", ""), object))
-        for known in (found, *around.values()):  # a flow may have another name than its function
-            if isinstance(known, FlowSpec) and (
-                known is found or inspect.unwrap(known.body) is found
-            ):
-                return known
-        raise RunNotResumable(self.record.id, f"{entry} is no flow")
+            return load_flow(self.record.entry)
+        except InvalidReference as error:
+            raise RunNotResumable(self.record.id, f"its flow {error}") from error
 
     def arguments(self, flow: FlowSpec[..., Any]) -> Arguments:
         """What it was called with; raises RunNotResumable, ResultUnreadable."""
@@ -137,48 +122,6 @@ async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
             await tx.calls.edges_of_run(run_id),
             *payloads,
         )
-
-
-def entry_of(body: Callable[..., Any]) -> str | None:
-    """Where a flow's code is found again: "module:name", or "file.py:name" for a script.
-
-    None for what has no name at its module's top.
-    """
-    body = inspect.unwrap(body)
-    name = getattr(body, "__qualname__", "")
-    if not name or "<" in name:
-        return None
-    if body.__module__ != "__main__":
-        return f"{body.__module__}:{name}"
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is not None:  # python -m
-        return f"{spec.name}:{name}"
-    file = inspect.getsourcefile(body)
-    return None if file is None else f"{Path(file).resolve()}:{name}"
-
-
-def _imported(entry: str) -> Any:
-    place, _, name = entry.rpartition(":")
-    if place.endswith(".py"):
-        _look_in(Path(place).parent)
-        spec = importlib.util.spec_from_file_location(f"_flow_{Path(place).stem}", place)
-        assert spec is not None
-        assert spec.loader is not None
-        found: Any = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = found
-        spec.loader.exec_module(found)
-    else:
-        _look_in(Path.cwd())
-        found = importlib.import_module(place)
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def _look_in(folder: Path) -> None:
-    """Have imports find what lies beside a script, as they did when Python ran it."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
 
 
 def _trace(live: LiveRun, call: CallRecord) -> CallTrace:

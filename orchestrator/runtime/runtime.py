@@ -26,8 +26,9 @@ from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
 from orchestrator.learning.knowledge import Knowledge, Learner
 from orchestrator.learning.stage_deadlines import StageDeadlines
+from orchestrator.runtime.flow_loading import reference_of
 from orchestrator.runtime.handle import RunHandle
-from orchestrator.runtime.recovery import InterruptedRun, entry_of, load_interrupted
+from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
 from orchestrator.runtime.results import RunResult
 from orchestrator.runtime.run_execution import execute_run
 from orchestrator.runtime.task_tracker import TaskTracker
@@ -283,7 +284,7 @@ class Runtime:
             claimed_at=now,
             leased_until=now + timedelta(seconds=LEASE_S),
             deadline_s=flow.deadline_s,
-            entry=entry_of(flow.body) if self._durable else None,
+            entry=reference_of(flow.body) if self._durable else None,
             engine=info.name,
             model=info.model,
             policy=info.policy,

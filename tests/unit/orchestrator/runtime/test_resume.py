@@ -304,7 +304,7 @@ async def test_a_result_that_was_not_recorded_is_not_made_up(runtime: Runtime) -
     [
         ("", None),
         ("import helper", None),
-        ("raise RuntimeError('no')", r"RuntimeError: no\); a script begins .*__main__"),
+        ("raise RuntimeError('no')", r"RuntimeError: no\); what a script does .*__main__"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("oops", "NameError"),
     ],
