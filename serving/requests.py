@@ -1,7 +1,7 @@
-"""What a policy sees of the requests: one of them as a row, all of them as columns.
+"""The requests of a view: one as a RequestView (a row), all of them as arrays (columns).
 
-Columns, because a view of thousands of requests is built in the scheduler's hot loop: an engine
-keeps them up to date in place, and a policy computes with whole arrays.
+A view of thousands of requests is built in the scheduler's hot loop. So the engine updates the
+columns in place, and policies compute with whole arrays.
 """
 
 from __future__ import annotations
@@ -23,39 +23,40 @@ Flags = NDArray[np.bool_]
 
 KINDS = tuple(SloKind)
 LATENCY, DEADLINE, COMPOUND, BEST_EFFORT = map(KINDS.index, SloKind)
-"""The codes of the kinds in `Requests.kind`."""
+"""Codes of the SLO kinds in `Requests.kind`."""
 
 ON_LATE = tuple(OnLate)
 CONTINUE_LATE, BEST_EFFORT_LATE, DROP_LATE = map(ON_LATE.index, OnLate)
-"""The codes in `Requests.on_late`."""
+"""Codes of the OnLate values in `Requests.on_late`."""
 
 
 class RequestState(IntEnum):
-    """Where a request stands in the engine."""
+    """A request's state in the engine."""
 
-    WAITING = 0  # has no slot: never scheduled, preempted, or a session whose next input came
+    WAITING = 0  # no slot: never scheduled, preempted, or a session that received new input
     RUNNING = 1  # holds KV cache and is computed in each step
     PAUSED = 2  # holds KV cache and a slot, and is left out of the steps
 
 
 class RequestView(NamedTuple):
-    """One request as it stands when the plan is made.
+    """One request at the moment of the plan.
 
     Attributes:
-        priority: as its caller asked; lower is earlier, vLLM's convention.
-        computed_tokens: tokens whose keys and values are in the cache.
-        unscheduled_s: since when it has not been computed; its arrival, if it never was.
-        program_tokens: computed so far for all calls of its program, ended ones too.
-        user_tokens: served so far to its user, weighted as in `fairness`.
-        stage_missing: calls of its program's present stage that are still to arrive.
-        cached_tokens: of its prompt, what the prefix cache held when it arrived, or when it began.
-        cached_share: of the prompts of its user's later calls, what the prefix cache lately held.
-        ended_tokens: input and output of its program's calls that came to their end.
-        length_ratio: what true output lengths of its user were lately, in units of the foretold
-            medians.
-        future_ratio: the same of what its user's programs were foretold to decode after a call.
-        usual_length: quantiles of its user's latest answers of which no length was foretold; 0
-            while there are none.
+        priority: set by the caller; lower is earlier, vLLM's convention.
+        computed_tokens: tokens whose keys and values are in the KV cache.
+        unscheduled_s: the last time it was computed; its arrival, if it never was.
+        program_tokens: tokens computed so far for all calls of its program, ended ones included.
+        user_tokens: tokens served so far to its user, weighted as in `fairness`.
+        stage_missing: calls of its program's present stage that have not arrived yet.
+        cached_tokens: prompt tokens found in the prefix cache at its arrival, or at its first
+            step once that has been planned.
+        prefix_hit_rate: recent share of prompt tokens that the prefix cache held, over the calls
+            of its user after the first stage of a program.
+        ended_tokens: input and output tokens of the calls of its program that have ended.
+        length_ratio: recent ratio of true output length to the predicted median, for its user.
+        future_ratio: the same for the tokens that a program decodes after a call (FutureWork).
+        default_length: quantiles of its user's recent output lengths without a prediction, at
+            LENGTH_LEVELS; 0 while there are none.
     """
 
     request_id: str
@@ -80,22 +81,26 @@ class RequestView(NamedTuple):
 
     @property
     def deadline_s(self) -> float:
-        """When this request, or its stage, must end; infinity where nothing is promised."""
+        """When this request, or its stage, must end; infinity without a deadline."""
         if self.slo.deadline_s is None:
             return math.inf
         return self.arrival_s + self.slo.deadline_s
 
     @property
     def final_s(self) -> float:
-        """When the whole program must end; the request's own deadline if it is no program."""
+        """When the whole program must end; `deadline_s` if the SLO has no final deadline."""
         if self.slo.final_s is None:
             return self.deadline_s
         return self.arrival_s + self.slo.final_s
 
     def remaining_tokens(self, level: float = 0.9) -> float:
-        """Upper bound on the output tokens still to come, at least 1.
+        """Quantile of the remaining output tokens, at least 1.
 
-        Conditioned on what has been generated; without a sketch, what max_tokens leaves.
+        Conditioned on the tokens generated so far. Never more than `max_tokens` leaves, which is
+        the bound without a sketch.
+
+        Args:
+            level: probability that the bound holds, in (0, 1).
         """
         limit = max(self.max_tokens - self.output_tokens, 1)
         if self.slo.length is None:
@@ -139,34 +144,35 @@ COLUMNS: dict[str, tuple[type | str, int]] = {
     "future_ratio": (np.float64, 0),
     "default_length": (np.float64, len(LENGTH_LEVELS)),
 }
-"""Each column's type, and its width where a row has more than one number of it."""
+"""Type of each column, and its width; 0 for a column with one number per row."""
 
-MOST = 1e12
-"""Larger promises, weights and predictions are taken as this, so that no sum ever overflows."""
+MAX_VALUE = 1e12
+"""SLO targets, weights and predictions are clamped to this, so that no sum overflows."""
 
-LEAST = 1e-6
-"""Smaller promises and weights are taken as this, so that no quotient does."""
+MIN_VALUE = 1e-6
+"""TTFT, TBT and weights are raised to this, so that no quotient overflows."""
 
 _NO_LENGTH = (math.nan,) * len(LENGTH_LEVELS)
 _NO_FUTURE = (math.nan,) * len(FutureWork._fields)
 
 
 class Requests(Sequence[RequestView]):
-    """Requests in no particular order: as columns by attribute, and as rows by index.
+    """Requests in no particular order: columns by attribute, rows (RequestView) by index.
 
     Attributes, each of length n:
         request_id, slo: objects.
-        arrival_s, deadline_s, final_s: absolute; infinity where nothing is promised. `final_s` is
-            the request's own deadline where it is no program.
+        arrival_s, deadline_s, final_s: absolute; infinity without a deadline. `final_s` equals
+            `deadline_s` where the SLO has no final deadline.
         kind, on_late, state: codes (KINDS, ON_LATE, RequestState).
-        ttft_s, tbt_s: of the latency kind.
-        waiting_s: patience; infinity where it is without end.
-        program, user: equal numbers for equal ones, as `program_name` tells programs apart.
-        length: (n, levels) quantiles of the output length; NaN where nothing is known.
-        usual_length: (n, levels).
-        future: (n, 6), as FutureWork; NaN where nothing is known, MOST where a chain is not.
+        ttft_s, tbt_s: targets of the latency kind.
+        waiting_s: longest time unscheduled before the request is dropped; infinity without a limit.
+        program, user: numbers; equal for the same program (by `program_name`) and the same user.
+        length: (n, levels) quantiles of the output length; NaN without a prediction.
+        default_length: (n, levels).
+        future: (n, 6), FutureWork; NaN without a prediction, and MAX_VALUE where only its
+            `serial_tokens` is unknown.
         others: as in RequestView and Slo.
-    Arrays belong to the engine that showed them and are true until its next step.
+    The arrays belong to the engine and are valid until its next step.
     """
 
     request_id: NDArray[np.object_]
@@ -211,88 +217,88 @@ class Requests(Sequence[RequestView]):
 
     @classmethod
     def of(cls, rows: Iterable[RequestView]) -> Requests:
-        """The columns of some rows."""
+        """The same requests as columns."""
         rows = tuple(rows)
         programs, users = Numbering(), Numbering()
         columns = new_columns(len(rows))
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             slo = row.slo
-            write_promise(columns, place, row.request_id, row.arrival_s, slo)
-            columns["program"][place] = programs.of(program_name(row.request_id, slo))
-            columns["user"][place] = users.of(slo.user)
-            for name in _LIVE:
-                columns[name][place] = getattr(row, name)
+            write_slo(columns, index, row.request_id, row.arrival_s, slo)
+            columns["program"][index] = programs.of(program_name(row.request_id, slo))
+            columns["user"][index] = users.of(slo.user)
+            for name in _STATE_FIELDS:
+                columns[name][index] = getattr(row, name)
         return cls(columns)
 
     def __len__(self) -> int:
         return len(self.request_id)
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self)))]
-        live = {name: getattr(self, name)[place].tolist() for name in _LIVE}
-        live["default_length"] = tuple(live["default_length"])
-        live["state"] = RequestState(live["state"])
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        fields = {name: getattr(self, name)[index].tolist() for name in _STATE_FIELDS}
+        fields["default_length"] = tuple(fields["default_length"])
+        fields["state"] = RequestState(fields["state"])
         return RequestView(
-            self.request_id[place], float(self.arrival_s[place]), self.slo[place], **live
+            self.request_id[index], float(self.arrival_s[index]), self.slo[index], **fields
         )
 
     def __iter__(self) -> Iterator[RequestView]:
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         return f"Requests.of({list(self)})"
 
-    def take(self, places: Ints) -> Requests:
-        """Some of the requests, in this order.
+    def take(self, indices: Ints) -> Requests:
+        """The requests at these indices, in this order.
 
-        A column is copied when it is first asked for: it is right as long as these requests and
-        the places stay as they are.
+        A column is copied at its first use, so the result is valid while neither these requests
+        nor `indices` change.
         """
-        return _Taken(self, places)
+        return _Subset(self, indices)
 
-    def names(self, places: Ints) -> list[str]:
-        """The ids of some of the requests, in this order."""
-        named: list[str] = self.request_id[places].tolist()
-        return named
+    def ids(self, indices: Ints) -> list[str]:
+        """The request ids at these indices, in this order."""
+        ids: list[str] = self.request_id[indices].tolist()
+        return ids
 
     def with_columns(self, **changed: NDArray[Any]) -> Requests:
-        """The same, but for these columns."""
+        """The same requests with these columns replaced."""
         return Requests({name: getattr(self, name) for name in COLUMNS} | changed)
 
     def remaining_tokens(self, level: float = 0.9) -> Floats:
         """RequestView.remaining_tokens of every request: (n,)."""
         limit = np.maximum(self.max_tokens - self.output_tokens, 1).astype(np.float64)
         bound = upper_tokens(self.length, level, generated=self.output_tokens)
-        # NaN, where nothing is known, gives way.
+        # fmin ignores NaN: the limit is the bound of a request without a prediction.
         remaining: Floats = np.fmin(bound - self.output_tokens, limit)
         return remaining
 
 
-class _Taken(Requests):
-    """Some of the requests, in their own order; few of the columns are ever asked for."""
+class _Subset(Requests):
+    """Some requests of another Requests. Columns are copied lazily: most are never used."""
 
-    __slots__ = ("_places", "_whole")
+    __slots__ = ("_indices", "_whole")
 
-    def __init__(self, whole: Requests, places: Ints) -> None:  # without columns as yet
-        self._whole, self._places = whole, places
+    def __init__(self, whole: Requests, indices: Ints) -> None:
+        self._whole, self._indices = whole, indices
 
-    def __getattr__(self, name: str) -> NDArray[Any]:  # asked only while there is none
+    def __getattr__(self, name: str) -> NDArray[Any]:  # called only while the column is not set
         if name not in COLUMNS:
             raise AttributeError(name)
-        column: NDArray[Any] = getattr(self._whole, name).take(self._places, axis=0)
+        column: NDArray[Any] = getattr(self._whole, name).take(self._indices, axis=0)
         setattr(self, name, column)
         return column
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
-    def names(self, places: Ints) -> list[str]:
-        return self._whole.names(self._places[places])
+    def ids(self, indices: Ints) -> list[str]:
+        return self._whole.ids(self._indices[indices])
 
 
 class Numbering:
-    """Small whole numbers for names, in the order in which they are first asked for."""
+    """Numbers names from 0 in the order of their first lookup."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -302,15 +308,15 @@ class Numbering:
         return self._numbers.setdefault(name, len(self._numbers))
 
 
-_LIVE = RequestView._fields[3:]  # all but the id, the arrival and the promise
-_BY_NAME = ("ttft_s", "tbt_s", "weight", "stage_calls")
+_STATE_FIELDS = RequestView._fields[3:]  # all but request_id, arrival_s and slo
+_CLAMPED_FIELDS = ("ttft_s", "tbt_s", "weight", "stage_calls")
 
 
 def program_name(request_id: str, slo: Slo) -> str:
-    """What a request's program goes by: no two are alike, however callers name theirs.
+    """A key that is unique to a request's program, whatever names callers give.
 
-    Two users' programs are two, whatever they are called, and a stream is one by itself, whatever
-    run it is part of: it has its own promise, token by token.
+    Programs of two users differ even if they have the same name. A request without a program name
+    is its own program, and so is every latency stream: its SLO holds token by token.
     """
     if not slo.program or slo.kind is SloKind.LATENCY:
         return f"alone {request_id}"
@@ -318,33 +324,35 @@ def program_name(request_id: str, slo: Slo) -> str:
 
 
 def new_columns(rows: int) -> dict[str, NDArray[Any]]:
-    """Columns with room for so many rows."""
+    """Columns of this many rows, all zero."""
     return {
         name: np.zeros((rows, width) if width else rows, dtype=kind)
         for name, (kind, width) in COLUMNS.items()
     }
 
 
-def write_promise(
-    columns: dict[str, NDArray[Any]], place: int, request_id: str, arrival_s: float, slo: Slo
+def write_slo(
+    columns: dict[str, NDArray[Any]], index: int, request_id: str, arrival_s: float, slo: Slo
 ) -> None:
-    """Fill one row with what a request is promised: all but the numbers of program and user."""
-    deadline_s = math.inf if slo.deadline_s is None else arrival_s + min(slo.deadline_s, MOST)
-    final_s = deadline_s if slo.final_s is None else arrival_s + min(slo.final_s, MOST)
-    columns["request_id"][place] = request_id
-    columns["slo"][place] = slo
-    columns["arrival_s"][place] = arrival_s
-    columns["kind"][place] = KINDS.index(slo.kind)
-    columns["on_late"][place] = ON_LATE.index(slo.on_late)
-    columns["deadline_s"][place] = deadline_s
-    columns["final_s"][place] = final_s
-    columns["waiting_s"][place] = math.inf if slo.waiting_s is None else min(slo.waiting_s, MOST)
-    columns["length"][place] = _known(None if slo.length is None else slo.length.tokens, _NO_LENGTH)
-    columns["future"][place] = _known(slo.future, _NO_FUTURE)
-    for name in _BY_NAME:
-        columns[name][place] = min(max(getattr(slo, name), LEAST), MOST)
-    columns["stage"][place] = min(slo.stage, MOST)
+    """Fill a row's columns that follow from the SLO, except the numbers of program and user."""
+    deadline_s = math.inf if slo.deadline_s is None else arrival_s + min(slo.deadline_s, MAX_VALUE)
+    final_s = deadline_s if slo.final_s is None else arrival_s + min(slo.final_s, MAX_VALUE)
+    waiting_s = math.inf if slo.waiting_s is None else min(slo.waiting_s, MAX_VALUE)
+    length = None if slo.length is None else slo.length.tokens
+    columns["request_id"][index] = request_id
+    columns["slo"][index] = slo
+    columns["arrival_s"][index] = arrival_s
+    columns["kind"][index] = KINDS.index(slo.kind)
+    columns["on_late"][index] = ON_LATE.index(slo.on_late)
+    columns["deadline_s"][index] = deadline_s
+    columns["final_s"][index] = final_s
+    columns["waiting_s"][index] = waiting_s
+    columns["length"][index] = _clamped(length, default=_NO_LENGTH)
+    columns["future"][index] = _clamped(slo.future, default=_NO_FUTURE)
+    for name in _CLAMPED_FIELDS:
+        columns[name][index] = min(max(getattr(slo, name), MIN_VALUE), MAX_VALUE)
+    columns["stage"][index] = min(slo.stage, MAX_VALUE)
 
 
-def _known(values: Sequence[float] | None, otherwise: tuple[float, ...]) -> Sequence[float]:
-    return otherwise if values is None else [min(value, MOST) for value in values]
+def _clamped(values: Sequence[float] | None, *, default: tuple[float, ...]) -> Sequence[float]:
+    return default if values is None else [min(value, MAX_VALUE) for value in values]

@@ -20,7 +20,7 @@ TAG_PREFIX = "slo_"
 
 TagValue = str | int | float | list[float]
 
-MOST_CHARACTERS = 256
+MAX_NAME_CHARACTERS = 256
 """In the name of a program or user, which the engine keeps while it remembers them."""
 
 
@@ -61,8 +61,8 @@ class FutureWork(NamedTuple):
 
 
 def _check_name(key: str, name: str) -> None:
-    if len(name) > MOST_CHARACTERS:
-        reason = f"has {len(name)} characters, and at most {MOST_CHARACTERS} are kept"
+    if len(name) > MAX_NAME_CHARACTERS:
+        reason = f"has {len(name)} characters, and at most {MAX_NAME_CHARACTERS} are kept"
         raise InvalidSlo(key, f"{name[:32]}...", reason)
     if any("\ud800" <= character <= "\udfff" for character in name):
         raise InvalidSlo(key, name, "must be text that UTF-8 can write")

@@ -1,4 +1,4 @@
-"""What a policy sees and what it may decide: the contract between policies and the engine.
+"""The contract between policies and the engine: a policy turns a StepView into a Plan.
 
 Times are absolute seconds on the engine's clock.
 """
@@ -15,11 +15,15 @@ from serving.requests import Floats, Ints, Requests
 
 
 class StepModel(NamedTuple):
-    """What a step costs, linear in what it is made of; measured by the engine while it runs.
+    """The duration of a step, linear in its composition; fitted by the engine while it runs.
 
-    Attributes: seconds of a step, of each new token, of each decode, of each token in the contexts
-    of the decodes, of each pair of a prompt's token and one before it; none below 0. So many tokens
-    of a prompt after so many make tokens * (before + tokens / 2) pairs.
+    Attributes, all in seconds and at least 0:
+        base_s: fixed cost of a step.
+        token_s: for each new token, prefilled or decoded.
+        sequence_s: for each decode, in addition to its token.
+        context_s: for each token in the contexts of the decodes.
+        pair_s: for each pair of a prompt token and a token before it in the prompt (attention). A
+            chunk of c prompt tokens after b others has c * (b + c / 2) pairs.
     """
 
     base_s: float = 0.02
@@ -36,7 +40,7 @@ class StepModel(NamedTuple):
         decode_context_tokens: float,
         prompt_pairs: float = 0.0,
     ) -> float:
-        """Seconds of one step."""
+        """Duration of one step with these counts."""
         return (
             self.base_s
             + self.token_s * new_tokens
@@ -46,34 +50,34 @@ class StepModel(NamedTuple):
         )
 
     def prompt_s(self, tokens: Floats | Ints, before: Floats | Ints | float = 0.0) -> Floats:
-        """Seconds that reading a prompt, or the rest of it, adds to steps: (n,).
+        """Seconds that the prefill of each prompt, or of the rest of it, adds to steps: (n,).
 
         Args:
-            tokens: to be read, (n,).
-            before: those of the same prompt that are read already, (n,).
+            tokens: prompt tokens to compute, (n,).
+            before: tokens of the same prompt that are computed already, (n,).
         """
-        read_s: Floats = np.multiply(tokens, 0.5 * self.pair_s)
-        read_s += np.multiply(before, self.pair_s) + self.token_s
-        read_s *= tokens
-        return read_s
+        prefill_s: Floats = np.multiply(tokens, 0.5 * self.pair_s)
+        prefill_s += np.multiply(before, self.pair_s) + self.token_s
+        prefill_s *= tokens
+        return prefill_s
 
 
 class StepView(NamedTuple):
     """Everything a policy knows when it plans.
 
     Attributes:
-        slots: how many requests may hold a slot of the model runner at once.
-        step_tokens: most tokens that one step may compute.
+        slots: largest number of requests that hold a slot of the model runner at once.
+        step_tokens: the engine's token budget for one step.
         token_s: measured seconds of one decode step.
-        prefill_token_s: measured seconds that one more token of a usual prompt adds to a step.
-        mean_step_s: measured seconds of a step on average, whatever it computes.
-        model: the same and more, as a function of what a step is made of.
-        kv_tokens, free_kv_tokens: room of the KV cache, in all and now.
-        arrivals: the first calls of the programs that arrived in the last `arrivals_s` seconds,
-            as they were when they arrived, ended ones too; but what is known of users is of now.
-            Those that may take long are told of for longer.
-        arrival_counts: of how many that came in `arrivals_s` each of them tells: 1, or less of
-            those told of for longer, (k,).
+        prefill_token_s: measured seconds that one more token of a typical prompt adds to a step.
+        mean_step_s: measured mean duration of all steps.
+        model: the fitted duration of a step as a function of its composition.
+        kv_tokens, free_kv_tokens: size of the KV cache, and the free part of it.
+        arrivals: the first call of each program that arrived recently, ended ones included, in its
+            state at arrival; only the statistics of its user are current. The window is
+            `arrivals_s` seconds long, and longer for programs whose deadline allows a long time.
+        arrival_counts: weight of each arrival, (k,): `arrivals_s` divided by the length of its
+            window; 1 in the shortest window.
     """
 
     now_s: float
@@ -92,38 +96,38 @@ class StepView(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What the adapter can honour, and nothing else.
+    """A policy's decisions, limited to those that the engine's scheduler can carry out.
 
-    Requests outside `run` are held if they wait, and paused with their KV cache kept if they
-    run. A pause lasts while nobody in `run` needs its slot or its memory: then the last of the
-    paused in `order` gives them up.
+    A waiting request outside `run` is not admitted. A running one is paused and keeps its KV cache
+    and its slot until a request in `run` needs them: then the last paused request in `order` is
+    evicted.
 
-    While a single request is in the engine, vLLM ignores `chunk_tokens`: nobody waits behind it.
+    vLLM ignores `chunk_tokens` while the engine has a single request.
     """
 
     order: tuple[str, ...]  # every request of the view exactly once, best first
-    run: frozenset[str]  # who may be computed until the next plan
-    preempt: frozenset[str] = frozenset()  # running, not in run: gives up its KV cache at once
-    drop: tuple[tuple[str, str], ...] = ()  # (request id, reason): ends at its caller
+    run: frozenset[str]  # requests that may be computed until the next plan
+    preempt: frozenset[str] = frozenset()  # running, not in run: evicted at once
+    drop: tuple[tuple[str, str], ...] = ()  # (request id, reason): ended with RequestDropped
     step_tokens: int | None = None  # token budget of a step; None: the engine's own
-    chunk_tokens: int | None = None  # most tokens of one prompt in a step; None: the engine's own
-    steps: int = 50  # how many steps the plan holds, if nothing arrives or ends
-    until_s: float = math.inf  # when it stops being right, if that is earlier
-    least_steps: int = 1  # what changes within so many is gathered, while somebody is computed
+    chunk_tokens: int | None = None  # limit on one prompt's tokens in a step; None: the engine's
+    steps: int = 50  # validity of the plan in steps, if nothing arrives or ends
+    until_s: float = math.inf  # the plan expires at this time, if that is earlier
+    least_steps: int = 1  # no new plan before so many steps, while a request is computed
 
 
 Policy = Callable[[StepView], Plan]
 
 
 def plan_faults(view: StepView, plan: Plan) -> list[str]:
-    """How a plan breaks the contract; empty for a sound one."""
+    """Breaches of the contract in a plan, as messages; empty for a valid plan."""
     known = set(plan.order)
     dropped = [request_id for request_id, _ in plan.drop]
     faults = []
-    names = view.requests.request_id.tolist()
-    if not len(plan.order) == len(known) == len(names) or not known.issuperset(names):
+    ids = view.requests.request_id.tolist()
+    if not len(plan.order) == len(known) == len(ids) or not known.issuperset(ids):
         faults.append("order must name every request exactly once")
-        known = set(names)
+        known = set(ids)
     if not plan.run <= known:
         faults.append("run names unknown requests")
     if not known.issuperset(dropped) or len(set(dropped)) != len(dropped):
@@ -131,11 +135,11 @@ def plan_faults(view: StepView, plan: Plan) -> list[str]:
     if plan.run & set(dropped) or plan.run & plan.preempt:
         faults.append("a request cannot both run and be preempted or dropped")
     if not plan.run and known.difference(dropped):
-        faults.append("somebody must run while there is work")
+        faults.append("run must not be empty while there are requests that are not dropped")
     if plan.step_tokens is not None and not 0 < plan.step_tokens <= view.step_tokens:
         faults.append("step_tokens must be within the engine's own budget")
     if plan.chunk_tokens is not None and plan.chunk_tokens < 1:
         faults.append("chunk_tokens must be at least 1")
     if plan.steps < 1 or plan.least_steps < 1:
-        faults.append("a plan holds for at least one step")
+        faults.append("steps and least_steps must be at least one step")
     return faults

@@ -118,12 +118,12 @@ def limited(view: StepView, plan: Plan, unless: Flags | None = None) -> Plan:
     if not runs.any():
         runs[order[:1]] = True
     order = order[np.lexsort((~runs[order], late[order]))]
-    running = requests.names(order[runs[order]])
+    running = requests.ids(order[runs[order]])
     chunk_tokens = plan.chunk_tokens
     if not others_read:
         chunk_tokens = min(chunk_tokens or view.step_tokens, _chunk_tokens(view, share_s))
     return plan._replace(
-        order=(*requests.names(order), *plan.order[num_kept:]),
+        order=(*requests.ids(order), *plan.order[num_kept:]),
         run=frozenset(running),
         chunk_tokens=chunk_tokens,
         steps=min(plan.steps, LIMITED_STEPS),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.errors import InvalidEngineConfig
-from serving.policies.ranking import plan_of, sorted_places
+from serving.policies.ranking import plan_of, sorted_indices
 from serving.policies.urgency import DeadlineClass, next_token_due_s
 from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Ints, Requests
 from serving.view import Plan, StepView
@@ -174,5 +174,5 @@ def plan_of_step(view: StepView, order: Ints, chosen: Flags, stands: Ints) -> Pl
         run = chosen.copy()
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    plan = plan_of(view, sorted_places(view.requests, (~run).astype(np.int64), rank), run)
+    plan = plan_of(view, sorted_indices(view.requests, (~run).astype(np.int64), rank), run)
     return plan if plan.run else plan_of(view, order, 1)

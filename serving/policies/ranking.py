@@ -38,9 +38,9 @@ def order_by(
         InvalidEngineConfig: a fairness outside of 0 to 1.
     """
     if stands is None:
-        order, late = sorted_places(view.requests, *keys), np.zeros(len(view.requests), dtype=bool)
+        order, late = sorted_indices(view.requests, *keys), np.zeros(len(view.requests), dtype=bool)
     else:
-        order, late = sorted_places(view.requests, stands, *keys), stands > DeadlineClass.FEASIBLE
+        order, late = sorted_indices(view.requests, stands, *keys), stands > DeadlineClass.FEASIBLE
     if fairness:
         order = fair_order(view, order, fairness)
     stay = stay_limits_of(view)
@@ -77,7 +77,7 @@ def memory_holders_to_evict(view: StepView, order: Ints, run: Flags, weaker: Fla
     return run
 
 
-def sorted_places(requests: Requests, *keys: Key) -> Ints:
+def sorted_indices(requests: Requests, *keys: Key) -> Ints:
     """The places of all requests by the keys, the first key first; ties by arrival, then id."""
     columns = (*keys, requests.arrival_s)
     # Ties end below whatever the sort does with them, so that a single key may have the fastest.
@@ -88,7 +88,7 @@ def sorted_places(requests: Requests, *keys: Key) -> Ints:
         tied &= ranked[1:] == ranked[:-1]
     for first, last in _runs(tied):
         group = order[first : last + 1]
-        names = requests.names(group)
+        names = requests.ids(group)
         order[first : last + 1] = group[sorted(range(len(names)), key=names.__getitem__)]
     return order
 
@@ -113,10 +113,10 @@ def plan_of(
     kept = order[~gone[order]]
     chosen = kept[:run] if isinstance(run, int) else kept[run[kept]]
     changes = next_change_s(view, stay)[kept]
-    ended = requests.names(given_up)
+    ended = requests.ids(given_up)
     return Plan(
-        order=(*requests.names(kept), *ended),
-        run=frozenset(requests.names(chosen)),
+        order=(*requests.ids(kept), *ended),
+        run=frozenset(requests.ids(chosen)),
         drop=tuple(zip(ended, (reason for _, reason in dropped), strict=True)),
         until_s=float(changes.min(initial=np.inf)),
     )

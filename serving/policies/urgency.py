@@ -107,7 +107,7 @@ def drops(view: StepView, stay: StayLimits) -> tuple[tuple[int, str], ...]:
     """
     requests = view.requests
     places = np.flatnonzero(to_drop(view, stay))
-    names = dict(zip(places.tolist(), requests.names(places), strict=True))
+    names = dict(zip(places.tolist(), requests.ids(places), strict=True))
     found = []
     for place in sorted(names, key=lambda place: (requests.arrival_s[place], names[place])):
         if view.now_s >= stay.patience_s[place]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from serving.engine.observers.decayed_sums import DecayedSums
-from serving.requests import MOST, Floats, Ints
+from serving.requests import MAX_VALUE, Floats, Ints
 from serving.slo import Slo
 
 MEMORY_CALLS = 1024
@@ -59,7 +59,7 @@ class FutureBias:
         Args:
             is_new: whether it is the first of its program.
         """
-        after = None if slo.future is None else min(slo.future.decode_tokens, MOST)
+        after = None if slo.future is None else min(slo.future.decode_tokens, MAX_VALUE)
         told = None if is_new else self._programs.get(program)
         if told is None:
             told = _Told(slo.stage, after, None)

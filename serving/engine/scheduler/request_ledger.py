@@ -19,14 +19,14 @@ from serving.engine.observers.service_counters import FAIR_MEMORY_S, ProgramCall
 from serving.errors import InvalidSlo
 from serving.requests import (
     LATENCY,
-    MOST,
+    MAX_VALUE,
     Floats,
     Ints,
     Requests,
     RequestState,
     new_columns,
     program_name,
-    write_promise,
+    write_slo,
 )
 from serving.slo import BEST_EFFORT, Slo, from_tags
 
@@ -93,7 +93,7 @@ class RequestLedger:
         if place == len(self._columns["request_id"]):
             self._columns = _with_twice_the_room(self._columns)
         columns, request_id = self._columns, request.request_id
-        write_promise(columns, place, request_id, now_s, slo)
+        write_slo(columns, place, request_id, now_s, slo)
         program = program_name(request_id, slo)
         is_new = not self._programs.knows(program, now_s)
         is_alone = not self._programs.is_open(program)
@@ -107,7 +107,7 @@ class RequestLedger:
             for learner in self._learners:
                 learner.begin(int(columns["user"][place]))
         columns["cached_tokens"][place] = cached_tokens
-        columns["priority"][place] = min(max(request.priority, -MOST), MOST)
+        columns["priority"][place] = min(max(request.priority, -MAX_VALUE), MAX_VALUE)
         columns["unscheduled_s"][place] = now_s
         self._rows.append(request)
         self._place[request_id] = place
@@ -271,7 +271,7 @@ class RequestLedger:
         columns["computed_tokens"][places] = [each.num_computed_tokens for each in requests]
         columns["output_tokens"][places] = [each.num_output_tokens for each in requests]
         columns["prompt_tokens"][places] = [each.num_prompt_tokens for each in requests]
-        columns["max_tokens"][places] = [min(each.max_tokens, MOST) for each in requests]
+        columns["max_tokens"][places] = [min(each.max_tokens, MAX_VALUE) for each in requests]
 
 
 def _with_twice_the_room(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.policies.baselines.annealing_predictor import BatchPrediction, batch_prediction_of
-from serving.policies.ranking import order_by, sorted_places
+from serving.policies.ranking import order_by, sorted_indices
 from serving.policies.urgency import DeadlineClass, deadline_class
 from serving.requests import Ints, RequestState
 from serving.view import Plan, StepView
@@ -60,7 +60,7 @@ def annealing(
     """
     requests, stands = view.requests, deadline_class(view)
     held = requests.state != RequestState.WAITING
-    arrived = sorted_places(requests)
+    arrived = sorted_indices(requests)
     arrived = arrived[stands[arrived] == DeadlineClass.FEASIBLE]
     holders, line = arrived[held[arrived]], arrived[~held[arrived]]
     place = np.zeros(len(requests), dtype=np.int64)

@@ -9,7 +9,7 @@ import numpy as np
 
 from serving.policies.fairness import fair, limited, mixed
 from serving.policies.preemption_gate import exchange_batch
-from serving.policies.ranking import memory_holders_to_evict, plan_of, sorted_places
+from serving.policies.ranking import memory_holders_to_evict, plan_of, sorted_indices
 from serving.policies.urgency import (
     DeadlineClass,
     deadline_class,
@@ -63,7 +63,7 @@ def calm_published(
     if fairness:
         highest = priority[stands == DeadlineClass.FEASIBLE].max(initial=0.0)
         priority = mixed(priority, highest * fair(view.requests.user_tokens), fairness)
-    order = sorted_places(requests, stands, -priority)
+    order = sorted_indices(requests, stands, -priority)
     stay = stay_limits_of(view)
     gone = to_drop(view, stay)
     kept = order[~gone[order]]
@@ -77,11 +77,11 @@ def calm_published(
     # While feasible requests are left out, the group fills every slot.
     run[late[: size - len(group)]] = True
     run = memory_holders_to_evict(view, kept, run, stands > DeadlineClass.FEASIBLE)
-    order = sorted_places(requests, ~run, stands, -priority)
+    order = sorted_indices(requests, ~run, stands, -priority)
     plan = plan_of(view, order, run, stay=stay)
     left_out = ~gone & ~run & (requests.state == RequestState.RUNNING)
     plan = plan._replace(
-        preempt=frozenset(requests.names(np.flatnonzero(left_out))), steps=frame_steps
+        preempt=frozenset(requests.ids(np.flatnonzero(left_out))), steps=frame_steps
     )
     return limited(view, plan) if fairness else plan
 
@@ -121,7 +121,7 @@ def best_window(view: StepView, ranked: Ints, priority: Floats, size: int, cutof
         return ranked
     candidates = ranked[priority[ranked] >= cutoff * priority[ranked[size - 1]]]
     prompts = view.requests.prompt_tokens[candidates]
-    names = view.requests.names(candidates)
+    names = view.requests.ids(candidates)
     by_length = sorted(range(len(names)), key=lambda each: (prompts[each], names[each]))
     sums = np.concatenate([[0.0], np.cumsum(priority[candidates[by_length]])])
     best = int(np.argmax(sums[size:] - sums[:-size]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.ranking import order_by, sorted_places
+from serving.policies.ranking import order_by, sorted_indices
 from serving.policies.urgency import deadline_class
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Floats, Ints, RequestState
 from serving.view import Plan, StepView
@@ -51,7 +51,7 @@ def lsdf(
     running = requests.state == RequestState.RUNNING
     stall_s = np.where(running, requests.computed_tokens * view.prefill_token_s, 0.0)
     density *= 1.0 + stall_s / (quantum_steps * view.token_s)
-    places = with_reserve(view, sorted_places(requests, deadline_class(view), -density))
+    places = with_reserve(view, sorted_indices(requests, deadline_class(view), -density))
     plan = order_by(view, deadline_class(view), places, batch=batch, fairness=fairness)
     return plan._replace(steps=quantum_steps)
 
@@ -102,7 +102,7 @@ def with_reserve(view: StepView, order: Ints) -> Ints:
         order: places of all requests, best first.
     """
     best_effort = view.requests.kind == BEST_EFFORT
-    oldest = sorted_places(view.requests)
+    oldest = sorted_indices(view.requests)
     promised, reserve = order[~best_effort[order]], oldest[best_effort[oldest]]
     place = np.empty(len(order), dtype=np.int64)
     place[promised] = np.arange(len(promised)) * RESERVED_EVERY // (RESERVED_EVERY - 1)

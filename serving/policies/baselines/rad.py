@@ -16,7 +16,7 @@ from serving.policies.prefill_decode import (
     spare_kv_tokens,
     unread_tokens,
 )
-from serving.policies.ranking import sorted_places
+from serving.policies.ranking import sorted_indices
 from serving.policies.urgency import DeadlineClass, deadline_class
 from serving.requests import Ints
 from serving.view import Plan, StepView
@@ -46,7 +46,7 @@ def rad(
     """
     requests, size = view.requests, active_size(view, batch)
     stands = deadline_class(view)
-    order = sorted_places(requests, stands)
+    order = sorted_indices(requests, stands)
     if fairness:
         order = fair_order(view, order, fairness)
     budget = max(view.step_tokens // tile_tokens, 1) * tile_tokens

@@ -20,7 +20,7 @@ from serving.policies.prefill_decode import (
     tokens_within,
     unread_tokens,
 )
-from serving.policies.ranking import sorted_places
+from serving.policies.ranking import sorted_indices
 from serving.policies.urgency import DeadlineClass, deadline_class, due_s
 from serving.requests import LATENCY
 from serving.view import Plan, StepView
@@ -60,7 +60,7 @@ def slai(
     last_s = paced_due_s(view, pace) - early_steps * view.mean_step_s  # equation 8
     deferred = decodes & (last_s > view.now_s)
     group = np.where(decodes, np.where(deferred, 3, 0), np.where(active, 1, 2))
-    order = sorted_places(
+    order = sorted_indices(
         requests, stands, group, np.where(decodes, last_s, unread_tokens(requests))
     )
     if fairness:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.baselines.slos_serve_admission import Demand, accepted_places
+from serving.policies.baselines.slos_serve_admission import Demand, accepted_indices
 from serving.policies.fairness import fair_order, limited
 from serving.policies.prefill_decode import (
     MIN_STEP_S,
@@ -21,7 +21,7 @@ from serving.policies.prefill_decode import (
     tokens_within,
     unread_tokens,
 )
-from serving.policies.ranking import sorted_places
+from serving.policies.ranking import sorted_indices
 from serving.policies.urgency import DeadlineClass, deadline_class, due_s, next_token_due_s
 from serving.requests import BEST_EFFORT, COMPOUND, LATENCY, Flags, Floats, Ints
 from serving.slo import FutureWork
@@ -84,7 +84,7 @@ def slos_serve(
     cost = demand.prompt_s + demand.later_s
     cheapest = first_of(view, asking, cost)[:candidates]
     served = first_of(view, kept, cost)
-    accepted = accepted_places(
+    accepted = accepted_indices(
         view, demand, served, cheapest, step_s=step_s, places=size - len(served)
     )
     admitted = kept.copy()
@@ -93,7 +93,7 @@ def slos_serve(
     urgent = decodes & (token_due <= view.now_s + AHEAD_STEPS * step_s)
     phase = np.where(urgent, 0, np.where(decodes, 2, 1))
     prompt_key = np.where(admitted, demand.prefill_due_s, cost)
-    order = sorted_places(
+    order = sorted_indices(
         requests,
         stands,
         (~admitted).astype(np.int64),
@@ -110,7 +110,7 @@ def slos_serve(
 
 def first_of(view: StepView, those: Flags, cost: Floats) -> Ints:
     """The places of some requests, the cheapest first."""
-    return sorted_places(view.requests, (~those).astype(np.int64), cost)[: int(those.sum())]
+    return sorted_indices(view.requests, (~those).astype(np.int64), cost)[: int(those.sum())]
 
 
 def demand_of(view: StepView, to_come: Floats, due: Floats, pace: Floats, step_s: float) -> Demand:

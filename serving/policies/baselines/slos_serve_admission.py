@@ -33,7 +33,7 @@ class Demand(NamedTuple):
     kv_tokens: Floats
 
 
-def accepted_places(
+def accepted_indices(
     view: StepView, demand: Demand, kept: Ints, asking: Ints, *, step_s: float, places: int
 ) -> Ints:
     """The largest set of the asking whose demand never exceeds what the machine has to give.

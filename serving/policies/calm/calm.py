@@ -28,9 +28,9 @@ from serving.policies.calm.step_duration import (
 )
 from serving.policies.fairness import fair, limited, mixed
 from serving.policies.preemption_gate import MIN_GAIN
-from serving.policies.ranking import sorted_places
+from serving.policies.ranking import sorted_indices
 from serving.policies.urgency import DeadlineClass, Urgency, to_drop, urgency_of
-from serving.requests import BEST_EFFORT, LATENCY, MOST, Flags, Floats, Requests
+from serving.requests import BEST_EFFORT, LATENCY, MAX_VALUE, Flags, Floats, Requests
 from serving.view import Plan, StepView
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
@@ -166,7 +166,7 @@ def calm(
 def _prepared(view: StepView, *, correct: bool) -> StepView:
     """Requests by (arrival, id), so that ties end in their place; lengths and futures as they were
     lately."""
-    requests, arrivals = view.requests.take(sorted_places(view.requests)), view.arrivals
+    requests, arrivals = view.requests.take(sorted_indices(view.requests)), view.arrivals
     if correct:
         requests.length[:], requests.future[:] = _corrected(requests)  # of a copy that is ours
         length, future = _corrected(arrivals)
@@ -178,7 +178,7 @@ def _corrected(requests: Requests) -> tuple[Floats, Floats]:
     """Lengths and futures as those foretold have turned out, lengths as usual where none was:
     (n, levels) and (n, parts). What of a future is left open stays so."""
     future = requests.future * requests.future_ratio[:, np.newaxis]
-    future = np.where(requests.future < MOST, future, requests.future)
+    future = np.where(requests.future < MAX_VALUE, future, requests.future)
     told = requests.length * requests.length_ratio[:, np.newaxis]
     if (untold := np.isnan(told[:, 0])).any():
         told[untold] = requests.default_length[untold]

@@ -14,7 +14,7 @@ from serving.policies.urgency import DeadlineClass
 from serving.requests import (
     BEST_EFFORT,
     LATENCY,
-    MOST,
+    MAX_VALUE,
     Flags,
     Floats,
     Ints,
@@ -244,7 +244,7 @@ def _later_serial(future: Floats, at_once: Ints, model: StepModel) -> Floats:
     path_s = np.maximum(future[:, _CRITICAL] - future[:, _TOOLS], 0.0)
     at_most = path_s / max(model.base_s + model.token_s, LEAST_S)
     untold = np.minimum(future[:, _DECODE] / at_once, at_most)
-    serial: Floats = np.where(told < MOST, told, untold)
+    serial: Floats = np.where(told < MAX_VALUE, told, untold)
     return serial
 
 

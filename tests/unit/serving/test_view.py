@@ -1,4 +1,4 @@
-"""The contract between policies and the engine, and what a view says of a request."""
+"""The contract between policies and the engine, and the derived values of a view's requests."""
 
 import math
 
@@ -15,12 +15,12 @@ from tests.strategies import law, step_views
 from tests.unit.serving.serving_examples import compound, deadline, request, step
 
 TWO = step(request("a"), request("b"))
-SOUND = Plan(order=("a", "b"), run=frozenset({"a"}))
+VALID = Plan(order=("a", "b"), run=frozenset({"a"}))
 
 
 @law
 @given(step_views(), st.data())
-def test_any_order_with_somebody_running_is_sound(view: StepView, data: st.DataObject) -> None:
+def test_any_order_with_a_running_request_is_valid(view: StepView, data: st.DataObject) -> None:
     order = data.draw(st.permutations([r.request_id for r in view.requests]))
     run = data.draw(st.sets(st.sampled_from(order), min_size=1)) if order else set()
     rest = [request_id for request_id in order if request_id not in run]
@@ -41,30 +41,30 @@ def test_any_order_with_somebody_running_is_sound(view: StepView, data: st.DataO
 @pytest.mark.parametrize(
     ("broken", "fault"),
     [
-        (SOUND._replace(order=("a",)), "order"),
-        (SOUND._replace(order=("a", "b", "c")), "order"),
-        (SOUND._replace(order=("a", "b", "b")), "order"),
-        (SOUND._replace(order=("a", "a")), "order"),
-        (SOUND._replace(run=frozenset({"a", "c"})), "run names unknown"),
-        (SOUND._replace(drop=(("c", "late"),)), "drop names unknown"),
-        (SOUND._replace(drop=(("b", "late"), ("b", "again"))), "repeated"),
-        (SOUND._replace(drop=(("a", "late"),)), "cannot both run"),
-        (SOUND._replace(preempt=frozenset({"a"})), "cannot both run"),
-        (SOUND._replace(run=frozenset()), "somebody must run"),
-        (SOUND._replace(run=frozenset(), drop=(("a", "late"),)), "somebody must run"),
-        (SOUND._replace(step_tokens=0), "step_tokens"),
-        (SOUND._replace(step_tokens=101), "step_tokens"),
-        (SOUND._replace(chunk_tokens=0), "chunk_tokens"),
-        (SOUND._replace(steps=0), "at least one step"),
-        (SOUND._replace(least_steps=0), "at least one step"),
+        (VALID._replace(order=("a",)), "order"),
+        (VALID._replace(order=("a", "b", "c")), "order"),
+        (VALID._replace(order=("a", "b", "b")), "order"),
+        (VALID._replace(order=("a", "a")), "order"),
+        (VALID._replace(run=frozenset({"a", "c"})), "run names unknown"),
+        (VALID._replace(drop=(("c", "late"),)), "drop names unknown"),
+        (VALID._replace(drop=(("b", "late"), ("b", "again"))), "repeated"),
+        (VALID._replace(drop=(("a", "late"),)), "cannot both run"),
+        (VALID._replace(preempt=frozenset({"a"})), "cannot both run"),
+        (VALID._replace(run=frozenset()), "run must not be empty"),
+        (VALID._replace(run=frozenset(), drop=(("a", "late"),)), "run must not be empty"),
+        (VALID._replace(step_tokens=0), "step_tokens"),
+        (VALID._replace(step_tokens=101), "step_tokens"),
+        (VALID._replace(chunk_tokens=0), "chunk_tokens"),
+        (VALID._replace(steps=0), "at least one step"),
+        (VALID._replace(least_steps=0), "at least one step"),
     ],
 )
 def test_each_breach_of_the_contract_is_named(broken: Plan, fault: str) -> None:
-    [found] = plan_faults(TWO, broken)
-    assert fault in found
+    [message] = plan_faults(TWO, broken)
+    assert fault in message
 
 
-def test_nobody_needs_to_run_when_everybody_is_dropped() -> None:
+def test_no_request_needs_to_run_when_all_are_dropped() -> None:
     plan = Plan(order=("a", "b"), run=frozenset(), drop=(("a", "late"), ("b", "late")))
     assert plan_faults(TWO, plan) == []
     assert plan_faults(step(), Plan(order=(), run=frozenset())) == []
@@ -78,13 +78,13 @@ def test_deadlines_are_counted_from_arrival() -> None:
     assert request("a").deadline_s == math.inf
 
 
-def test_without_a_sketch_what_max_tokens_leaves_bounds_the_rest() -> None:
+def test_without_a_sketch_max_tokens_bounds_the_remaining_output() -> None:
     assert request("a", max_tokens=10, output_tokens=4).remaining_tokens() == 6
 
 
 @law
 @given(step_views(), st.floats(0.01, 0.99))
-def test_what_is_still_to_come_is_between_one_token_and_the_limit(
+def test_the_remaining_output_is_between_one_token_and_the_limit(
     view: StepView, level: float
 ) -> None:
     for each in view.requests:
@@ -103,7 +103,7 @@ def test_a_sketch_is_conditioned_on_what_has_been_generated() -> None:
 MODEL = StepModel(base_s=0.5, token_s=0.01, sequence_s=0.1, context_s=0.001, pair_s=0.0001)
 
 
-def test_a_step_costs_what_it_is_made_of() -> None:
+def test_a_step_takes_the_sum_of_its_terms() -> None:
     seconds = MODEL.seconds(new_tokens=20, num_decodes=3, decode_context_tokens=400)
     assert seconds == pytest.approx(0.5 + 0.2 + 0.3 + 0.4)
     assert StepModel(base_s=0.5).seconds(
@@ -112,13 +112,13 @@ def test_a_step_costs_what_it_is_made_of() -> None:
 
 
 def test_a_prompt_costs_the_same_in_one_chunk_or_in_several() -> None:
-    """20 tokens, then 30, are 50 tokens and 50 * 50 / 2 pairs of one of them with one before it."""
-    read_s = MODEL.prompt_s(np.array([50]))
-    assert read_s == pytest.approx([0.5 + 1250 * 0.0001])
-    in_two = MODEL.prompt_s(np.array([20, 30]), np.array([0, 20]))
-    assert in_two.sum() == pytest.approx(read_s.sum())
+    """Chunks of 20 and 30 tokens have 50 tokens and 50 * 50 / 2 pairs, like one chunk of 50."""
+    whole_s = MODEL.prompt_s(np.array([50]))
+    assert whole_s == pytest.approx([0.5 + 1250 * 0.0001])
+    chunks_s = MODEL.prompt_s(np.array([20, 30]), np.array([0, 20]))
+    assert chunks_s.sum() == pytest.approx(whole_s.sum())
     chunks = Composition(50, 0, 0, ((20, 0), (30, 20)))
-    in_a_step = MODEL.seconds(
+    step_s = MODEL.seconds(
         new_tokens=50, num_decodes=0, decode_context_tokens=0, prompt_pairs=chunks.prompt_pairs
     )
-    assert in_a_step - MODEL.base_s == pytest.approx(read_s)
+    assert step_s - MODEL.base_s == pytest.approx(whole_s)

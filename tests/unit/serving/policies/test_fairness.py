@@ -23,7 +23,7 @@ from serving.policies.fairness import (
     limited,
     mixed,
 )
-from serving.policies.ranking import order_by, sorted_places
+from serving.policies.ranking import order_by, sorted_indices
 from serving.policies.table import POLICIES, PolicySpec
 from serving.policies.urgency import deadline_class
 from serving.requests import Requests, RequestView
@@ -63,14 +63,14 @@ def test_fair_is_linear_in_what_a_user_was_served() -> None:
 @given(view=served_views(), fairness=fractions)
 def test_a_single_user_s_order_never_changes(view: StepView, fairness: float) -> None:
     alone = view._replace(requests=Requests.of(of_user("one", 7.0, row) for row in view.requests))
-    order = sorted_places(alone.requests, deadline_class(alone), alone.requests.priority)
+    order = sorted_indices(alone.requests, deadline_class(alone), alone.requests.priority)
     assert fair_order(alone, order, fairness).tolist() == order.tolist()
 
 
 @law
 @given(view=served_views(), fairness=fractions)
 def test_fairness_moves_nobody_across_standings(view: StepView, fairness: float) -> None:
-    order = sorted_places(view.requests, view.requests.priority)
+    order = sorted_indices(view.requests, view.requests.priority)
     stands = deadline_class(view)[fair_order(view, order, fairness)]
     assert np.all(np.diff(stands) >= 0)
 
@@ -78,7 +78,7 @@ def test_fairness_moves_nobody_across_standings(view: StepView, fairness: float)
 @law
 @given(view=served_views())
 def test_fairness_alone_is_the_order_of_what_users_were_served(view: StepView) -> None:
-    order = fair_order(view, sorted_places(view.requests, view.requests.priority), 1.0)
+    order = fair_order(view, sorted_indices(view.requests, view.requests.priority), 1.0)
     rows = [view.requests[int(place)] for place in order]
     stands = deadline_class(view)[order].tolist()
     keys = [(stand, row.user_tokens, row.priority) for stand, row in zip(stands, rows, strict=True)]
@@ -140,7 +140,7 @@ def test_f_says_how_much_of_the_rank_a_turn_is_worth(fairness: float, first: str
 @given(view=served_views(), batch=st.integers(0, 5))
 def test_no_fairness_is_the_order_of_the_keys(view: StepView, batch: int) -> None:
     keys = view.requests.priority
-    names = view.requests.request_id[sorted_places(view.requests, keys)].tolist()
+    names = view.requests.request_id[sorted_indices(view.requests, keys)].tolist()
     plan = order_by(view, None, keys, batch=batch, fairness=0.0)
     gone = {name for name, _ in plan.drop}
     assert list(plan.order[: len(plan.order) - len(gone)]) == [n for n in names if n not in gone]

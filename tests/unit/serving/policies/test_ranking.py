@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policies.ranking import memory_holders_to_evict, order_by, plan_of, sorted_places
+from serving.policies.ranking import memory_holders_to_evict, order_by, plan_of, sorted_indices
 from serving.policies.urgency import drops, next_change_s, stay_limits_of
 from serving.requests import Requests
 from serving.view import StepView, plan_faults
@@ -53,19 +53,19 @@ def test_places_are_sorted_as_python_sorts_with_ties_by_arrival_then_id(
         ),
     )
     columns = [np.array(key, dtype=np.float64) for key in keys]
-    assert sorted_places(requests, *columns).tolist() == expected
+    assert sorted_indices(requests, *columns).tolist() == expected
 
 
 def test_flags_and_whole_numbers_are_keys_too() -> None:
     requests = Requests.of(request(name) for name in "abcd")
     first = np.array([True, False, True, False])
     second = np.array([1, 9, 0, 2**60])
-    assert sorted_places(requests, ~first, second).tolist() == [2, 0, 1, 3]
+    assert sorted_indices(requests, ~first, second).tolist() == [2, 0, 1, 3]
 
 
 def test_without_any_key_the_order_is_by_arrival_then_id() -> None:
     requests = Requests.of([request("b", arrival_s=2.0), request("c"), request("a")])
-    assert sorted_places(requests).tolist() == [2, 1, 0]
+    assert sorted_indices(requests).tolist() == [2, 1, 0]
 
 
 @st.composite
@@ -101,7 +101,7 @@ def test_a_plan_ranks_as_given_but_for_those_it_drops(
 @law
 @given(step_views())
 def test_a_plan_ends_when_the_first_of_those_it_keeps_changes(view: StepView) -> None:
-    plan = plan_of(view, sorted_places(view.requests), view.slots)
+    plan = plan_of(view, sorted_indices(view.requests), view.slots)
     gone = dict(plan.drop)
     changes = zip(view.requests.request_id, next_change_s(view, stay_limits_of(view)), strict=True)
     moments = [at_s for request_id, at_s in changes if request_id not in gone]

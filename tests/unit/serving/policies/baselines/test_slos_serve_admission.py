@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policies.baselines.slos_serve_admission import Demand, accepted_places, demand_until
+from serving.policies.baselines.slos_serve_admission import Demand, accepted_indices, demand_until
 from serving.requests import Ints
 from serving.view import StepModel, StepView
 from tests.strategies import law
@@ -31,7 +31,7 @@ def view_of(num_streams: int, num_paced: int = 0, **changes: Any) -> StepView:
 
 
 def accepted(view: StepView, asked: Demand, kept: Ints, asking: Ints, places: int) -> set[int]:
-    chosen = accepted_places(view, asked, kept, asking, step_s=STEP_S, places=places)
+    chosen = accepted_indices(view, asked, kept, asking, step_s=STEP_S, places=places)
     assert len(set(chosen.tolist())) == len(chosen)
     return set(chosen.tolist())
 
