@@ -32,8 +32,10 @@ from orchestrator.runtime.runtime import Runtime
 from orchestrator.sdk.determinism import now, random, uuid
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
-from orchestrator.sdk.primitives import gather, has_deadline, llm, map, remaining, within  # noqa: A004
+from orchestrator.sdk.llm import llm
+from orchestrator.sdk.parallel import gather, map  # noqa: A004
 from orchestrator.sdk.steps import step, tool
+from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
 from orchestrator.wiring import open_runtime
 from serving.generation import Message

@@ -23,6 +23,18 @@ from store.statements import columns_of, insert_new, record_of, require
 
 _COLUMNS = select(*Run.__table__.columns)
 _NEWEST_FIRST = (Run.started_at.desc(), Run.id.desc())
+_KEPT_ON_RESUME = {
+    "attributes",
+    "deadline_s",
+    "entry",
+    "flow",
+    "id",
+    "input_payload",
+    "slo_user",
+    "started_at",
+}
+"""Columns that a run keeps when it is resumed; all others are those of the new attempt."""
+
 _NAMED_CANDIDATES = 5  # enough for a person to choose from
 
 
@@ -78,6 +90,7 @@ class Runs:
         Raises:
             RunChanged: another one was faster; nothing has changed.
         """
+        values = columns_of(record)
         result = await self._connection.execute(
             update(Run)
             .where(
@@ -85,23 +98,7 @@ class Runs:
                 Run.status == former.status,
                 Run.attempts == former.attempts,
             )
-            .values(
-                status=Status.RUNNING,
-                attempts=record.attempts,
-                finished_at=None,
-                elapsed_s=None,
-                error_type=None,
-                error_message=None,
-                claimed_at=record.claimed_at,
-                leased_until=record.leased_until,
-                process_id=record.process_id,
-                host=record.host,
-                process=record.process,
-                engine=record.engine,
-                model=record.model,
-                policy=record.policy,
-                random_weights=record.random_weights,
-            )
+            .values(**{name: values[name] for name in values.keys() - _KEPT_ON_RESUME})
         )
         if not result.rowcount:
             raise RunChanged(former.id)

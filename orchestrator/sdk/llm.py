@@ -1,0 +1,112 @@
+"""llm: ask the run's model, under the sub-deadline of the stage that the call belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+from pydantic import BaseModel
+
+from orchestrator.execution.calls import run_llm_call
+from orchestrator.execution.context import current_context
+from orchestrator.sdk.schemas import Shape, answer_in, json_schema_of
+from serving.generation import GenerationRequest, Message
+
+M = TypeVar("M", bound=BaseModel)
+
+Prompt = str | Sequence[Message]
+OnText = Callable[[str], None]
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: type[M],
+    system: str | None = None,
+    max_tokens: int | None = None,
+    temperature: float = 0.7,
+    seed: int | None = None,
+    raw: bool = False,
+    on_text: OnText | None = None,
+) -> M: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: None = None,
+    system: str | None = None,
+    max_tokens: int | None = None,
+    temperature: float = 0.7,
+    seed: int | None = None,
+    raw: bool = False,
+    on_text: OnText | None = None,
+) -> str: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: Mapping[str, Any],
+    system: str | None = None,
+    max_tokens: int | None = None,
+    temperature: float = 0.7,
+    seed: int | None = None,
+    raw: bool = False,
+    on_text: OnText | None = None,
+) -> Any: ...
+
+
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: Shape | None = None,
+    system: str | None = None,
+    max_tokens: int | None = None,
+    temperature: float = 0.7,
+    seed: int | None = None,
+    raw: bool = False,
+    on_text: OnText | None = None,
+) -> Any:
+    """Ask the run's model, under the sub-deadline of the stage that this call belongs to.
+
+    Args:
+        prompt: what the user says, or the turns of a chat.
+        schema: a pydantic model, or a JSON schema, that the answer must satisfy.
+        system: a system message before a plain prompt.
+        max_tokens: most output tokens; None: what the context leaves.
+        raw: complete a plain prompt as it stands, without the model's chat template.
+        on_text: called with each piece of new text as it comes.
+    Returns:
+        The text; with a pydantic model an instance of it; with a JSON schema its JSON value.
+    Raises:
+        StructuredOutputInvalid: the answer does not satisfy the schema, mostly as it was cut.
+        DeadlineExceeded: the deadline here passed first.
+        ServingError: the engine could not answer; see serving.errors.
+        OutsideRun: not within a flow.
+    """
+    completion = await run_llm_call(
+        current_context("llm()"),
+        GenerationRequest(
+            request_id="",
+            prompt=_turns(prompt, system, raw),
+            schema=json_schema_of(schema),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=seed,
+        ),
+        on_text,
+    )
+    return completion.text if schema is None else answer_in(schema, completion)
+
+
+def _turns(prompt: Prompt, system: str | None, raw: bool) -> str | tuple[Message, ...]:
+    if not isinstance(prompt, str):
+        return tuple(prompt)
+    if raw:
+        return prompt
+    before = (Message("system", system),) if system else ()
+    return (*before, Message("user", prompt))

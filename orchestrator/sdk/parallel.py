@@ -1,0 +1,113 @@
+"""gather and map: branches of a run side by side; if one fails, the others are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar, overload
+
+from orchestrator.cancellation import first_failure
+from orchestrator.execution.causality import frontier, own_task
+from orchestrator.execution.context import (
+    CallContext,
+    current_context,
+    current_worker,
+    using_context,
+)
+from orchestrator.execution.step_execution import begin_gather
+
+T = TypeVar("T")
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
+T3 = TypeVar("T3")
+
+
+@overload
+async def gather(first: Awaitable[T1], second: Awaitable[T2], /) -> tuple[T1, T2]: ...
+
+
+@overload
+async def gather(
+    first: Awaitable[T1], second: Awaitable[T2], third: Awaitable[T3], /
+) -> tuple[T1, T2, T3]: ...
+
+
+@overload
+async def gather(*branches: Awaitable[T]) -> tuple[T, ...]: ...
+
+
+async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
+    """Run branches side by side and return their results in the order given.
+
+    If one fails the others are cancelled and its error is raised, once all have ended. What
+    follows depends on the calls of every branch.
+    """
+    try:
+        context = begin_gather(current_context("gather()"), len(branches))
+        scopes = context.step_path.branches(len(branches))
+        before = frontier()
+        ends: list[frozenset[int]] = []
+
+        async def run(branch: Awaitable[Any], here: CallContext) -> Any:
+            own_task(before)
+            try:
+                with using_context(here.derive(owner=current_worker())):
+                    value = await branch
+                here.run.recorded_steps.ended(here.step_path)
+                return value
+            finally:
+                ends.append(frontier())
+
+        tasks = [
+            asyncio.create_task(
+                run(branch, context.derive(step_path=step_path, stage_calls=len(scopes)))
+            )
+            for branch, step_path in zip(branches, scopes, strict=True)
+        ]
+        try:
+            failure = await first_failure(tasks)
+        finally:
+            context.run.causality.join(ends)
+    finally:
+        for branch in branches:
+            _discard(branch)
+    if failure is not None:
+        raise failure
+    return tuple(task.result() for task in tasks)
+
+
+async def map(  # noqa: A001 - what it is everywhere else
+    work: Callable[[T1], Awaitable[T]], items: Iterable[T1], /, *, concurrency: int = 16
+) -> tuple[T, ...]:
+    """Do the same work for every item, so many at once, and return the results in their order.
+
+    If one fails the others are cancelled and its error is raised, once all have ended.
+
+    Args:
+        concurrency: at least 1; the engine decides for itself how many of the calls run at once.
+    """
+    if concurrency < 1:
+        raise ValueError(f"concurrency is {concurrency}; it must be at least 1")
+    places = asyncio.Semaphore(concurrency)
+
+    async def one(item: T1) -> T:
+        await places.acquire()
+        try:
+            result = await work(item)
+        except asyncio.CancelledError:
+            places.release()
+            raise
+        places.release()  # not where it failed: that ends the others, and no more are to begin
+        return result
+
+    given = tuple(items)  # first: items that fail to come must leave no coroutine behind
+    return await gather(*[one(item) for item in given])
+
+
+def _discard(branch: Awaitable[Any]) -> None:
+    """End a branch that never began; does nothing to one that ended."""
+    if inspect.iscoroutine(branch):
+        branch.close()  # spares it the warning that it was never awaited
+    elif asyncio.isfuture(branch):
+        branch.cancel()
