@@ -1,4 +1,4 @@
-"""What can go wrong between a caller and an engine: whose fault it is, and what to do.
+"""The named errors between a caller and an engine: the cause, and what to do.
 
 Every error keeps its constructor's arguments, so that it survives pickling between processes.
 """
@@ -41,7 +41,7 @@ class InvalidReference(ServingError):
 
 
 class InvalidRequest(ServingError):
-    """The engine cannot take this request as it stands; the reason says what to change."""
+    """The engine cannot serve this request; the reason says what to change."""
 
     def __init__(self, request_id: str, reason: str) -> None:
         super().__init__(request_id, reason)
@@ -51,7 +51,7 @@ class InvalidRequest(ServingError):
 
 
 class PromptTooLong(ServingError):
-    """The prompt can never fit this engine; retrying will not help."""
+    """The prompt exceeds the engine's limit; a retry will not help."""
 
     def __init__(self, request_id: str, prompt_tokens: int, limit_tokens: int) -> None:
         super().__init__(request_id, prompt_tokens, limit_tokens)
@@ -61,7 +61,7 @@ class PromptTooLong(ServingError):
 
 
 class RequestDropped(ServingError):
-    """The scheduler gave the request up, as its SLO asked: it waited too long or came too late."""
+    """The scheduler ended the request, as its SLO asked: it waited too long or is too late."""
 
     def __init__(self, request_id: str, reason: str) -> None:
         super().__init__(request_id, reason)
@@ -71,7 +71,7 @@ class RequestDropped(ServingError):
 
 
 class RequestFailed(ServingError):
-    """The engine ended this request without an answer, and goes on with the others."""
+    """The engine ended this request without an answer, and still serves the others."""
 
     def __init__(self, request_id: str, reason: str) -> None:
         super().__init__(request_id, reason)
@@ -81,7 +81,7 @@ class RequestFailed(ServingError):
 
 
 class StructuredOutputInvalid(ServingError):
-    """The text does not parse as the schema asked for, most often because it was cut."""
+    """The text is not valid under the schema, most often because max_tokens cut it."""
 
     def __init__(self, request_id: str, finish_reason: str, reason: str) -> None:
         super().__init__(request_id, finish_reason, reason)
@@ -100,27 +100,28 @@ class ModelNotLoaded(ServingError):
 
     def __str__(self) -> str:
         model, reason = self.args
-        mend = (
-            "It is made in the cache folder (ORCHESTRATE_CACHE), which needs room and your rights"
+        advice = (
+            "It is created in the cache folder (ORCHESTRATE_CACHE): "
+            "check the free space there, and your permission to write to it"
             if model == "demo"
             else "Give a folder or Hugging Face id that this machine can reach, "
-            "or leave --model out for the demo model"
+            "or omit --model to use the demo model"
         )
-        return f"cannot load model {model!r}: {reason}. {mend}"
+        return f"cannot load model {model!r}: {reason}. {advice}"
 
 
 class EngineMissing(ServingError):
-    """vLLM is not installed, or not the version that the scheduler is pinned to."""
+    """vLLM is not installed, or not in the version that the scheduler is pinned to."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
 
     def __str__(self) -> str:
-        return f"{self.args[0]}; run `orchestrate doctor` to see how to mend it"
+        return f"{self.args[0]}; run `orchestrate doctor` to see how to fix it"
 
 
 class EngineBusy(ServingError):
-    """This process already has an embedded engine; vLLM takes one in a process."""
+    """This process already has an embedded engine; vLLM supports one per process."""
 
     def __init__(self, model: str) -> None:
         super().__init__(model)
@@ -130,7 +131,7 @@ class EngineBusy(ServingError):
 
 
 class EngineClosed(ServingError):
-    """The engine was closed while, or before, the request ran."""
+    """The engine was closed before the request ended."""
 
     def __init__(self, model: str) -> None:
         super().__init__(model)
@@ -140,7 +141,7 @@ class EngineClosed(ServingError):
 
 
 class EngineDied(ServingError):
-    """The engine's own loop failed; every waiting caller is told, and it takes no new work."""
+    """The engine's own loop failed: every waiting call gets this error, and so do new calls."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(cause)
@@ -181,7 +182,7 @@ class ModelNotServed(ServingError):
 
 
 class CorruptFeatures(ServingError):
-    """The recorded features of a call are damaged; that call cannot be learned from."""
+    """The recorded features of a call are damaged; the call cannot be used for training."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -191,7 +192,7 @@ class CorruptFeatures(ServingError):
 
 
 class UnknownFeaturesVersion(ServingError):
-    """The features of a call were recorded by another version of this program."""
+    """The features of a call were recorded by another version of the program."""
 
     def __init__(self, found: int, known: int) -> None:
         super().__init__(found, known)
@@ -203,25 +204,25 @@ class UnknownFeaturesVersion(ServingError):
 
 
 class TooFewSamples(ServingError):
-    """Too few finished calls to learn from; run the application more, nothing is broken."""
+    """There are too few finished calls to fit a length model; run the application more often."""
 
     def __init__(self, found: int, needed: int) -> None:
         super().__init__(found, needed)
 
     def __str__(self) -> str:
-        return "{} finished calls are too few to learn answer lengths from; {} are needed".format(
+        return "{} finished calls are too few to fit a length model; {} are needed".format(
             *self.args
         )
 
 
 class CorruptModel(ServingError):
-    """A saved length model is damaged or was never one; fit it again."""
+    """The file of a length model is damaged, or is another kind of file; fit the model again."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
 
     def __str__(self) -> str:
-        return "{} is no sound length model ({}); fit it again".format(*self.args)
+        return "{} is not a valid length model ({}); fit it again".format(*self.args)
 
 
 class UnknownModelVersion(ServingError):
@@ -235,7 +236,7 @@ class UnknownModelVersion(ServingError):
 
 
 class ModelNotSaved(ServingError):
-    """A length model could not be written; the one that stood there before is unharmed."""
+    """A length model could not be written; the former file is unchanged."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -245,7 +246,7 @@ class ModelNotSaved(ServingError):
 
 
 class ModelUnreadable(ServingError):
-    """A saved length model cannot be opened: it is missing, or the rights to read it are."""
+    """A saved length model cannot be opened: the file or the permission to read it is missing."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -254,24 +255,24 @@ class ModelUnreadable(ServingError):
         return "cannot read the length model {}: {}".format(*self.args)
 
 
-# A dropped request leaves the engine as an aborted one whose stop reason carries the error: it is
-# the one field that vLLM passes unchanged from its scheduler to callers, in process and over HTTP.
+# A dropped request leaves the engine as an aborted one, with the error in its stop reason: the one
+# field that vLLM passes unchanged from its scheduler to callers, in process and over HTTP.
 _DROPPED = "slo_dropped: "
 _REJECTED = "slo_rejected: "
 
 
 def dropped_stop_reason(reason: str) -> str:
-    """The stop reason with which a dropped request leaves the engine."""
+    """The stop reason of a dropped request."""
     return _DROPPED + reason
 
 
 def rejected_stop_reason(error: InvalidSlo) -> str:
-    """The stop reason with which a request with malformed SLO tags leaves the engine."""
+    """The stop reason of a request with malformed SLO tags."""
     return _REJECTED + str(error)
 
 
 def error_of_stop_reason(request_id: str, stop_reason: object) -> ServingError | None:
-    """The named error that a stop reason carries; None for an ordinary end."""
+    """The named error in a stop reason; None for the stop reason of an ordinary end."""
     if not isinstance(stop_reason, str):
         return None
     if stop_reason.startswith(_DROPPED):

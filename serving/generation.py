@@ -1,4 +1,4 @@
-"""What a caller asks of an engine and what it gets back; the same for every engine."""
+"""The interface of an engine: requests, completions, and the Engine protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 FinishReason = Literal["stop", "length"]
 
 SEED_LIMIT = 2**63
-"""Seeds lie from minus this to one below it: what random generators take."""
+"""Seeds are in [-SEED_LIMIT, SEED_LIMIT), the range of a signed 64-bit integer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class GenerationRequest:
     """One LLM call.
 
     Attributes:
-        prompt: a plain prompt, completed as it stands, or the turns of a chat.
-        max_tokens: most output tokens; None: what the model's context leaves.
+        prompt: a plain prompt, completed without a chat template, or the turns of a chat.
+        max_tokens: limit on output tokens; None: the rest of the model's context.
         schema: JSON schema that the output must satisfy; None: free text.
-        slo: what the call is promised.
-        priority: lower is earlier, for the policies that look at it.
-        seed: same seed, same tokens; None: fresh randomness. In [-SEED_LIMIT, SEED_LIMIT).
-        stop: texts that end the answer before them.
+        slo: the call's service level objective.
+        priority: lower is earlier, for the policies that use it.
+        seed: same seed, same tokens; None: random. In [-SEED_LIMIT, SEED_LIMIT).
+        stop: texts that end the answer; they are not part of it.
     """
 
     request_id: str
@@ -51,13 +51,14 @@ class GenerationRequest:
     priority: int = 0
 
 
-def require_sound(request: GenerationRequest) -> None:
-    """Refuse a request of wrong types: an engine may find them out in the middle of a step, which
-    all its callers share. Ranges that every engine checks at arrival, as of the temperature, are
-    left to it.
+def check_request(request: GenerationRequest) -> None:
+    """Check the types of a request's fields.
+
+    An engine might notice a wrong type only in the middle of a step, which other requests share.
+    Ranges that every engine checks at arrival, such as the temperature's, are not checked here.
 
     Raises:
-        InvalidRequest: what is wrong with it.
+        InvalidRequest: a field has a wrong type; the reason names the field.
     """
     fault = None
     if not _is_prompt(request.prompt):
@@ -105,7 +106,7 @@ class Usage:
 
     prompt_tokens: int
     output_tokens: int
-    cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class Completion:
     e2el_s: float
 
     def parsed(self) -> Any:
-        """The text as JSON; raises StructuredOutputInvalid where it is none."""
+        """The text parsed as JSON; raises StructuredOutputInvalid if it is not valid JSON."""
         try:
             return json.loads(self.text)
         except ValueError as error:
@@ -142,12 +143,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine is, for records and for people.
+    """Description of an engine, for records and for display.
 
     Attributes:
         name: embedded, remote, or a test double's name.
         random_weights: the model's text is meaningless, and every output must say so.
-        scheduler: the scheduler class that drives the engine; "" where it is not ours.
+        scheduler: this project's scheduler class that drives the engine; "" for another one.
     """
 
     name: str
@@ -163,7 +164,7 @@ class Engine(Protocol):
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is; complete once it has started."""
+        """Description of this engine; complete once it has started."""
         ...
 
     async def start(self) -> None:

@@ -1,4 +1,4 @@
-"""LengthSketch: how many tokens an answer may have, and how that changes while it grows."""
+"""LengthSketch: the distribution of an answer's output length, conditioned on its progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTH_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-"""The probabilities whose quantiles a sketch carries, lowest first."""
+"""The probability levels whose quantiles a sketch holds, lowest first."""
 
 _LEVELS = (0.0, *LENGTH_LEVELS)
 _NUM_LEVELS = len(LENGTH_LEVELS)
@@ -25,13 +25,14 @@ _LONGEST = sys.float_info.max
 class LengthSketch:
     """Quantiles of one answer's output length, in tokens, at LENGTH_LEVELS.
 
-    Between two quantiles the distribution is taken as uniform; below the first it starts at 0.
-    Above the last it decays exponentially, as fast as between the last two: where those are equal
-    (an atom, most often max_tokens) there is no tail. A limit such as max_tokens is not known
-    here; who knows it cuts the bound.
+    The distribution is uniform between neighbouring quantiles, and from 0 to the first. Above the
+    last it decays exponentially, at the rate between the last two; if those are equal (an atom,
+    most often at max_tokens) there is no tail. The sketch does not know limits such as max_tokens:
+    callers apply them to its bounds.
 
     Raises:
-        ValueError: not one quantile a level, negative, not finite, or not ascending.
+        ValueError: a number of quantiles other than that of levels, or quantiles that are
+            negative, not finite or not ascending.
     Source: Wu (2025), section 4.1 (upper bounds refined as generation progresses).
     """
 
@@ -49,7 +50,7 @@ class LengthSketch:
     def of(cls, lengths: Sequence[float]) -> LengthSketch:
         """The sketch of observed output lengths, in tokens: linear between order statistics.
 
-        Raises ValueError without any length, or for one that is negative or not finite.
+        Raises ValueError if there is no length, or if a length is negative or not finite.
         """
         if not lengths:
             raise ValueError("a sketch needs at least one length")
@@ -58,16 +59,16 @@ class LengthSketch:
         tokens = []
         for level in LENGTH_LEVELS:
             rank = level * last
-            low = int(rank)
-            left, right = ordered[low], ordered[min(low + 1, last)]
-            tokens.append(min(left + (rank - low) * (right - left), right))
+            lower = int(rank)
+            left, right = ordered[lower], ordered[min(lower + 1, last)]
+            tokens.append(min(left + (rank - lower) * (right - left), right))
         return cls(tuple(tokens))
 
     def upper(self, level: float, *, generated: int = 0) -> float:
-        """The length not exceeded with this probability, given that more than `generated` came.
+        """The `level` quantile of the length, given that it exceeds `generated` tokens.
 
-        Never below `generated` + 1, always finite, and ascending in both arguments. Raises
-        ValueError for a level outside (0, 1).
+        At least `generated` + 1, always finite, and ascending in both arguments. Raises ValueError
+        for a level outside (0, 1).
         """
         _check_level(level)
         tokens = self.tokens
@@ -77,7 +78,7 @@ class LengthSketch:
             return max(generated + self._tail(1.0 - level), least)
         low = _LEVELS[index]
         low_tokens = tokens[index - 1] if index else 0.0
-        width = tokens[index] - low_tokens  # above 0: `generated` lies below this quantile
+        width = tokens[index] - low_tokens  # above 0: `generated` is below this quantile
         reached = low + (generated - low_tokens) / width * (LENGTH_LEVELS[index] - low)
         target = reached + level * (1.0 - reached)
         index = bisect_right(LENGTH_LEVELS, target)
@@ -92,7 +93,7 @@ class LengthSketch:
         return bound if bound > least else least
 
     def _tail(self, survival: float) -> float:
-        """How far beyond the last quantile this share of what exceeds it still goes, in tokens."""
+        """Offset from the last quantile, in tokens, that this share of the tail exceeds."""
         width = self.tokens[-1] - self.tokens[-2]
         if width <= 0.0 or survival >= 1.0:
             return 0.0
@@ -105,10 +106,10 @@ def upper_tokens(
     """LengthSketch.upper of many sketches at once.
 
     Args:
-        quantiles: (n, levels), each row as a sketch's; NaN where there is no sketch.
+        quantiles: (n, levels), a sketch's tokens in each row; NaN for a row without a sketch.
         generated: (n,), at least 0.
     Returns:
-        (n,): NaN where there is no sketch.
+        (n,): NaN for a row without a sketch.
     Raises:
         ValueError: a level outside (0, 1).
     """
@@ -128,7 +129,7 @@ def _check_level(level: float) -> None:
 
 
 def _unstarted_upper(quantiles: NDArray[np.float64], level: float) -> NDArray[np.float64]:
-    """Where nothing has been generated, the bound is the quantile at the level itself."""
+    """The bounds before the first token: the quantiles at the level itself."""
     index = bisect_right(LENGTH_LEVELS, level)
     if index == _NUM_LEVELS:
         bounds = quantiles[:, -1] + _tails(quantiles, (1.0 - level) / _LAST_SURVIVAL)
@@ -143,6 +144,7 @@ def _unstarted_upper(quantiles: NDArray[np.float64], level: float) -> NDArray[np
 def _started_upper(
     quantiles: NDArray[np.float64], level: float, generated: NDArray[np.float64]
 ) -> NDArray[np.float64]:
+    """The bounds of answers with some tokens: the formula of LengthSketch.upper, on columns."""
     rows = np.arange(len(quantiles))
     padded = np.concatenate([np.zeros((len(quantiles), 1)), quantiles], axis=1)
     levels = np.array((*_LEVELS, 1.0))

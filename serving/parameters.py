@@ -1,4 +1,4 @@
-"""Parameters of what is chosen by name: which ones a function takes, and which values."""
+"""Check of the parameters of a policy or router that is chosen by name."""
 
 from __future__ import annotations
 
@@ -20,37 +20,42 @@ def check_parameters(
     params: Mapping[str, Parameter],
     limits: Limits = MappingProxyType({}),
 ) -> None:
-    """Refuse what a function does not take: its parameters are those that it takes by name only.
+    """Check parameters against the keyword-only arguments of the function that takes them.
 
     Args:
-        what: is chosen ("policy"), and `name` which of them.
-        limits: the least and the most of parameters, by name.
+        what: the kind of the function, such as "policy", for the message.
+        name: the function's name, for the message.
+        chosen: the function.
+        limits: parameter -> (minimum, maximum).
     Raises:
-        InvalidEngineConfig: an unknown parameter, or a value of another type or out of its limits.
+        InvalidEngineConfig: an unknown parameter, or a value of a wrong type or outside its limits.
     """
     accepted = {
         parameter.name: parameter.default
         for parameter in inspect.signature(chosen).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    for given, value in params.items():
-        if given not in accepted:
-            told = f"takes {', '.join(accepted) or 'no parameter'}"
-            raise InvalidEngineConfig(what, f"{name}({given}=...)", told)
-        if told := _fault(value, accepted[given], limits.get(given)):
-            raise InvalidEngineConfig(what, f"{name}({given}={value!r})", f"{given} must be {told}")
+    for key, value in params.items():
+        if key not in accepted:
+            reason = f"unknown parameter; known: {', '.join(accepted) or 'none'}"
+            raise InvalidEngineConfig(what, f"{name}({key}=...)", reason)
+        if expected := _expected_unless_valid(value, accepted[key], limits.get(key)):
+            reason = f"{key} must be {expected}"
+            raise InvalidEngineConfig(what, f"{name}({key}={value!r})", reason)
 
 
-def _fault(value: Parameter, default: Parameter, limits: tuple[float, float] | None) -> str:
-    """What a value must be and is not; empty where it fits."""
+def _expected_unless_valid(
+    value: Parameter, default: Parameter, limits: tuple[float, float] | None
+) -> str:
+    """A description of the values that the parameter accepts; empty if this value is one."""
     kind = type(default)
     if kind in (bool, str):
-        told = "true or false" if kind is bool else "a word"
-        return "" if type(value) is kind else told
+        expected = "true or false" if kind is bool else "a string"
+        return "" if type(value) is kind else expected
     is_number = type(value) is int or (kind is float and type(value) is float)
-    told = "a number" if kind is float else "a whole number"
+    expected = "a number" if kind is float else "a whole number"
     if limits is not None:
-        told = f"{told} from {limits[0]:g} to {limits[1]:g}"
+        expected = f"{expected} from {limits[0]:g} to {limits[1]:g}"
     if not is_number or not math.isfinite(value):  # type: ignore[arg-type]
-        return told
-    return "" if limits is None or limits[0] <= float(value) <= limits[1] else told
+        return expected
+    return "" if limits is None or limits[0] <= float(value) <= limits[1] else expected

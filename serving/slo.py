@@ -1,8 +1,8 @@
-"""What a request is promised, and how the promise travels to the scheduler.
+"""The service level objective (SLO) of a request, and its wire form.
 
 On the wire an SLO is a flat mapping of ``slo_*`` tags (vLLM's ``SamplingParams.extra_args``; over
-HTTP ``vllm_xargs``). Times are seconds from the request's arrival at the engine, so that two
-machines never compare clocks.
+HTTP ``vllm_xargs``). Times are seconds from the request's arrival at the engine, so the clocks of
+two machines are never compared.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ TAG_PREFIX = "slo_"
 TagValue = str | int | float | list[float]
 
 MAX_NAME_CHARACTERS = 256
-"""In the name of a program or user, which the engine keeps while it remembers them."""
+"""Limit on the length of a program or user name, because the engine keeps names in memory."""
 
 
 class SloKind(StrEnum):
-    """What counts as goodput. Source: Wu (2025), chapter 3."""
+    """Which tokens count as goodput. Source: Wu (2025), chapter 3."""
 
     LATENCY = "latency"  # token i counts if delivered by TTFT + i * TBT
     DEADLINE = "deadline"  # all tokens count if the request ends by its deadline
-    COMPOUND = "compound"  # all tokens of all calls count if the last call ends by the run's
-    BEST_EFFORT = "best_effort"  # no promise, yet no starvation
+    COMPOUND = "compound"  # all tokens of all calls count if the last ends by the run's deadline
+    BEST_EFFORT = "best_effort"  # no target, but protected from starvation
 
 
 class OnLate(StrEnum):
-    """What becomes of a request whose deadline cannot be met any more."""
+    """What the scheduler does with a request whose deadline can no longer be met."""
 
-    CONTINUE = "continue"  # late is still useful: after all that is not late
-    BEST_EFFORT = "best_effort"  # runs when nothing better wants the slot
-    DROP = "drop"  # ends at its caller as RequestDropped
+    CONTINUE = "continue"  # a late answer is useful: ranked behind all requests that are not late
+    BEST_EFFORT = "best_effort"  # ranked last: runs in otherwise unused slots
+    DROP = "drop"  # ended; the caller gets RequestDropped
 
 
 class FutureWork(NamedTuple):
-    """The learned rest of a run after this stage.
+    """The predicted work of a run after this stage, learned from past runs.
 
     Attributes:
         calls, prefill_tokens, decode_tokens: sums over all later stages.
-        critical_s: seconds on the critical path, as past runs took.
-        tool_s: of these, seconds of tools.
-        serial_tokens: decodes that come one after the other, however fast: the longest answer of
-            each later stage, added up; infinity where that is not known.
+        critical_s: seconds of later stages on the critical path in past runs.
+        tool_s: the part of critical_s that tools took.
+        serial_tokens: decode steps on the critical path: the sum, over later stages, of the
+            longest answer of each; infinity where that is unknown.
     """
 
     calls: float
@@ -62,10 +62,10 @@ class FutureWork(NamedTuple):
 
 def _check_name(key: str, name: str) -> None:
     if len(name) > MAX_NAME_CHARACTERS:
-        reason = f"has {len(name)} characters, and at most {MAX_NAME_CHARACTERS} are kept"
+        reason = f"has {len(name)} characters, the limit is {MAX_NAME_CHARACTERS}"
         raise InvalidSlo(key, f"{name[:32]}...", reason)
     if any("\ud800" <= character <= "\udfff" for character in name):
-        raise InvalidSlo(key, name, "must be text that UTF-8 can write")
+        raise InvalidSlo(key, name, "must be text that UTF-8 can encode")
 
 
 # Defaults of the thesis' API: Wu (2025), chapter 5.
@@ -76,19 +76,19 @@ DEFAULT_LATENCY_WAITING_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """One request's promise. All times in seconds from its arrival at the engine.
+    """One request's SLO. All times in seconds from its arrival at the engine.
 
     Attributes:
-        deadline_s: end-to-end latency of this request, or of its stage for a compound one.
+        deadline_s: deadline of this request, or of its stage for a compound request.
         ttft_s, tbt_s: targets of the latency kind.
-        waiting_s: longest time unscheduled before the request is dropped; None: never.
-        program, stage: of a compound request. The program is a run, or the part of it that has a
-            shorter limit of its own.
-        final_s: when its program must end.
-        length: output-length quantiles, None when nothing is known.
-        stage_calls: LLM calls expected in this stage; the slowest one governs the stage.
-        future: the learned rest of the program, None when nothing is known.
-        weight: goodput weight.
+        waiting_s: longest time unscheduled before the request is dropped; None: never dropped.
+        program, stage: of a compound request. The program is a run, or a part of a run that has
+            an earlier deadline.
+        final_s: deadline of its program.
+        length: predicted quantiles of the output length; None without a prediction.
+        stage_calls: LLM calls expected in this stage; the slowest one determines its end.
+        future: predicted work of the program after this stage; None without a prediction.
+        weight: factor on the request's goodput.
         user: key for fairness.
     Raises:
         InvalidSlo: a value is out of range, or the kind lacks what it needs.
@@ -143,7 +143,7 @@ BEST_EFFORT = Slo()
 
 
 def to_tags(slo: Slo) -> dict[str, TagValue]:
-    """The wire form of an SLO: flat, JSON-safe, only what differs from the defaults."""
+    """The wire form of an SLO: flat, JSON-safe, without fields that have their default value."""
     tags: dict[str, TagValue] = {}
     for field in fields(Slo):
         value = getattr(slo, field.name)
@@ -152,8 +152,8 @@ def to_tags(slo: Slo) -> dict[str, TagValue]:
         if isinstance(value, LengthSketch):
             tags["slo_length_q"] = [float(tokens) for tokens in value.tokens]
         elif isinstance(value, FutureWork):
-            told = value[:-1] if value.serial_tokens == math.inf else value
-            tags["slo_future"] = [float(part) for part in told]
+            parts = value[:-1] if value.serial_tokens == math.inf else value
+            tags["slo_future"] = [float(part) for part in parts]
         elif isinstance(value, StrEnum):
             tags[TAG_PREFIX + field.name] = value.value
         else:
@@ -162,14 +162,14 @@ def to_tags(slo: Slo) -> dict[str, TagValue]:
 
 
 def from_tags(tags: Mapping[str, object] | None) -> Slo:
-    """Parse and validate the wire form; keys without the prefix belong to others.
+    """Parse and validate the wire form; keys without the ``slo_`` prefix are ignored.
 
     Raises:
         InvalidSlo: an unknown ``slo_*`` key, a wrong type, or a value out of range.
     """
     values: dict[str, object] = {}
     for key, value in (tags or {}).items():
-        if not str(key).startswith(TAG_PREFIX):  # others may have keys of any kind
+        if not str(key).startswith(TAG_PREFIX):  # foreign keys may be of any type
             continue
         try:
             name, parse = _TAGS[key]
@@ -184,7 +184,7 @@ def _number(key: str, value: object) -> float:
         raise InvalidSlo(key, value, "must be a number")
     try:
         return float(value)
-    except OverflowError:  # JSON's integers have no limit
+    except OverflowError:  # integers in JSON are unbounded
         raise InvalidSlo(key, "a huge integer", "must be a finite number") from None
 
 
@@ -219,8 +219,8 @@ def _sketch(key: str, value: object) -> LengthSketch:
 
 
 def _future(key: str, value: object) -> FutureWork:
-    every = len(FutureWork._fields)
-    return FutureWork(*_numbers(key, value, every - 1, every))  # the last may be left out
+    num_fields = len(FutureWork._fields)
+    return FutureWork(*_numbers(key, value, num_fields - 1, num_fields))  # serial_tokens: optional
 
 
 def _one_of(choices: type[StrEnum]) -> Callable[[str, object], StrEnum]:

@@ -1,4 +1,4 @@
-"""StepCost: what a batch is made of -> the seconds that one engine step takes."""
+"""StepCost: the duration of one engine step as a function of its batch, and a fit of it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from serving.workload_errors import StepFitFailed
 
 Floats = NDArray[np.float64]
 Chunk = tuple[int, int]
-"""Of a prompt: tokens read in this step, tokens of the same request read before it."""
+"""A prefill chunk: prompt tokens computed in this step, tokens of the prompt computed before."""
 
 
 class Composition(NamedTuple):
-    """What one step computes.
+    """The batch of one step.
 
     Attributes:
-        new_tokens: prefilled and decoded ones, drafted ones too.
-        num_decodes: requests that get one more token.
-        decode_context_tokens: contexts of the decoding requests, added up.
-        prefill_chunks: of each request whose prompt is being read.
+        new_tokens: prefilled, decoded and drafted tokens.
+        num_decodes: requests that decode one token.
+        decode_context_tokens: sum of the contexts of the decoding requests.
+        prefill_chunks: one of each request in prefill.
     """
 
     new_tokens: int
@@ -36,43 +36,43 @@ class Composition(NamedTuple):
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens of prompts."""
+        """Prefilled tokens."""
         return sum(tokens for tokens, _ in self.prefill_chunks)
 
     @property
     def prompt_pairs(self) -> float:
-        """Pairs of a token that is read and one before it in its prompt."""
+        """Pairs of a prefilled token and a token before it in its prompt (attention)."""
         return sum(tokens * (before + 0.5 * tokens) for tokens, before in self.prefill_chunks)
 
     @classmethod
     def of_prompt(cls, tokens: int) -> Composition:
-        """The step that reads a prompt of so many tokens whole, and does nothing else."""
+        """The step that prefills one prompt of this many tokens, and nothing else."""
         return cls(tokens, 0, 0, ((tokens, 0),))
 
 
-class Costing(Protocol):
-    """What says how long a step takes: StepCost, or what is made of it."""
+class StepTimeModel(Protocol):
+    """Gives the duration of a step: a StepCost, or a StepCost with noise."""
 
-    def seconds(self, made: Composition) -> float:
-        """Seconds of one step."""
+    def seconds(self, composition: Composition) -> float:
+        """Duration of one step."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """The cost of one step; every coefficient in seconds, and 0 where a fit has no such term.
+    """The duration of one step; all coefficients are in seconds, 0 for a term that is not used.
 
         step = fixed + max(small_base + small_token * n, large_base + large_token * n)
              + [d > 0] * (decode_base + decode_sequence * d + decode_context * contexts)
-             + sum over prompt chunks of (chunk_base + chunk_pair * c * (kv + c / 2))
+             + sum over prefill chunks of (chunk_base + chunk_pair * c * (kv + c / 2))
 
-    with n new tokens, d decodes, `contexts` the tokens in the contexts of all decodes, c the
-    chunk's tokens, and kv those read before it.
+    with n new tokens, d decodes, `contexts` the sum of the decodes' context tokens, c the tokens
+    of a chunk, and kv the prompt tokens computed before it.
 
     Attributes:
         name: model and device.
-        source: where the numbers come from.
-        uncertainty: what was measured, how far off the fit is, and what was assumed.
+        source: origin of the numbers.
+        uncertainty: what was measured, the error of the fit, and what was assumed.
     """
 
     name: str
@@ -89,9 +89,9 @@ class StepCost:
     chunk_base_s: float = 0.0
     chunk_pair_s: float = 0.0
 
-    def seconds(self, made: Composition) -> float:
-        """Seconds of one step."""
-        new_tokens, num_decodes, decode_context_tokens, prefill_chunks = made
+    def seconds(self, composition: Composition) -> float:
+        """Duration of one step."""
+        new_tokens, num_decodes, decode_context_tokens, prefill_chunks = composition
         small = self.small_base_s + self.small_token_s * new_tokens
         large = self.large_base_s + self.large_token_s * new_tokens
         total = self.fixed_s + (small if small > large else large)
@@ -108,12 +108,12 @@ class StepCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """One replica: the cost of its steps, and the memory for its KV cache.
+    """A replica's step cost and KV cache.
 
     Attributes:
         kv_blocks: blocks of the KV cache.
-        block_tokens: tokens that a block holds.
-        memory_source: where the number of blocks comes from.
+        block_tokens: tokens per block.
+        memory_source: origin of the number of blocks.
     """
 
     step_cost: StepCost
@@ -123,7 +123,7 @@ class Machine:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that fit the KV cache at once."""
+        """Capacity of the KV cache in tokens."""
         return self.kv_blocks * self.block_tokens
 
 
@@ -172,12 +172,12 @@ class StepSample(NamedTuple):
     """One measured step.
 
     Attributes:
-        made: what it was made of.
-        seconds: that it took the machine, with what planning adds to that: with asynchronous
-            scheduling only what does not happen while the former step runs.
+        composition: its batch.
+        seconds: duration on the machine plus planning. With asynchronous scheduling, only the
+            part of planning that does not overlap with the step before.
     """
 
-    made: Composition
+    composition: Composition
     seconds: float
 
 
@@ -189,56 +189,58 @@ FITTED = (
     "chunk_base_s",
     "chunk_pair_s",
 )
-"""The coefficients that `fit` finds: a step, a new token, a decode, its context, a chunk, and the
-pairs of a chunk's tokens with those before them."""
+"""The coefficients that `fit` determines: per step, new token, decode, token of a decode's context,
+prefill chunk, and pair of a chunk's token and a token before it."""
 
 
 def fit(samples: Sequence[StepSample], *, name: str = "measured", source: str = "") -> StepCost:
-    """The step cost nearest to measured steps: least squares, no coefficient below 0.
+    """Fit a step cost to measured steps: least squares with no coefficient below 0.
 
-    The best non-negative solution is the plain least-squares solution of the terms that are not
-    0 in it, so that trying all 63 choices of terms finds it exactly. Of equally good ones the
-    choice with fewer terms, and of those the one named first in FITTED, is taken: what the steps
-    cannot tell apart (decodes from new tokens, where nothing was prefilled) goes to the former.
+    The best non-negative solution is the unconstrained least-squares solution over its non-zero
+    terms, so trying all 63 subsets of terms finds it exactly. Of equally good subsets, the one
+    with fewer terms wins, then the one that comes first in FITTED. So if the samples cannot
+    separate two terms (new tokens and decodes, in steps without prefill), the first one takes both.
 
     Raises:
         StepFitFailed: there are fewer steps than coefficients, a value is not finite or below 0,
-            all steps computed as many tokens, or no non-negative cost above 0 fits them.
+            all steps have the same number of new tokens, or the best fit is 0.
     """
     _check_samples(samples)
-    terms = np.array([_terms(step.made) for step in samples], dtype=np.float64)
+    terms = np.array([_terms(step.composition) for step in samples], dtype=np.float64)
     seconds = np.array([step.seconds for step in samples], dtype=np.float64)
     scale = np.abs(terms).max(axis=0)
     scale[scale == 0] = 1.0
     terms /= scale
     best = _least_squares(terms, seconds)
     if not best.any():
-        raise StepFitFailed(len(samples), "no cost that is nowhere below 0 fits them")
-    off = np.abs(terms @ best - seconds) / seconds
+        raise StepFitFailed(len(samples), "no cost with non-negative coefficients fits them")
+    errors = np.abs(terms @ best - seconds) / seconds
     return StepCost(
         name=name,
         source=source or f"{len(samples)} measured steps",
-        uncertainty=f"mean error {off.mean():.1%} (at most {off.max():.1%}) on the fitted steps",
+        uncertainty=(
+            f"mean error {errors.mean():.1%} (at most {errors.max():.1%}) on the fitted steps"
+        ),
         **dict(zip(FITTED, map(float, best / scale), strict=True)),
     )
 
 
-def _terms(made: Composition) -> tuple[float, ...]:
-    """What each coefficient of FITTED is multiplied with in this step."""
-    *counts, chunks = made
-    return (1, *counts, len(chunks), made.prompt_pairs)
+def _terms(composition: Composition) -> tuple[float, ...]:
+    """The factor of each coefficient of FITTED in this step."""
+    *counts, chunks = composition
+    return (1, *counts, len(chunks), composition.prompt_pairs)
 
 
 def _least_squares(terms: Floats, seconds: Floats) -> Floats:
-    """The best coefficients of which none is below 0; all are 0 where there are none."""
+    """The best non-negative coefficients; all 0 if no subset of terms has such a solution."""
     best = np.zeros(len(FITTED))
     least = math.inf
     tolerance = 1e-18 * float(seconds @ seconds)
-    for count in range(1, len(FITTED) + 1):
-        for chosen in combinations(range(len(FITTED)), count):
+    for num_terms in range(1, len(FITTED) + 1):
+        for chosen in combinations(range(len(FITTED)), num_terms):
             columns = terms[:, chosen]
             solution, _, rank, _ = np.linalg.lstsq(columns, seconds, rcond=None)
-            if rank < count or (solution < 0).any():
+            if rank < num_terms or (solution < 0).any():
                 continue
             error = float(np.square(columns @ solution - seconds).sum())
             if error < least - tolerance:
@@ -253,13 +255,13 @@ def _check_samples(samples: Sequence[StepSample]) -> None:
     if num_samples < len(FITTED):
         raise StepFitFailed(num_samples, f"a fit needs at least {len(FITTED)}")
     for index, step in enumerate(samples):
-        *counts, _ = step.made
+        *counts, _ = step.composition
         if not (math.isfinite(step.seconds) and step.seconds > 0):
-            told = f"step {index} took {step.seconds} s; it must be a finite number above 0"
-            raise StepFitFailed(num_samples, told)
+            reason = f"step {index} took {step.seconds} s; it must be a finite number above 0"
+            raise StepFitFailed(num_samples, reason)
         if not all(math.isfinite(count) and count >= 0 for count in counts):
             raise StepFitFailed(num_samples, f"step {index} has a count below 0 or not finite")
-    if len({step.made.new_tokens for step in samples}) == 1:
-        tokens = samples[0].made.new_tokens
-        told = f"each computed {tokens} tokens; measure batches of several sizes"
-        raise StepFitFailed(num_samples, told)
+    if len({step.composition.new_tokens for step in samples}) == 1:
+        tokens = samples[0].composition.new_tokens
+        reason = f"each computed {tokens} tokens; measure batches of several sizes"
+        raise StepFitFailed(num_samples, reason)

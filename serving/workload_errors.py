@@ -1,4 +1,4 @@
-"""What can be wrong with what a simulation is told to simulate."""
+"""The named errors of the simulator: its inputs, its worker processes, and fits of step costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class SimError(ServingError):
 
 
 class InvalidProgram(SimError):
-    """A program that nobody could run as it stands; the reason says what to change."""
+    """A program cannot be run; the reason says what to change."""
 
     def __init__(self, program_id: str, reason: str) -> None:
         super().__init__(program_id, reason)
@@ -30,7 +30,7 @@ class InvalidWorkload(SimError):
 
 
 class BadTrace(SimError):
-    """A trace file cannot be read, or is not as its format says."""
+    """A trace file cannot be read, or does not follow its format."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -40,11 +40,11 @@ class BadTrace(SimError):
 
 
 class TraceMissing(BadTrace):
-    """There is no such trace file."""
+    """The trace file does not exist."""
 
 
 class StepFitFailed(SimError):
-    """The measured steps do not tell what a step costs; more or other steps would."""
+    """The cost of a step cannot be fitted to the measured steps; measure more, or other, steps."""
 
     def __init__(self, num_samples: int, reason: str) -> None:
         super().__init__(num_samples, reason)
@@ -54,31 +54,31 @@ class StepFitFailed(SimError):
 
 
 class CodeChanged(SimError):
-    """A process of a comparison runs other code than the comparison began with.
+    """A worker process of a comparison runs other code than the comparison started with.
 
     Args:
-        begun, found: versions of the code.
+        expected, found: versions of the code.
     """
 
-    def __init__(self, begun: str, found: str) -> None:
-        super().__init__(begun, found)
+    def __init__(self, expected: str, found: str) -> None:
+        super().__init__(expected, found)
 
     def __str__(self) -> str:
-        begun, found = self.args
+        expected, found = self.args
         return (
-            f"the code changed while policies were compared: begun with version {begun}, and a "
-            f"process runs {found}. Start again, and leave the code as it is until the end"
+            f"the code changed during the comparison: it started with version {expected}, and a "
+            f"worker process runs {found}. Start again, and do not change the code meanwhile"
         )
 
 
 class WorkerDied(SimError):
-    """A process that computed a part of a comparison ended by itself."""
+    """A worker process of a comparison died."""
 
     def __init__(self, exit_code: int | None) -> None:
         super().__init__(exit_code)
 
     def __str__(self) -> str:
         return (
-            f"a worker process died (exit code {self.args[0]}), most often for want of memory: "
-            "try fewer jobs. What was done by then is kept"
+            f"a worker process died (exit code {self.args[0]}), most often because memory ran "
+            "out: try fewer jobs. The results so far are kept"
         )

@@ -33,8 +33,8 @@ from serving.generation import (
     Completion,
     EngineInfo,
     GenerationRequest,
+    check_request,
     last_completion,
-    require_sound,
 )
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class EmbeddedEngine:
             RequestFailed: vLLM failed on it, and goes on with the others.
             EngineClosed, EngineDied: the engine ended first.
         """
-        require_sound(request)
+        check_request(request)
         was_ready, submitted_s = self._ready.done(), time.monotonic()
         await self.start()
         if not was_ready:

@@ -24,8 +24,8 @@ from serving.generation import (
     Completion,
     EngineInfo,
     GenerationRequest,
+    check_request,
     last_completion,
-    require_sound,
 )
 from serving.slo import to_tags
 
@@ -115,7 +115,7 @@ class RemoteEngine:
             RemoteRefused, RemoteUnavailable: the server failed, or went away.
             EngineClosed: this engine was closed.
         """
-        require_sound(request)
+        check_request(request)
         await self.start()
         answers: asyncio.Queue[Chunk | BaseException] = asyncio.Queue()
         reading = asyncio.create_task(self._read(request, answers))

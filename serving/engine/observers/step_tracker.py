@@ -191,7 +191,7 @@ class StepTracker:
         """Add the steps since the last solution to the sums that the next one is made of."""
         num_new = min(self._steps - self._solved_steps, len(self._recent))
         fresh = [self._recent[place] for place in range(-num_new, 0)]
-        terms = np.array([_terms(step.made) for step in fresh], dtype=np.float64)
+        terms = np.array([_terms(step.composition) for step in fresh], dtype=np.float64)
         seconds = np.array([step.seconds for step in fresh])
         if not self._solved_steps:
             self._speed = float(np.median(seconds / (terms @ _PRIOR)))
@@ -202,7 +202,7 @@ class StepTracker:
         weighted = terms * weights[:, np.newaxis]
         self._normal = decay * self._normal + weighted.T @ terms
         self._moment = decay * self._moment + weighted.T @ seconds
-        read = np.array([step.made.prompt_tokens for step in fresh], dtype=np.float64)
+        read = np.array([step.composition.prompt_tokens for step in fresh], dtype=np.float64)
         decoded = np.column_stack([terms[:, 1] - read, terms[:, 2:4]])[terms[:, 2] > 0]
         self._decoding = decay * self._decoding + (len(decoded), *decoded.sum(axis=0))
         self._prompts = decay * self._prompts + (read.sum(), terms[:, 4].sum())

@@ -14,9 +14,9 @@ from serving.sim.drive.closed_loop import ClosedLoop
 from serving.sim.drive.stepped import SteppedEngine
 from serving.sim.metrics.goodput import ProgramOutcome
 from serving.sim.metrics.metrics import EngineCounters
+from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Predictions, slo_of
-from serving.step_cost import Costing
+from serving.step_cost import StepTimeModel
 
 IDLE_STEP_S = 0.001
 """What a step takes that computes nothing: the policy holds all that wait."""
@@ -49,7 +49,7 @@ class Stepper:
         schedule_s: real seconds that planning them took.
     """
 
-    def __init__(self, engine: SteppedEngine, clock: VirtualTime, cost: Costing) -> None:
+    def __init__(self, engine: SteppedEngine, clock: VirtualTime, cost: StepTimeModel) -> None:
         self.engine = engine
         self.clock = clock
         self._cost = cost
@@ -71,7 +71,7 @@ def replay(
     programs: Iterable[Program],
     engine: SteppedEngine,
     clock: VirtualTime,
-    cost: Costing,
+    cost: StepTimeModel,
     *,
     predictions: Predictions | None = None,
     until_s: float,

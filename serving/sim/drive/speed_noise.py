@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from serving.step_cost import Composition, Costing
+from serving.step_cost import Composition, StepTimeModel
 
 DRIFT_S = 10.0
 """The speed of a machine is no longer what it was after about so long."""
@@ -37,7 +37,7 @@ class NoisyCost:
     """
 
     def __init__(
-        self, cost: Costing, clock: Callable[[], float], *, unsteadiness: float, seed: int
+        self, cost: StepTimeModel, clock: Callable[[], float], *, unsteadiness: float, seed: int
     ) -> None:
         self._cost = cost
         self._clock = clock
@@ -47,9 +47,9 @@ class NoisyCost:
         self._of_steps = np.random.default_rng(step_seed)
         self._drift = [float(self._of_drift.normal())]  # one value for each second so far
 
-    def seconds(self, made: Composition) -> float:
+    def seconds(self, composition: Composition) -> float:
         """Seconds of one step that begins now."""
-        steady_s = self._cost.seconds(made)
+        steady_s = self._cost.seconds(composition)
         own, chance = float(self._of_steps.normal()), float(self._of_steps.random())
         drifts, varies = self._unsteadiness * DRIFT_DEVIATION, self._unsteadiness * STEP_DEVIATION
         # Over time the speed is 1 in the mean, and at one speed the steps: hence the two signs.

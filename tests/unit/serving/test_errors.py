@@ -1,4 +1,4 @@
-"""Errors survive the boundary between processes, and an engine's stop reason carries them."""
+"""Errors survive pickling, and two of them survive as a stop reason of vLLM."""
 
 import inspect
 import pickle
@@ -23,7 +23,7 @@ EVERY_ERROR = [
 
 
 def arguments(kind: type[ServingError]) -> dict[str, object]:
-    """A telling value for each argument of an error."""
+    """A recognisable value for each argument of an error."""
     values: dict[str, object] = {}
     for name, parameter in inspect.signature(kind).parameters.items():
         if parameter.annotation == "int":
@@ -44,15 +44,15 @@ def test_every_error_survives_pickling(kind: type[ServingError]) -> None:
 
 
 @pytest.mark.parametrize("kind", EVERY_ERROR)
-def test_every_error_says_all_that_it_was_told(kind: type[ServingError]) -> None:
+def test_every_message_contains_all_arguments_of_its_error(kind: type[ServingError]) -> None:
     error = kind(*arguments(kind).values())
-    hidden = {"finish_reason"}  # said by what it advises
+    hidden = {"finish_reason"}  # it only decides on the advice in the message
     for name, value in arguments(kind).items():
         parts = value if isinstance(value, tuple) else (value,)
         assert name in hidden or all(str(part) in str(error) for part in parts), name
 
 
-@pytest.mark.parametrize("reason", ["late", "", "slo_rejected: by somebody's text", "a\nb"])
+@pytest.mark.parametrize("reason", ["late", "", "slo_rejected: text of another", "a\nb"])
 def test_a_drop_survives_vllms_stop_reason(reason: str) -> None:
     error = error_of_stop_reason("r", dropped_stop_reason(reason))
     assert isinstance(error, RequestDropped)
@@ -67,5 +67,5 @@ def test_a_rejection_survives_vllms_stop_reason() -> None:
 
 
 @pytest.mark.parametrize("stop_reason", [None, 2, "", "###", "slo_weight"])
-def test_an_ordinary_stop_is_no_error(stop_reason: object) -> None:
+def test_an_ordinary_stop_reason_is_not_an_error(stop_reason: object) -> None:
     assert error_of_stop_reason("r", stop_reason) is None

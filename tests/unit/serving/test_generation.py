@@ -1,4 +1,4 @@
-"""What a caller gets back, the same from every engine."""
+"""Completions and the check of requests, which are the same for every engine."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,8 +13,8 @@ from serving.generation import (
     GenerationRequest,
     Message,
     Usage,
+    check_request,
     last_completion,
-    require_sound,
 )
 
 
@@ -26,12 +26,12 @@ def test_valid_json_is_parsed() -> None:
     assert completion('{"a": [1, 2]}').parsed() == {"a": [1, 2]}
 
 
-def test_text_that_is_no_json_is_a_named_error() -> None:
+def test_text_that_is_not_json_is_a_named_error() -> None:
     with pytest.raises(StructuredOutputInvalid, match="no valid structured output"):
         completion("{").parsed()
 
 
-def test_output_cut_by_its_limit_says_how_to_mend_it() -> None:
+def test_the_error_of_output_cut_by_max_tokens_says_what_to_do() -> None:
     with pytest.raises(StructuredOutputInvalid, match="raise max_tokens"):
         completion('{"a": "b', "length").parsed()
 
@@ -46,7 +46,7 @@ async def test_the_last_chunk_carries_the_completion() -> None:
     assert await last_completion(chunks(Chunk("a"), Chunk("b", done))) is done
 
 
-async def test_a_stream_without_an_end_is_a_bug_of_its_engine() -> None:
+async def test_a_stream_without_a_completion_fails_an_assertion() -> None:
     with pytest.raises(AssertionError):
         await last_completion(chunks(Chunk("a")))
 
@@ -56,7 +56,7 @@ def request(**changes: Any) -> GenerationRequest:
 
 
 @pytest.mark.parametrize(
-    "sound",
+    "fields",
     [
         {},
         {"seed": 2**63 - 1},
@@ -68,8 +68,8 @@ def request(**changes: Any) -> GenerationRequest:
     ],
     ids=repr,
 )
-def test_a_request_of_the_right_types_is_sound(sound: dict[str, Any]) -> None:
-    require_sound(request(**sound))
+def test_a_request_with_the_right_types_passes(fields: dict[str, Any]) -> None:
+    check_request(request(**fields))
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_a_request_of_the_right_types_is_sound(sound: dict[str, Any]) -> None:
     ],
     ids=lambda wrong: "-".join(wrong),
 )
-def test_a_request_of_other_types_is_refused_by_the_fields_name(wrong: dict[str, Any]) -> None:
+def test_the_error_of_a_wrong_type_names_the_field(wrong: dict[str, Any]) -> None:
     [field] = wrong
     with pytest.raises(InvalidRequest, match=field) as refused:
-        require_sound(request(**wrong))
+        check_request(request(**wrong))
     assert refused.value.args[0] == "mine"

@@ -1,4 +1,4 @@
-"""LengthSketch: an honest bound that follows what has been generated."""
+"""LengthSketch: bounds on the output length, conditioned on the tokens generated so far."""
 
 import math
 
@@ -13,22 +13,22 @@ from tests.strategies import law, sketches
 plausible = sketches(st.integers(0, 4000).map(float))
 levels = st.floats(0.001, 0.999)
 generated_counts = st.integers(0, 5000)
-TOLERANCE = 1e-6  # of a token: what rounding may cost
+TOLERANCE = 1e-6  # tokens: rounding error
 
 
 @law
 @given(plausible, levels, levels, generated_counts)
-def test_a_safer_level_never_gives_a_lower_bound(
-    sketch: LengthSketch, one: float, other: float, generated: int
+def test_a_higher_level_never_gives_a_lower_bound(
+    sketch: LengthSketch, first: float, second: float, generated: int
 ) -> None:
-    low, high = sorted((one, other))
+    low, high = sorted((first, second))
     lower = sketch.upper(low, generated=generated)
     assert lower <= sketch.upper(high, generated=generated) + TOLERANCE
 
 
 @law
 @given(sketches(), levels, generated_counts)
-def test_at_least_one_token_is_still_to_come(
+def test_the_bound_leaves_at_least_one_more_token(
     sketch: LengthSketch, level: float, generated: int
 ) -> None:
     assert sketch.upper(level, generated=generated) >= generated + 1
@@ -36,26 +36,26 @@ def test_at_least_one_token_is_still_to_come(
 
 @law
 @given(plausible, levels, generated_counts, generated_counts)
-def test_a_longer_answer_is_never_expected_to_end_sooner(
-    sketch: LengthSketch, level: float, one: int, other: int
+def test_the_bound_never_falls_while_the_answer_grows(
+    sketch: LengthSketch, level: float, first: int, second: int
 ) -> None:
-    less, more = sorted((one, other))
-    earlier = sketch.upper(level, generated=less)
+    fewer, more = sorted((first, second))
+    earlier = sketch.upper(level, generated=fewer)
     assert earlier <= sketch.upper(level, generated=more) + TOLERANCE
 
 
 @law
 @given(plausible, st.sampled_from(range(len(LENGTH_LEVELS) - 1)))
-def test_before_anything_is_generated_the_quantiles_are_the_bounds(
+def test_before_the_first_token_the_quantiles_are_the_bounds(
     sketch: LengthSketch, index: int
 ) -> None:
-    assume(sketch.tokens[0] > 0)  # else some answers have ended before they began
+    assume(sketch.tokens[0] > 0)  # otherwise the bound is conditioned on a length above 0
     bound = max(sketch.tokens[index], 1.0)
     assert sketch.upper(LENGTH_LEVELS[index]) == pytest.approx(bound)
 
 
 def distribution(sketch: LengthSketch, length: float) -> float:
-    """The probability of at most this length, by the definition in the class."""
+    """The probability of at most this length, by the class's definition."""
     points = [(0.0, 0.0), *zip(sketch.tokens, LENGTH_LEVELS, strict=True)]
     below = [point for point in points if point[0] <= length]
     above = [point for point in points if point[0] > length]
@@ -74,7 +74,7 @@ def distribution(sketch: LengthSketch, length: float) -> float:
 def test_the_bound_is_the_conditional_quantile(
     gaps: list[int], level: float, generated: int
 ) -> None:
-    """P(length <= bound | length > generated) is the level, where the sketch knows the tail."""
+    """P(length <= bound | length > generated) = level, for bounds below the tail."""
     sketch = LengthSketch(tuple(float(sum(gaps[: index + 1])) for index in range(7)))
     reached = distribution(sketch, generated)
     bound = sketch.upper(level, generated=generated)
@@ -89,10 +89,10 @@ def test_the_bound_is_the_conditional_quantile(
     st.floats(0.05, 0.95),
     st.integers(0, 3000),
 )
-def test_beyond_the_last_quantile_the_tail_decays_as_it_did_before_it(
+def test_the_tail_decays_at_the_rate_between_the_last_two_quantiles(
     gaps: list[int], level: float, beyond: int
 ) -> None:
-    """A fifth of what exceeds the 0.95 quantile exceeds the 0.99 quantile, and so on."""
+    """A fifth of the lengths above the 0.95 quantile exceed the 0.99 quantile, and so on."""
     sketch = LengthSketch(tuple(float(sum(gaps[: index + 1])) for index in range(7)))
     generated = int(sketch.tokens[-1]) + beyond
     more = gaps[-1] * math.log(1 - level) / math.log(0.2)
@@ -101,7 +101,7 @@ def test_beyond_the_last_quantile_the_tail_decays_as_it_did_before_it(
 
 @law
 @given(plausible, levels, st.integers(0, 1000))
-def test_beyond_an_atom_only_the_next_token_is_certain(
+def test_above_an_atom_the_bound_is_one_more_token(
     sketch: LengthSketch, level: float, beyond: int
 ) -> None:
     atom = LengthSketch((*sketch.tokens[:-2], sketch.tokens[-1], sketch.tokens[-1]))
@@ -111,7 +111,7 @@ def test_beyond_an_atom_only_the_next_token_is_certain(
 
 @law
 @given(st.integers(1, 900), st.floats(0.9901, 0.999), st.integers(0, 6))
-def test_the_tail_begins_where_the_last_quantile_is(gap: int, level: float, generated: int) -> None:
+def test_the_tail_begins_at_the_last_quantile(gap: int, level: float, generated: int) -> None:
     sketch = LengthSketch((7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 12.0 + gap))
     bound = sketch.upper(level, generated=generated)
     assert bound > sketch.upper(0.99, generated=generated)
@@ -122,7 +122,7 @@ def test_the_tail_begins_where_the_last_quantile_is(gap: int, level: float, gene
 
 @law
 @given(sketches(), levels, st.integers(0, 2**53))
-def test_a_bound_is_a_finite_number(sketch: LengthSketch, level: float, generated: int) -> None:
+def test_a_bound_is_finite(sketch: LengthSketch, level: float, generated: int) -> None:
     assert math.isfinite(sketch.upper(level, generated=generated))
 
 
@@ -134,13 +134,13 @@ def test_the_sketch_of_samples_is_their_quantiles(lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize("lengths", [[], [-1.0], [float("nan")], [1.0, float("inf")]])
-def test_what_is_no_sample_has_no_sketch(lengths: list[float]) -> None:
+def test_invalid_samples_are_refused(lengths: list[float]) -> None:
     with pytest.raises(ValueError, match=r"length|quantile"):
         LengthSketch.of(lengths)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 1.5, float("nan")])
-def test_certainty_is_no_level(level: float) -> None:
+def test_a_level_outside_0_to_1_is_refused(level: float) -> None:
     with pytest.raises(ValueError, match="level"):
         LengthSketch((1.0,) * 7).upper(level)
 
@@ -149,6 +149,6 @@ def test_certainty_is_no_level(level: float) -> None:
     "tokens",
     [(), (1.0,) * 6, (1.0,) * 8, (2.0,) + (1.0,) * 6, (-1.0,) + (1.0,) * 6, (float("nan"),) * 7],
 )
-def test_what_is_no_distribution_is_no_sketch(tokens: tuple[float, ...]) -> None:
+def test_invalid_quantiles_are_refused(tokens: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="quantile"):
         LengthSketch(tokens)

@@ -1,4 +1,4 @@
-"""The SLO contract on the wire: what goes out comes back, and what is malformed is named."""
+"""The wire form of SLOs: it round-trips, and an error names each malformed tag."""
 
 import json
 import math
@@ -38,33 +38,33 @@ def test_the_wire_form_is_flat_because_vllm_refuses_nested_values(slo: Slo) -> N
         assert all(type(part) in FLAT for part in parts), key
 
 
-def test_a_future_may_leave_open_which_of_its_tokens_come_one_after_the_other() -> None:
+def test_serial_tokens_may_be_left_out_of_a_future() -> None:
     tags = {"slo_future": [1.0, 2.0, 3.0, 4.0, 5.0]}
     future = from_tags(tags).future
     assert future == FutureWork(1.0, 2.0, 3.0, 4.0, 5.0)
     assert to_tags(Slo(future=future)) == tags
 
 
-@pytest.mark.parametrize("place", range(5))
-def test_nothing_else_of_a_future_may_be_left_open(place: int) -> None:
+@pytest.mark.parametrize("index", range(5))
+def test_every_other_part_of_a_future_must_be_finite(index: int) -> None:
     parts = [1.0] * 6
-    parts[place] = math.inf
+    parts[index] = math.inf
     with pytest.raises(InvalidSlo, match="slo_future"):
         from_tags(to_tags(Slo(future=FutureWork(*parts))))
 
 
-def test_the_default_promise_costs_no_tags() -> None:
+def test_the_default_slo_has_no_tags() -> None:
     assert to_tags(BEST_EFFORT) == {}
     assert from_tags({}) is BEST_EFFORT
     assert from_tags(None) is BEST_EFFORT
 
 
-def test_keys_of_others_are_left_alone() -> None:
+def test_keys_without_the_prefix_are_ignored() -> None:
     assert from_tags({"kv_transfer_params": {"a": 1}, "priority": object()}) is BEST_EFFORT
     assert from_tags({5: 1, ("a", "b"): 2}) == BEST_EFFORT  # type: ignore[dict-item]
 
 
-def test_a_latency_request_waits_five_seconds_unless_it_says_otherwise() -> None:
+def test_the_default_waiting_limit_of_a_latency_request_is_five_seconds() -> None:
     assert from_tags({"slo_kind": "latency"}).waiting_s == 5.0
     assert from_tags({"slo_kind": "latency", "slo_waiting_s": 1}).waiting_s == 1.0
     assert from_tags({"slo_kind": "deadline", "slo_deadline_s": 1}).waiting_s is None
@@ -154,14 +154,14 @@ KEYS = sorted({key for key, _ in MALFORMED})
 
 @law
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(), JSON))
-def test_whatever_a_caller_sends_is_a_promise_or_an_invalid_slo(tags: dict[str, object]) -> None:
+def test_any_tags_give_an_slo_or_invalid_slo(tags: dict[str, object]) -> None:
     with suppress(InvalidSlo):
         slo = from_tags(tags)
         assert from_tags(to_tags(slo)) == slo
 
 
 @pytest.mark.parametrize("kind", [SloKind.DEADLINE, SloKind.COMPOUND])
-def test_a_kind_that_needs_a_deadline_says_so(kind: SloKind) -> None:
+def test_a_missing_deadline_is_an_error_that_names_the_tag(kind: SloKind) -> None:
     with pytest.raises(InvalidSlo, match=r"slo_deadline_s.*needs a deadline"):
         from_tags({"slo_kind": kind.value})
 

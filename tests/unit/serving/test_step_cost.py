@@ -1,4 +1,4 @@
-"""StepCost: the published formula to the letter, and a fit that finds what was there."""
+"""StepCost: it equals the published formula, and a fit recovers known coefficients."""
 
 import contextlib
 import json
@@ -46,7 +46,7 @@ chunks = st.lists(st.tuples(st.integers(1, 8192), tokens), max_size=4)
         ),
     ],
 )
-def test_a_step_of_the_a100_costs_what_its_formula_says(
+def test_a_step_of_the_a100_takes_the_time_of_its_formula(
     decodes: int, contexts: int, prefill_chunks: tuple[Chunk, ...], expected_ms: float
 ) -> None:
     seconds = A100.seconds(
@@ -57,12 +57,12 @@ def test_a_step_of_the_a100_costs_what_its_formula_says(
     assert seconds == pytest.approx(expected_ms / 1000, rel=1e-12)
 
 
-def test_the_formula_here_is_the_one_of_the_shared_fit() -> None:
+def test_the_formula_of_these_tests_is_the_one_of_the_shared_fit() -> None:
     if not FIT.exists():
         pytest.skip("no ../shared/data/perf beside this checkout")
-    found = json.loads(FIT.read_text())
-    assert found["formula"] == FORMULA
-    assert found["kv_blocks_16tok_A100_80GB_BLIS"] == MACHINES["a100-llama3-8b"].kv_blocks
+    shared = json.loads(FIT.read_text())
+    assert shared["formula"] == FORMULA
+    assert shared["kv_blocks_16tok_A100_80GB_BLIS"] == MACHINES["a100-llama3-8b"].kv_blocks
 
 
 @law
@@ -82,10 +82,10 @@ def test_more_work_never_takes_less_time(
             )
         )
 
-    least = seconds([], 0)
-    assert least > 0
-    assert seconds([(more, 0)], 0) > least
-    assert seconds([], more) > least
+    before = seconds([], 0)
+    assert before > 0
+    assert seconds([(more, 0)], 0) > before
+    assert seconds([], more) > before
 
 
 def measured(cost: StepCost, *, count: int, noise: float = 0.0) -> list[StepSample]:
@@ -96,9 +96,9 @@ def measured(cost: StepCost, *, count: int, noise: float = 0.0) -> list[StepSamp
         contexts = decodes * int(rng.integers(10, 4000))
         sizes = rng.integers(1, 512, size=int(rng.integers(0, 4))).tolist()
         prefill_chunks = tuple((size, int(rng.integers(0, 2000))) for size in sizes)
-        made = Composition(decodes + sum(sizes), decodes, contexts, prefill_chunks)
-        seconds = cost.seconds(made) * (1 + noise * rng.standard_normal())
-        samples.append(StepSample(made, seconds))
+        composition = Composition(decodes + sum(sizes), decodes, contexts, prefill_chunks)
+        seconds = cost.seconds(composition) * (1 + noise * rng.standard_normal())
+        samples.append(StepSample(composition, seconds))
     return samples
 
 
@@ -123,24 +123,24 @@ COEFFICIENTS = (
 )
 
 
-def test_a_fit_finds_the_coefficients_that_made_the_steps() -> None:
-    found = fit(measured(LINEAR, count=40))
+def test_a_fit_recovers_the_coefficients_that_generated_the_steps() -> None:
+    fitted = fit(measured(LINEAR, count=40))
     for name in COEFFICIENTS:
-        assert getattr(found, name) == pytest.approx(getattr(LINEAR, name), rel=1e-6), name
+        assert getattr(fitted, name) == pytest.approx(getattr(LINEAR, name), rel=1e-6), name
 
 
-def test_a_fit_to_noisy_steps_is_near_and_says_how_far_off_it_is() -> None:
-    found = fit(measured(LINEAR, count=400, noise=0.02))
+def test_a_fit_to_noisy_steps_is_close_and_states_its_mean_error() -> None:
+    fitted = fit(measured(LINEAR, count=400, noise=0.02))
     for name in COEFFICIENTS:
-        assert getattr(found, name) == pytest.approx(getattr(LINEAR, name), rel=0.25), name
-    assert "mean error 1.5%" in found.uncertainty
+        assert getattr(fitted, name) == pytest.approx(getattr(LINEAR, name), rel=0.25), name
+    assert "mean error 1.5%" in fitted.uncertainty
 
 
-def test_a_fit_of_steps_without_prompts_puts_their_cost_on_new_tokens() -> None:
+def test_a_fit_of_steps_without_prefill_attributes_the_cost_to_new_tokens() -> None:
     steps = [StepSample(Composition(n, n, 100 * n, ()), 0.01 + 0.001 * n) for n in range(1, 9)]
-    found = fit(steps)
-    assert found.small_token_s == pytest.approx(0.001)
-    assert found.decode_sequence_s == found.chunk_base_s == 0.0
+    fitted = fit(steps)
+    assert fitted.small_token_s == pytest.approx(0.001)
+    assert fitted.decode_sequence_s == fitted.chunk_base_s == 0.0
 
 
 @law
@@ -160,13 +160,13 @@ def test_a_fit_of_steps_without_prompts_puts_their_cost_on_new_tokens() -> None:
         max_size=12,
     )
 )
-def test_a_fit_never_has_a_negative_cost_or_says_why_there_is_none(
+def test_a_fit_has_no_negative_coefficient_or_fails_with_a_named_error(
     samples: list[StepSample],
 ) -> None:
     with contextlib.suppress(StepFitFailed):
-        found = fit(samples)
-        assert all(getattr(found, name) >= 0 for name in COEFFICIENTS)
-        assert any(getattr(found, name) > 0 for name in COEFFICIENTS)
+        fitted = fit(samples)
+        assert all(getattr(fitted, name) >= 0 for name in COEFFICIENTS)
+        assert any(getattr(fitted, name) > 0 for name in COEFFICIENTS)
 
 
 def only_decodes(count: int) -> Composition:
@@ -184,6 +184,6 @@ def only_decodes(count: int) -> Composition:
         ([StepSample(Composition(n, n, -1, ()), 0.01) for n in range(9)], "count below 0"),
     ],
 )
-def test_steps_that_tell_nothing_are_refused(samples: list[StepSample], reason: str) -> None:
+def test_steps_that_determine_no_cost_are_refused(samples: list[StepSample], reason: str) -> None:
     with pytest.raises(StepFitFailed, match=reason):
         fit(samples)

@@ -37,8 +37,8 @@ def test_parameters_reach_the_policy() -> None:
     ("name", "params", "hint"),
     [
         ("magic", {}, "know fcfs, priority, edf"),
-        ("fcfs", {"view": 1}, "takes batch"),
-        ("edf", {"frame_steps": 5}, "takes batch"),
+        ("fcfs", {"view": 1}, "known: batch"),
+        ("edf", {"frame_steps": 5}, "known: batch"),
         ("fcfs", {"batch": -1}, "batch must be a whole number from 0"),
         ("edf", {"batch": "4"}, "batch must be a whole number"),
         ("calm_published", {"batch": -2}, "batch must be a whole number from 0"),

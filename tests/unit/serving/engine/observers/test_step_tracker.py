@@ -238,7 +238,7 @@ def test_its_samples_are_the_latest_steps_as_a_fit_takes_them() -> None:
     assert len(samples) == MOST_SAMPLES
     for sample, step in zip(samples, steps[50:], strict=True):
         assert sample.seconds == pytest.approx(seconds_of(TRUTH, step), rel=1e-6)
-        assert sample.made == step
+        assert sample.composition == step
     cost = fit(samples)
     assert cost.small_token_s == pytest.approx(TRUTH.token_s, rel=1e-3)
     assert cost.decode_context_s == pytest.approx(TRUTH.context_s, rel=1e-3)
