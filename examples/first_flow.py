@@ -17,6 +17,7 @@ async def paragraph(point: str) -> str:
 
 @flow(deadline="30s", stages=2)
 async def article(topic: str) -> str:
+    """Write an article on a topic: an outline, then its paragraphs side by side."""
     outline = await llm(f"Name points to make on: {topic}", schema=Outline)
     return "\n\n".join(await gather(*(paragraph(point) for point in outline.points)))
 

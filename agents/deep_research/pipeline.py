@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from agents.deep_research import prompts
 from agents.deep_research.notes import Note
@@ -74,13 +77,19 @@ class Findings:
 
 @flow(name="deep-research", stages=expected_stages(DEFAULT_ROUNDS))
 async def deep_research(
-    question: str, corpus: Corpus, *, rounds: int = DEFAULT_ROUNDS, width: int = DEFAULT_WIDTH
+    question: Annotated[str, Field(pattern=r"\S")],
+    corpus: Corpus,
+    *,
+    rounds: Annotated[int, Field(ge=1, le=20)] = DEFAULT_ROUNDS,
+    width: Annotated[int, Field(ge=1, le=20)] = DEFAULT_WIDTH,
 ) -> Report:
-    """Answer a question from a folder of documents, with citations.
+    """Research a question in a folder of documents; the report cites them, line by line.
 
     Args:
+        question: what you want to know.
+        corpus: a folder of documents: .md, .txt, .html, .pdf.
         rounds: most rounds of searching and reading.
-        width: most sub-questions in a round.
+        width: most questions that are looked up side by side.
     """
     assert rounds >= 1, "a report needs a round"
     assert width >= 1, "a round needs a question"

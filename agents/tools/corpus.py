@@ -71,6 +71,11 @@ class Corpus:
         return cls(resolved, index, report, max_file_bytes=max_file_bytes)
 
     @classmethod
+    def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
+        """What an argument is on a command line: a folder's path."""
+        return {"type": "string", "format": "directory-path"}
+
+    @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
         """An argument of a run is recorded as its folder, and opened again by whoever resumes."""
         return core_schema.no_info_plain_validator_function(

@@ -61,7 +61,7 @@ def bench(
         engine, slots=slots, step_tokens=step_tokens, prefix_caching=prefix_caching
     )
     plan = Plan(
-        setting=ExperimentConfig(
+        config=ExperimentConfig(
             source=bench_request.source_of(workload, trace or []),
             machine=bench_request.machine_of(machine, live=live is not None),
             window_s=bench_request.window_of(window_s, live=live is not None),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,8 +40,8 @@ Policy = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        metavar="NAME",
-        help="Scheduling policy of the embedded engine.",
+        metavar="NAME|FILE.py:FUNCTION",
+        help="Scheduling policy of the embedded engine; your own function works too.",
         autocompletion=_policies,
         rich_help_panel=_ENGINE,
     ),
@@ -68,7 +69,7 @@ Out = Annotated[
     typer.Option(
         "--out",
         metavar="DIR",
-        help="Also save the report there, as report.md and report.json.",
+        help="Also save the result there, as Markdown and as JSON.",
         rich_help_panel=RECORDS,
     ),
 ]
@@ -85,11 +86,27 @@ Verbose = Annotated[
         rich_help_panel=RECORDS,
     ),
 ]
-Deadline = Annotated[
-    str | None,
-    typer.Option(
+
+
+def deadline_option(own: str) -> Any:
+    """`--deadline` of a flow; `own`: the flow's own deadline, or none."""
+    option = typer.Option(
         "--deadline",
         metavar="TIME",
-        help="Have the result within this time, end to end: 60s, 2m, 1.5h. Default: none.",
-    ),
-]
+        help=f"Have the result within this time, end to end: 60s, 2m, 1.5h. Default: {own}.",
+    )
+    return Annotated[str | None, option]
+
+
+RUN_OPTIONS: Mapping[str, tuple[Any, object]] = {
+    "deadline": (deadline_option("none"), None),
+    "model": (Model, None),
+    "engine": (Engine, None),
+    "policy": (Policy, None),
+    "store": (Store, None),
+    "record_text": (RecordText, None),
+    "out": (Out, None),
+    "json": (Json, False),
+    "verbose": (Verbose, None),
+}
+"""What every `orchestrate run` takes beside its flow's own parameters: type and default."""

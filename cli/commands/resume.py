@@ -96,6 +96,8 @@ def go_on(
     """
     from cli.terminal.progress import RunProgress
     from cli.terminal.signals import run_until_interrupted
+    from cli.work.pipelines import pipeline_of_flow
+    from cli.work.run_flow import deliver
     from cli.work.run_session import check_engine_settings, execute
 
     check_engine_settings(settings)
@@ -103,7 +105,7 @@ def go_on(
     delivered: list[int] = []
 
     def hand_over(executed: Executed[object]) -> None:
-        _print(record, executed.result.value, as_json=as_json)
+        deliver(pipeline_of_flow(record.flow), executed, as_json=as_json)
         delivered.append(0)
 
     run_until_interrupted(
@@ -117,16 +119,3 @@ def go_on(
         run_id=lambda: progress.run_id,
         exit_code=lambda: delivered[0] if delivered else None,
     )
-
-
-def _print(record: RunRecord, value: object, *, as_json: bool) -> None:
-    """The result: text as it is, anything else as JSON."""
-    from pydantic_core import to_jsonable_python
-
-    from cli.terminal.output import print_json, print_text
-
-    if isinstance(value, str) and not as_json:
-        print_text(value)
-        return
-    document = to_jsonable_python(value, fallback=str)
-    print_json({"run": record.id, "result": document} if as_json else document)

@@ -1,24 +1,59 @@
-"""`orchestrate run PIPELINE`: each pipeline is a command here, with options of its own."""
+"""`orchestrate run`: a pipeline by its name, or a user's own flow by file or module."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cli.commands import options
 
-app = typer.Typer(
-    help="Run a pipeline. Without one: list them.",
-    invoke_without_command=True,
-    rich_markup_mode="rich",
-    epilog='Example: orchestrate run deep-research "What is a sub-deadline?" --corpus docs',
+if TYPE_CHECKING:
+    from agents.pipeline import Pipeline
+    from cli.work.flow_arguments import FlowParameter
+
+EPILOG = (
+    'Example: orchestrate run deep-research "What is a sub-deadline?" --corpus docs\n\n'
+    "Your own flow: orchestrate run path/to/file.py:flow --topic deadlines --deadline 20s\n\n"
+    "Its options are its parameters: orchestrate run path/to/file.py:flow --help"
 )
 
-_DEEP_RESEARCH_EXAMPLE = (
-    'Example: orchestrate run deep-research "How is a deadline divided?" --corpus docs '
-    "--deadline 60s --out report"
+_SETTINGS = ("store", "engine", "model", "policy", "record_text", "verbose")
+"""Options that are settings of the runtime; the others are of the command."""
+
+
+class _Flows(TyperGroup):
+    """Each pipeline is a command, and so is every reference to a flow."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The installed pipelines."""
+        from cli.work.pipelines import pipeline_names
+
+        return pipeline_names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a pipeline or flow."""
+        from cli.errors import BadInput
+        from cli.work.pipelines import find_pipeline, pipeline_names
+
+        pipeline = find_pipeline(cmd_name)
+        if pipeline is None:
+            raise BadInput(
+                f"no pipeline {cmd_name!r}: there is {', '.join(pipeline_names()) or 'none'};"
+                " a flow of your own is run as path/to/file.py:flow or module:flow"
+            )
+        return _command_of(cmd_name, pipeline)
+
+
+app = typer.Typer(
+    cls=_Flows,
+    help="Run a pipeline, or a flow of your own. Without a name: list the pipelines.",
+    invoke_without_command=True,
+    rich_markup_mode="rich",
+    epilog=EPILOG,
+    subcommand_metavar="PIPELINE|FILE.py:FLOW|MODULE:FLOW [ARGS]...",
 )
 
 
@@ -28,53 +63,77 @@ def _list_pipelines(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@app.command("deep-research", epilog=_DEEP_RESEARCH_EXAMPLE)
-def deep_research(
-    question: Annotated[str, typer.Argument(help="What you want to know.", show_default=False)],
-    corpus: Annotated[
-        Path,
-        typer.Option(
-            "--corpus",
-            metavar="DIR",
-            help="A folder of documents: .md, .txt, .html, .pdf.",
-            show_default=False,
-        ),
-    ],
-    deadline: options.Deadline = None,
-    rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, max=20, help="Most rounds of searching and reading.")
-    ] = 2,
-    width: Annotated[
-        int, typer.Option(metavar="N", min=1, max=20, help="Most questions looked up side by side.")
-    ] = 3,
-    model: options.Model = None,
-    engine: options.Engine = None,
-    policy: options.Policy = None,
-    store: options.Store = None,
-    record_text: options.RecordText = None,
-    out: options.Out = None,
-    json: options.Json = False,
-    verbose: options.Verbose = None,
-) -> None:
-    """Research a question in a folder of documents; the report cites them, line by line."""
-    from cli.work.deep_research import Request, run
-    from orchestrator.settings import read_settings
+def _command_of(name: str, pipeline: Pipeline[Any]) -> Any:
+    """The command that runs a pipeline; its options are the flow's parameters and run's own."""
+    from cli.work.flow_arguments import parameters_of, summary_of
+    from orchestrator.durations import shown
 
-    settings = read_settings(
-        store=store,
-        engine=engine,
-        model=model,
-        policy=policy,
-        record_text=record_text,
-        verbose=verbose,
+    taken = {each.replace("_", "-") for each in options.RUN_OPTIONS}
+    parameters = parameters_of(pipeline.flow, taken=taken)
+
+    def command(**given: Any) -> None:
+        from cli.work.run_flow import run_flow
+        from orchestrator.settings import read_settings
+
+        own = {each: given[_key(each)] for each in parameters}
+        settings = read_settings(**{each: given[each] for each in _SETTINGS})
+        raise typer.Exit(
+            run_flow(
+                pipeline,
+                {each: typed for each, typed in own.items() if typed is not None},
+                settings,
+                deadline=given["deadline"],
+                out=given["out"],
+                as_json=given["json"],
+            )
+        )
+
+    signature = [
+        _keyword(_key(each), *_option_of(each, is_argument=each.name == pipeline.argument))
+        for each in parameters
+    ]
+    own_s = pipeline.flow.deadline_s
+    run_options = dict(options.RUN_OPTIONS)
+    if own_s is not None:
+        run_options["deadline"] = (options.deadline_option(shown(own_s)), None)
+    signature += [_keyword(each, *option) for each, option in run_options.items()]
+    vars(command)["__signature__"] = inspect.Signature(signature)
+    command.__annotations__ = {each.name: each.annotation for each in signature}
+    example = f"Example: {pipeline.example}" if pipeline.example else None
+    alone = typer.Typer(
+        rich_markup_mode="rich",
+        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
-    request = Request(
-        question=question,
-        corpus=corpus,
-        deadline=deadline,
-        rounds=rounds,
-        width=width,
-        out=out,
-        as_json=json,
+    alone.command(name, help=summary_of(pipeline.flow) or None, epilog=example)(command)
+    return typer.main.get_command(alone)
+
+
+def _key(parameter: FlowParameter) -> str:
+    """The name of a flow's parameter among those of the command."""
+    return f"flow_{parameter.name}"
+
+
+def _keyword(name: str, annotation: Any, default: object) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, annotation=annotation, default=default)
+
+
+def _option_of(parameter: FlowParameter, *, is_argument: bool) -> tuple[Any, object]:
+    """Type and default of the command's parameter that stands for a flow's parameter."""
+    from cli.work.flow_arguments import Shape
+
+    kind: Any = {Shape.FLAG: bool, Shape.REPEATED: list[str]}.get(parameter.shape, str)
+    default = inspect.Parameter.empty if parameter.is_required else parameter.typed_default
+    if is_argument:
+        argument = typer.Argument(metavar=parameter.option.upper(), help=parameter.help)
+        return Annotated[kind, argument], default
+    flag = f"--{parameter.option}"
+    if parameter.shape is Shape.FLAG:
+        flag = f"{flag}/--no-{parameter.option}"
+    option = typer.Option(
+        flag,
+        metavar=None if parameter.shape is Shape.FLAG else parameter.metavar,
+        help=parameter.help,
     )
-    raise typer.Exit(run(request, settings))
+    return Annotated[kind if parameter.is_required else kind | None, option], default

@@ -92,6 +92,18 @@ def print_text(text: str) -> None:
     sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
 
 
+def print_markdown(text: str) -> None:
+    """Print a result that is Markdown: laid out for a terminal, as it is for everything else."""
+    console = results()
+    if console.is_terminal:
+        from rich.markdown import Markdown
+
+        console.print(Markdown(text))
+    else:
+        console.file.write(text)
+        console.file.flush()
+
+
 def width_of(console: Console, *, narrowest: int = NARROWEST) -> int:
     """The columns to draw in: the terminal's (or COLUMNS), within what a picture can use."""
     return min(max(console.width, narrowest), WIDEST)

@@ -1,0 +1,237 @@
+"""A flow's signature -> options of a command, and what was typed -> the flow's arguments.
+
+| parameter's type | option |
+|---|---|
+| text, numbers, dates, paths, enums, Literal | `--name VALUE` |
+| bool | `--name / --no-name` |
+| list, tuple or set of these | `--name VALUE --name VALUE` |
+| pydantic models, dataclasses, dicts, anything else | `--name JSON`, or `--name @FILE` to read it |
+
+Types, limits and help come from the annotations (pydantic's); help also from the docstring's Args.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+
+from cli.errors import BadInput
+from orchestrator import Flow
+
+_METAVARS = {"integer": "N", "number": "X", "string": "TEXT"}
+_FORMATS = {
+    "date": "DATE",
+    "date-time": "TIME",
+    "duration": "DURATION",
+    "directory-path": "DIR",
+    "file-path": "FILE",
+    "path": "PATH",
+    "uuid": "UUID",
+    "uri": "URL",
+}
+
+
+class Shape(Enum):
+    """How a parameter is typed on a command line."""
+
+    TEXT = "text"
+    FLAG = "flag"
+    REPEATED = "repeated"
+    JSON = "json"
+
+
+@dataclass(frozen=True, eq=False)
+class FlowParameter:
+    """One parameter of a flow.
+
+    Attributes:
+        option: its name on the command line, without dashes; it differs from `name` where an
+            option of the command itself has that name.
+        annotation: its type, with pydantic's metadata; Any without one.
+        default: `inspect.Parameter.empty` if it must be given.
+        description: what it is, in the docstring's words.
+    """
+
+    name: str
+    option: str
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def is_required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is inspect.Parameter.empty
+
+    @cached_property
+    def shape(self) -> Shape:
+        """How it is typed."""
+        schema = self._schema
+        kinds = _kinds_in(schema, schema.get("$defs", {}))
+        if kinds == {"boolean"} or kinds == {"boolean", "null"}:
+            return Shape.FLAG
+        if kinds == {"array"} and _kinds_in(schema.get("items", {}), schema.get("$defs", {})) <= (
+            _METAVARS.keys()
+        ):
+            return Shape.REPEATED
+        return Shape.JSON if kinds & {"array", "object", "any"} else Shape.TEXT
+
+    @property
+    def metavar(self) -> str:
+        """What stands for its value in the help."""
+        if self.shape is Shape.JSON:
+            return "JSON|@FILE"
+        schema = self._schema.get("items", self._schema)
+        choices = _choices_in(schema, self._schema.get("$defs", {}))
+        if choices:
+            return "|".join(choices)
+        return _FORMATS.get(
+            str(schema.get("format")), _METAVARS.get(str(schema.get("type")), "TEXT")
+        )
+
+    @property
+    def help(self) -> str:
+        """What it is, and its limits."""
+        text = str(self._schema.get("description", self.description))
+        least, most = self._schema.get("minimum"), self._schema.get("maximum")
+        if least is not None and most is not None:
+            return f"{text} From {least} to {most}.".strip()
+        return f"{text} At least {least}.".strip() if least is not None else text
+
+    @property
+    def typed_default(self) -> str | bool | None:
+        """The default as one would type it; None where it is shown as the flow has it."""
+        if self.shape is Shape.FLAG:
+            return None if self.default is None else bool(self.default)
+        if self.default is None or self.shape is not Shape.TEXT:
+            return None
+        typed = self._adapter.dump_python(self.default, mode="json", warnings=False)
+        return str(typed)
+
+    def read(self, typed: str | bool | list[str]) -> Any:
+        """The argument that was typed.
+
+        Raises:
+            BadInput: it does not fit the parameter's type or limits, or its file cannot be read.
+        """
+        shown = typed if isinstance(typed, str) else json.dumps(typed)
+        try:
+            if self.shape is Shape.JSON and isinstance(typed, str):
+                text = _file_content(typed[1:]) if typed.startswith("@") else typed
+                return self._adapter.validate_json(text)
+            return self._adapter.validate_python(typed)
+        except ValidationError as error:
+            told = "; ".join(
+                f"{'.'.join(map(str, each['loc']))}: {each['msg']}" if each["loc"] else each["msg"]
+                for each in error.errors(include_url=False)
+            )
+            raise BadInput(f"--{self.option} {shown[:200]}: {told}") from None
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        try:
+            return TypeAdapter(self.annotation)
+        except PydanticSchemaGenerationError as error:
+            reason = f"{self.name} has a type that pydantic cannot read: {self.annotation!r}"
+            raise BadInput(reason) from error
+
+    @cached_property
+    def _schema(self) -> dict[str, Any]:
+        try:
+            return self._adapter.json_schema()
+        except PydanticInvalidForJsonSchema:  # of a type that reads itself from a text
+            return {"type": "string"}
+
+
+def parameters_of(flow: Flow[..., Any], *, taken: Collection[str]) -> list[FlowParameter]:
+    """The parameters of a flow, in their order.
+
+    Args:
+        taken: names of options that the command has itself.
+    Raises:
+        BadInput: the flow takes arguments without names, or an annotation cannot be resolved.
+    """
+    body = inspect.unwrap(flow.body)
+    try:
+        hints = get_type_hints(body, include_extras=True)
+    except Exception as error:  # names that exist for type checkers alone
+        raise BadInput(f"flow {flow.name}: its annotations cannot be resolved: {error}") from error
+    described = _descriptions_in(inspect.getdoc(body) or "")
+    found = []
+    for parameter in inspect.signature(body).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise BadInput(f"flow {flow.name} takes *{parameter.name}: give each argument a name")
+        option = parameter.name.replace("_", "-").strip("-")
+        found.append(
+            FlowParameter(
+                name=parameter.name,
+                option=f"arg-{option}" if option in taken else option,
+                annotation=hints.get(parameter.name, Any),
+                default=parameter.default,
+                description=described.get(parameter.name, ""),
+            )
+        )
+    return found
+
+
+def summary_of(flow: Flow[..., Any]) -> str:
+    """What a flow does: the first paragraph of its docstring."""
+    return (inspect.getdoc(inspect.unwrap(flow.body)) or "").partition("\n\n")[0]
+
+
+def bound(flow: Flow[..., Any], values: Mapping[str, Any]) -> inspect.BoundArguments:
+    """The values as a call of the flow has them, by position or by name."""
+    signature = inspect.signature(inspect.unwrap(flow.body))
+    call = signature.bind_partial()
+    call.arguments.update({name: values[name] for name in signature.parameters if name in values})
+    call.apply_defaults()
+    return call
+
+
+def _kinds_in(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> set[str]:
+    """The JSON types that a value of a schema may have; "any" where it says nothing."""
+    if "$ref" in schema:
+        return _kinds_in(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in schema:
+        return set().union(*(_kinds_in(each, definitions) for each in schema["anyOf"]))
+    if "const" in schema or "enum" in schema:
+        return {"string"}
+    return {str(schema.get("type", "any"))}
+
+
+def _choices_in(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> list[str]:
+    if "$ref" in schema:
+        return _choices_in(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return [str(each) for each in schema.get("enum", ())]
+
+
+def _file_content(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(f"@{name} cannot be read: {reason}") from error
+
+
+def _descriptions_in(docstring: str) -> dict[str, str]:
+    """Parameter -> what a Google-style docstring says of it under `Args:`."""
+    section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)*)", docstring, re.MULTILINE)
+    found: dict[str, str] = {}
+    name = ""
+    for line in section.group(1).splitlines() if section else ():
+        started = re.match(r"^ {4}(\w+)[^:]*: (.*)", line)
+        if started:
+            name, found[started.group(1)] = started.groups()
+        elif name and line.strip():
+            found[name] += " " + line.strip()
+    return {each: text[:1].upper() + text[1:] for each, text in found.items()}
