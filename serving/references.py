@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from blake3 import blake3
+
 from serving.errors import InvalidReference
 
 FILE_MODULE_PREFIX = "_flow_"
@@ -79,6 +81,12 @@ def reference_to(function: Callable[..., Any], qualified_name: str) -> str | Non
         return f"{function.__module__}:{qualified_name}"
     file = getattr(module, "__file__", None)
     return None if file is None else f"{Path(file).resolve()}:{qualified_name}"
+
+
+def code_digest(reference: str) -> str:
+    """A hash of the file that a reference leads to; of what that file imports nothing is in it."""
+    module = sys.modules[load_reference(reference).__module__]
+    return blake3(Path(str(module.__file__)).read_bytes()).hexdigest()
 
 
 def public_names(module: object) -> list[str]:

@@ -45,7 +45,7 @@ def serve(
     from serving.engine.server.server import serve as serve_model
 
     name = "the demo model (random weights: meaningless text)" if config.is_demo else config.model
-    say(f"starting {name} at http://{host}:{port}/v1, policy {config.policy.name}")
+    say(f"starting {name} at http://{host}:{port}/v1, policy {config.policy.label}")
     serve_model(config, host=host, port=port, api_key=settings.api_key)
 
 

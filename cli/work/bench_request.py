@@ -10,7 +10,8 @@ from cli.errors import BadInput
 from cli.terminal.output import warn
 from serving.engine.setup.config import DEMO_MODEL
 from serving.parameters import Parameter
-from serving.policies.table import DEFAULT_POLICY, PolicySpec
+from serving.policies.table import DEFAULT_POLICY, POLICIES, PolicySpec
+from serving.references import is_reference
 from serving.sim.compare.experiment_config import DEFAULT_WINDOW_S
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.workloads.load_generator import Source
@@ -49,13 +50,15 @@ def policies_of(written: Sequence[str]) -> tuple[PolicySpec, ...]:
 
 
 def policy_of(written: str) -> PolicySpec:
-    """`name`, or `name:key=value,key=value`.
+    """`name`, or `name:key=value,key=value`; `name` may be a user's own `FILE.py:FUNCTION`.
 
     Raises:
         BadInput: it is not written so.
         InvalidEngineConfig: no such policy, or it takes no such parameter or value.
     """
-    name, colon, rest = written.partition(":")
+    name, colon, rest = written.rpartition(":")
+    if not colon or ("=" not in rest and is_reference(written) and name not in POLICIES):
+        name, colon, rest = written, "", ""
     params: dict[str, Parameter] = {}
     for part in rest.split(",") if colon else ():
         key, equals, value = (piece.strip() for piece in part.partition("="))

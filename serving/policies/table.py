@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from serving.policies.baselines.slai import slai
 from serving.policies.baselines.slos_serve import slos_serve
 from serving.policies.calm.calm import calm
 from serving.policies.policy_smoke_test import smoke_test_faults
+from serving.references import absolute, code_digest, is_reference, load_reference
 from serving.view import Plan, Policy
 
 POLICIES: Mapping[str, Callable[..., Plan]] = {
@@ -83,16 +85,39 @@ class PolicySpec:
     params: Mapping[str, Parameter] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name not in POLICIES:
-            raise InvalidEngineConfig("policy", self.name, f"know {', '.join(POLICIES)}")
-        check_parameters("policy", self.name, POLICIES[self.name], self.params, LIMITS)
+        if is_reference(self.name):
+            object.__setattr__(self, "name", absolute(self.name))
+        check_parameters("policy", self.name, self._function(), self.params, LIMITS)
         faults = smoke_test_faults(self.build())
         if faults:
             raise InvalidEngineConfig("policy", self.to_json(), "; ".join(faults))
 
+    @property
+    def label(self) -> str:
+        """The name as people read it: of a reference, the function's."""
+        return self.name.rpartition(":")[2]
+
     def build(self) -> Policy:
         """The policy itself: a pure function of a view."""
-        return partial(POLICIES[self.name], **self.params)
+        return partial(self._function(), **self.params)
+
+    def key(self) -> dict[str, object]:
+        """What tells this policy from any other, the code of a user's own included."""
+        document = self.to_json()
+        if is_reference(self.name):
+            document["code"] = code_digest(self.name)
+        return document
+
+    def _function(self) -> Callable[..., Plan]:
+        if self.name in POLICIES:
+            return POLICIES[self.name]
+        if not is_reference(self.name):
+            known = f"know {', '.join(POLICIES)}, or your own as FILE.py:FUNCTION"
+            raise InvalidEngineConfig("policy", self.name, known)
+        found: Callable[..., Plan] = load_reference(self.name)
+        if not callable(found) or inspect.isbuiltin(found):
+            raise InvalidEngineConfig("policy", self.name, "it is no function of Python")
+        return found
 
     def to_json(self) -> dict[str, object]:
         """What `from_json` reads."""

@@ -86,7 +86,7 @@ class EmbeddedEngine:
             model=config.model,
             random_weights=config.is_demo,
             max_model_tokens=None,
-            policy=config.policy.name,
+            policy=config.policy.label,
         )
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._callers: dict[str, Caller] = {}
@@ -243,7 +243,7 @@ class EmbeddedEngine:
             random_weights=has_random_weights(model),
             max_model_tokens=llm.model_config.max_model_len,
             scheduler=type(scheduler_of(llm)).__name__,
-            policy=self.config.policy.name,
+            policy=self.config.policy.label,
         )
         return llm
 

@@ -1,0 +1,93 @@
+"""A user's own policy, named by its file: it is used like any other, or refused with the reason."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from cli.work.bench_request import policy_of
+from serving.errors import InvalidEngineConfig, InvalidReference
+from serving.policies.table import PolicySpec
+from tests.places import ROOT
+from tests.unit.serving.serving_examples import request, step
+
+EXAMPLE = "examples/my_policy.py:shortest_prompt_first"
+
+FILE = """
+from serving.policies.ranking import order_by
+
+def mine(view, *, sign: int = 1):
+    return order_by(view, None, sign * view.requests.prompt_tokens)
+
+def faulty(view):
+    return order_by(view, None)._replace(order=())
+
+def plain(view):
+    return "a plan"
+
+def broken(view):
+    raise KeyError("soon")
+
+not_a_function = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "policies_of_mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_the_example_puts_short_prompts_first_until_a_long_one_has_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    requests = (request("long", prompt_tokens=90), request("short", prompt_tokens=5))
+    soon, late = (step(*requests, now_s=now_s) for now_s in (1.0, 20.0))
+    assert PolicySpec(EXAMPLE).build()(soon).order == ("short", "long")
+    assert PolicySpec(EXAMPLE).build()(late).order == ("long", "short")
+    patient = policy_of(f"{EXAMPLE}:patience_s=60")
+    assert patient.build()(late).order == ("short", "long")
+
+
+def test_a_spec_names_the_file_absolutely_and_reaches_another_process(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    spec = PolicySpec(f"{file.name}:mine", {"sign": -1})
+    assert (spec.name, spec.label) == (f"{file}:mine", "mine")
+    monkeypatch.chdir("/")
+    assert PolicySpec.from_json(spec.to_json()) == pickle.loads(pickle.dumps(spec)) == spec
+
+
+def test_a_changed_file_is_another_policy_to_a_cache(file: Path) -> None:
+    before = PolicySpec(f"{file}:mine").key()
+    file.write_text(FILE + "\n# changed")
+    assert PolicySpec(f"{file}:mine").key() != before
+    assert PolicySpec("edf").key() == PolicySpec("edf").to_json()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("faulty", "order must name every request"),
+        ("plain", "it returned str and not a Plan"),
+        ("broken", "KeyError: 'soon'"),
+        ("not_a_function", "no function"),
+    ],
+)
+def test_a_policy_that_would_end_the_engine_is_refused(file: Path, name: str, reason: str) -> None:
+    with pytest.raises(InvalidEngineConfig, match=reason):
+        PolicySpec(f"{file}:{name}")
+
+
+def test_what_a_policy_does_not_take_and_a_name_that_is_not_there_are_refused(file: Path) -> None:
+    with pytest.raises(InvalidEngineConfig, match="sign"):
+        PolicySpec(f"{file}:mine", {"speed": 1})
+    with pytest.raises(InvalidReference, match="it defines mine, faulty, plain, broken"):
+        PolicySpec(f"{file}:missing")
+    with pytest.raises(InvalidEngineConfig, match=r"your own as FILE\.py:FUNCTION"):
+        PolicySpec("mine")
