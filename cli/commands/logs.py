@@ -41,10 +41,11 @@ def logs(
 ) -> None:
     """Tell what happened in a run, in order of time."""
     from cli.reading import following
+    from cli.terminal.signals import run_until_dismissed
     from orchestrator.settings import read_settings
 
     url = read_settings(store=store).store
-    following.until_left(following.follow(url, run, teller(as_json=json), once=not follow))
+    run_until_dismissed(following.follow(url, run, teller(as_json=json), once=not follow))
 
 
 def teller(*, as_json: bool = False) -> Callable[[History], None]:

@@ -47,11 +47,11 @@ def watch(
     store: options.Store = None,
 ) -> None:
     """Watch runs go on: their time against their deadlines, their steps and calls."""
-    from cli.reading.following import until_left
+    from cli.terminal.signals import run_until_dismissed
     from orchestrator.settings import read_settings
 
     url = read_settings(store=store).store
-    until_left(_one(url, run, once=once) if run else _all(url, limit, once=once))
+    run_until_dismissed(_one(url, run, once=once) if run else _all(url, limit, once=once))
 
 
 async def _one(url: str, prefix: str, *, once: bool) -> None:

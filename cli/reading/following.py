@@ -1,16 +1,12 @@
-"""Looking at runs again and again: as they grow in the store, until nobody looks any more."""
+"""Follow a run as it grows in the store, by polling."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
-
-import typer
+from collections.abc import Callable
 
 from cli.reading.history import History
 from cli.reading.store_reader import read_history, store_with
-from cli.terminal.signals import SIGNALS
 from orchestrator.durability.liveness import ORPHANED
 from store.records import Status
 
@@ -43,34 +39,3 @@ async def follow(
             if once or history.status != Status.RUNNING:
                 return
             await asyncio.sleep(POLL_S)
-
-
-def until_left(work: Coroutine[Any, Any, None]) -> None:
-    """Run work that only looks: a signal ends it without a word, for nothing is lost.
-
-    Raises:
-        typer.Exit: a signal came, with its exit code.
-    """
-    came: list[int] = []
-
-    async def watched() -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(work)
-
-        def on_signal(number: int) -> None:
-            came.append(number)
-            task.cancel()
-
-        for number in SIGNALS:
-            loop.add_signal_handler(number, on_signal, number)
-        try:
-            await task
-        except asyncio.CancelledError:
-            if not came:
-                raise
-            raise typer.Exit(128 + came[0]) from None
-        finally:
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
-
-    asyncio.run(watched())
