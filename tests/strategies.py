@@ -1,4 +1,4 @@
-"""What the tests of serving are drawn from: promises, requests, and whole views."""
+"""Hypothesis strategies for the tests of serving: SLOs, requests and whole views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serving.slo import FutureWork, OnLate, Slo, SloKind
 from serving.view import StepModel, StepView
 
 law = settings(deadline=None)
-"""A law holds however slow the machine is."""
+"""Settings of a property test: no time limit for an example."""
 
 finite = {"allow_nan": False, "allow_infinity": False}
 positive = st.floats(min_value=0, exclude_min=True, **finite)
@@ -23,9 +23,9 @@ names = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
 def sketches(values: st.SearchStrategy[float] = not_negative) -> st.SearchStrategy[LengthSketch]:
-    """Quantiles in order; several may be equal."""
-    count = len(LENGTH_LEVELS)
-    return st.lists(values, min_size=count, max_size=count).map(
+    """Ascending quantiles; neighbours may be equal."""
+    num_levels = len(LENGTH_LEVELS)
+    return st.lists(values, min_size=num_levels, max_size=num_levels).map(
         lambda tokens: LengthSketch(tuple(sorted(tokens)))
     )
 
@@ -45,7 +45,7 @@ def slos(
     futures: st.SearchStrategy[FutureWork] = any_future,
     waiting: bool = True,
 ) -> Slo:
-    """Any promise that a caller may ask for."""
+    """Any valid SLO."""
     kind = draw(st.sampled_from(SloKind))
     deadline_s = draw(seconds) if kind in (SloKind.DEADLINE, SloKind.COMPOUND) else None
     final_s = draw(st.none() | seconds) if deadline_s is not None else None
@@ -69,8 +69,8 @@ def slos(
     )
 
 
-def _moments(scale: float) -> st.SearchStrategy[float]:
-    return st.floats(0, scale) | st.integers(0, int(scale)).map(float)
+def _times_s(longest_s: float) -> st.SearchStrategy[float]:
+    return st.floats(0, longest_s) | st.integers(0, int(longest_s)).map(float)
 
 
 @st.composite
@@ -82,7 +82,7 @@ def request_views(
     slo: st.SearchStrategy[Slo],
     hostile: bool = False,
 ) -> RequestView:
-    """A request at this moment; a hostile one claims what no honest engine would show."""
+    """A request at time now_s; a hostile one has values that a correct engine never shows."""
     arrival_s = draw(st.floats(0, now_s) if now_s else st.just(0.0))
     state = draw(st.sampled_from(RequestState))
     prompt_tokens = draw(st.integers(1, 32) | st.integers(1, 8192))
@@ -116,7 +116,7 @@ step_models = st.builds(
     context_s=st.just(0.0) | st.floats(1e-9, 1e-5),
     pair_s=st.just(0.0) | st.floats(1e-10, 1e-6),
 ).filter(any)
-"""Measured ones: any coefficient may be 0, but not all of them."""
+"""Fitted step models: any coefficient may be 0, but not all of them."""
 
 
 @st.composite
@@ -127,10 +127,11 @@ def step_views(
     hostile: bool | None = None,
     slo: st.SearchStrategy[Slo] | None = None,
 ) -> StepView:
-    """What a policy may be shown: half of the views are honest, half of them hostile.
+    """Views for policies: by default half of them realistic, half of them hostile.
 
-    Honest: an engine's first hours, deadlines near enough to be met, missed and hopeless. Hostile:
-    any value that a caller's tags let through, arrivals in the future, outputs above their limit.
+    Realistic: the first two hours of an engine, with deadlines that can be met, are missed, or are
+    hopeless. Hostile: any value that valid tags allow, arrivals in the future, outputs above
+    max_tokens.
     """
     if hostile is None:
         hostile = draw(st.booleans())
@@ -144,20 +145,20 @@ def step_views(
             lengths=sketches(st.integers(0, 2000).map(float)),
             programs=programs,
         )
-    now_s = draw(st.just(0.0) | _moments(100.0) | _moments(7200.0))
+    now_s = draw(st.just(0.0) | _times_s(100.0) | _times_s(7200.0))
     ids = draw(st.lists(st.integers(0, 99).map(str), max_size=max_requests, unique=True))
-    came = draw(st.lists(st.integers(0, 99).map("came {}".format), max_size=6, unique=True))
+    arrived = draw(st.lists(st.integers(0, 99).map("arrival {}".format), max_size=6, unique=True))
     rows, arrivals = (
         [
             draw(request_views(request_id=request_id, now_s=now_s, slo=slo, hostile=hostile))
-            for request_id in some
+            for request_id in request_ids
         ]
-        for some in (ids, came)
+        for request_ids in (ids, arrived)
     )
     kv_tokens = draw(st.sampled_from([64, 4096, 1 << 19]))
     return StepView(
         now_s=now_s,
-        requests=Requests.of(_with_accounts(draw, rows)),
+        requests=Requests.of(_with_statistics(draw, rows)),
         slots=draw(st.integers(1, 6)),
         step_tokens=draw(st.integers(8, 4096)),
         token_s=draw(st.floats(0.001, 0.3)),
@@ -166,37 +167,38 @@ def step_views(
         model=draw(step_models),
         kv_tokens=kv_tokens,
         free_kv_tokens=draw(st.sampled_from([0, kv_tokens // 2, kv_tokens])),
-        arrivals=Requests.of(_as_they_arrived(_with_accounts(draw, arrivals))),
+        arrivals=Requests.of(_at_arrival(_with_statistics(draw, arrivals))),
         arrivals_s=draw(st.sampled_from([0.01, 1.0, 60.0])),
         arrival_counts=np.array([draw(st.sampled_from([1.0, 0.125, 0.02])) for _ in arrivals]),
     )
 
 
-def _as_they_arrived(rows: list[RequestView]) -> list[RequestView]:
+def _at_arrival(rows: list[RequestView]) -> list[RequestView]:
     new = {"state": RequestState.WAITING, "computed_tokens": 0, "output_tokens": 0}
     return [row._replace(**new, program_tokens=0.0) for row in rows]
 
 
-def _with_accounts(draw: st.DrawFn, rows: list[RequestView]) -> list[RequestView]:
-    """What is known of each program and user so far: the same for all of its requests."""
+def _with_statistics(draw: st.DrawFn, rows: list[RequestView]) -> list[RequestView]:
+    """Set the statistics of programs and users, equal for all requests of one of them."""
     tokens = st.integers(0, 3) | st.integers(0, 10**7)
     programs = [program_name(row.request_id, row.slo) for row in rows]
-    to_program = {program: float(draw(tokens)) for program in dict.fromkeys(programs)}
-    to_user = {user: float(draw(tokens)) for user in dict.fromkeys(row.slo.user for row in rows)}
-    ended = {program: float(draw(tokens)) for program in to_program}
-    shares = {user: draw(st.sampled_from([0.0, 0.3, 1.0])) for user in to_user}
-    ratios = {user: draw(st.sampled_from([1.0, 0.01, 500.0])) for user in to_user}
-    usual = {user: draw(st.sampled_from([0.0, 0.4, 30.0, 1e6])) for user in to_user}
+    program_tokens = {program: float(draw(tokens)) for program in dict.fromkeys(programs)}
+    users = dict.fromkeys(row.slo.user for row in rows)
+    user_tokens = {user: float(draw(tokens)) for user in users}
+    ended_tokens = {program: float(draw(tokens)) for program in program_tokens}
+    hit_rates = {user: draw(st.sampled_from([0.0, 0.3, 1.0])) for user in users}
+    ratios = {user: draw(st.sampled_from([1.0, 0.01, 500.0])) for user in users}
+    lengths = {user: draw(st.sampled_from([0.0, 0.4, 30.0, 1e6])) for user in users}
     return [
         row._replace(
-            program_tokens=to_program[program],
-            user_tokens=to_user[row.slo.user],
-            ended_tokens=ended[program],
+            program_tokens=program_tokens[program],
+            user_tokens=user_tokens[row.slo.user],
+            ended_tokens=ended_tokens[program],
             cached_tokens=draw(st.sampled_from([0, row.prompt_tokens // 2, row.prompt_tokens])),
-            prefix_hit_rate=shares[row.slo.user],
+            prefix_hit_rate=hit_rates[row.slo.user],
             length_ratio=ratios[row.slo.user],
             default_length=tuple(
-                usual[row.slo.user] * level for level in range(len(LENGTH_LEVELS))
+                lengths[row.slo.user] * level for level in range(len(LENGTH_LEVELS))
             ),
         )
         for row, program in zip(rows, programs, strict=True)

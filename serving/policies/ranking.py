@@ -1,4 +1,4 @@
-"""From ranks to a plan: the one place where ties are broken and SLO drops are honoured."""
+"""From ranks to a plan: breaks ties and applies the drops that SLOs ask for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from serving.policies.fairness import fair_order, limited
+from serving.policies.fairness import fair_order, limit_users_ahead
 from serving.policies.urgency import (
     DeadlineClass,
     StayLimits,
@@ -22,108 +22,111 @@ Key = Floats | Ints | Flags
 
 
 def order_by(
-    view: StepView, stands: Ints | None, *keys: Key, batch: int = 0, fairness: float = 0.0
+    view: StepView, classes: Ints | None, *keys: Key, batch: int = 0, fairness: float = 0.0
 ) -> Plan:
-    """Order requests by standing, then by the keys, lowest first. The first `batch` run.
+    """Order requests by deadline class, then by the keys, lowest first. The first `batch` run.
 
-    Expired work does not run in memory that feasible work waits for.
+    Late requests do not run while feasible prompts need their KV memory.
 
     Args:
-        stands: of each request, (n,), a Standing; None for an order that is blind to deadlines.
-        keys: (n,) each; ties end in (arrival, id).
-        batch: how many run at once; 0: as many as the engine has slots.
-        fairness: f, 0 to 1; above 0 the order is mixed with Fair(r) within each standing.
+        classes: the DeadlineClass of each request, (n,); None for an order without deadlines.
+        keys: (n,) each; ties are broken by arrival, then id.
+        batch: number of requests that run at once; 0: the engine's slots.
+        fairness: f, 0 to 1; above 0 the order is mixed with Fair(r) within each deadline class.
 
     Raises:
-        InvalidEngineConfig: a fairness outside of 0 to 1.
+        InvalidEngineConfig: a fairness outside 0 to 1.
     """
-    if stands is None:
-        order, late = sorted_indices(view.requests, *keys), np.zeros(len(view.requests), dtype=bool)
+    requests = view.requests
+    if classes is None:
+        order, late = sorted_indices(requests, *keys), np.zeros(len(requests), dtype=bool)
     else:
-        order, late = sorted_indices(view.requests, stands, *keys), stands > DeadlineClass.FEASIBLE
+        order, late = sorted_indices(requests, classes, *keys), classes > DeadlineClass.FEASIBLE
     if fairness:
         order = fair_order(view, order, fairness)
     stay = stay_limits_of(view)
     run = np.zeros(len(order), dtype=bool)
     run[order[~to_drop(view, stay)[order]][: batch or view.slots]] = True
-    plan = plan_of(view, order, memory_holders_to_evict(view, order, run, late), stay=stay)
-    return limited(view, plan) if fairness else plan
+    run = without_weaker_memory_holders(view, order, run, late)
+    plan = plan_of(view, order, run, stay=stay)
+    return limit_users_ahead(view, plan) if fairness else plan
 
 
-def memory_holders_to_evict(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Flags:
-    """Who runs, without those of the weaker whose memory somebody better waits for: (n,).
+def without_weaker_memory_holders(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Flags:
+    """The flags in `run` without weaker requests whose KV memory better prompts need: (n,).
 
-    The last of the order first, and no more of them than what is wanted beyond the free memory and
-    what the prefix cache held. The engine pauses them, and takes the memory if it really is short.
-    Nor does any of the weaker begin that comes after one who gives.
+    The missing memory is that of the better prompts that begin, less their cached tokens and the
+    free memory. Weaker holders of at least that much are taken out, the last in the order first;
+    the engine pauses them, and evicts them only if memory really runs out. Weaker requests behind
+    the best of these in the order do not begin either.
 
     Args:
-        order: places of all requests, best first.
-        run: who would run, (n,).
-        weaker: who gives way to those who are not, (n,).
+        order: indices of all requests, best first.
+        run: the requests that would run, (n,).
+        weaker: the requests that give up memory to the others, (n,).
     """
     requests = view.requests
-    waits = run & ~weaker & (requests.computed_tokens == 0)
+    begins = run & ~weaker & (requests.computed_tokens == 0)
     holders = order[(run & weaker & (requests.computed_tokens > 0))[order]][::-1]
-    unread = requests.prompt_tokens + requests.output_tokens - requests.cached_tokens
-    short = np.maximum(unread[waits], 0).sum() - view.free_kv_tokens
+    uncomputed = requests.prompt_tokens + requests.output_tokens - requests.cached_tokens
+    missing = np.maximum(uncomputed[begins], 0).sum() - view.free_kv_tokens
     held = requests.computed_tokens[holders]
     run = run.copy()
-    giving = np.cumsum(held) - held < short
-    if giving.any():
-        run[holders[giving]] = False
-        behind = order[int(np.flatnonzero(order == holders[giving][-1])[0]) :]
+    taken_out = np.cumsum(held) - held < missing
+    if taken_out.any():
+        run[holders[taken_out]] = False
+        behind = order[int(np.flatnonzero(order == holders[taken_out][-1])[0]) :]
         run[behind[weaker[behind] & (requests.computed_tokens[behind] == 0)]] = False
     return run
 
 
 def sorted_indices(requests: Requests, *keys: Key) -> Ints:
-    """The places of all requests by the keys, the first key first; ties by arrival, then id."""
+    """The indices of all requests by the keys, the first key first; ties by arrival, then id."""
     columns = (*keys, requests.arrival_s)
-    # Ties end below whatever the sort does with them, so that a single key may have the fastest.
+    # argsort is faster and need not be stable, as ties are broken by id below.
     order: Ints = np.lexsort(columns[::-1]) if keys else np.argsort(requests.arrival_s)
     tied = np.ones(max(len(order) - 1, 0), dtype=bool)
     for column in columns:
         ranked = column[order]
         tied &= ranked[1:] == ranked[:-1]
-    for first, last in _runs(tied):
+    for first, last in _tied_groups(tied):
         group = order[first : last + 1]
-        names = requests.ids(group)
-        order[first : last + 1] = group[sorted(range(len(names)), key=names.__getitem__)]
+        ids = requests.ids(group)
+        order[first : last + 1] = group[sorted(range(len(ids)), key=ids.__getitem__)]
     return order
 
 
 def plan_of(
     view: StepView, order: Ints, run: int | Flags, *, stay: StayLimits | None = None
 ) -> Plan:
-    """The plan that ranks requests as given, and ends those whose SLO asks for it.
+    """The plan with this order, which drops the requests whose SLO asks for it.
 
-    It holds until time alone would change some request's standing.
+    It expires at the earliest `next_change_s` of a request.
 
     Args:
-        order: places of all requests, best first.
-        run: who is computed: the first so many that are not dropped, or those flagged, (n,).
-        stay: how long each may stay, from who knows it already.
+        order: indices of all requests, best first.
+        run: the number of requests that run, first in the order and not dropped; or flags, (n,).
+        stay: the result of `stay_limits_of`, if the caller has it already.
     """
     requests, stay = view.requests, stay_limits_of(view) if stay is None else stay
     dropped = drops(view, stay)
-    given_up = np.array([place for place, _ in dropped], dtype=np.int64)
-    gone = np.zeros(len(requests), dtype=bool)
-    gone[given_up] = True
-    kept = order[~gone[order]]
+    dropped_indices = np.array([index for index, _ in dropped], dtype=np.int64)
+    is_dropped = np.zeros(len(requests), dtype=bool)
+    is_dropped[dropped_indices] = True
+    kept = order[~is_dropped[order]]
     chosen = kept[:run] if isinstance(run, int) else kept[run[kept]]
     changes = next_change_s(view, stay)[kept]
-    ended = requests.ids(given_up)
+    dropped_ids = requests.ids(dropped_indices)
     return Plan(
-        order=(*requests.ids(kept), *ended),
+        order=(*requests.ids(kept), *dropped_ids),
         run=frozenset(requests.ids(chosen)),
-        drop=tuple(zip(ended, (reason for _, reason in dropped), strict=True)),
+        drop=tuple(zip(dropped_ids, (reason for _, reason in dropped), strict=True)),
         until_s=float(changes.min(initial=np.inf)),
     )
 
 
-def _runs(tied: Flags) -> Sequence[tuple[int, int]]:
-    """First and last place of each run of neighbours that are tied."""
+def _tied_groups(tied: Flags) -> Sequence[tuple[int, int]]:
+    """First and last index of each group of neighbours that are tied."""
     if not tied.any():
         return ()
     edges = np.diff(np.concatenate([[False], tied, [False]]).astype(np.int8))

@@ -1,6 +1,6 @@
 """When requests are due, and whether they can still be in time: shared by every policy.
 
-Every function takes the view and answers for all its requests at once, as an array of length n.
+Every function takes the view and returns an array with one value per request, (n,).
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from serving.requests import BEST_EFFORT, CONTINUE_LATE, DROP_LATE, LATENCY, Fla
 from serving.view import StepView
 
 BEST_EFFORT_DEADLINE_S = 60.0
-"""Deadline given to work without a promise, so that it never starves.
-
+"""Default deadline of best-effort work, in seconds from its arrival, so that it never starves.
 Source: Wu (2025), chapter 3 (best-effort requests get a default completion deadline).
 """
 
 
 class DeadlineClass(IntEnum):
-    """Rank classes: expired work never outranks feasible work, however urgent it looks."""
+    """Ranks of requests by deadline: expired work never outranks feasible work."""
 
     FEASIBLE = 0
-    LATE = 1  # cannot be in time any more, and still useful to its caller
-    LATE_BEST_EFFORT = 2  # cannot be in time any more, and runs in what is left over
+    LATE = 1  # can no longer be in time; slo_on_late is continue
+    LATE_BEST_EFFORT = 2  # can no longer be in time; slo_on_late is best_effort or drop
 
 
 class StayLimits(NamedTuple):
-    """How long each request may stay, (n,) each; infinity for ever.
+    """Times that limit how long each request stays in the engine, (n,) each; infinity: no limit.
 
     Attributes:
-        expiry_s: as the function of that name.
-        patience_s: when the patience of who has no place in the cache ends.
+        expiry_s: the result of `expiry_s`.
+        patience_s: when the request has been unscheduled for slo_waiting_s; infinity for a request
+            that holds KV cache.
     """
 
     expiry_s: Floats
@@ -43,10 +43,10 @@ class StayLimits(NamedTuple):
 
 
 class Urgency(NamedTuple):
-    """For those who need several of the answers: each is the function's of the same name, (n,).
+    """The results of the functions of the same names, (n,) each, for policies that need several.
 
     Attributes:
-        stay: how long each may stay, as `stay_limits_of` has it.
+        stay: the result of `stay_limits_of`.
     """
 
     next_token_due_s: Floats
@@ -56,7 +56,7 @@ class Urgency(NamedTuple):
 
 
 def stay_limits_of(view: StepView) -> StayLimits:
-    """How long each request may stay."""
+    """When each request expires, and when it has waited as long as its SLO allows."""
     requests = view.requests
     ends_s = requests.unscheduled_s + requests.waiting_s
     patience_s = np.where(requests.computed_tokens > 0, math.inf, ends_s)
@@ -64,24 +64,23 @@ def stay_limits_of(view: StepView) -> StayLimits:
 
 
 def urgency_of(view: StepView) -> Urgency:
-    """How urgent each request is."""
+    """Due times, deadline classes and stay limits of all requests."""
     next_s, stay = next_token_due_s(view), stay_limits_of(view)
-    stands = _standing(view, next_s, stay)
-    return Urgency(next_s, _due_s(view, next_s), stands, stay)
+    return Urgency(next_s, _due_s(view, next_s), _deadline_class(view, next_s, stay), stay)
 
 
 def due_s(view: StepView) -> Floats:
-    """The next moment at which each request earns or loses goodput.
+    """The next time at which each request earns or loses goodput.
 
-    Latency kind: when the next token that can still be in time is due. Compound: its stage's
-    sub-deadline while that lies ahead, then the run's own. Best effort: a default deadline.
-    Infinity for a latency stream that decodes too slowly ever to catch up.
+    Latency kind: the due time of the next token that can still be in time; infinity for a stream
+    that decodes too slowly to catch up. Compound: the stage's sub-deadline until it has passed,
+    then the run's deadline. Best effort: the default deadline.
     """
     return _due_s(view, next_token_due_s(view))
 
 
 def expiry_s(view: StepView) -> Floats:
-    """From when on each request can earn no goodput at all; infinity if it always can."""
+    """When each request can no longer earn goodput; infinity if it always can."""
     requests = view.requests
     last_token = np.maximum(requests.max_tokens - 1, 0)
     last_s = requests.arrival_s + requests.ttft_s + last_token * requests.tbt_s
@@ -89,40 +88,40 @@ def expiry_s(view: StepView) -> Floats:
 
 
 def deadline_class(view: StepView) -> Ints:
-    """The rank class of each request now, a Standing."""
-    return _standing(view, next_token_due_s(view), stay_limits_of(view))
+    """The DeadlineClass of each request now."""
+    return _deadline_class(view, next_token_due_s(view), stay_limits_of(view))
 
 
 def to_drop(view: StepView, stay: StayLimits) -> Flags:
-    """Whose own SLO asks to give it up now: (n,)."""
-    gone: Flags = (view.requests.on_late == DROP_LATE) & (view.now_s >= stay.expiry_s)
-    gone |= view.now_s >= stay.patience_s
-    return gone
+    """Whether the SLO of each request asks to drop it now: (n,)."""
+    dropped: Flags = (view.requests.on_late == DROP_LATE) & (view.now_s >= stay.expiry_s)
+    dropped |= view.now_s >= stay.patience_s
+    return dropped
 
 
 def drops(view: StepView, stay: StayLimits) -> tuple[tuple[int, str], ...]:
-    """The requests whose own SLO asks to give them up now: each one's place, and why.
-
-    By arrival, then id.
-    """
+    """(index, reason) of each request that its SLO asks to drop now, by arrival, then id."""
     requests = view.requests
-    places = np.flatnonzero(to_drop(view, stay))
-    names = dict(zip(places.tolist(), requests.ids(places), strict=True))
-    found = []
-    for place in sorted(names, key=lambda place: (requests.arrival_s[place], names[place])):
-        if view.now_s >= stay.patience_s[place]:
-            waited_s = view.now_s - requests.unscheduled_s[place]
-            patience_s = requests.waiting_s[place]
+    indices = np.flatnonzero(to_drop(view, stay))
+    ids = dict(zip(indices.tolist(), requests.ids(indices), strict=True))
+    dropped = []
+    for index in sorted(ids, key=lambda index: (requests.arrival_s[index], ids[index])):
+        if view.now_s >= stay.patience_s[index]:
+            waited_s = view.now_s - requests.unscheduled_s[index]
+            patience_s = requests.waiting_s[index]
             reason = f"unscheduled for {waited_s:.2f} s, slo_waiting_s is {patience_s:g}"
         else:
-            past_s = view.now_s - stay.expiry_s[place]
+            past_s = view.now_s - stay.expiry_s[index]
             reason = f"its deadline passed {past_s:.2f} s ago and slo_on_late is drop"
-        found.append((place, reason))
-    return tuple(found)
+        dropped.append((index, reason))
+    return tuple(dropped)
 
 
 def next_change_s(view: StepView, stay: StayLimits) -> Floats:
-    """The next moment at which time alone changes each request's standing; infinity if none."""
+    """The earliest future time of each request's stay limits and deadline; infinity if none.
+
+    Until then neither its deadline class nor the SLO's wish to drop it changes with time alone.
+    """
     changes = np.full(len(view.requests), math.inf)
     for moments in (*stay, view.requests.deadline_s):
         changes = np.minimum(changes, np.where(moments > view.now_s, moments, math.inf))
@@ -130,11 +129,11 @@ def next_change_s(view: StepView, stay: StayLimits) -> Floats:
 
 
 def next_token_due_s(view: StepView) -> Floats:
-    """When the first token that can still be in time is due, as if each were a stream.
+    """Due time of the first token that can still be in time, treating each request as a stream.
 
-    Token i is due by TTFT + i * TBT. A stream behind its schedule produces a token every
-    `token_s`, while one falls due every TBT, so it catches up at the first index j >= i with
-    due(j) >= now + (j - i + 1) * token_s. Infinity where that is beyond its last token.
+    Token i is due at arrival + TTFT + i * TBT. A stream behind its schedule produces a token every
+    `token_s`, while one becomes due every TBT. So it catches up at the first index j >= i with
+    due(j) >= now + (j - i + 1) * token_s; infinity if j is beyond its last token.
     """
     requests = view.requests
     start_s = requests.arrival_s + requests.ttft_s
@@ -146,7 +145,7 @@ def next_token_due_s(view: StepView) -> Floats:
         index += np.where(behind, np.ceil(behind_s / gain_s), 0.0)
         due = np.minimum(start_s + index * requests.tbt_s, sys.float_info.max)
     never = (behind & (gain_s <= 0)) | (index >= requests.max_tokens)
-    return np.where(never, math.inf, due)  # infinity means hopeless
+    return np.where(never, math.inf, due)
 
 
 def _due_s(view: StepView, next_token_s: Floats) -> Floats:
@@ -157,7 +156,7 @@ def _due_s(view: StepView, next_token_s: Floats) -> Floats:
     return np.where(requests.kind == LATENCY, next_token_s, due)
 
 
-def _standing(view: StepView, next_token_s: Floats, stay: StayLimits) -> Ints:
+def _deadline_class(view: StepView, next_token_s: Floats, stay: StayLimits) -> Ints:
     requests = view.requests
     hopeless = (requests.kind == LATENCY) & np.isinf(next_token_s)
     feasible = (view.now_s < stay.expiry_s) & ~hopeless

@@ -1,4 +1,4 @@
-"""The simulation foretells of a program's rest what the runtime would learn from having seen it."""
+"""The simulator's oracle futures equal the futures that the runtime would learn from the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serving.sim.programs.programs import Call, Program, Stage
 from serving.slo import SloKind
 from tests.strategies import law
 
-CALL_S = 5.0  # whatever a call took: nothing that is compared here depends on it
+CALL_S = 5.0  # any value: none of the compared numbers depends on it
 
 tokens = st.integers(1, 10_000)
 calls = st.lists(
@@ -34,32 +34,35 @@ programs = st.lists(stages, min_size=1, max_size=5).map(
 
 
 def layers_of(program: Program) -> tuple[list[list[Node]], list[int]]:
-    """The run as it is recorded: tools are layers of their own. And which layer each stage is."""
+    """The layers of the run as it is recorded, and the index of each stage's layer.
+
+    Tools are layers of their own.
+    """
     layers: list[list[Node]] = []
-    places = []
+    indices = []
     for stage in program.stages:
         if stage.tool_s:
             layers.append([ToolNode("look", stage.tool_s)])
-        places.append(len(layers))
+        indices.append(len(layers))
         layers.append(
             [
                 LlmNode("m:ask", each.prompt_tokens, each.output_tokens, CALL_S)
                 for each in stage.calls
             ]
         )
-    return layers, places
+    return layers, indices
 
 
 @law
 @given(programs)
-def test_what_is_told_of_the_rest_is_what_would_be_recorded(program: Program) -> None:
-    layers, places = layers_of(program)
-    recorded = [summarise(at, range(len(nodes)), nodes) for at, nodes in enumerate(layers)]
+def test_oracle_futures_equal_the_learned_futures(program: Program) -> None:
+    layers, indices = layers_of(program)
+    recorded = [summarise(index, range(len(nodes)), nodes) for index, nodes in enumerate(layers)]
     outlooks = tabulate([recorded]).outlooks[0]
-    for stage, place in enumerate(places):
-        learned = Outlook(*outlooks[place].tolist())
-        told = ORACLE_FUTURES.future(program, stage, token_s=0.01, prefill_token_s=1e-4)
-        assert told._replace(critical_s=0.0) == pytest.approx(
+    for stage, index in enumerate(indices):
+        learned = Outlook(*outlooks[index].tolist())
+        future = ORACLE_FUTURES.future(program, stage, token_s=0.01, prefill_token_s=1e-4)
+        assert future._replace(critical_s=0.0) == pytest.approx(
             (
                 learned.later_llm_calls,
                 learned.later_input_tokens,

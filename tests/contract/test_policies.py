@@ -1,4 +1,4 @@
-"""What every policy owes the engine, whatever it is shown."""
+"""The laws that the plans of every policy satisfy, for any view."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.strategies import law, sketches, slos, step_views
 AnyPolicy = Callable[..., Plan]
 
 law = settings(law, max_examples=50)
-"""So many views for each policy and law."""
+"""Views for each policy and law."""
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 
 DEADLINE_BLIND = {"fcfs"}
-"""The control: first come, first served knows no deadline, so law 5 cannot hold for it."""
+"""First come, first served ignores deadlines, so law 5 does not hold for it."""
 
 WORK_CONSERVING = {
     "fcfs",
@@ -35,11 +35,11 @@ WORK_CONSERVING = {
     "lsdf",
     "calm_published",
 }
-"""Those that leave no slot empty. The others hold work back on purpose: to pace streams, to keep a
-promise already made, or for want of memory."""
+"""Policies that leave no slot empty. The others hold requests back on purpose: to pace streams, to
+meet the SLOs of admitted requests, or because the KV cache is full."""
 
 PACING = {"slai", "rad", "slos_serve"}
-"""These plan each step for itself, and leave out of it who can be computed in a later one."""
+"""Policies that plan each step separately and leave out requests that can wait for a later step."""
 
 not_pacing = {name: policy for name, policy in POLICIES.items() if name not in PACING}
 work_conserving = {name: POLICIES[name] for name in sorted(WORK_CONSERVING)}
@@ -51,7 +51,7 @@ batches = st.integers(0, 5)
 @every_policy
 @law
 @given(view=step_views(), batch=batches)
-def test_a_plan_is_one_that_the_engine_can_honour(
+def test_a_plan_satisfies_the_contract_of_the_engine(
     policy: AnyPolicy, view: StepView, batch: int
 ) -> None:
     assert plan_faults(view, policy(view, batch=batch)) == []
@@ -68,14 +68,14 @@ def test_a_policy_orders_each_request_exactly_once(policy: AnyPolicy, view: Step
 @every_policy
 @law
 @given(view=step_views())
-def test_same_view_same_plan(policy: AnyPolicy, view: StepView) -> None:
+def test_the_same_view_gives_the_same_plan(policy: AnyPolicy, view: StepView) -> None:
     assert policy(view) == policy(view)
 
 
 @every_policy
 @law
 @given(view=step_views(), data=st.data())
-def test_a_plan_does_not_depend_on_how_the_engine_lists_its_requests(
+def test_a_plan_does_not_depend_on_the_order_of_requests_in_the_view(
     policy: AnyPolicy, view: StepView, data: st.DataObject
 ) -> None:
     shuffled = view._replace(requests=Requests.of(data.draw(st.permutations(list(view.requests)))))
@@ -85,10 +85,10 @@ def test_a_plan_does_not_depend_on_how_the_engine_lists_its_requests(
 @pytest.mark.parametrize("policy", work_conserving.values(), ids=work_conserving.keys())
 @law
 @given(view=step_views(), batch=batches)
-def test_no_slot_stays_empty_while_somebody_could_use_it(
+def test_no_slot_stays_empty_unless_requests_that_begin_lack_memory(
     policy: AnyPolicy, view: StepView, batch: int
 ) -> None:
-    """But for one whose memory others wait for, whom nobody can follow before it is theirs."""
+    """A late request that holds KV cache is left out only if feasible prompts need its memory."""
     plan = policy(view, batch=batch)
     could_run = len(view.requests) - len(plan.drop)
     num_empty = min(batch or view.slots, could_run) - len(plan.run)
@@ -103,7 +103,7 @@ def test_no_slot_stays_empty_while_somebody_could_use_it(
 @every_policy
 @law
 @given(view=step_views(), batch=batches)
-def test_somebody_runs_while_there_is_work(policy: AnyPolicy, view: StepView, batch: int) -> None:
+def test_a_request_runs_while_there_is_work(policy: AnyPolicy, view: StepView, batch: int) -> None:
     plan = policy(view, batch=batch)
     could_run = len(view.requests) - len(plan.drop)
     assert bool(plan.run) == bool(could_run)
@@ -114,13 +114,15 @@ def test_somebody_runs_while_there_is_work(policy: AnyPolicy, view: StepView, ba
 @every_policy
 @law
 @given(view=step_views())
-def test_who_runs_precedes_who_is_held(policy: AnyPolicy, view: StepView) -> None:
+def test_running_requests_precede_the_others_in_the_order(
+    policy: AnyPolicy, view: StepView
+) -> None:
     plan = policy(view)
     assert set(plan.order[: len(plan.run)]) == plan.run
 
 
 def expired(request: RequestView, now_s: float) -> bool:
-    """Nothing that the request could still produce is in time any more."""
+    """No token that the request could still produce would be in time."""
     slo = request.slo
     if slo.kind is SloKind.BEST_EFFORT:
         return False
@@ -131,12 +133,12 @@ def expired(request: RequestView, now_s: float) -> bool:
 
 
 def feasible(request: RequestView, view: StepView) -> bool:
-    """Something that it could still produce is clearly in time."""
+    """A token that the request could still produce is clearly in time."""
     if expired(request, view.now_s):
         return False
     if request.slo.kind is not SloKind.LATENCY:
         return True
-    # Due times and earliest times are both linear in the token, so the extremes decide.
+    # Due times and earliest times are both linear in the token's index: check both ends.
     slo, first = request.slo, request.output_tokens
     start_s = request.arrival_s + slo.ttft_s
     return any(
@@ -159,10 +161,10 @@ def test_expired_work_never_outranks_feasible_work(
 @every_policy
 @law
 @given(view=step_views(), batch=batches, fairness=st.sampled_from([0.1, 0.5, 1.0]))
-def test_nor_does_it_where_users_are_kept_apart(
+def test_expired_work_never_outranks_feasible_work_with_fairness(
     policy: AnyPolicy, view: StepView, batch: int, fairness: float
 ) -> None:
-    """Law 5 with fairness on; with it the control sees deadlines too."""
+    """Law 5 with fairness, which makes fcfs rank by deadline class too."""
     assert_expired_is_last(view, policy(view, batch=batch, fairness=fairness))
 
 
@@ -179,7 +181,7 @@ def assert_expired_is_last(view: StepView, plan: Plan) -> None:
         assert not (held and late_runs)
 
 
-def test_every_policy_but_the_control_is_held_to_law_5() -> None:
+def test_law_5_is_tested_for_every_policy_but_fcfs() -> None:
     assert set(POLICIES) - set(deadline_aware) == {"fcfs"}
 
 
@@ -189,9 +191,9 @@ FEW = st.integers(0, 20).map(float)
 
 @st.composite
 def quiet_views(draw: st.DrawFn) -> StepView:
-    """Low load: a slot and memory for everybody, and far more time than all of it needs."""
+    """Low load: slots and memory for all requests, and far more time than they need."""
     now_s = draw(st.floats(100, 110))
-    promises = slos(
+    some_slos = slos(
         seconds=FAR_S,
         weights=st.sampled_from([0.5, 1.0, 2.0]),
         lengths=sketches(st.integers(1, 200).map(float)),
@@ -199,7 +201,7 @@ def quiet_views(draw: st.DrawFn) -> StepView:
         futures=st.builds(FutureWork, *[FEW] * 5, FEW | st.just(math.inf)),
     )
     rows = [
-        draw(quiet_requests(str(number), now_s, promises))
+        draw(quiet_requests(str(number), now_s, some_slos))
         for number in range(draw(st.integers(1, 8)))
     ]
     return StepView(
@@ -216,21 +218,21 @@ def quiet_views(draw: st.DrawFn) -> StepView:
 
 @st.composite
 def quiet_requests(
-    draw: st.DrawFn, request_id: str, now_s: float, promises: st.SearchStrategy[Slo]
+    draw: st.DrawFn, request_id: str, now_s: float, some_slos: st.SearchStrategy[Slo]
 ) -> RequestView:
-    """Not long here, and neither behind its promise nor far ahead of it."""
-    arrival_s = now_s - draw(st.floats(0, 4))  # a stream's patience ends after 5 s
+    """A request that arrived recently and is neither late nor far ahead of its SLO."""
+    arrival_s = now_s - draw(st.floats(0, 4))  # streams are dropped after 5 s unscheduled
     prompt_tokens, max_tokens = draw(st.integers(1, 500)), draw(st.integers(1, 200))
-    reads = draw(st.booleans())
+    in_prefill = draw(st.booleans())
     return RequestView(
         request_id=request_id,
         arrival_s=arrival_s,
-        slo=draw(promises),
+        slo=draw(some_slos),
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
         priority=0,
-        state=RequestState.RUNNING if reads else RequestState.WAITING,
-        computed_tokens=draw(st.integers(1, prompt_tokens)) if reads else 0,
+        state=RequestState.RUNNING if in_prefill else RequestState.WAITING,
+        computed_tokens=draw(st.integers(1, prompt_tokens)) if in_prefill else 0,
         output_tokens=0,
         unscheduled_s=arrival_s,
     )
@@ -239,8 +241,8 @@ def quiet_requests(
 @every_policy
 @law
 @given(view=quiet_views())
-def test_at_low_load_nobody_loses_anything(policy: AnyPolicy, view: StepView) -> None:
-    """Law 4, as far as one plan can show it: who has begun keeps its cache, nobody is given up."""
+def test_at_low_load_no_request_is_preempted_or_dropped(policy: AnyPolicy, view: StepView) -> None:
+    """Law 4, for a single plan."""
     plan = policy(view)
     assert not plan.preempt
     assert not plan.drop
@@ -249,8 +251,8 @@ def test_at_low_load_nobody_loses_anything(policy: AnyPolicy, view: StepView) ->
 @pytest.mark.parametrize("policy", not_pacing.values(), ids=not_pacing.keys())
 @law
 @given(view=quiet_views())
-def test_at_low_load_everybody_runs_whom_first_come_first_served_would_run(
+def test_at_low_load_every_policy_runs_the_same_requests_as_fcfs(
     policy: AnyPolicy, view: StepView
 ) -> None:
-    """Law 4: nothing is gained by holding anybody back."""
+    """Law 4: at low load no request is held back."""
     assert policy(view).run == POLICIES["fcfs"](view).run

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.fairness import fair, limited, mixed
+from serving.policies.fairness import fair_scores, limit_users_ahead, mix_in_fairness
 from serving.policies.preemption_gate import exchange_batch
-from serving.policies.ranking import memory_holders_to_evict, plan_of, sorted_indices
+from serving.policies.ranking import plan_of, sorted_indices, without_weaker_memory_holders
 from serving.policies.urgency import (
     DeadlineClass,
     deadline_class,
@@ -62,7 +62,9 @@ def calm_published(
     stands = deadline_class(view)
     if fairness:
         highest = priority[stands == DeadlineClass.FEASIBLE].max(initial=0.0)
-        priority = mixed(priority, highest * fair(view.requests.user_tokens), fairness)
+        priority = mix_in_fairness(
+            priority, highest * fair_scores(view.requests.user_tokens), fairness
+        )
     order = sorted_indices(requests, stands, -priority)
     stay = stay_limits_of(view)
     gone = to_drop(view, stay)
@@ -76,14 +78,14 @@ def calm_published(
     run[group] = True
     # While feasible requests are left out, the group fills every slot.
     run[late[: size - len(group)]] = True
-    run = memory_holders_to_evict(view, kept, run, stands > DeadlineClass.FEASIBLE)
+    run = without_weaker_memory_holders(view, kept, run, stands > DeadlineClass.FEASIBLE)
     order = sorted_indices(requests, ~run, stands, -priority)
     plan = plan_of(view, order, run, stay=stay)
     left_out = ~gone & ~run & (requests.state == RequestState.RUNNING)
     plan = plan._replace(
         preempt=frozenset(requests.ids(np.flatnonzero(left_out))), steps=frame_steps
     )
-    return limited(view, plan) if fairness else plan
+    return limit_users_ahead(view, plan) if fairness else plan
 
 
 def generation_seconds(view: StepView, to_come: Floats) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.fairness import fair_order, limited
+from serving.policies.fairness import fair_order, limit_users_ahead
 from serving.policies.prefill_decode import (
     active_size,
     is_decoding,
@@ -64,7 +64,7 @@ def rad(
         if chosen[ranked].all():
             chosen[order[:size]] = True
         plan = plan_of_step(view, order, chosen, stands)
-    return limited(view, plan) if fairness else plan
+    return limit_users_ahead(view, plan) if fairness else plan
 
 
 def prompts_to_read(view: StepView, ranked: Ints, size: int, budget: int) -> Ints:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.fairness import fair_order, limited
+from serving.policies.fairness import fair_order, limit_users_ahead
 from serving.policies.prefill_decode import (
     MEMORY_SHARE,
     active_size,
@@ -69,4 +69,4 @@ def slai(
     budget = tokens_within(view, decodes & ~deferred, step_seconds(view, streams))
     chosen = fill(view, order, stands, size=size, budget=budget)
     plan = plan_of_step(view, order, chosen, stands)._replace(step_tokens=budget, steps=1)
-    return limited(view, plan) if fairness else plan
+    return limit_users_ahead(view, plan) if fairness else plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from serving.policies.baselines.slos_serve_admission import Demand, accepted_indices
-from serving.policies.fairness import fair_order, limited
+from serving.policies.fairness import fair_order, limit_users_ahead
 from serving.policies.prefill_decode import (
     MIN_STEP_S,
     active_size,
@@ -105,7 +105,7 @@ def slos_serve(
     budget = tokens_within(view, admitted & urgent, step_s)
     chosen = fill(view, order, stands + ~admitted, size=size, budget=budget)
     plan = plan_of_step(view, order, chosen, stands)._replace(step_tokens=budget, steps=1)
-    return limited(view, plan) if fairness else plan
+    return limit_users_ahead(view, plan) if fairness else plan
 
 
 def first_of(view: StepView, those: Flags, cost: Floats) -> Ints:

@@ -26,7 +26,7 @@ from serving.policies.calm.step_duration import (
     best_duration,
     saving_duration,
 )
-from serving.policies.fairness import fair, limited, mixed
+from serving.policies.fairness import fair_scores, limit_users_ahead, mix_in_fairness
 from serving.policies.preemption_gate import MIN_GAIN
 from serving.policies.ranking import sorted_indices
 from serving.policies.urgency import DeadlineClass, Urgency, to_drop, urgency_of
@@ -110,7 +110,7 @@ def calm(
     value = programs.value(view.requests, unit, token_share)
     if fairness:
         users = (view.requests.user_tokens[programs.first], view.arrivals.user_tokens)
-        discount = mixed(1.0, fair(np.concatenate(users)), fairness)
+        discount = mix_in_fairness(1.0, fair_scores(np.concatenate(users)), fairness)
         value *= discount[: len(value)]
         coming *= discount[len(value) :]
     step = best_duration(view, *recent, coming if is_telling else value, only_s=pace)
@@ -160,7 +160,7 @@ def calm(
     )
     plan = plan._replace(least_steps=least_steps)
     # What is admitted has been weighed against the others; it is not held back again.
-    return limited(view, plan, unless=admitted) if fairness else plan
+    return limit_users_ahead(view, plan, unless=admitted) if fairness else plan
 
 
 def _prepared(view: StepView, *, correct: bool) -> StepView:

@@ -7,7 +7,7 @@ import numpy as np
 from serving.policies.calm.program_demand import Calls
 from serving.policies.calm.step_duration import LEAST_S, StepDuration
 from serving.policies.prefill_decode import tokens_within
-from serving.policies.ranking import memory_holders_to_evict, plan_of
+from serving.policies.ranking import plan_of, without_weaker_memory_holders
 from serving.policies.urgency import BEST_EFFORT_DEADLINE_S, DeadlineClass, Urgency
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import Plan, StepView
@@ -61,7 +61,7 @@ def planned(
     chosen[overdue] = True
     weaker = ~admitted
     weaker[overdue] = False
-    chosen = memory_holders_to_evict(view, order, chosen, weaker)
+    chosen = without_weaker_memory_holders(view, order, chosen, weaker)
     decoding = chosen & (calls.unread == 0)
     first = decoding & ~late  # each is a single token
     first[overdue] = True

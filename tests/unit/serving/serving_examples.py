@@ -1,4 +1,4 @@
-"""Requests and views with everything at rest but what a test is about."""
+"""Requests and views with neutral defaults, so that a test sets only the values that matter."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def request(request_id: str, **changes: Any) -> RequestView:
 
 
 def running(request_id: str, **changes: Any) -> RequestView:
-    """The same request while it is computed, its prompt in the cache."""
+    """The same request in state RUNNING, with its prompt in the KV cache."""
     return request(request_id, **{"state": RequestState.RUNNING, "computed_tokens": 10} | changes)
 
 
 def step(*requests: RequestView, **changes: Any) -> StepView:
-    """A view at time 0 of an engine with two slots and a token each second; prompts as modelled."""
+    """A view at time 0: two slots, decode steps of one second, prefill at the model's token_s."""
     view = StepView(
         now_s=0.0,
         requests=Requests.of(requests),

@@ -1,4 +1,4 @@
-"""Fairness: whose turn it is, and what one user may take from the others."""
+"""Fairness: the order of users by served tokens, and the limit on users who are ahead."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from serving.policies.fairness import (
     _chunk_tokens,
     _decode_s,
     _within_shares,
-    fair,
     fair_order,
-    limited,
-    mixed,
+    fair_scores,
+    limit_users_ahead,
+    mix_in_fairness,
 )
 from serving.policies.ranking import order_by, sorted_indices
 from serving.policies.table import POLICIES, PolicySpec
@@ -37,7 +37,7 @@ fractions = st.floats(0.0, 1.0, exclude_min=True)
 
 @st.composite
 def served_views(draw: st.DrawFn) -> StepView:
-    """Views whose users were served unequally, and whose steps cost something."""
+    """Views of unequally served users, with a step model whose coefficients are above 0."""
     view = draw(step_views(max_requests=6))
     served = {user: float(draw(st.integers(0, 10**6))) for user in ("one", "two", "three")}
     rows = []
@@ -52,16 +52,16 @@ def of_user(user: str, tokens: float, row: RequestView) -> RequestView:
     return row._replace(slo=replace(row.slo, user=user), user_tokens=tokens)
 
 
-def test_fair_is_linear_in_what_a_user_was_served() -> None:
+def test_fair_scores_are_linear_in_the_tokens_served() -> None:
     served = (0.0, 25.0, 100.0, 100.0)
-    assert fair(np.array(served)).tolist() == [1.0, 0.75, 0.0, 0.0]
-    assert fair(np.array(served[2:])).tolist() == [1.0, 1.0]
-    assert fair(np.zeros(0)).tolist() == []
+    assert fair_scores(np.array(served)).tolist() == [1.0, 0.75, 0.0, 0.0]
+    assert fair_scores(np.array(served[2:])).tolist() == [1.0, 1.0]
+    assert fair_scores(np.zeros(0)).tolist() == []
 
 
 @law
 @given(view=served_views(), fairness=fractions)
-def test_a_single_user_s_order_never_changes(view: StepView, fairness: float) -> None:
+def test_the_order_of_a_single_user_never_changes(view: StepView, fairness: float) -> None:
     alone = view._replace(requests=Requests.of(of_user("one", 7.0, row) for row in view.requests))
     order = sorted_indices(alone.requests, deadline_class(alone), alone.requests.priority)
     assert fair_order(alone, order, fairness).tolist() == order.tolist()
@@ -69,65 +69,68 @@ def test_a_single_user_s_order_never_changes(view: StepView, fairness: float) ->
 
 @law
 @given(view=served_views(), fairness=fractions)
-def test_fairness_moves_nobody_across_standings(view: StepView, fairness: float) -> None:
+def test_fairness_moves_no_request_across_deadline_classes(view: StepView, fairness: float) -> None:
     order = sorted_indices(view.requests, view.requests.priority)
-    stands = deadline_class(view)[fair_order(view, order, fairness)]
-    assert np.all(np.diff(stands) >= 0)
+    classes = deadline_class(view)[fair_order(view, order, fairness)]
+    assert np.all(np.diff(classes) >= 0)
 
 
 @law
 @given(view=served_views())
-def test_fairness_alone_is_the_order_of_what_users_were_served(view: StepView) -> None:
+def test_fairness_of_1_orders_by_served_tokens(view: StepView) -> None:
     order = fair_order(view, sorted_indices(view.requests, view.requests.priority), 1.0)
-    rows = [view.requests[int(place)] for place in order]
-    stands = deadline_class(view)[order].tolist()
-    keys = [(stand, row.user_tokens, row.priority) for stand, row in zip(stands, rows, strict=True)]
-    unread = [row.prompt_tokens + row.output_tokens - row.computed_tokens for row in rows]
-    begun = [row.computed_tokens > 0 and left > 1 for row, left in zip(rows, unread, strict=True)]
-    turns = [key for key, is_begun in zip(keys, begun, strict=True) if not is_begun]
-    assert turns == sorted(turns)
+    rows = [view.requests[int(index)] for index in order]
+    classes = deadline_class(view)[order].tolist()
+    keys = [(each, row.user_tokens, row.priority) for each, row in zip(classes, rows, strict=True)]
+    uncomputed = [row.prompt_tokens + row.output_tokens - row.computed_tokens for row in rows]
+    in_prefill = [
+        row.computed_tokens > 0 and tokens > 1 for row, tokens in zip(rows, uncomputed, strict=True)
+    ]
+    by_turn = [key for key, has_begun in zip(keys, in_prefill, strict=True) if not has_begun]
+    assert by_turn == sorted(by_turn)
 
 
-def test_a_prompt_under_way_is_read_to_its_end_whosever_turn_comes_meanwhile() -> None:
-    """Where one fits into memory, two whose turns alternate would read neither to its end."""
+def test_a_prefill_that_has_begun_is_completed_before_another_user_s_turn() -> None:
+    """If memory fits one prompt, two users with alternating turns would complete neither."""
     for tokens in (1.0, 1000.0):
-        begun = of_user("a", tokens, running("begun", prompt_tokens=90))
+        prefill = of_user("a", tokens, running("prefill", prompt_tokens=90))
         other = of_user("b", 10.0, request("other", prompt_tokens=90))
-        plan = order_by(step(other, begun), None, np.array([0, 1]), batch=1, fairness=1.0)
-        assert plan.order == ("begun", "other")
-        read = begun._replace(computed_tokens=90)
-        plan = order_by(step(other, read), None, np.array([0, 1]), batch=1, fairness=1.0)
-        assert plan.order[0] == ("begun" if tokens < 10.0 else "other")
+        plan = order_by(step(other, prefill), None, np.array([0, 1]), batch=1, fairness=1.0)
+        assert plan.order == ("prefill", "other")
+        decode = prefill._replace(computed_tokens=90)
+        plan = order_by(step(other, decode), None, np.array([0, 1]), batch=1, fairness=1.0)
+        assert plan.order[0] == ("prefill" if tokens < 10.0 else "other")
 
 
 @law
-@given(view=served_views(), share_s=st.floats(0.0, 0.5), may_read=st.booleans())
-def test_what_fits_each_user_s_share_is_as_if_each_was_asked_alone(
-    view: StepView, share_s: float, may_read: bool
+@given(view=served_views(), share_s=st.floats(0.0, 0.5), may_prefill=st.booleans())
+def test_shares_are_applied_to_each_user_separately(
+    view: StepView, share_s: float, may_prefill: bool
 ) -> None:
     rows = list(view.requests)
     decode_s = _decode_s(view)
-    fits = set()
+    expected = set()
     for user in {row.slo.user for row in rows}:
-        taken_s = read = 0.0
-        for place, row in enumerate(rows):
+        taken_s = prefill_tokens = 0.0
+        for index, row in enumerate(rows):
             if row.slo.user != user:
                 continue
-            unread = row.prompt_tokens + row.output_tokens - row.computed_tokens
-            if unread > 1:
-                may = may_read and read < LIMITED_STEPS * _chunk_tokens(view, share_s)
-                read += unread
+            uncomputed = row.prompt_tokens + row.output_tokens - row.computed_tokens
+            if uncomputed > 1:
+                limit_tokens = LIMITED_STEPS * _chunk_tokens(view, share_s)
+                fits = may_prefill and prefill_tokens < limit_tokens
+                prefill_tokens += uncomputed
             else:
-                may = taken_s < share_s
-                taken_s += decode_s[place]
-            fits |= {place} if may else set()
-    shown = _within_shares(view, np.arange(len(rows)), share_s, may_read=may_read)
-    assert set(shown.tolist()) == fits
+                fits = taken_s < share_s
+                taken_s += decode_s[index]
+            expected |= {index} if fits else set()
+    fitting = _within_shares(view, np.arange(len(rows)), share_s, may_prefill=may_prefill)
+    assert set(fitting.tolist()) == expected
 
 
 @pytest.mark.parametrize(("fairness", "first"), [(0.4, "rank"), (0.6, "poor")])
-def test_f_says_how_much_of_the_rank_a_turn_is_worth(fairness: float, first: str) -> None:
-    """Best rank and most served, against worst rank and least served."""
+def test_f_weighs_served_tokens_against_rank(fairness: float, first: str) -> None:
+    """The best rank and most served user, against the worst rank and least served user."""
     view = step(
         of_user("a", 100.0, request("rank", priority=0)), of_user("b", 0.0, request("poor"))
     )
@@ -138,18 +141,19 @@ def test_f_says_how_much_of_the_rank_a_turn_is_worth(fairness: float, first: str
 
 @law
 @given(view=served_views(), batch=st.integers(0, 5))
-def test_no_fairness_is_the_order_of_the_keys(view: StepView, batch: int) -> None:
+def test_a_fairness_of_0_is_the_order_of_the_keys(view: StepView, batch: int) -> None:
     keys = view.requests.priority
-    names = view.requests.request_id[sorted_indices(view.requests, keys)].tolist()
+    ids = view.requests.request_id[sorted_indices(view.requests, keys)].tolist()
     plan = order_by(view, None, keys, batch=batch, fairness=0.0)
-    gone = {name for name, _ in plan.drop}
-    assert list(plan.order[: len(plan.order) - len(gone)]) == [n for n in names if n not in gone]
+    dropped = {request_id for request_id, _ in plan.drop}
+    num_kept = len(plan.order) - len(dropped)
+    assert list(plan.order[:num_kept]) == [each for each in ids if each not in dropped]
 
 
 @pytest.mark.parametrize("fairness", [-0.1, 1.1, float("nan"), float("inf")])
-def test_a_share_that_is_none_fails_before_it_reaches_an_engine(fairness: float) -> None:
+def test_a_fairness_outside_0_to_1_is_refused(fairness: float) -> None:
     with pytest.raises(InvalidEngineConfig, match="from 0 to 1"):
-        mixed(np.zeros(1), np.zeros(1), fairness)
+        mix_in_fairness(np.zeros(1), np.zeros(1), fairness)
     with pytest.raises(InvalidEngineConfig, match="from 0 to 1"):
         PolicySpec("edf", {"fairness": fairness})
 
@@ -157,14 +161,14 @@ def test_a_share_that_is_none_fails_before_it_reaches_an_engine(fairness: float)
 @pytest.mark.parametrize("name", POLICIES)
 @law
 @given(view=served_views(), fairness=fractions)
-def test_every_policy_s_fair_plan_is_one_that_the_engine_can_honour(
+def test_the_plan_of_every_policy_with_fairness_satisfies_the_contract(
     name: str, view: StepView, fairness: float
 ) -> None:
     assert plan_faults(view, POLICIES[name](view, fairness=fairness)) == []
 
 
 def crowd(*, num_flooding: int, flooder_tokens: float, **changes: Any) -> StepView:
-    """Nine users with a decode each, and one with many, who comes first in every order."""
+    """Nine users with one decode each, and a flooder with many, first in every order."""
     rows = [
         of_user("flooder", flooder_tokens, running(f"flood {index:03}", output_tokens=1, **changes))
         for index in range(num_flooding)
@@ -174,22 +178,23 @@ def crowd(*, num_flooding: int, flooder_tokens: float, **changes: Any) -> StepVi
     return step(*rows, slots=200, step_tokens=2000, model=model)
 
 
-def everybody(view: StepView) -> Plan:
-    names = tuple(view.requests.request_id.tolist())
-    return Plan(order=names, run=frozenset(names))
+def plan_of_all(view: StepView) -> Plan:
+    """The plan that runs every request."""
+    ids = tuple(view.requests.request_id.tolist())
+    return Plan(order=ids, run=frozenset(ids))
 
 
-def test_who_is_ahead_gets_an_equal_share_of_a_step_and_the_others_all_they_ask() -> None:
-    """Nine others take 9 ms of decodes and the base of 9 ms: a tenth of 20 ms are 2 decodes."""
+def test_a_user_ahead_gets_an_equal_share_of_a_step_and_the_others_are_not_limited() -> None:
+    """The others take 9 ms of decodes and 9 ms fixed cost: a tenth of 20 ms is 2 decodes."""
     view = crowd(num_flooding=100, flooder_tokens=1e6)
-    plan = limited(view, everybody(view))
+    plan = limit_users_ahead(view, plan_of_all(view))
     assert plan.run == {"flood 000", "flood 001"} | {f"own {n}" for n in range(9)}
     assert set(plan.order[: len(plan.run)]) == plan.run
     assert sorted(plan.order) == sorted(view.requests.request_id)
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_with_fairness_limits_who_is_ahead(name: str) -> None:
+def test_every_policy_with_fairness_limits_a_user_ahead(name: str) -> None:
     view = crowd(num_flooding=100, flooder_tokens=1e6)
     policy = POLICIES[name]
     assert sum(each.startswith("flood") for each in policy(view).run) > 2
@@ -197,25 +202,25 @@ def test_every_policy_with_fairness_limits_who_is_ahead(name: str) -> None:
     assert 0 < sum(each.startswith("flood") for each in fair_plan.run) <= 2
 
 
-def test_nobody_is_limited_who_was_served_no_more_than_the_lead_allows() -> None:
-    """The nine others were served 10 tokens each."""
+def test_a_user_within_the_lead_is_not_limited() -> None:
+    """The nine other users were served 10 tokens each."""
     view = crowd(num_flooding=100, flooder_tokens=LEAD * 10.0)
-    assert limited(view, everybody(view)) == everybody(view)
+    assert limit_users_ahead(view, plan_of_all(view)) == plan_of_all(view)
     view = crowd(num_flooding=100, flooder_tokens=LEAD * 10.0 + 1.0)
-    assert len(limited(view, everybody(view)).run) == 11
+    assert len(limit_users_ahead(view, plan_of_all(view)).run) == 11
 
 
-def test_what_is_spared_is_not_limited_and_counts_as_the_others_do() -> None:
-    """With it they take 10 ms of decodes and the base of 9 ms: of ten users a tenth is 1.9 ms."""
+def test_an_exempt_request_is_not_limited_and_counts_as_one_of_the_others() -> None:
+    """With it the others take 10 ms of decodes and 9 ms fixed cost; a tenth of it is 1.9 ms."""
     view = crowd(num_flooding=100, flooder_tokens=1e6)
-    spared = view.requests.request_id == "flood 099"
-    plan = limited(view, everybody(view), unless=spared)
+    exempt = view.requests.request_id == "flood 099"
+    plan = limit_users_ahead(view, plan_of_all(view), unless=exempt)
     own = {f"own {n}" for n in range(9)}
     assert plan.run == {"flood 000", "flood 001", "flood 099"} | own
 
 
 @pytest.mark.parametrize("name", POLICIES)
-def test_late_work_of_others_does_not_run_in_the_place_of_what_is_held(name: str) -> None:
+def test_late_work_of_other_users_does_not_run_instead_of_limited_requests(name: str) -> None:
     view = crowd(num_flooding=100, flooder_tokens=1e6, slo=deadline(900.0))
     late = replace(deadline(1.0), on_late=OnLate.CONTINUE)
     row = of_user("user 0", 10.0, running("late", arrival_s=-9.0, output_tokens=1, slo=late))
@@ -227,13 +232,13 @@ def test_late_work_of_others_does_not_run_in_the_place_of_what_is_held(name: str
         assert "late" not in plan.run
 
 
-def test_a_user_alone_has_the_whole_machine() -> None:
+def test_a_single_user_is_not_limited() -> None:
     view = crowd(num_flooding=100, flooder_tokens=1e6)
     alone = view._replace(requests=Requests.of(list(view.requests)[:100]))
-    assert limited(alone, everybody(alone)) == everybody(alone)
+    assert limit_users_ahead(alone, plan_of_all(alone)) == plan_of_all(alone)
 
 
-def test_prompts_of_who_is_ahead_wait_for_those_of_the_others() -> None:
+def test_prefills_of_a_user_ahead_wait_for_those_of_the_others() -> None:
     flood = [
         of_user("flooder", 1e6, request(f"flood {n}", prompt_tokens=300, max_tokens=9))
         for n in range(9)
@@ -241,38 +246,38 @@ def test_prompts_of_who_is_ahead_wait_for_those_of_the_others() -> None:
     others = [of_user(f"user {n}", 1.0, running(f"own {n}", output_tokens=1)) for n in range(3)]
     model = StepModel(base_s=3 * 2**-6, token_s=2**-13)
     view = step(*flood, *others, slots=50, step_tokens=2000, model=model)
-    plan = limited(view, everybody(view))
-    # A step has a third of the others' time for it: 128 tokens and 1, in ten steps 1290 of them.
+    plan = limit_users_ahead(view, plan_of_all(view))
+    # Its share is a third of the others' time: 129 tokens per step, 1290 in ten steps.
     assert plan.chunk_tokens == 129
     assert plan.run == {f"flood {n}" for n in range(5)} | {f"own {n}" for n in range(3)}
     assert plan.steps == 10
 
-    unread = of_user("user 0", 1.0, request("unread", prompt_tokens=300))
-    view = step(*flood, *others, unread, slots=50, step_tokens=2000, model=model)
-    plan = limited(view, everybody(view))
-    assert plan.run == {"unread", *(f"own {n}" for n in range(3))}
+    prefill = of_user("user 0", 1.0, request("prefill", prompt_tokens=300))
+    view = step(*flood, *others, prefill, slots=50, step_tokens=2000, model=model)
+    plan = limit_users_ahead(view, plan_of_all(view))
+    assert plan.run == {"prefill", *(f"own {n}" for n in range(3))}
     assert plan.chunk_tokens is None
 
 
-def test_a_prompt_is_read_however_small_its_user_s_share_is() -> None:
+def test_the_chunk_of_a_tiny_share_is_the_minimum_chunk() -> None:
     flood = of_user("flooder", 1e6, request("flood", prompt_tokens=300))
     other = of_user("user", 1.0, running("own", output_tokens=1))
     view = step(flood, other, model=StepModel(base_s=1e-6, token_s=1e-3), step_tokens=2000)
-    plan = limited(view, everybody(view))
+    plan = limit_users_ahead(view, plan_of_all(view))
     assert plan.run == {"flood", "own"}
     assert plan.chunk_tokens == MIN_CHUNK_TOKENS
 
 
-def test_somebody_runs_though_only_the_prompts_of_who_is_ahead_are_admitted() -> None:
-    """The other waits for a place: its unread prompt does not stand in the way."""
+def test_a_request_runs_even_if_only_prompts_of_a_user_ahead_are_in_the_plan() -> None:
+    """The other user's prompt is not in the plan, so it does not keep the prefill back."""
     flood = of_user("flooder", 1e6, request("flood", prompt_tokens=300))
     other = of_user("user", 0.0, request("held", slo=deadline(5.0)))
     view = step(flood, other)
     plan = Plan(order=("flood", "held"), run=frozenset({"flood"}))
-    assert limited(view, plan).run == {"flood"}
+    assert limit_users_ahead(view, plan).run == {"flood"}
 
 
 def test_requests_without_a_user_are_one_user() -> None:
     rows = [request(str(n), slo=Slo(), user_tokens=5.0) for n in range(4)]
     view = step(*rows)
-    assert limited(view, everybody(view)) == everybody(view)
+    assert limit_users_ahead(view, plan_of_all(view)) == plan_of_all(view)

@@ -1,4 +1,4 @@
-"""A policy by name: it reaches an engine in another process, or it fails at once."""
+"""PolicySpec: it survives the process boundary, and invalid parameters are refused at once."""
 
 import json
 import math
@@ -79,7 +79,7 @@ def test_parameters_reach_the_policy() -> None:
         ("calm", {"urgent": 3}, "urgent must be true or false"),
     ],
 )
-def test_what_a_policy_cannot_work_with_fails_before_it_reaches_an_engine(
+def test_invalid_policies_and_parameters_are_refused(
     name: str, params: dict[str, float], hint: str
 ) -> None:
     with pytest.raises(InvalidEngineConfig, match=hint):
@@ -87,6 +87,6 @@ def test_what_a_policy_cannot_work_with_fails_before_it_reaches_an_engine(
 
 
 @pytest.mark.parametrize("document", ["", "{", "[]", "3", "null", {}, {"params": {}}, "{}"])
-def test_what_is_no_spec_says_so(document: object) -> None:
+def test_a_document_that_is_not_a_spec_is_a_named_error(document: object) -> None:
     with pytest.raises(InvalidEngineConfig, match="not a policy spec"):
         PolicySpec.from_json(document)  # type: ignore[arg-type]

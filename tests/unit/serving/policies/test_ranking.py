@@ -1,4 +1,4 @@
-"""From keys to a plan: ties, drops, and who runs."""
+"""From keys to a plan: ties, drops, and the requests that run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policies.ranking import memory_holders_to_evict, order_by, plan_of, sorted_indices
+from serving.policies.ranking import (
+    order_by,
+    plan_of,
+    sorted_indices,
+    without_weaker_memory_holders,
+)
 from serving.policies.urgency import drops, next_change_s, stay_limits_of
 from serving.requests import Requests
 from serving.view import StepView, plan_faults
@@ -22,12 +27,12 @@ from tests.unit.serving.serving_examples import (
 )
 
 FEW = st.sampled_from([0.0, -0.0, 1.0, 2.0, math.inf, -math.inf])
-"""So few that ties are common; no key is NaN, for which no order is right."""
+"""Few key values, so that ties are common; NaN has no order and is not among them."""
 
 
 @st.composite
 def crowds(draw: st.DrawFn) -> Requests:
-    """Requests of which many arrived at one moment, under ids whose order by text surprises."""
+    """Requests with equal arrivals, and ids whose order as text is not that of their numbers."""
     ids = draw(st.lists(st.sampled_from([str(number) for number in range(60)]), unique=True))
     arrivals = st.sampled_from([0.0, 0.0, 1.0, 2.5])
     return Requests.of(request(each, arrival_s=draw(arrivals)) for each in ids)
@@ -35,28 +40,28 @@ def crowds(draw: st.DrawFn) -> Requests:
 
 @law
 @given(crowds(), st.integers(1, 3), st.data())
-def test_places_are_sorted_as_python_sorts_with_ties_by_arrival_then_id(
+def test_indices_are_sorted_as_by_sorted_with_ties_by_arrival_then_id(
     requests: Requests, num_keys: int, data: st.DataObject
 ) -> None:
     count = len(requests)
     keys = [
-        data.draw(st.lists(FEW, min_size=count, max_size=count), label=f"key {index}")
-        for index in range(num_keys)
+        data.draw(st.lists(FEW, min_size=count, max_size=count), label=f"key {number}")
+        for number in range(num_keys)
     ]
     rows = list(requests)
     expected = sorted(
         range(count),
-        key=lambda place: (
-            *(key[place] for key in keys),
-            rows[place].arrival_s,
-            rows[place].request_id,
+        key=lambda index: (
+            *(key[index] for key in keys),
+            rows[index].arrival_s,
+            rows[index].request_id,
         ),
     )
     columns = [np.array(key, dtype=np.float64) for key in keys]
     assert sorted_indices(requests, *columns).tolist() == expected
 
 
-def test_flags_and_whole_numbers_are_keys_too() -> None:
+def test_keys_may_be_flags_or_integers() -> None:
     requests = Requests.of(request(name) for name in "abcd")
     first = np.array([True, False, True, False])
     second = np.array([1, 9, 0, 2**60])
@@ -76,13 +81,13 @@ def views_in_any_order(draw: st.DrawFn) -> tuple[StepView, list[int]]:
 
 @law
 @given(views_in_any_order(), st.data())
-def test_a_plan_ranks_as_given_but_for_those_it_drops(
+def test_a_plan_keeps_the_order_and_puts_dropped_requests_last(
     drawn: tuple[StepView, list[int]], data: st.DataObject
 ) -> None:
     view, order = drawn
     ids = view.requests.request_id.tolist()
-    reasons = {ids[place]: reason for place, reason in drops(view, stay_limits_of(view))}
-    kept = [ids[place] for place in order if ids[place] not in reasons]
+    reasons = {ids[index]: reason for index, reason in drops(view, stay_limits_of(view))}
+    kept = [ids[index] for index in order if ids[index] not in reasons]
 
     batch = data.draw(st.integers(0, 14), label="batch")
     first = plan_of(view, np.array(order, dtype=np.int64), batch)
@@ -93,32 +98,32 @@ def test_a_plan_ranks_as_given_but_for_those_it_drops(
 
     flags = np.array(data.draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids))))
     flagged = plan_of(view, np.array(order, dtype=np.int64), flags.astype(bool))
-    chosen = {ids[place] for place in order if flags[place]}
+    chosen = {ids[index] for index in order if flags[index]}
     assert flagged.run == chosen - reasons.keys()
     assert flagged.order == first.order
 
 
 @law
 @given(step_views())
-def test_a_plan_ends_when_the_first_of_those_it_keeps_changes(view: StepView) -> None:
+def test_a_plan_expires_at_the_first_change_of_a_request_that_it_keeps(view: StepView) -> None:
     plan = plan_of(view, sorted_indices(view.requests), view.slots)
-    gone = dict(plan.drop)
+    dropped = dict(plan.drop)
     changes = zip(view.requests.request_id, next_change_s(view, stay_limits_of(view)), strict=True)
-    moments = [at_s for request_id, at_s in changes if request_id not in gone]
-    assert plan.until_s == min(moments, default=math.inf)
+    times_s = [at_s for request_id, at_s in changes if request_id not in dropped]
+    assert plan.until_s == min(times_s, default=math.inf)
     assert plan.until_s > view.now_s
 
 
 @law
 @given(step_views(), st.integers(0, 5))
-def test_a_batch_of_nought_is_as_many_as_there_are_slots(view: StepView, batch: int) -> None:
+def test_a_batch_of_0_is_the_number_of_slots(view: StepView, batch: int) -> None:
     plan = order_by(view, None, view.requests.prompt_tokens, batch=batch)
     kept = len(view.requests) - len(plan.drop)
     assert len(plan.run) == min(batch or view.slots, kept)
     assert set(plan.order[: len(plan.run)]) == plan.run
 
 
-def test_who_is_dropped_comes_last_in_the_order_with_its_reason() -> None:
+def test_a_dropped_request_is_last_in_the_order_and_has_a_reason() -> None:
     late = request("late", slo=dropped_when_late(1.0))
     view = step(late, request("kept", slo=deadline(9.0)), now_s=2.0)
     plan = plan_of(view, np.array([0, 1]), 1)
@@ -128,47 +133,47 @@ def test_who_is_dropped_comes_last_in_the_order_with_its_reason() -> None:
     assert "slo_on_late is drop" in reason
 
 
-def who_runs(view: StepView, weaker: str) -> str:
-    """All would run, best first; those of the weaker may have to give way."""
-    names = view.requests.request_id
-    run = np.ones(len(names), dtype=bool)
-    order = np.arange(len(names))
-    left = memory_holders_to_evict(view, order, run, np.isin(names, list(weaker)))
-    assert run.all(), "what was given is not changed"
-    return "".join(names[left])
+def runs(view: StepView, weaker: str) -> str:
+    """Ids of the requests that still run, if all would run in the order of the view."""
+    ids = view.requests.request_id
+    run = np.ones(len(ids), dtype=bool)
+    order = np.arange(len(ids))
+    left = without_weaker_memory_holders(view, order, run, np.isin(ids, list(weaker)))
+    assert run.all(), "the argument must not change"
+    return "".join(ids[left])
 
 
-def test_the_last_of_the_weaker_give_what_others_who_wait_still_want() -> None:
-    """Each holds 10 tokens or wants 10; "a" and "b" wait."""
+def test_the_last_weaker_holders_give_up_the_missing_memory() -> None:
+    """Each request holds or needs 10 tokens; "a" and "b" wait."""
     waiting = [request("a"), request("b")]
     view = step(*waiting, *(running(name) for name in "xyz"), kv_tokens=30, free_kv_tokens=0)
-    assert who_runs(view, "xyz") == "abx"
-    assert who_runs(view, "xy") == "abz"
-    assert who_runs(view, "") == "abxyz"
-    assert who_runs(view._replace(free_kv_tokens=5), "xyz") == "abx"
-    assert who_runs(view._replace(free_kv_tokens=10), "xyz") == "abxy"
-    assert who_runs(view._replace(free_kv_tokens=20), "xyz") == "abxyz"
+    assert runs(view, "xyz") == "abx"
+    assert runs(view, "xy") == "abz"
+    assert runs(view, "") == "abxyz"
+    assert runs(view._replace(free_kv_tokens=5), "xyz") == "abx"
+    assert runs(view._replace(free_kv_tokens=10), "xyz") == "abxy"
+    assert runs(view._replace(free_kv_tokens=20), "xyz") == "abxyz"
 
 
-def test_who_holds_nothing_and_who_reads_already_takes_no_memory() -> None:
-    reading = running("a", prompt_tokens=900)
-    view = step(reading, request("x"), running("y"), kv_tokens=30, free_kv_tokens=0)
-    assert who_runs(view, "xy") == "axy"
+def test_only_prompts_that_begin_take_memory_and_only_from_holders() -> None:
+    prefill = running("a", prompt_tokens=900)
+    view = step(prefill, request("x"), running("y"), kv_tokens=30, free_kv_tokens=0)
+    assert runs(view, "xy") == "axy"
     waiting = step(request("a"), request("x"), running("y"), kv_tokens=30, free_kv_tokens=0)
-    assert who_runs(waiting, "xy") == "ax", "the one that waits has nothing to give"
+    assert runs(waiting, "xy") == "ax", "a waiting request holds no memory"
 
 
-def test_none_of_the_weaker_begins_behind_one_who_gave_its_memory() -> None:
+def test_no_weaker_request_begins_behind_one_that_gave_up_its_memory() -> None:
     rows = [request("a"), running("x"), request("y"), running("z"), request("w")]
     view = step(*rows, kv_tokens=30, free_kv_tokens=0)
-    assert who_runs(view, "xyzw") == "axy"
-    assert who_runs(view, "xyz") == "aw", "it is no weaker one, and wants as much again"
+    assert runs(view, "xyzw") == "axy"
+    assert runs(view, "xyz") == "aw", "w is not weaker, and needs memory as well"
 
 
-def test_an_order_that_knows_late_work_holds_it_for_memory_and_one_that_does_not_does_not() -> None:
+def test_late_work_gives_up_memory_only_in_an_order_by_deadline_class() -> None:
     late = running("late", slo=deadline(1.0), computed_tokens=60, prompt_tokens=60)
     view = step(late, request("soon", slo=deadline(9.0)), now_s=2.0, free_kv_tokens=0)
-    stands = np.array([1, 0])
-    assert order_by(view, stands).run == {"soon"}
+    classes = np.array([1, 0])
+    assert order_by(view, classes).run == {"soon"}
     assert order_by(view, None).run == {"late", "soon"}
-    assert order_by(view._replace(free_kv_tokens=10), stands).run == {"late", "soon"}
+    assert order_by(view._replace(free_kv_tokens=10), classes).run == {"late", "soon"}
