@@ -55,8 +55,28 @@ class Encoding(StrEnum):
     PIECES = "pieces"  # the numbers of its pieces, compressed, each less the one before
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """The error that a run, a step or a call ended with; None if it did not end with one."""
+
+    error_type: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult(Failure):
+    """What is known of a call once it has ended; None until then."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    ttft_s: float | None = None
+    finish_reason: str | None = None
+    output_payload: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class RunRecord:
+class RunRecord(Failure):
     """One run of a flow."""
 
     id: str
@@ -66,8 +86,6 @@ class RunRecord:
     deadline_s: float | None = None
     finished_at: datetime | None = None
     elapsed_s: float | None = None
-    error_type: str | None = None
-    error_message: str | None = None
     engine: str = ""
     model: str = ""
     policy: str = ""
@@ -86,19 +104,17 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOutcome:
+class RunOutcome(Failure):
     """How a run ended."""
 
     status: Status
     finished_at: datetime
     elapsed_s: float
-    error_type: str | None = None
-    error_message: str | None = None
     result_payload: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(Failure):
     """One step of a run, known by its path: whatever is not done again once its outcome is known.
 
     A small result lies in the record itself, a large one is a payload.
@@ -114,8 +130,6 @@ class StepRecord:
     attempts: int = 1  # how often it was begun
     status: Status = Status.RUNNING
     finished_s: float | None = None
-    error_type: str | None = None
-    error_message: str | None = None
     result: bytes | None = None
     result_payload: str | None = None
     reuse_key: bytes | None = None  # under which other runs may find its result
@@ -124,19 +138,17 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class StepOutcome:
+class StepOutcome(Failure):
     """How a step ended."""
 
     status: Status
     finished_s: float
-    error_type: str | None = None
-    error_message: str | None = None
     result: bytes | None = None
     result_payload: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallRecord(CallResult):
     """One LLM or tool call of a run: a node of its pattern graph."""
 
     run_id: str
@@ -150,34 +162,18 @@ class CallRecord:
     finished_s: float | None = None
     sub_deadline_s: float | None = None
     deadline_source: str | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    ttft_s: float | None = None
-    finish_reason: str | None = None
-    error_type: str | None = None
-    error_message: str | None = None
     prompt_payload: str | None = None
-    output_payload: str | None = None
     features: bytes | None = None  # what the length predictor knew of the call; opaque here
     length_bound: float | None = None  # output tokens not exceeded with probability 0.9, predicted
     bound_source: str | None = None  # what predicted the bound
 
 
 @dataclass(frozen=True, slots=True)
-class CallOutcome:
+class CallOutcome(CallResult):
     """How a call ended; what is None here stays as its start recorded it."""
 
     status: Status
     finished_s: float
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    cached_tokens: int | None = None
-    ttft_s: float | None = None
-    finish_reason: str | None = None
-    error_type: str | None = None
-    error_message: str | None = None
-    output_payload: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,9 @@ async def test_a_step_ends_as_it_was_recorded(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.journal.start(a_step())
-        await tx.journal.finish("run-1", "plan", StepOutcome(Status.FAILED, 4.5, "Boom", "why"))
+        await tx.journal.finish(
+            "run-1", "plan", StepOutcome(Status.FAILED, 4.5, error_type="Boom", error_message="why")
+        )
         [step] = await tx.journal.of_run("run-1")
     assert step == a_step(
         status=Status.FAILED, finished_s=4.5, error_type="Boom", error_message="why"
@@ -62,7 +64,9 @@ async def test_a_step_that_begins_again_has_nothing_of_its_former_end(store: Sto
         with pytest.raises(NotStarted):
             await tx.journal.start_again(again)
         await tx.journal.start(a_step())
-        await tx.journal.finish("run-1", "plan", StepOutcome(Status.FAILED, 1.0, "Boom", "why"))
+        await tx.journal.finish(
+            "run-1", "plan", StepOutcome(Status.FAILED, 1.0, error_type="Boom", error_message="why")
+        )
         assert await tx.journal.start_again(again, unless=Status.COMPLETED)
         assert await tx.journal.get("run-1", "plan") == replace(again, attempts=2)
 

@@ -37,7 +37,9 @@ async def test_a_finished_run_keeps_its_outcome(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         hash_ = await tx.payloads.put(b"because")
-        outcome = RunOutcome(Status.FAILED, NOON, 1.5, "Boom", "it went off", hash_)
+        outcome = RunOutcome(
+            Status.FAILED, NOON, 1.5, hash_, error_type="Boom", error_message="it went off"
+        )
         await tx.runs.finish("run-1", outcome)
         run = await tx.runs.get("run-1")
     assert run == a_run(
@@ -128,7 +130,13 @@ async def test_runs_are_listed_newest_first(store: Store) -> None:
 async def test_an_error_message_may_hold_what_databases_cannot(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
-        outcome = RunOutcome(Status.FAILED, NOON, 1.0, "Bad", "nul \x00 and half \ud83d a pair")
+        outcome = RunOutcome(
+            Status.FAILED,
+            NOON,
+            1.0,
+            error_type="Bad",
+            error_message="nul \x00 and half \ud83d a pair",
+        )
         await tx.runs.finish("run-1", outcome)
         message = (await tx.runs.get("run-1")).error_message
     assert message == "nul \ufffd and half ? a pair"
