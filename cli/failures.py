@@ -70,11 +70,13 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "InvalidDuration",
             "InvalidRunId",
             "InvalidSettings",
+            "PackageShadowed",
             "ArgumentsDiffer",
             "RunNotResumable",
         ],
         "serving.errors": [
             "InvalidEngineConfig",
+            "InvalidReference",
             "CorruptFeatures",
             "UnknownFeaturesVersion",
             "CorruptModel",

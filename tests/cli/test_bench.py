@@ -23,10 +23,10 @@ from serving.sim.compare import result_cache as cache
 from serving.sim.compare.compare import Progress
 from serving.sim.compare.experiment_config import DEFAULT_WINDOW_S
 from serving.sim.compare.experiments import Experiment, Task
-from serving.sim.compare.runner import Done
+from serving.sim.compare.runner import CompletedTask
 from tests.cli.cli_samples import exit_code
 from tests.places import ROOT
-from tests.unit.serving.sim.bench_examples import CAPACITY, HereRunner, made_up
+from tests.unit.serving.sim.bench_examples import CAPACITY, InProcessRunner, fake_result
 
 SMALL = (
     "bench",
@@ -43,9 +43,9 @@ SMALL = (
 
 
 @pytest.fixture(autouse=True)
-def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """No scheduler: results are made up, and all else is real."""
-    monkeypatch.setattr(bench_session, "Runner", HereRunner)
+    monkeypatch.setattr(bench_session, "Runner", InProcessRunner)
     monkeypatch.setenv("COLUMNS", "100")
 
 
@@ -65,12 +65,12 @@ def test_a_window_in_which_nothing_arrived_is_told_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def empty_at_seed_1(task: Task) -> dict[str, Any]:
-        result = made_up(task)
+        result = fake_result(task)
         if isinstance(task, Experiment) and task.seed == 1:
             result["report"]["counts"]["arrived"] = 0
         return result
 
-    monkeypatch.setattr(bench_session, "Runner", partial(HereRunner, work=empty_at_seed_1))
+    monkeypatch.setattr(bench_session, "Runner", partial(InProcessRunner, work=empty_at_seed_1))
     assert exit_code(*SMALL, "--json", "--no-cache") == 0
     out, err = capsys.readouterr()
     assert len(json.loads(out)["rows"]) == 8
@@ -172,8 +172,8 @@ def test_the_document_names_the_code_that_ran_whatever_the_files_are_later(
     monkeypatch.setattr(cache, "_PACKAGE", package)
     begun = cache.code_version()
 
-    class EditingRunner(HereRunner):
-        def run(self, tasks: Sequence[Task]) -> Iterator[Done]:
+    class EditingRunner(InProcessRunner):
+        def run(self, tasks: Sequence[Task]) -> Iterator[CompletedTask]:
             (package / "policy.py").write_text("as it was changed meanwhile")
             return super().run(tasks)
 

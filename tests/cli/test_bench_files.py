@@ -14,15 +14,15 @@ from cli.errors import BadInput
 from cli.work import bench_session
 from cli.work.bench_request import check_plot
 from tests.cli.cli_samples import exit_code
-from tests.unit.serving.sim.bench_examples import HereRunner
+from tests.unit.serving.sim.bench_examples import InProcessRunner
 
 SMALL = ("bench", "coder", "--policy", "fcfs", "--loads", "0.7")
 
 
 @pytest.fixture(autouse=True)
-def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """No scheduler: results are made up, and all else is real."""
-    monkeypatch.setattr(bench_session, "Runner", HereRunner)
+    monkeypatch.setattr(bench_session, "Runner", InProcessRunner)
     monkeypatch.setenv("COLUMNS", "100")
 
 

@@ -133,7 +133,7 @@ def test_a_pattern_that_cannot_be_read_is_warned_of_and_left_out(
     fill(store_url, patterns=[a_pattern(research_graph()), broken])
     assert exit_code("patterns", "list") == 0
     told = capsys.readouterr()
-    assert told.err.startswith("warning: left out of what is learned: pattern 2:")
+    assert told.err.startswith("warning: skipped as unreadable: pattern 2:")
     assert told.out.splitlines()[1].split()[:3] == ["deep-research", "2", "1"]
 
 

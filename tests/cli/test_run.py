@@ -1,15 +1,21 @@
+"""`orchestrate run`: where the result goes, what is refused, and how a run's end is reported."""
+
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agents.deep_research.command import PIPELINE
 from cli.errors import CannotWrite
 from cli.failures import ExitCode, exit_code_of
-from cli.work.deep_research import Request, run
+from cli.work.flow_arguments import parameters_of
+from cli.work.run_flow import run_flow
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.settings import read_settings
 from orchestrator.testing import ScriptedEngine
@@ -20,24 +26,29 @@ from tests.cli.cli_samples import answer_by_schema, exit_code, recorded_runs
 
 QUESTION = "How is a deadline divided?"
 
+Research = Callable[..., ExitCode]
+
 
 @pytest.fixture
-def request_(corpus: Path) -> Request:
-    return Request(
-        question=QUESTION,
-        corpus=corpus,
-        deadline="60s",
-        rounds=1,
-        width=2,
-        out=None,
-        as_json=False,
-    )
+def research(corpus: Path) -> Research:
+    """Deep research over a small corpus, on an engine that answers by script."""
+
+    def run(
+        engine: ScriptedEngine | None = None, *, deadline: str = "60s", **options: Any
+    ) -> ExitCode:
+        typed = {"question": QUESTION, "corpus": str(corpus), "rounds": "1", "width": "2"}
+        parameters = {each: typed[each.name] for each in parameters_of(PIPELINE.flow, taken=())}
+        settings = options.pop("settings", None) or read_settings()
+        engine = engine or ScriptedEngine(answer_by_schema)
+        return run_flow(PIPELINE, parameters, settings, deadline=deadline, engine=engine, **options)
+
+    return run
 
 
 def test_the_report_goes_to_stdout_and_all_else_to_stderr(
-    request_: Request, store_url: str, capsys: pytest.CaptureFixture[str]
+    research: Research, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = run(request_, read_settings(), engine=ScriptedEngine(answer_by_schema))
+    code = research()
     told = capsys.readouterr()
     (recorded,) = recorded_runs(store_url)
     assert code is ExitCode.DONE
@@ -50,45 +61,43 @@ def test_the_report_goes_to_stdout_and_all_else_to_stderr(
 
 
 def test_the_report_as_json_is_one_object(
-    request_: Request, capsys: pytest.CaptureFixture[str]
+    research: Research, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = replace(request_, as_json=True)
-    run(wanted, read_settings(), engine=ScriptedEngine(answer_by_schema))
+    research(as_json=True)
     document = json.loads(capsys.readouterr().out)
     assert document["in_time"] is True
     assert document["citations"]
 
 
 def test_the_report_is_saved_as_it_was_printed(
-    request_: Request, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    research: Research, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "new" / "folder"
-    wanted = replace(request_, out=folder)
-    run(wanted, read_settings(), engine=ScriptedEngine(answer_by_schema))
+    research(out=folder)
     assert (folder / "report.md").read_text() == capsys.readouterr().out
     assert json.loads((folder / "report.json").read_text())["question"] == QUESTION
     assert sorted(file.name for file in folder.iterdir()) == ["report.json", "report.md"]
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(
-    request_: Request, tmp_path: Path
+    research: Research, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     engine = ScriptedEngine(answer_by_schema)
     with pytest.raises(CannotWrite):
-        run(replace(request_, out=tmp_path / "file" / "out"), read_settings(), engine=engine)
+        research(engine, out=tmp_path / "file" / "out")
     assert engine.requests == []
 
 
 def test_a_model_with_random_weights_is_warned_of(
-    request_: Request, capsys: pytest.CaptureFixture[str]
+    research: Research, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Random(ScriptedEngine):
         @property
         def info(self):  # type: ignore[no-untyped-def]
             return replace(super().info, random_weights=True)
 
-    run(request_, read_settings(), engine=Random(answer_by_schema))
+    research(Random(answer_by_schema))
     told = capsys.readouterr().err
     assert told.count("warning: ") == 1
     assert "random" in told
@@ -96,7 +105,7 @@ def test_a_model_with_random_weights_is_warned_of(
 
 
 def test_verbose_names_the_scheduler_and_the_policy(
-    request_: Request, capsys: pytest.CaptureFixture[str]
+    research: Research, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Scheduled(ScriptedEngine):
         @property
@@ -104,44 +113,43 @@ def test_verbose_names_the_scheduler_and_the_policy(
             return replace(super().info, scheduler="SloScheduler", policy="edf")
 
     settings = read_settings(verbose=True)
-    run(request_, settings, engine=Scheduled(answer_by_schema))
+    research(Scheduled(answer_by_schema), settings=settings)
     assert "scheduler SloScheduler, policy edf" in capsys.readouterr().err
 
 
 def test_an_engine_that_dies_ends_the_run_and_the_record_says_so(
-    request_: Request, store_url: str, capsys: pytest.CaptureFixture[str]
+    research: Research, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def die(request: GenerationRequest) -> str:
         raise EngineDied("out of memory")
 
     with pytest.raises(EngineDied) as died:
-        run(request_, read_settings(), engine=ScriptedEngine(die))
+        research(ScriptedEngine(die))
     (recorded,) = recorded_runs(store_url)
     assert exit_code_of(died.value) is ExitCode.ENGINE
     assert recorded.error_type == "EngineDied"
     assert f"orchestrate show {recorded.id}" in capsys.readouterr().err
 
 
-def test_an_engine_that_cannot_start_leaves_no_run(request_: Request, store_url: str) -> None:
+def test_an_engine_that_cannot_start_leaves_no_run(research: Research, store_url: str) -> None:
     class Broken(ScriptedEngine):
         async def start(self) -> None:
             raise ModelNotLoaded("demo", "no memory")
 
     with pytest.raises(ModelNotLoaded):
-        run(request_, read_settings(), engine=Broken(answer_by_schema))
+        research(Broken(answer_by_schema))
     assert recorded_runs(store_url) == []
 
 
 def test_a_deadline_that_passes_has_an_exit_code_of_its_own(
-    request_: Request, store_url: str
+    research: Research, store_url: str
 ) -> None:
     def slow(request: GenerationRequest) -> str:
         time.sleep(0.05)  # holds the event loop up: a run may then end late, or not at all
         return answer_by_schema(request)
 
-    hurried = replace(request_, deadline="1ms")
     try:
-        code = run(hurried, read_settings(), engine=ScriptedEngine(slow))
+        code = research(ScriptedEngine(slow), deadline="1ms")
     except DeadlineExceeded as error:
         code = exit_code_of(error)
     assert code is ExitCode.DEADLINE

@@ -1,0 +1,244 @@
+"""`orchestrate run FILE.py:FLOW`: a signature as options, and what was typed as arguments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.errors import BadInput
+from cli.work.flow_arguments import FlowParameter, Shape, parameters_of
+from serving.references import load_reference
+from tests.cli.cli_samples import exit_code, recorded_runs
+
+FLOWS = '''
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from orchestrator import flow
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Plan(BaseModel):
+    title: str
+    sizes: list[int]
+
+
+@flow(deadline="9s")
+async def everything(
+    text: str,
+    number: Annotated[int, Field(ge=1, le=5, description="How many.")] = 2,
+    share: float = 0.5,
+    loud: bool = False,
+    names: list[str] = [],
+    plan: Plan | None = None,
+    when: date | None = None,
+    where: Path = Path("here"),
+    colour: Colour = Colour.RED,
+    word: Literal["yes", "no"] = "yes",
+    model: str = "own",
+    table: dict[str, int] = {},
+) -> dict[str, object]:
+    """Return what it was given.
+
+    A second paragraph.
+
+    Args:
+        text: some words,
+            over two lines.
+        plan (optional): what to do.
+    """
+    return {
+        "text": text, "number": number, "share": share, "loud": loud, "names": names,
+        "title": plan and plan.title, "when": str(when), "where": str(where),
+        "colour": colour.value, "word": word, "model": model, "table": table,
+    }
+
+
+@flow
+async def positional(first: str, /, second: str) -> str:
+    return first + second
+
+
+@flow
+async def starred(*words: str) -> str:
+    return " ".join(words)
+
+
+@flow
+async def failing(text: str) -> str:
+    raise ValueError("never again")
+
+
+def no_flow() -> None: ...
+'''
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "flows_of_mine.py"
+    path.write_text(FLOWS)
+    monkeypatch.setenv("COLUMNS", "160")
+    return path
+
+
+@pytest.fixture
+def run(file: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """The exit code of a command on an engine without a model."""
+    from orchestrator import testing
+    from orchestrator import wiring as it
+
+    monkeypatch.setattr(it, "engine_of", lambda settings: testing.ScriptedEngine(lambda _: ""))
+    return lambda flow, *arguments: exit_code("run", f"{file}:{flow}", *arguments)
+
+
+def parameters(file: Path, flow: str = "everything") -> dict[str, FlowParameter]:
+    found = parameters_of(load_reference(f"{file}:{flow}"), taken={"model"})
+    return {each.name: each for each in found}
+
+
+def test_each_type_has_its_kind_of_option(file: Path) -> None:
+    found = parameters(file)
+    shapes = {name: each.shape for name, each in found.items()}
+    assert shapes == dict.fromkeys(found, Shape.TEXT) | {
+        "loud": Shape.FLAG,
+        "names": Shape.REPEATED,
+        "plan": Shape.JSON,
+        "table": Shape.JSON,
+    }
+    assert {each.option for each in found.values() if each.name == "model"} == {"arg-model"}
+    metavars = ("number", "share", "when", "where", "colour", "word", "plan")
+    shown = [found[name].metavar for name in metavars]
+    assert shown == ["N", "X", "TEXT", "PATH", "red|blue", "yes|no", "JSON|@FILE"]
+
+
+def test_help_shows_types_limits_defaults_and_descriptions(
+    run,
+    capsys: pytest.CaptureFixture[str],  # type: ignore[no-untyped-def]
+) -> None:
+    assert run("everything", "--help") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "Return what it was given.",
+        "Some words, over two lines.",
+        "How many. From 1 to 5.",
+        "[default: 2]",
+        "What to do.",
+        "--loud",
+        "--no-loud",
+        "--arg-model",
+        "Default: 9.0 s.",
+        "--record-text",
+        "--out",
+    ):
+        assert part in told
+    assert "A second paragraph" not in told
+
+
+def test_what_was_typed_reaches_the_flow_with_its_types(
+    run,
+    file: Path,
+    store_url: str,
+    capsys: pytest.CaptureFixture[str],  # type: ignore[no-untyped-def]
+) -> None:
+    (file.parent / "plan.json").write_text('{"title": "T", "sizes": [1, 2]}')
+    code = run(
+        "everything",
+        *("--text", "3", "--number", "4", "--loud", "--names", "a", "--names", "b"),
+        *("--plan", f"@{file.parent / 'plan.json'}", "--when", "2026-01-02", "--colour", "blue"),
+        *("--arg-model", "mine", "--table", '{"x": 1}', "--json"),
+    )
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    document = json.loads(told.out)
+    assert document["result"] == {
+        "text": "3",
+        "number": 4,
+        "share": 0.5,
+        "loud": True,
+        "names": ["a", "b"],
+        "title": "T",
+        "when": "2026-01-02",
+        "where": "here",
+        "colour": "blue",
+        "word": "yes",
+        "model": "mine",
+        "table": {"x": 1},
+    }
+    assert (document["deadline_s"], document["in_time"]) == (9.0, True)
+    (recorded,) = recorded_runs(store_url)
+    assert (recorded.id, recorded.entry) == (document["run"], f"{file}:everything")
+
+
+def test_a_text_is_printed_as_it_is_and_saved(
+    run,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],  # type: ignore[no-untyped-def]
+) -> None:
+    assert run("positional", "--first", "a", "--second", "b", "--out", str(tmp_path / "out")) == 0
+    assert capsys.readouterr().out == "ab\n"
+    assert (tmp_path / "out" / "result.md").read_text() == "ab"
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["result"] == "ab"
+
+
+@pytest.mark.parametrize(
+    ("flow", "arguments", "code", "word"),
+    [
+        ("everything", [], 2, "--text"),
+        ("everything", ["--text", "x", "--number", "6"], 2, "less than or equal to 5"),
+        ("everything", ["--text", "x", "--number", "x"], 2, "--number x: "),
+        ("everything", ["--text", "x", "--colour", "green"], 2, "'red' or 'blue'"),
+        ("everything", ["--text", "x", "--plan", "{"], 2, "--plan {: Invalid JSON"),
+        ("everything", ["--text", "x", "--plan", '{"title": 3}'], 2, "title: "),
+        ("everything", ["--text", "x", "--plan", "@/nowhere"], 2, "@/nowhere cannot be read"),
+        ("everything", ["--text", "x", "--when", "soon"], 2, "--when soon: "),
+        ("everything", ["--text", "x", "--nothing", "1"], 2, "--nothing"),
+        ("everything", ["--text", "x", "--deadline", "soon"], 2, "60s"),
+        ("starred", ["--words", "x"], 2, "give each argument a name"),
+        ("failing", ["--text", "x"], 1, "never again"),
+        ("no_flow", [], 2, "it is not a flow; flows in its module: everything, positional"),
+        ("missing", [], 2, "there is no 'missing' in it"),
+    ],
+)
+def test_what_is_wrong_has_its_exit_code_and_says_what_to_do(
+    run,  # type: ignore[no-untyped-def]
+    capsys: pytest.CaptureFixture[str],
+    flow: str,
+    arguments: list[str],
+    code: int,
+    word: str,
+) -> None:
+    assert run(flow, *arguments) == code
+    told = capsys.readouterr()
+    assert word in " ".join(told.err.split())
+    assert "Traceback" not in told.err
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("deep-reserch", "there is deep-research"),
+        ("/nowhere/file.py:flow", "there is no such file"),
+        ("no_module_of_this_name:flow", "No module named"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_told_what_there_is(
+    name: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("run", name) == 2
+    assert word in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_default_that_names_a_type_wrongly_is_bad_input_and_no_traceback(file: Path) -> None:
+    parameter = FlowParameter("thing", "thing", object(), None, "")
+    with pytest.raises(BadInput, match="a type that pydantic cannot read"):
+        parameter.read("x")
