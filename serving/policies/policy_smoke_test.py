@@ -1,4 +1,4 @@
-"""A policy tried out before an engine depends on it."""
+"""A check of a policy and its parameters on small views, before an engine uses it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ import numpy as np
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.requests import Requests, RequestState, RequestView
 from serving.slo import Slo, SloKind
-from serving.view import Policy, StepView, plan_faults
+from serving.view import Plan, Policy, StepView, plan_faults
 
 
 def smoke_test_faults(policy: Policy) -> list[str]:
-    """What is wrong with a policy and its parameters, on small views; empty for a sound one.
+    """Exceptions and contract breaches of a policy on small views; empty for a valid one.
 
-    A value that the policy cannot work with shows here, not within the engine, which it would
-    end for every caller.
+    A parameter value that the policy cannot handle fails here and not in the engine, where it
+    would end every request.
     """
-    for view in _TRIALS:
+    for view in _VIEWS:
         try:
             with np.errstate(divide="raise", invalid="raise"):
-                faults = plan_faults(view, policy(view))
+                plan: object = policy(view)
+            if isinstance(plan, Plan):
+                faults = plan_faults(view, plan)
+            else:
+                faults = [f"it returned {type(plan).__name__} and not a Plan"]
         except Exception as error:
             faults = [f"{type(error).__name__}: {error}"]
         if faults:
@@ -27,8 +31,8 @@ def smoke_test_faults(policy: Policy) -> list[str]:
     return []
 
 
-def _trial(num_requests: int) -> StepView:
-    """Equal requests that are not yet late and cannot be in time, so that every value counts."""
+def _view_of_equals(num_requests: int) -> StepView:
+    """Equal requests that are not late yet and cannot be in time, so all parameters are used."""
     length = LengthSketch((8.0,) * len(LENGTH_LEVELS))
     slo = Slo(kind=SloKind.DEADLINE, deadline_s=60.01, length=length)
     return StepView(
@@ -56,9 +60,9 @@ def _trial(num_requests: int) -> StepView:
     )
 
 
-def _mixed_trial() -> StepView:
-    """One request of each kind, which arrived lately."""
-    view = _trial(4)
+def _view_of_kinds() -> StepView:
+    """One request of each SLO kind; the same four are the recent arrivals."""
+    view = _view_of_equals(4)
     slos = (
         Slo(kind=SloKind.LATENCY, ttft_s=61.0, tbt_s=0.1),
         Slo(kind=SloKind.DEADLINE, deadline_s=90.0),
@@ -71,4 +75,4 @@ def _mixed_trial() -> StepView:
     return view._replace(requests=requests, arrivals=requests, arrivals_s=60.0)
 
 
-_TRIALS = (_trial(1), _trial(3), _mixed_trial())
+_VIEWS = (_view_of_equals(1), _view_of_equals(3), _view_of_kinds())

@@ -1,8 +1,7 @@
-"""The preemption gate: who may take a running request's place, and when it is not worth it.
+"""The preemption gate: a running batch is replaced only if the gain exceeds the loss.
 
-A place is given up only for goodput that is higher by more than MIN_GAIN, and only if what is won
-until the next decision exceeds what the engine earns nothing in: computing the lost cache again.
-
+The new batch must have more than MIN_GAIN higher goodput, and its gain until the next decision
+must exceed the tokens that the engine cannot generate while it recomputes the lost KV cache.
 Source: Wu (2025), section 4.2 (preemption to correct scheduling errors).
 """
 
@@ -14,18 +13,19 @@ from serving.requests import Floats, Ints
 from serving.view import StepView
 
 MIN_GAIN = 0.1
-"""Who gives way is exchanged only for what is worth more than this share more."""
+"""Smallest relative gain in goodput for which a batch is replaced."""
 
 
-def stall_s(view: StepView, places: Ints, *, prefix_caching: bool = False) -> Floats:
-    """Predicted seconds of computing again what each would lose by giving up its cache: (n,).
+def stall_s(view: StepView, indices: Ints, *, prefix_caching: bool = False) -> Floats:
+    """Predicted seconds to recompute the KV cache of each of these requests after eviction: (k,).
 
-    With prefix caching, what a preempted request held stays to be found until it is overwritten.
-    vLLM overwrites what was freed first, so it survives as long as the room that is free now
-    outlasts its absence, which nobody knows. Assumed: the share of the cache that is free now is
-    the share that is found again. So in a full cache, where preemption matters, nothing is.
+    With prefix caching, the blocks of a preempted request can be found again until they are
+    overwritten. vLLM overwrites the blocks that were freed first, so they survive if the blocks
+    that are free now last until the request returns, which is not known. Assumption: the share
+    found again equals the share of the cache that is free now. So nothing is found again in a full
+    cache, where preemption matters.
     """
-    held = view.requests.computed_tokens[places].astype(np.float64)
+    held = view.requests.computed_tokens[indices].astype(np.float64)
     kept = view.free_kv_tokens / view.kv_tokens if prefix_caching else 0.0
     seconds: Floats = held * (1.0 - min(kept, 1.0)) * view.prefill_token_s
     return seconds
@@ -40,16 +40,18 @@ def exchange_batch(
     frame_s: float,
     prefix_caching: bool = False,
 ) -> Ints:
-    """The wanted batch if it pays as a whole; else the running stay, and it fills what they leave.
+    """The wanted batch if the exchange pays as a whole; else the running batch.
+
+    In the second case the best wanted requests fill the slots that running ones leave.
 
     Args:
-        running: places of those that hold a place now, best first.
-        wanted: places of the batch that should run, best first; at least as many as run.
-        worth: goodput a second of each request of the view while it runs, (n,).
-        frame_s: seconds for which the exchange lasts.
-        prefix_caching: whether the engine finds again what a preempted request has left.
+        running: indices of the requests that hold a slot now, best first.
+        wanted: indices of the batch that should run, best first; at least as many as `running`.
+        value: goodput per second of each request of the view while it runs, (n,).
+        frame_s: seconds until the next decision.
+        prefix_caching: whether the engine finds blocks of preempted requests again.
     Returns:
-        as many places as are wanted.
+        indices, as many as in `wanted`.
     """
     size = len(wanted)
     evicted = running[~np.isin(running, wanted)]
@@ -64,5 +66,5 @@ def exchange_batch(
 
 
 def _tokens_per_s(view: StepView, size: int) -> float:
-    """What a batch of this size generates: what is lost in a second of stall."""
+    """Tokens per second that a batch of this size generates."""
     return size / view.token_s

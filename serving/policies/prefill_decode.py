@@ -1,6 +1,7 @@
-"""Prompts being read and answers being written, and what fits a step and the KV cache.
+"""Prefill and decode: phases of requests, due times of tokens, and filling of steps.
 
-Shared by the policies that tell the two phases apart. Arrays are of length n, by place in the view.
+Shared by the policies that distinguish the two phases. Arrays have one value per request of the
+view, (n,).
 """
 
 from __future__ import annotations
@@ -14,31 +15,31 @@ from serving.requests import BEST_EFFORT, LATENCY, Flags, Floats, Ints, Requests
 from serving.view import Plan, StepView
 
 ACTIVE_LIMIT = 128
-"""Most requests with a place in the KV cache, unless a batch is asked for: SLAI's number, which
-the other policies that tell the phases apart have taken over.
+"""Default limit on the requests that hold KV cache at once: SLAI's number, used by RAD and
+SLOs-Serve as well.
 
 Source: Bari et al. (2025), section 7 (alpha and beta), section 4.2 (a tile of decodes).
 """
 
 MEMORY_SHARE = 0.96
-"""Of the KV cache, what may be promised: the rest is for answers that outgrow their prediction.
+"""Share of the KV cache that may be allocated to requests that begin: the rest is for answers
+longer than predicted.
 
 Source: Bari et al. (2025), section 7 (where memory counts as short).
 """
 
-
 FIXED_SHARE = 0.25
-"""Of a step, what its fixed cost may be: with shorter steps the machine is wasted."""
+"""Largest share of a step that its fixed cost should take: shorter steps waste the machine."""
 
 MIN_STEP_S = 1e-3
-"""A machine whose steps have no fixed cost still has steps."""
+"""Shortest planned step, in seconds, for step models without a fixed cost."""
 
 
 def active_size(view: StepView, batch: int) -> int:
-    """How many requests may have a place in the KV cache at once.
+    """The number of requests that may hold KV cache at once.
 
     Args:
-        batch: so many; 0: ACTIVE_LIMIT, or the engine's slots if they are fewer.
+        batch: this number; 0: ACTIVE_LIMIT, or the engine's slots if they are fewer.
 
     Raises:
         InvalidEngineConfig: a batch below 0.
@@ -48,56 +49,54 @@ def active_size(view: StepView, batch: int) -> int:
     return batch or min(ACTIVE_LIMIT, view.slots)
 
 
-def unread_tokens(requests: Requests) -> Ints:
-    """Tokens of the context whose keys and values are missing, at least 1: the next one's own."""
+def uncomputed_tokens(requests: Requests) -> Ints:
+    """Context tokens whose keys and values are not cached; at least 1, the last token's own."""
     context: Ints = requests.prompt_tokens + requests.output_tokens
-    unread: Ints = np.maximum(context - requests.computed_tokens, 1)
-    return unread
+    uncomputed: Ints = np.maximum(context - requests.computed_tokens, 1)
+    return uncomputed
 
 
 def is_decoding(requests: Requests) -> Flags:
-    """Whose next step computes one token: the prompt is read, and what was written is cached."""
-    decodes: Flags = (requests.computed_tokens > 0) & (unread_tokens(requests) == 1)
+    """Whether each request's next step computes one token: the rest of its context is cached."""
+    decodes: Flags = (requests.computed_tokens > 0) & (uncomputed_tokens(requests) == 1)
     return decodes
 
 
-def decode_interval_s(view: StepView, to_come: Floats, due_s: Floats) -> Floats:
-    """The TBT that each request needs: a stream's own, else the time left over the tokens to come.
+def decode_interval_s(view: StepView, remaining_tokens: Floats, due_s: Floats) -> Floats:
+    """The TBT that each request needs: a stream's own, else time left / remaining tokens.
 
-    The natural reading of a deadline for policies that know TTFT and TBT only. Infinity where
-    nothing is promised; not above 0 where the deadline has passed.
+    So a deadline is translated for policies that only know TTFT and TBT. Infinity for best
+    effort; at most 0 once the deadline has passed.
 
     Args:
-        to_come: output tokens still to come, at least 1.
-        due_s: when the last of them is due; of no account for streams.
+        remaining_tokens: remaining output tokens, at least 1.
+        due_s: due time of the last of them; ignored for streams.
     """
     requests = view.requests
     left_s = np.where(requests.kind == BEST_EFFORT, np.inf, due_s - view.now_s)
-    return np.where(requests.kind == LATENCY, requests.tbt_s, left_s / to_come)
+    return np.where(requests.kind == LATENCY, requests.tbt_s, left_s / remaining_tokens)
 
 
-def token_due_s(view: StepView, pace: Floats) -> Floats:
-    """When each decode's next token is due: on a stream's schedule, else a pace after the last."""
-    paced_s = paced_due_s(view, pace)
+def token_due_s(view: StepView, interval_s: Floats) -> Floats:
+    """Due time of each decode's next token: by a stream's schedule, else as `paced_due_s`."""
+    paced_s = paced_due_s(view, interval_s)
     return np.where(view.requests.kind == LATENCY, next_token_due_s(view), paced_s)
 
 
-def paced_due_s(view: StepView, pace: Floats) -> Floats:
-    """When each decode's next token is due: a pace after the end of the step that brought the
-    last."""
+def paced_due_s(view: StepView, interval_s: Floats) -> Floats:
+    """Due time of each decode's next token: the end of its last step + its decode interval."""
     ended_s = np.minimum(view.requests.unscheduled_s + view.mean_step_s, view.now_s)
-    due: Floats = ended_s + pace
+    due: Floats = ended_s + interval_s
     return due
 
 
 def step_seconds(view: StepView, streams: Flags) -> float:
-    """How long a step should take at most: the less of two, but at least twice the fixed cost.
+    """The planned duration of a step: min(tightest TBT, 4 * fixed cost), at least 2 * fixed cost.
 
-    One is the tightest TBT of all streams, as in the papers. The other is our choice, and governs
-    wherever that TBT is longer: four times the fixed cost (FIXED_SHARE), the shortest step that
-    does not waste the machine, since requests that are paced by a deadline always ask for shorter
-    steps than are good for all. Below twice the fixed cost no single promise may push it: the
-    machine would have nothing left to give.
+    The tightest TBT of all streams is the papers' limit. Four times the fixed cost (FIXED_SHARE)
+    is this project's choice, and applies wherever that TBT is longer: it is the shortest step that
+    does not waste the machine, and requests with deadlines always need shorter steps. A single
+    SLO may not push the step below twice the fixed cost, as no capacity would be left.
     """
     base_s = view.model.base_s
     tightest_s = float(view.requests.tbt_s[streams].min(initial=np.inf))
@@ -107,68 +106,70 @@ def step_seconds(view: StepView, streams: Flags) -> float:
 def tokens_within(view: StepView, decodes: Flags, step_s: float) -> int:
     """The largest token budget with which a step of these decodes takes at most step_s.
 
-    At least 1 and one a decode, at most the engine's own.
+    At least one token for each decode, and at least 1; at most the engine's own budget.
     """
-    count = int(decodes.sum())
+    num_decodes = int(decodes.sum())
     decodes_s = view.model.seconds(
-        new_tokens=count,
-        num_decodes=count,
+        new_tokens=num_decodes,
+        num_decodes=num_decodes,
         decode_context_tokens=float(view.requests.computed_tokens[decodes].sum()),
     )
     spare_s = max(step_s - decodes_s, 0.0)
     if spare_s >= view.prefill_token_s * view.step_tokens:
         return view.step_tokens
-    return min(max(count + int(spare_s / view.prefill_token_s), 1), view.step_tokens)
+    return min(max(num_decodes + int(spare_s / view.prefill_token_s), 1), view.step_tokens)
 
 
 def spare_kv_tokens(view: StepView, keepers: Flags) -> float:
-    """Room in the KV cache for newcomers, if all but the keepers gave up what they hold."""
+    """KV memory for requests that begin, in tokens, if all requests but `keepers` were evicted."""
     requests = view.requests
     held = float(requests.computed_tokens[~keepers].sum())
     return view.free_kv_tokens + held - (1.0 - MEMORY_SHARE) * view.kv_tokens
 
 
-def fill(view: StepView, order: Ints, claim: Ints, *, size: int, budget: int) -> Flags:
-    """Who is in the step: in order, while tokens, places and memory last.
+def fill_step(view: StepView, order: Ints, tier: Ints, *, size: int, budget: int) -> Flags:
+    """The requests in the step: in order, while tokens, slots and KV memory last.
 
-    A new prompt without a place or memory takes no tokens, so that decodes behind it get theirs.
-    It takes neither from an equal: two that need each other's memory would be read for ever.
+    A prompt that lacks a slot or memory takes no tokens, so decodes behind it get theirs. It takes
+    slots and memory only from lower tiers: two prompts of the same tier that need each other's
+    memory would evict each other for ever.
 
     Args:
-        claim: (n,), by place, 0 the strongest: newcomers may take the place and the memory of
-            weaker claims alone.
-        size: most requests at once, those with a place in the cache and those computed.
-        budget: tokens to compute; the last prompt may be read in part.
+        order: indices of all requests, best first.
+        tier: of each request, (n,), 0 the best.
+        size: largest number of requests that hold KV cache, and of requests in the step.
+        budget: tokens to compute; the last prompt may be computed in part.
     Returns:
-        (n,), by place.
+        flags, (n,).
     """
     requests = view.requests
-    unread = unread_tokens(requests)[order]
+    uncomputed = uncomputed_tokens(requests)[order]
     active = requests.computed_tokens > 0
-    new, claims = ~active[order], claim[order]
-    places = np.cumsum(new)
-    tokens = np.cumsum(np.where(new, unread, 0))
+    new, tiers = ~active[order], tier[order]
+    num_new = np.cumsum(new)
+    tokens = np.cumsum(np.where(new, uncomputed, 0))
     wanted = ~new
-    for each in np.unique(claims[new]):
-        safe = active & (claim <= each)
-        fits = (places <= size - int(safe.sum())) & (tokens <= spare_kv_tokens(view, safe))
-        wanted |= new & (claims == each) & fits
-    tokens = np.where(wanted, unread, 0)
+    for each in np.unique(tiers[new]):
+        safe = active & (tier <= each)
+        fits = (num_new <= size - int(safe.sum())) & (tokens <= spare_kv_tokens(view, safe))
+        wanted |= new & (tiers == each) & fits
+    tokens = np.where(wanted, uncomputed, 0)
     chosen = np.zeros(len(order), dtype=bool)
     chosen[order] = wanted & (np.cumsum(wanted) <= size) & (np.cumsum(tokens) - tokens < budget)
     return chosen
 
 
-def plan_of_step(view: StepView, order: Ints, chosen: Flags, stands: Ints) -> Plan:
-    """The plan that computes the chosen, and late work only once nothing feasible is held.
+def plan_of_step(view: StepView, order: Ints, chosen: Flags, classes: Ints) -> Plan:
+    """The plan that computes the chosen requests; late ones only if no feasible one is left out.
 
-    Where nobody was chosen the best of the order runs: an engine with work may not stand still.
+    If none of the chosen can run, the first request of the order that is not dropped does.
 
     Args:
-        order: places of all requests, best first, by standing first.
-        chosen: who is computed, if nothing is dropped.
+        order: indices of all requests, best first, by deadline class first.
+        chosen: the requests to compute, (n,).
+        classes: the DeadlineClass of each request, (n,).
     """
-    feasible = stands == DeadlineClass.FEASIBLE
+    feasible = classes == DeadlineClass.FEASIBLE
     run = chosen & feasible
     if run[feasible].all():
         run = chosen.copy()

@@ -1,4 +1,4 @@
-"""Simulated annealing of the waiting line: the order that keeps most promises per second.
+"""Simulated annealing of the queue: the order with the most met SLOs per second of latency.
 
 Source: Huang et al. (2025), SLO-aware scheduling for LLM inferences, sections 4.3 and 5.1.
 """
@@ -18,8 +18,10 @@ COOLING = 20.0 / 500.0
 
 SIZE_RATIO = 0.8
 NUM_SIZES = 6
-"""Batch sizes that are weighed: each this share of the one before, the largest first. None is
-below a third of it: G knows nothing of requests to come, and would trade throughput for latency."""
+"""Candidate batch sizes: NUM_SIZES of them, each SIZE_RATIO times the one before.
+
+The smallest is a third of the largest: G ignores later arrivals, so still smaller sizes would trade
+throughput for latency."""
 
 
 def annealing(
@@ -33,89 +35,90 @@ def annealing(
     level: float = 0.5,
     seed: int = 0,
 ) -> Plan:
-    """Maximises G = n / t: promises kept, over the sum of all end-to-end latencies.
+    """Maximise G = n / t: the number of met SLOs / the sum of all end-to-end latencies.
 
-    Who has a slot keeps it while it is feasible, as dispatched requests do in the paper; the line
-    behind them is ordered, and the batch size chosen, by a linear latency predictor. Of the two
-    starts, the line by arrival and by predicted latency, and of several batch sizes the best pair
-    is taken. If that does not keep every promise, the head of the line is annealed.
+    A request that has a slot keeps it while it is feasible, like a dispatched request in the
+    paper. A linear latency predictor is used to order the queue behind and to choose the batch
+    size. The search starts from the best pair of a batch size and an order, by arrival or by
+    predicted latency. If that order does not meet every SLO, the head of the queue is annealed.
 
-    Departures. The paper dispatches batch after batch; here a slot is given anew when it falls
-    free, so that a request waits for its share of the work ahead, and the moves into the batch
-    before and after become moves to an earlier and a later place. The listing's test would accept
-    worse sequences only by mistake, and it ends with the last sequence; by its prose, a worse one
-    is accepted the more seldom the worse it is and the colder, and the best that was seen counts.
-    Temperatures are shares of the best G that was seen, since a start may keep nothing, and
-    iterations few enough for the time between two steps.
+    Departures. The paper dispatches batch after batch. Here a slot is assigned again as soon as it
+    is free, so a request waits for its share of the work ahead, and the paper's moves to the batch
+    before and after become moves to an earlier and a later position. The test in the paper's
+    listing accepts worse sequences only by mistake, and the listing returns the last sequence.
+    Here, as in its prose, a worse sequence is accepted with a probability that falls with the loss
+    and with the temperature, and the best sequence is returned. Temperatures are relative to the
+    best G so far, because the first may be 0. The iterations fit into the time between two steps.
 
     Args:
-        batch: largest batch size; 0: as many as the engine has slots. Fewer run where a smaller
-            batch promises a higher G.
-        window: how many at the head of the line are annealed; with few iterations a longer one is
-            only shuffled. The paper's experiments have 4 to 40 requests.
-        iterations: sequences that are tried.
-        heat: the first temperature, a share of G.
-        level: the quantile that foretells remaining output lengths.
-        seed: of the moves: the same view and seed give the same plan.
+        batch: largest batch size; 0: the engine's slots. Fewer requests run if a smaller batch has
+            a higher G.
+        window: number of requests at the head of the queue that are annealed; with few iterations
+            a longer window is only shuffled. The paper's experiments have 4 to 40 requests.
+        iterations: number of sequences that are tried.
+        heat: the first temperature, relative to G.
+        level: the quantile used as the remaining output length.
+        seed: seed of the moves: the same view and seed give the same plan.
     """
-    requests, stands = view.requests, deadline_class(view)
-    held = requests.state != RequestState.WAITING
+    requests, classes = view.requests, deadline_class(view)
+    has_slot = requests.state != RequestState.WAITING
     arrived = sorted_indices(requests)
-    arrived = arrived[stands[arrived] == DeadlineClass.FEASIBLE]
-    holders, line = arrived[held[arrived]], arrived[~held[arrived]]
-    place = np.zeros(len(requests), dtype=np.int64)
+    arrived = arrived[classes[arrived] == DeadlineClass.FEASIBLE]
+    holders, queue = arrived[has_slot[arrived]], arrived[~has_slot[arrived]]
+    rank = np.zeros(len(requests), dtype=np.int64)
     size = batch or view.slots
-    if len(line):
-        forecast, order = best_start(view, holders, line, size, level)
-        if forecast.kept(order) < len(arrived):
-            order = annealed(forecast, order, window, iterations, heat, seed)
-        place[line[order]] = np.arange(1, len(line) + 1)
-        size = min(size, max(forecast.slots, len(holders)))
-    return order_by(view, stands, place, batch=size, fairness=fairness)
+    if len(queue):
+        prediction, order = best_start(view, holders, queue, size, level)
+        if prediction.num_met(order) < len(arrived):
+            order = annealed(prediction, order, window, iterations, heat, seed)
+        rank[queue[order]] = np.arange(1, len(queue) + 1)
+        size = min(size, max(prediction.slots, len(holders)))
+    return order_by(view, classes, rank, batch=size, fairness=fairness)
 
 
 def best_start(
-    view: StepView, holders: Ints, line: Ints, size: int, level: float
+    view: StepView, holders: Ints, queue: Ints, size: int, level: float
 ) -> tuple[BatchPrediction, Ints]:
-    """The batch size and the order of the line, by arrival or by latency, with the highest G.
+    """The batch size and the order of the queue, by arrival or by latency, with the highest G.
 
     Args:
-        holders, line: places of those with and without a slot, by arrival.
+        holders, queue: indices of the requests with and without a slot, by arrival.
         size: the largest batch size.
     """
     sizes = sorted({max(int(size * SIZE_RATIO**step), 1) for step in range(NUM_SIZES)})[::-1]
-    forecasts = [batch_prediction_of(view, holders, line, slots, level) for slots in sizes]
-    by_arrival, by_latency = np.arange(len(line)), np.argsort(forecasts[0].exec_s, kind="stable")
-    if forecasts[0].kept(by_latency) == len(holders) + len(line):
-        return forecasts[0], by_latency
-    starts = [(forecast, order) for forecast in forecasts for order in (by_latency, by_arrival)]
+    predictions = [batch_prediction_of(view, holders, queue, slots, level) for slots in sizes]
+    by_arrival = np.arange(len(queue))
+    by_latency = np.argsort(predictions[0].exec_s, kind="stable")
+    if predictions[0].num_met(by_latency) == len(holders) + len(queue):
+        return predictions[0], by_latency
+    starts = [(each, order) for each in predictions for order in (by_latency, by_arrival)]
     return max(starts, key=lambda start: start[0].score(start[1]))
 
 
 def annealed(
-    forecast: BatchPrediction, order: Ints, window: int, iterations: int, heat: float, seed: int
+    prediction: BatchPrediction, order: Ints, window: int, iterations: int, heat: float, seed: int
 ) -> Ints:
-    """The order with its head annealed: the best sequence of those that were tried."""
+    """The order with its first `window` requests annealed: the best sequence that was tried."""
     head, tail = order[:window], order[window:]
     if len(head) < 2:
         return order
-    whole_kept, whole_s = forecast.outcome(order)
-    head_kept, head_s = forecast.outcome(head)
-    forecast = forecast._replace(
-        rest_kept=forecast.rest_kept + whole_kept - head_kept,
-        rest_s=forecast.rest_s + whole_s - head_s,
+    whole_met, whole_s = prediction.outcome(order)
+    head_met, head_s = prediction.outcome(head)
+    prediction = prediction._replace(
+        rest_met=prediction.rest_met + whole_met - head_met,
+        rest_s=prediction.rest_s + whole_s - head_s,
     )
     rng = np.random.default_rng(seed)
     moves = rng.integers(3, size=iterations).tolist()
     firsts = rng.integers(len(head), size=iterations).tolist()
     offsets = rng.integers(1, len(head), size=iterations).tolist()
-    luck = np.log1p(-rng.random(iterations)).tolist()
-    current = best_score = forecast.score(head)
+    log_chances = np.log1p(-rng.random(iterations)).tolist()
+    current = best_score = prediction.score(head)
     best, temperature = head, heat
-    for move, first, offset, chance in zip(moves, firsts, offsets, luck, strict=True):
-        tried = moved(head, move, first, (first + offset) % len(head))
-        score = forecast.score(tried)
-        if score >= current or score - current > temperature * best_score * chance:
+    for move, first, offset, log_chance in zip(moves, firsts, offsets, log_chances, strict=True):
+        tried = neighbour(head, move, first, (first + offset) % len(head))
+        score = prediction.score(tried)
+        if score >= current or score - current > temperature * best_score * log_chance:
             head, current = tried, score
             if score > best_score:
                 best, best_score = tried, score
@@ -123,14 +126,19 @@ def annealed(
     return np.concatenate([best, tail])
 
 
-def moved(order: Ints, move: int, one: int, other: int) -> Ints:
-    """A neighbour: one of both places squeezed in earlier (0), delayed (1), or both exchanged."""
-    low, high = min(one, other), max(one, other)
-    tried = order.copy()
+def neighbour(order: Ints, move: int, first: int, second: int) -> Ints:
+    """The order after one move between two positions.
+
+    Args:
+        move: 0: the later request moves to the earlier position; 1: the earlier one moves to the
+            later position; 2: the two are exchanged.
+    """
+    low, high = min(first, second), max(first, second)
+    changed = order.copy()
     if move == 0:
-        tried[low], tried[low + 1 : high + 1] = order[high], order[low:high]
+        changed[low], changed[low + 1 : high + 1] = order[high], order[low:high]
     elif move == 1:
-        tried[high], tried[low:high] = order[low], order[low + 1 : high + 1]
+        changed[high], changed[low:high] = order[low], order[low + 1 : high + 1]
     else:
-        tried[low], tried[high] = order[high], order[low]
-    return tried
+        changed[low], changed[high] = order[high], order[low]
+    return changed

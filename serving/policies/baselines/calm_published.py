@@ -1,4 +1,4 @@
-"""CALM to the letter of the thesis: the published baseline that ours must beat.
+"""CALM as published in the thesis: the baseline of this project's own version (`calm`).
 
 Source: Wu (2025), section 4.2 and algorithm 4.1.
 """
@@ -33,98 +33,99 @@ def calm_published(
 ) -> Plan:
     """Grouped margin goodput maximisation over frames of decode steps (equation 4.1).
 
-    Departures: the starvation constant lifts a request among its equals only, and expired work
-    takes the slots that feasible work leaves, or it would outrank small feasible requests. A
-    stage's calls run side by side, so that each has its own goodput over the time of the slowest,
-    where the thesis adds up both; added up over the slowest, fewer promises are kept. Work can be
-    in time if its program can: no stage's sub-deadline ends it. What waits too long is dropped only
-    where its own SLO asks for that.
+    Departures. The starvation constant only affects the order within a deadline class, and
+    expired work gets the slots that feasible work leaves; otherwise it would outrank small
+    feasible requests. A stage's calls run in parallel, so each call's goodput is divided by the
+    time of the stage's slowest call, where the thesis adds up both; with the sum over the slowest,
+    fewer SLOs are met. A request is feasible while its program can be in time, even if its stage's
+    sub-deadline has passed. A request that waits too long is dropped only if its SLO asks for it.
 
     Args:
-        batch: B, how many requests run at once; 0: as many as the engine has slots.
+        batch: B, number of requests that run at once; 0: the engine's slots.
         cutoff: p in (0, 1]; candidates have at least p times the B-th highest priority.
-        frame_steps: decode steps between two decisions, unless something arrives or ends.
+        frame_steps: decode steps between two decisions, unless a request arrives or ends.
         starvation_tokens: delta, goodput added for each frame that a request has waited.
         level: the quantile that bounds remaining output lengths.
-        fairness: f, 0 to 1: the share of Fair(r) in the priority (section 4.3). The thesis leaves
-            Fair's unit open; here 1 is worth the highest priority of any feasible request.
+        fairness: f, 0 to 1: the weight of Fair(r) in the priority (section 4.3). The thesis leaves
+            Fair's unit open; here 1 equals the highest priority of a feasible request.
 
     Raises:
-        InvalidEngineConfig: a fairness outside of 0 to 1.
+        InvalidEngineConfig: a fairness outside 0 to 1.
     """
     requests, size = view.requests, batch or view.slots
-    to_come = requests.remaining_tokens(level)
-    seconds = generation_seconds(view, to_come)
+    remaining_tokens = requests.remaining_tokens(level)
+    seconds = generation_seconds(view, remaining_tokens)
     frame_s = frame_steps * view.token_s
     waited_frames = np.maximum((view.now_s - requests.unscheduled_s) / frame_s, 0.0)
-    reward = feasible_goodput(view, to_come, seconds)
+    reward = feasible_goodput(view, remaining_tokens, seconds)
     priority = (reward + starvation_tokens * waited_frames) / seconds
-    stands = deadline_class(view)
+    classes = deadline_class(view)
     if fairness:
-        highest = priority[stands == DeadlineClass.FEASIBLE].max(initial=0.0)
-        priority = mix_in_fairness(
-            priority, highest * fair_scores(view.requests.user_tokens), fairness
-        )
-    order = sorted_indices(requests, stands, -priority)
+        highest = priority[classes == DeadlineClass.FEASIBLE].max(initial=0.0)
+        scores = highest * fair_scores(view.requests.user_tokens)
+        priority = mix_in_fairness(priority, scores, fairness)
+    order = sorted_indices(requests, classes, -priority)
     stay = stay_limits_of(view)
-    gone = to_drop(view, stay)
-    kept = order[~gone[order]]
-    num_feasible = int((stands[kept] == DeadlineClass.FEASIBLE).sum())
+    dropped = to_drop(view, stay)
+    kept = order[~dropped[order]]
+    num_feasible = int((classes[kept] == DeadlineClass.FEASIBLE).sum())
     ranked, late = kept[:num_feasible], kept[num_feasible:]
     window = best_window(view, ranked, priority, size, cutoff)
     running = ranked[requests.state[ranked] != RequestState.WAITING][: len(window)]
     group = exchange_batch(view, running, window, priority, frame_s=frame_s)
     run = np.zeros(len(requests), dtype=bool)
     run[group] = True
-    # While feasible requests are left out, the group fills every slot.
+    # If the group leaves slots, it has all feasible requests, and late ones take the rest.
     run[late[: size - len(group)]] = True
-    run = without_weaker_memory_holders(view, kept, run, stands > DeadlineClass.FEASIBLE)
-    order = sorted_indices(requests, ~run, stands, -priority)
+    run = without_weaker_memory_holders(view, kept, run, classes > DeadlineClass.FEASIBLE)
+    order = sorted_indices(requests, ~run, classes, -priority)
     plan = plan_of(view, order, run, stay=stay)
-    left_out = ~gone & ~run & (requests.state == RequestState.RUNNING)
+    preempted = ~dropped & ~run & (requests.state == RequestState.RUNNING)
     plan = plan._replace(
-        preempt=frozenset(requests.ids(np.flatnonzero(left_out))), steps=frame_steps
+        preempt=frozenset(requests.ids(np.flatnonzero(preempted))), steps=frame_steps
     )
     return limit_users_ahead(view, plan) if fairness else plan
 
 
-def generation_seconds(view: StepView, to_come: Floats) -> Floats:
-    """t_gen: remaining length bound times measured token time; a stage's slowest call governs."""
+def generation_seconds(view: StepView, remaining_tokens: Floats) -> Floats:
+    """t_gen = remaining tokens * step time; for a compound request, the stage's longest t_gen."""
     requests = view.requests
-    own = to_come * view.token_s
+    own_s = remaining_tokens * view.token_s
     _, stage = np.unique(requests.stage, return_inverse=True)
-    _, group = np.unique(requests.program * (len(own) + 1) + stage, return_inverse=True)
-    slowest = np.zeros(len(own))
-    np.maximum.at(slowest, group, own)
-    return np.where(requests.kind == COMPOUND, slowest[group], own)
+    _, group = np.unique(requests.program * (len(own_s) + 1) + stage, return_inverse=True)
+    slowest_s = np.zeros(len(own_s))
+    np.maximum.at(slowest_s, group, own_s)
+    return np.where(requests.kind == COMPOUND, slowest_s[group], own_s)
 
 
-def feasible_goodput(view: StepView, to_come: Floats, seconds: Floats) -> Floats:
-    """Tokens that count if the request runs from now on; 0 once it cannot be in time.
+def feasible_goodput(view: StepView, remaining_tokens: Floats, seconds: Floats) -> Floats:
+    """Weighted tokens that count if the request runs from now on; 0 if it cannot be in time.
 
-    Latency kind: the tokens still to come. Deadline and compound: input and output together,
-    all or nothing. Best effort: its output, as if its default deadline were always ahead.
+    Latency kind: the remaining output. Deadline and compound: input and output, all or nothing.
+    Best effort: the remaining output, as if the default deadline were always ahead.
     """
     requests, expiry = view.requests, expiry_s(view)
-    streamed = np.where(view.now_s < expiry, to_come, 0.0)
-    whole = requests.prompt_tokens + requests.output_tokens + to_come
+    streamed = np.where(view.now_s < expiry, remaining_tokens, 0.0)
+    whole = requests.prompt_tokens + requests.output_tokens + remaining_tokens
     reward = np.where(view.now_s + seconds <= expiry, whole, 0.0)
     reward = np.where(requests.kind == LATENCY, streamed, reward)
-    return np.where(requests.kind == BEST_EFFORT, to_come, reward) * requests.weight
+    return np.where(requests.kind == BEST_EFFORT, remaining_tokens, reward) * requests.weight
 
 
 def best_window(view: StepView, ranked: Ints, priority: Floats, size: int, cutoff: float) -> Ints:
     """The `size` candidates of similar input length with the largest sum of priorities.
 
     Args:
-        ranked: places of the candidates, highest priority first; so is what is returned.
+        ranked: indices of the feasible requests, highest priority first.
+    Returns:
+        indices of the chosen ones, highest priority first.
     """
     if len(ranked) <= size:
         return ranked
     candidates = ranked[priority[ranked] >= cutoff * priority[ranked[size - 1]]]
     prompts = view.requests.prompt_tokens[candidates]
-    names = view.requests.ids(candidates)
-    by_length = sorted(range(len(names)), key=lambda each: (prompts[each], names[each]))
+    ids = view.requests.ids(candidates)
+    by_length = sorted(range(len(ids)), key=lambda each: (prompts[each], ids[each]))
     sums = np.concatenate([[0.0], np.cumsum(priority[candidates[by_length]])])
     best = int(np.argmax(sums[size:] - sums[:-size]))
     chosen: Ints = candidates[np.sort(by_length[best : best + size])]

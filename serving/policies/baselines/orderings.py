@@ -1,4 +1,4 @@
-"""Policies that are one sort key each."""
+"""Policies that order requests by a single key."""
 
 from __future__ import annotations
 
@@ -11,37 +11,35 @@ from serving.requests import Floats
 from serving.view import Plan, StepView
 
 MEDIAN = 0.5
-"""Orders by length go by the length that an answer has as likely as not: its rank matters, not
-how sure it is."""
+"""The quantile of predicted lengths that policies order by: only the ranks matter, not a bound."""
 
 
 def fcfs(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
-    """First come, first served: vLLM's own order. The one policy that is blind to deadlines.
+    """First come, first served: vLLM's own order, and the only policy that ignores deadlines.
 
-    With fairness it sees them: expired work is last then.
+    With fairness, expired work comes last.
     """
     return order_by(view, None, view.requests.arrival_s, batch=batch, fairness=fairness)
 
 
 def edf(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
-    """Earliest deadline first among what can still be in time; expired work after it.
+    """Earliest deadline first among the requests that can still be in time; expired work last.
 
-    A latency stream's deadline is that of its next token that can be in time, a compound
-    request's is its stage's sub-deadline. Source: Wu (2025), appendix D.1.1 (why it is only a
-    baseline).
+    A latency stream is due at its next token that can be in time, a compound request at its
+    stage's sub-deadline. Source: Wu (2025), appendix D.1.1 (why it is only a baseline).
     """
     return order_by(view, deadline_class(view), due_s(view), batch=batch, fairness=fairness)
 
 
 def priority(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
-    """As callers asked, the lowest number first: vLLM's own but for expired work, which is last."""
+    """By the callers' priority, lowest first, as in vLLM, except that expired work is last."""
     return order_by(
         view, deadline_class(view), view.requests.priority, batch=batch, fairness=fairness
     )
 
 
 def sjf(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
-    """Shortest job first: by the length that was foretold of each answer; expired work last.
+    """Shortest job first: by the predicted length of each answer; expired work last.
 
     Source: Fu et al. (2024), Efficient LLM scheduling by learning to rank (the order of predicted
     lengths); Wu (2025), section 6.1 (LTR, the same as a baseline).
@@ -54,23 +52,23 @@ def sjf(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
 def srpt(view: StepView, *, batch: int = 0, fairness: float = 0.0) -> Plan:
     """Shortest remaining processing time: by the seconds to a request's end; expired work last.
 
-    What is left of its prompt at the measured speed of prefill, and of its answer, given how far
-    it has grown, at that of a decode step. Source: Schrage (1968), A proof of the optimality of
-    the shortest remaining processing time discipline.
+    Seconds = uncomputed prompt tokens * prefill time + remaining output tokens * step time, both
+    as measured. Source: Schrage (1968), A proof of the optimality of the shortest remaining
+    processing time discipline.
     """
     return order_by(view, deadline_class(view), _remaining_s(view), batch=batch, fairness=fairness)
 
 
 def _predicted_tokens(view: StepView) -> Floats:
     requests = view.requests
-    middle = np.maximum(requests.length[:, LENGTH_LEVELS.index(MEDIAN)], 1.0)
-    predicted: Floats = np.fmin(middle, requests.max_tokens)
+    median = np.maximum(requests.length[:, LENGTH_LEVELS.index(MEDIAN)], 1.0)
+    predicted: Floats = np.fmin(median, requests.max_tokens)
     return predicted
 
 
 def _remaining_s(view: StepView) -> Floats:
     requests = view.requests
-    unread = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)
-    to_come = requests.remaining_tokens(MEDIAN)
-    seconds: Floats = unread * view.prefill_token_s + to_come * view.token_s
+    uncomputed = np.maximum(requests.prompt_tokens - requests.computed_tokens, 0)
+    remaining_tokens = requests.remaining_tokens(MEDIAN)
+    seconds: Floats = uncomputed * view.prefill_token_s + remaining_tokens * view.token_s
     return seconds

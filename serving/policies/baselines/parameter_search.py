@@ -1,8 +1,8 @@
-"""A policy's parameter, found while it serves: values are tried in turn, the best is kept longest.
+"""Online search for a policy's parameter: a discounted upper-confidence-bound bandit.
 
 Source: Wu (2025), section 4.2 (the cutoff p explores thresholds and converges to those with the
 most goodput); Garivier and Moulines (2011), On upper-confidence bound policies for switching
-bandit problems (older observations count less, so that a load that changes is followed).
+bandit problems (older observations count less, so the search follows a changing load).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 MEMORY_EPOCHS = 100.0
-"""An observation this many epochs old counts 1/e of a new one."""
+"""Age, in epochs, at which an observation has the weight 1/e."""
 
 FIRST_TRIES = 2
-"""How often each value is tried before any two are compared: their scatter is not known earlier."""
+"""Epochs of each value before values are compared: the variance is not known earlier."""
 
 _DECAY = math.exp(-1.0 / MEMORY_EPOCHS)
 
 
 class TunedParameter(NamedTuple):
-    """A keyword of a policy that is found online, and the values that it may take."""
+    """A parameter of a policy that is tuned online, and its candidate values."""
 
     parameter: str
     values: tuple[float, ...]
@@ -30,19 +30,18 @@ class TunedParameter(NamedTuple):
 TUNED_PARAMETERS: Mapping[str, TunedParameter] = {
     "calm_published": TunedParameter("cutoff", (0.95, 0.8, 0.9, 1.0)),
 }
-"""By policy; the first value is where a search begins."""
+"""Tuned parameters by policy; the search begins with the first value."""
 
 
 class ParameterSearch(NamedTuple):
-    """What is known of each value so far: a discounted upper-confidence bound search.
-
-    No randomness: the same observations lead to the same choices.
+    """The state of a search; it has no randomness, so equal observations give equal choices.
 
     Attributes:
         values: the candidates, at least one.
-        choice: the candidate to use in this epoch.
-        tries: observations of each, so many in all.
-        counts, sums, squares: of the observed goodputs of each, older ones discounted.
+        choice: index of the candidate for this epoch.
+        tries: number of observations of each candidate.
+        counts, sums, squares: number, sum and sum of squares of the goodputs observed with each
+            candidate, discounted by age.
     """
 
     values: tuple[float, ...]
@@ -54,51 +53,51 @@ class ParameterSearch(NamedTuple):
 
     @classmethod
     def of(cls, values: tuple[float, ...]) -> ParameterSearch:
-        """Nothing is known yet; the first value is used."""
+        """A search without observations, which begins with the first value."""
         assert values, "a search needs a candidate"
-        nothing = (0.0,) * len(values)
-        return cls(values, 0, (0,) * len(values), nothing, nothing, nothing)
+        zeros = (0.0,) * len(values)
+        return cls(values, 0, (0,) * len(values), zeros, zeros, zeros)
 
     @property
     def value(self) -> float:
-        """What the parameter is in this epoch."""
+        """The parameter's value in this epoch."""
         return self.values[self.choice]
 
     def observe(self, goodput: float) -> ParameterSearch:
-        """An epoch with the present choice ended with this goodput; the next one's choice."""
+        """The search after an epoch with the present choice and this goodput."""
         after = self._replace(
             tries=tuple(
-                num_tries + (place == self.choice) for place, num_tries in enumerate(self.tries)
+                num_tries + (index == self.choice) for index, num_tries in enumerate(self.tries)
             ),
-            counts=_with(self.counts, self.choice, 1.0),
-            sums=_with(self.sums, self.choice, goodput),
-            squares=_with(self.squares, self.choice, goodput * goodput),
+            counts=_aged(self.counts, self.choice, 1.0),
+            sums=_aged(self.sums, self.choice, goodput),
+            squares=_aged(self.squares, self.choice, goodput * goodput),
         )
         return after._replace(choice=_best(after))
 
 
 def _best(search: ParameterSearch) -> int:
-    """The candidate that could be the best: by its mean, and by how little is known of it."""
+    """Index of the candidate with the highest upper confidence bound."""
     fewest = min(search.tries)
     if fewest < FIRST_TRIES:
         return search.tries.index(fewest)
     means = [total / count for total, count in zip(search.sums, search.counts, strict=True)]
-    scatter = math.log(1.0 + sum(search.counts)) * _variance(search, means)
+    scale = math.log(1.0 + sum(search.counts)) * _variance(search, means)
     bounds = [
-        mean + math.sqrt(scatter / count) for mean, count in zip(means, search.counts, strict=True)
+        mean + math.sqrt(scale / count) for mean, count in zip(means, search.counts, strict=True)
     ]
     return bounds.index(max(bounds))
 
 
 def _variance(search: ParameterSearch, means: list[float]) -> float:
-    """Of an epoch's goodput around the mean of its candidate: taken as the same for all."""
+    """Variance of an epoch's goodput around its candidate's mean, assumed equal for all."""
     explained = sum(count * mean * mean for count, mean in zip(search.counts, means, strict=True))
     freedom = max(sum(search.counts) - len(search.values), 1.0)
     return max(sum(search.squares) - explained, 0.0) / freedom
 
 
-def _with(amounts: tuple[float, ...], place: int, amount: float) -> tuple[float, ...]:
-    """All grown older by an epoch, and one of them more by an amount."""
-    older = [_DECAY * each for each in amounts]
-    older[place] += amount
-    return tuple(older)
+def _aged(amounts: tuple[float, ...], index: int, amount: float) -> tuple[float, ...]:
+    """The amounts discounted by one epoch, and a new amount added to one of them."""
+    aged = [_DECAY * each for each in amounts]
+    aged[index] += amount
+    return tuple(aged)

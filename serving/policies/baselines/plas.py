@@ -1,4 +1,4 @@
-"""Program-level attained service: whose program has received least comes first.
+"""Program-level attained service: programs that have received least service come first.
 
 Source: Luo et al. (2025), Autellix: An efficient serving engine for LLM agents as general
 programs, section 4.2 and algorithm 1; Wu (2025), section 6.1 (the same as a baseline).
@@ -23,22 +23,23 @@ def plas(
     levels: int = 8,
     starvation_ratio: float = 50.0,
 ) -> Plan:
-    """Multilevel queues by the service that a program has attained, oldest call first in each.
+    """Multilevel queues by a program's attained service, oldest call first in each level.
 
-    Knows nothing of lengths and promises: who has had little may soon be done. A call enters the
-    level of its program's earlier calls and sinks while it is served itself.
+    It uses neither predicted lengths nor SLOs: a program that has received little service may end
+    soon. A call enters at the level of its program's earlier calls, and moves down while it is
+    served itself.
 
-    Departures. Service is estimated from the tokens that were computed. The earlier calls of a
-    program with parallel ones add up, as for the paper's programs of one thread; its rule for many
-    threads follows their critical path. Waiting counts since the call was last computed, so that
-    a promotion ends once it has been served. Expired work comes last.
+    Departures. Service is estimated from computed tokens. The service of parallel calls is added
+    up, as for the paper's single-threaded programs; the paper's rule for multi-threaded ones
+    follows the critical path. Waiting time counts from the call's last computation, so a promotion
+    ends once the call has been served. Expired work comes last.
 
     Args:
         quantum_s: width of the first level, in seconds of service; each level is twice as wide as
             the one before.
-        levels: K, how many there are; the last has no end.
-        starvation_ratio: beta: a call that has waited so many times as long as its program was
-            served moves up to the first level.
+        levels: K, the number of levels; the last one is unbounded.
+        starvation_ratio: beta: a call that has waited at least this many times its program's
+            service moves up to the first level.
     """
     service_s = attained_s(view)
     waited_s = view.now_s - view.requests.unscheduled_s
@@ -48,24 +49,29 @@ def plas(
 
 
 def attained_s(view: StepView) -> Floats:
-    """Seconds that each call and the earlier ones of its program were served: (n,).
+    """Seconds of service of each call and the ended calls of its program: (n,).
 
-    The call's own prompt and output tokens at the engine's speed for each; what its program's
-    ended calls computed at the mean of all calls that are in the engine.
+    The call's own tokens count at the engine's prefill and decode speeds. Tokens of ended calls
+    count at the mean time per token over all calls in the engine.
     """
     requests = view.requests
-    read = np.where(requests.output_tokens > 0, requests.prompt_tokens, requests.computed_tokens)
-    own_s = read * view.prefill_token_s + requests.output_tokens * view.token_s
-    own = (read + requests.output_tokens).astype(np.float64)
+    prefilled = np.where(
+        requests.output_tokens > 0, requests.prompt_tokens, requests.computed_tokens
+    )
+    own_s = prefilled * view.prefill_token_s + requests.output_tokens * view.token_s
+    own_tokens = (prefilled + requests.output_tokens).astype(np.float64)
     _, program = np.unique(requests.program, return_inverse=True)
-    present = np.bincount(program, weights=own)[program]
-    earlier = np.maximum(requests.program_tokens - present, 0.0)
-    # Sorted, for a sum that does not depend on the order of the requests.
-    mean_s = np.sort(own_s).sum() / own.sum() if own.any() else view.token_s
-    return own_s + earlier * mean_s
+    present_tokens = np.bincount(program, weights=own_tokens)[program]
+    ended_tokens = np.maximum(requests.program_tokens - present_tokens, 0.0)
+    # Sorted, so that rounding does not depend on the order of the requests.
+    mean_s = np.sort(own_s).sum() / own_tokens.sum() if own_tokens.any() else view.token_s
+    return own_s + ended_tokens * mean_s
 
 
 def queue_level(service_s: Floats, quantum_s: float, levels: int) -> Ints:
-    """The queue of each, 0 for the least served: (n,). Level i begins at (2^i - 1) quanta."""
+    """The queue level of each call, 0 for the least served: (n,).
+
+    Level i begins at (2^i - 1) quanta.
+    """
     level: Ints = np.floor(np.log2(service_s / quantum_s + 1.0)).astype(np.int64)
     return np.minimum(level, levels - 1)

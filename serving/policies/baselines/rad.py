@@ -1,4 +1,4 @@
-"""RAD: steps that fill the tiles of matrix multiplication, of prompts or of decodes.
+"""RAD: steps of prefill or of decodes that fill the tiles of the GPU's matrix multiplications.
 
 Source: Bari et al. (2025), Optimal scheduling algorithms for LLM inference, section 4.2 and
 algorithm 1.
@@ -14,7 +14,7 @@ from serving.policies.prefill_decode import (
     is_decoding,
     plan_of_step,
     spare_kv_tokens,
-    unread_tokens,
+    uncomputed_tokens,
 )
 from serving.policies.ranking import sorted_indices
 from serving.policies.urgency import DeadlineClass, deadline_class
@@ -22,7 +22,7 @@ from serving.requests import Ints
 from serving.view import Plan, StepView
 
 TILE_TOKENS = 256
-"""Tokens that fill the tiles in all three dimensions: their least common multiple, t_lcm."""
+"""Tokens that fill the tiles in all three dimensions: t_lcm, their least common multiple."""
 
 
 def rad(
@@ -32,55 +32,58 @@ def rad(
     fairness: float = 0.0,
     tile_tokens: int = TILE_TOKENS,
 ) -> Plan:
-    """Read prompts, first come first served, until a tile of decodes is full; then only decode.
+    """Prefill prompts, first come first served, until a tile of decodes is full; then only decode.
 
-    A prompt step has as many whole tiles as the engine's token budget holds: the paper's model
-    makes them equally good, and a real step has a fixed cost. It knows no promise but that
-    expired work only fills what feasible work leaves. The cycle's length n, of which the theorem
-    asks only that it is large, is without limit here. A prompt whose memory is not free waits as
-    if the tile were full.
+    A prefill step has as many whole tiles as the engine's token budget holds: they are equally
+    good in the paper's model, and a real step has a fixed cost. SLOs are not used, except that
+    expired work runs only in capacity that feasible work leaves. The cycle's length n has no limit
+    here; the theorem only requires that it is large. A prompt whose memory is not free waits as if
+    the tile were full.
 
     Args:
-        batch: t_col, as `active_size` takes it.
+        batch: t_col, see `active_size`.
         tile_tokens: t_lcm.
     """
     requests, size = view.requests, active_size(view, batch)
-    stands = deadline_class(view)
-    order = sorted_indices(requests, stands)
+    classes = deadline_class(view)
+    order = sorted_indices(requests, classes)
     if fairness:
         order = fair_order(view, order, fairness)
     budget = max(view.step_tokens // tile_tokens, 1) * tile_tokens
     budget = min(budget, view.step_tokens)
-    ranked = order[stands[order] == DeadlineClass.FEASIBLE]
-    reading = prompts_to_read(view, ranked, size, budget)
+    ranked = order[classes[order] == DeadlineClass.FEASIBLE]
+    prefills = next_prefills(view, ranked, size, budget)
     chosen = np.zeros(len(order), dtype=bool)
-    if len(reading):
-        chosen[reading] = True
-        steps = max(int(unread_tokens(requests)[reading].sum()) // budget, 1)
-        plan = plan_of_step(view, order, chosen, stands)
+    if len(prefills):
+        chosen[prefills] = True
+        steps = max(int(uncomputed_tokens(requests)[prefills].sum()) // budget, 1)
+        plan = plan_of_step(view, order, chosen, classes)
         plan = plan._replace(step_tokens=budget, steps=steps)
     else:
         chosen[ranked[is_decoding(requests)[ranked]][:size]] = True
         if chosen[ranked].all():
             chosen[order[:size]] = True
-        plan = plan_of_step(view, order, chosen, stands)
+        plan = plan_of_step(view, order, chosen, classes)
     return limit_users_ahead(view, plan) if fairness else plan
 
 
-def prompts_to_read(view: StepView, ranked: Ints, size: int, budget: int) -> Ints:
-    """Whose prompts are read in the next step; nobody's where a tile of decodes is full.
+def next_prefills(view: StepView, ranked: Ints, size: int, budget: int) -> Ints:
+    """Indices of the requests to prefill in the next step; empty if a tile of decodes is full.
 
     Args:
-        ranked: places of the feasible requests, best first.
+        ranked: indices of the feasible requests, best first.
+        size: largest number of requests that hold KV cache.
+        budget: tokens of a prefill step.
     """
     requests = view.requests
     active = np.zeros(len(requests), dtype=bool)
     active[ranked] = requests.computed_tokens[ranked] > 0
-    unread = unread_tokens(requests)
+    uncomputed = uncomputed_tokens(requests)
     prompts = ranked[~is_decoding(requests)[ranked]]
     new = ~active[prompts]
-    places = np.cumsum(new) <= size - int(active.sum())
-    room = np.cumsum(np.where(new, unread[prompts], 0)) <= spare_kv_tokens(view, active)
-    prompts = prompts[~new | (places & room)]
-    tokens = unread[prompts]
+    has_slot = np.cumsum(new) <= size - int(active.sum())
+    new_tokens = np.cumsum(np.where(new, uncomputed[prompts], 0))
+    has_memory = new_tokens <= spare_kv_tokens(view, active)
+    prompts = prompts[~new | (has_slot & has_memory)]
+    tokens = uncomputed[prompts]
     return prompts[np.cumsum(tokens) - tokens < budget][:size]

@@ -1,4 +1,4 @@
-"""SLAI: a decode waits until it must be scheduled; the shortest prompts are read meanwhile.
+"""SLAI: decodes are deferred until they become critical; short prompts are prefilled meanwhile.
 
 Source: Bari et al. (2025), Optimal scheduling algorithms for LLM inference, sections 6 and 7.
 """
@@ -12,13 +12,13 @@ from serving.policies.prefill_decode import (
     MEMORY_SHARE,
     active_size,
     decode_interval_s,
-    fill,
+    fill_step,
     is_decoding,
     paced_due_s,
     plan_of_step,
     step_seconds,
     tokens_within,
-    unread_tokens,
+    uncomputed_tokens,
 )
 from serving.policies.ranking import sorted_indices
 from serving.policies.urgency import DeadlineClass, deadline_class, due_s
@@ -35,38 +35,38 @@ def slai(
     pressed_offset: float = 10.0,
     level: float = 0.9,
 ) -> Plan:
-    """Critical decodes, then prompts begun, then the shortest new prompts, then other decodes.
+    """Critical decodes, then prefills that have begun, then the shortest new prompts, then others.
 
-    A step's token budget, which the paper tunes by hand, is the largest whose step stays within the
-    tightest TBT of all streams, and within four times a step's fixed cost (`step_seconds`), which
-    governs where the TBT is longer. At most `active_size` requests are active: the paper's 128
-    unless a batch is asked for. New prompts begin only while the active are few enough and their
-    memory is free. What the paper does not know: deadline and compound requests have the TBT of
-    their required pace, the compound ones for their stage's sub-deadline; expired work fills what
-    feasible work leaves.
+    The token budget of a step, which the paper tunes by hand, is the largest one whose step takes
+    at most `step_seconds`. At most `active_size` requests hold KV cache: the paper's 128 by
+    default. New prompts begin only while fewer requests hold KV cache and memory is free.
+
+    Departures: the TBT of deadline and compound requests is their `decode_interval_s`, towards the
+    stage's sub-deadline for compound ones; expired work runs only in capacity that feasible work
+    leaves.
 
     Args:
-        batch: alpha and beta, as `active_size` takes it.
-        offset: delta, how many steps before it is due a decode is critical.
+        batch: alpha and beta, see `active_size`.
+        offset: delta, a decode is critical this many steps before its token is due.
         pressed_offset: the same while less than 1 - MEMORY_SHARE of the KV cache is free.
-        level: the quantile that bounds the remaining length of paced answers.
+        level: the quantile that bounds the remaining output of requests with deadlines.
     """
     requests, size = view.requests, active_size(view, batch)
-    stands = deadline_class(view)
+    classes = deadline_class(view)
     decodes, active = is_decoding(requests), requests.computed_tokens > 0
     used = 1.0 - view.free_kv_tokens / view.kv_tokens
     early_steps = offset if used < MEMORY_SHARE else pressed_offset
-    pace = decode_interval_s(view, requests.remaining_tokens(level), due_s(view))
-    last_s = paced_due_s(view, pace) - early_steps * view.mean_step_s  # equation 8
-    deferred = decodes & (last_s > view.now_s)
+    interval_s = decode_interval_s(view, requests.remaining_tokens(level), due_s(view))
+    critical_s = paced_due_s(view, interval_s) - early_steps * view.mean_step_s  # equation 8
+    deferred = decodes & (critical_s > view.now_s)
     group = np.where(decodes, np.where(deferred, 3, 0), np.where(active, 1, 2))
     order = sorted_indices(
-        requests, stands, group, np.where(decodes, last_s, unread_tokens(requests))
+        requests, classes, group, np.where(decodes, critical_s, uncomputed_tokens(requests))
     )
     if fairness:
         order = fair_order(view, order, fairness)
-    streams = (requests.kind == LATENCY) & (stands == DeadlineClass.FEASIBLE)
+    streams = (requests.kind == LATENCY) & (classes == DeadlineClass.FEASIBLE)
     budget = tokens_within(view, decodes & ~deferred, step_seconds(view, streams))
-    chosen = fill(view, order, stands, size=size, budget=budget)
-    plan = plan_of_step(view, order, chosen, stands)._replace(step_tokens=budget, steps=1)
+    chosen = fill_step(view, order, classes, size=size, budget=budget)
+    plan = plan_of_step(view, order, chosen, classes)._replace(step_tokens=budget, steps=1)
     return limit_users_ahead(view, plan) if fairness else plan

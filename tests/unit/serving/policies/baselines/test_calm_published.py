@@ -1,4 +1,4 @@
-"""calm_published is algorithm 4.1 of the thesis, and departs from it only for expired work."""
+"""calm_published equals algorithm 4.1 of the thesis, except for expired work."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tests.unit.serving.serving_examples import (
 DELTA, FRAME, CUTOFF = 1.0, 50, 0.95
 
 
-# Algorithm 4.1 written down again, naively: every window, plain sums, no shared code.
+# A second, naive implementation of algorithm 4.1: every window, plain sums, no shared code.
 
 
 def naive_priorities(view: StepView) -> dict[str, float]:
-    """Equation 4.1 with the starvation constant; a stage's slowest call governs."""
+    """Equation 4.1 with the starvation constant; t_gen is that of a stage's slowest call."""
     priorities = {}
     for each in view.requests:
         tokens = each.remaining_tokens(0.9)
@@ -51,17 +51,17 @@ def naive_priorities(view: StepView) -> dict[str, float]:
     return priorities
 
 
-def same_stage(one: RequestView, other: RequestView) -> bool:
-    """Of one program of one user; a stream is a program by itself."""
-    if one.request_id == other.request_id:
+def same_stage(left: RequestView, right: RequestView) -> bool:
+    """Whether both have the same user, program and stage; a stream is its own program."""
+    if left.request_id == right.request_id:
         return True
-    keys = {(each.slo.user, each.slo.program, each.slo.stage) for each in (one, other)}
-    is_stream = SloKind.LATENCY in (one.slo.kind, other.slo.kind)
-    return len(keys) == 1 and bool(one.slo.program) and not is_stream
+    keys = {(each.slo.user, each.slo.program, each.slo.stage) for each in (left, right)}
+    is_stream = SloKind.LATENCY in (left.slo.kind, right.slo.kind)
+    return len(keys) == 1 and bool(left.slo.program) and not is_stream
 
 
 def naive_groups(view: StepView, size: int) -> list[tuple[float, set[str]]]:
-    """Lines 11 to 16: every window over the candidates, with its score."""
+    """Lines 11 to 16: the score and ids of every window over the candidates."""
     priority = naive_priorities(view)
     ids = {each.request_id: each for each in view.requests}
     if len(ids) <= size:
@@ -78,7 +78,7 @@ def naive_groups(view: StepView, size: int) -> list[tuple[float, set[str]]]:
 
 @st.composite
 def small_views(draw: st.DrawFn, state: RequestState = RequestState.WAITING) -> StepView:
-    """A handful of requests that are all still feasible by the clock."""
+    """Up to eight requests whose deadlines have not passed."""
     now_s = draw(st.integers(0, 64)) / 2
     lengths = st.integers(1, 30).map(lambda tokens: LengthSketch((float(tokens),) * 7))
     requests = []
@@ -127,7 +127,7 @@ def test_the_group_is_the_window_of_algorithm_4_1(view: StepView) -> None:
 
 @law
 @given(small_views())
-def test_within_the_group_and_behind_it_the_order_is_by_priority(view: StepView) -> None:
+def test_the_group_and_the_others_are_each_ordered_by_priority(view: StepView) -> None:
     plan = calm_published(view)
     priority = naive_priorities(view)
     for part in (plan.run, set(plan.order) - plan.run):
@@ -138,10 +138,10 @@ def test_within_the_group_and_behind_it_the_order_is_by_priority(view: StepView)
 
 @law
 @given(small_views(RequestState.RUNNING), st.data())
-def test_running_requests_give_way_exactly_where_it_pays(
+def test_running_requests_are_preempted_exactly_if_it_pays(
     view: StepView, data: st.DataObject
 ) -> None:
-    """The gate of section 4.2: better by 10%, and by more than recomputing the evicted costs."""
+    """Section 4.2: the gain is above 10%, and above the cost of recomputing evicted requests."""
     flags = data.draw(st.lists(st.booleans(), min_size=8, max_size=8))
     requests = tuple(
         each._replace(state=RequestState.WAITING)
@@ -180,26 +180,25 @@ def test_running_requests_give_way_exactly_where_it_pays(
     }
 
 
-def alone(view: RequestView, other: RequestView, **changes: Any) -> Plan:
-    """One slot: who gets it."""
-    return calm_published(step(view, other, **{"slots": 1} | changes))
+def plan_of_two(first: RequestView, second: RequestView, **changes: Any) -> Plan:
+    """The plan for two requests and, by default, one slot."""
+    return calm_published(step(first, second, **{"slots": 1} | changes))
 
 
-def test_goodput_that_cannot_be_had_in_time_counts_nothing() -> None:
-    """Ten tokens take ten seconds here."""
+def test_a_request_that_cannot_be_in_time_has_no_goodput() -> None:
+    """Ten tokens take 10 s."""
     hopeless = request("hopeless", slo=deadline(9.9), prompt_tokens=1000)
     modest = request("modest", slo=deadline(10.0), prompt_tokens=1)
-    assert alone(hopeless, modest).run == {"modest"}
-    assert alone(hopeless._replace(slo=deadline(10.0)), modest).run == {"hopeless"}
+    assert plan_of_two(hopeless, modest).run == {"modest"}
+    assert plan_of_two(hopeless._replace(slo=deadline(10.0)), modest).run == {"hopeless"}
 
 
-def test_a_compound_request_is_feasible_by_its_runs_deadline_and_not_its_stages() -> None:
+def test_a_compound_request_is_feasible_by_its_final_deadline() -> None:
     behind = request("behind", slo=compound(2.0, final_s=20.0), prompt_tokens=1000)
-    assert alone(behind, request("other", slo=deadline(50.0))).run == {"behind"}
+    assert plan_of_two(behind, request("other", slo=deadline(50.0))).run == {"behind"}
 
 
-def test_the_slowest_call_of_a_stage_governs_its_sisters() -> None:
-    """A short call of a stage with a long one is worth no more than the stage."""
+def test_a_call_is_ranked_by_the_generation_time_of_its_stage_s_slowest_call() -> None:
     stage = compound(90.0, program="run", stage=1)
     short = request("short", slo=stage, max_tokens=1)
     long = request("long", slo=stage, max_tokens=50)
@@ -210,8 +209,8 @@ def test_the_slowest_call_of_a_stage_governs_its_sisters() -> None:
     assert calm_published(step(short, other_run, single, slots=1)).run == {"short"}
 
 
-def test_with_a_lower_cutoff_batches_are_more_alike_in_length() -> None:
-    """Both long prompts are worth a little more; p = 0.5 trades that for equal lengths."""
+def test_a_lower_cutoff_gives_batches_of_more_similar_length() -> None:
+    """Request b has a higher priority than c; p = 0.95 chooses c for its similar length."""
     view = step(
         request("a", prompt_tokens=10, slo=Slo(weight=2.0)),
         request("b", prompt_tokens=3000, slo=Slo(weight=1.9)),
@@ -222,38 +221,38 @@ def test_with_a_lower_cutoff_batches_are_more_alike_in_length() -> None:
     assert calm_published(view, cutoff=0.95).run == {"a", "c"}
 
 
-def test_long_waiting_lifts_a_request() -> None:
+def test_waiting_raises_the_priority_of_a_request() -> None:
     patient = request("patient", unscheduled_s=0.0)
     rich = request("rich", slo=Slo(weight=1.2), unscheduled_s=200.0, arrival_s=200.0)
-    assert alone(patient, rich, now_s=200.0, token_s=1.0).run == {"patient"}
-    assert alone(patient, rich, now_s=200.0, token_s=100.0).run == {"rich"}
+    assert plan_of_two(patient, rich, now_s=200.0, token_s=1.0).run == {"patient"}
+    assert plan_of_two(patient, rich, now_s=200.0, token_s=100.0).run == {"rich"}
 
 
 def test_a_running_request_stays_unless_the_gain_exceeds_a_tenth() -> None:
     incumbent = running("incumbent")
     for weight, winner in ((1.05, "incumbent"), (1.5, "challenger")):
         challenger = request("challenger", slo=Slo(weight=weight))
-        assert alone(incumbent, challenger).run == {winner}
+        assert plan_of_two(incumbent, challenger).run == {winner}
 
 
-def test_a_running_request_stays_where_recomputing_it_costs_more() -> None:
+def test_a_running_request_stays_if_its_recomputation_costs_more_than_the_gain() -> None:
     incumbent = running("incumbent", computed_tokens=1000)
     challenger = request("challenger", slo=Slo(weight=1.5))
-    assert alone(incumbent, challenger, prefill_token_s=0.0).run == {"challenger"}
-    assert alone(incumbent, challenger, prefill_token_s=1.0).run == {"incumbent"}
+    assert plan_of_two(incumbent, challenger, prefill_token_s=0.0).run == {"challenger"}
+    assert plan_of_two(incumbent, challenger, prefill_token_s=1.0).run == {"incumbent"}
 
 
-def test_expired_work_takes_only_the_slots_that_feasible_work_leaves() -> None:
-    """The starvation constant alone would lift it above a feasible request of little worth."""
+def test_expired_work_gets_only_the_slots_that_feasible_work_leaves() -> None:
+    """With the starvation constant alone it would outrank a feasible request of low weight."""
     late = request("late", slo=deadline(1.0), max_tokens=1)
     modest = request("modest", slo=Slo(weight=0.01), arrival_s=9000.0, unscheduled_s=9000.0)
-    assert alone(late, modest, now_s=9000.0).run == {"modest"}
-    assert alone(late, modest, now_s=9000.0).order == ("modest", "late")
-    assert alone(late, modest, now_s=9000.0, slots=2).run == {"modest", "late"}
+    assert plan_of_two(late, modest, now_s=9000.0).run == {"modest"}
+    assert plan_of_two(late, modest, now_s=9000.0).order == ("modest", "late")
+    assert plan_of_two(late, modest, now_s=9000.0, slots=2).run == {"modest", "late"}
 
 
-def test_expired_work_does_not_keep_a_slot_by_running_already() -> None:
+def test_expired_work_that_runs_is_preempted_for_feasible_work() -> None:
     late = running("late", slo=deadline(1.0, on_late=OnLate.CONTINUE), computed_tokens=5000)
     modest = request("modest", slo=Slo(weight=0.01))
-    plan = alone(late, modest, now_s=60.0, prefill_token_s=1.0)
+    plan = plan_of_two(late, modest, now_s=60.0, prefill_token_s=1.0)
     assert (plan.run, plan.preempt) == ({"modest"}, {"late"})

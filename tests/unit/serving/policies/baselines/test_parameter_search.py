@@ -1,4 +1,4 @@
-"""A parameter found online: what is tried, what is kept, and what counts as earned."""
+"""Online search for a parameter: its choices, and the goodput that it observes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CUTOFFS = (0.95, 0.8, 0.9, 1.0)
 def searched(
     search: ParameterSearch, means: Mapping[float, float], *, epochs: int, scatter: float, seed: int
 ) -> tuple[ParameterSearch, Counter[float]]:
-    """Run a search on a made-up engine; how often each value was used in the second half."""
+    """The search after these epochs, and how often it used each value in the second half."""
     noise = random.Random(seed)
     used: Counter[float] = Counter()
     for epoch in range(epochs):
@@ -44,7 +44,7 @@ def test_the_best_value_is_used_most_of_the_time(best: float, seed: int) -> None
     assert used[best] > 0.75 * used.total()
 
 
-def test_a_value_that_becomes_the_best_is_found_again() -> None:
+def test_the_search_follows_a_change_of_the_best_value() -> None:
     before = dict(zip(CUTOFFS, (1000.0, 700.0, 700.0, 700.0), strict=True))
     after = dict(zip(CUTOFFS, (700.0, 700.0, 700.0, 1000.0), strict=True))
     search, used = searched(ParameterSearch.of(CUTOFFS), before, epochs=200, scatter=0.1, seed=0)
@@ -56,50 +56,50 @@ def test_a_value_that_becomes_the_best_is_found_again() -> None:
 @law
 @given(goodputs=st.lists(st.floats(0.0, 1e12), max_size=60))
 def test_the_same_observations_lead_to_the_same_choices(goodputs: list[float]) -> None:
-    one = other = ParameterSearch.of(CUTOFFS)
+    left = right = ParameterSearch.of(CUTOFFS)
     for number, goodput in enumerate(goodputs):
-        assert one.value in CUTOFFS
-        assert sum(one.tries) == number
-        one, other = one.observe(goodput), other.observe(goodput)
-        assert one == other
+        assert left.value in CUTOFFS
+        assert sum(left.tries) == number
+        left, right = left.observe(goodput), right.observe(goodput)
+        assert left == right
     if len(goodputs) >= FIRST_TRIES * len(CUTOFFS):
-        assert min(one.tries) >= FIRST_TRIES
+        assert min(left.tries) >= FIRST_TRIES
 
 
-def test_no_value_is_given_up_for_ever() -> None:
+def test_every_value_is_tried_again() -> None:
     means = dict(zip(CUTOFFS, (1000.0, 900.0, 900.0, 900.0), strict=True))
     _, used = searched(ParameterSearch.of(CUTOFFS), means, epochs=1000, scatter=0.2, seed=0)
     assert min(used[value] for value in CUTOFFS) > 0
 
 
-def test_observing_changes_nothing_that_was_known_before() -> None:
+def test_observe_does_not_change_the_search_itself() -> None:
     search = ParameterSearch.of(CUTOFFS)
     search.observe(5.0)
     assert search == ParameterSearch.of(CUTOFFS)
 
 
 @pytest.mark.parametrize("name", TUNED_PARAMETERS)
-def test_an_adapted_policy_takes_every_candidate_and_begins_with_its_default(name: str) -> None:
+def test_a_tuned_policy_accepts_every_candidate_and_begins_with_its_default(name: str) -> None:
     parameter, values = TUNED_PARAMETERS[name]
     for value in values:
         PolicySpec(name, {parameter: value})
     assert (POLICIES[name].__kwdefaults__ or {})[parameter] == values[0]
 
 
-def adapting() -> TunedPolicy:
+def tuned_policy() -> TunedPolicy:
     policy = TunedPolicy.of(PolicySpec("calm_published"))
     assert policy is not None
     return policy
 
 
-def test_what_was_fixed_by_hand_is_not_adapted() -> None:
+def test_a_parameter_that_is_set_is_not_tuned() -> None:
     assert TunedPolicy.of(PolicySpec("calm_published", {"cutoff": 0.9})) is None
     assert TunedPolicy.of(PolicySpec("fcfs")) is None
     assert TunedPolicy.of(PolicySpec("calm_published", {"batch": 9})) is not None
 
 
-def earned(policy: TunedPolicy, now_s: float) -> float:
-    """Tokens of the epoch that ends here, which began at 0."""
+def goodput_tokens(policy: TunedPolicy, now_s: float) -> float:
+    """Goodput of the epoch that began at 0 and ends now, in tokens."""
     before = sum(policy.search.sums)
     assert policy.turn(now_s)
     return (sum(policy.search.sums) - before) * now_s
@@ -116,21 +116,21 @@ def earned(policy: TunedPolicy, now_s: float) -> float:
         (Slo(), 1.0, True, 0.0),
     ],
 )
-def test_a_request_that_ends_in_time_earns_prompt_and_answer(
+def test_the_goodput_of_a_request_that_ends_in_time_is_its_prompt_and_answer(
     slo: Slo, end_s: float, whole: bool, tokens: float
 ) -> None:
-    policy = adapting()
+    policy = tuned_policy()
     assert not policy.turn(0.0)
     policy.begin("one", slo, 0.0, prompt_tokens=100)
     policy.deliver("one", 10, 1.0)
     policy.end("one", 30, end_s, whole=whole)
     policy.end("one", 30, end_s, whole=whole)
-    assert earned(policy, EPOCH_S) == pytest.approx(tokens)
+    assert goodput_tokens(policy, EPOCH_S) == pytest.approx(tokens)
 
 
-def test_a_stream_earns_the_tokens_on_its_timeline_whatever_ends_it() -> None:
-    """Due at 2, 3, 4, 5, 6."""
-    policy = adapting()
+def test_the_goodput_of_a_stream_is_its_tokens_that_are_in_time() -> None:
+    """Its tokens are due at 2, 3, 4, 5 and 6 s."""
+    policy = tuned_policy()
     policy.turn(0.0)
     policy.begin("stream", latency(2.0, 1.0), 0.0, prompt_tokens=100)
     policy.deliver("stream", 1, 2.5)  # late
@@ -138,11 +138,11 @@ def test_a_stream_earns_the_tokens_on_its_timeline_whatever_ends_it() -> None:
     policy.deliver("stream", 1, 6.0)  # late
     policy.end("stream", 5, 6.0, whole=False)  # the fifth comes with the end, in time
     policy.deliver("stream", 1, 6.0)
-    assert earned(policy, EPOCH_S) == pytest.approx(3.0)
+    assert goodput_tokens(policy, EPOCH_S) == pytest.approx(3.0)
 
 
-def test_an_epoch_is_cut_short_where_the_engine_runs_dry() -> None:
-    policy = adapting()
+def test_an_epoch_is_discarded_if_the_engine_becomes_idle() -> None:
+    policy = tuned_policy()
     policy.turn(0.0)
     policy.begin("one", deadline(99.0), 0.0, prompt_tokens=100)
     policy.end("one", 1, 1.0, whole=True)
@@ -152,7 +152,7 @@ def test_an_epoch_is_cut_short_where_the_engine_runs_dry() -> None:
 
 
 def test_the_policy_of_an_epoch_has_that_epoch_s_value() -> None:
-    policy = adapting()
+    policy = tuned_policy()
     used = []
     for epoch in range(9):
         if epoch:

@@ -1,4 +1,4 @@
-"""RAD: prompts until a tile of decodes is full, then decodes until one ends."""
+"""RAD: prefill until a tile of decodes is full, then decodes until one ends."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ def test_no_decode_runs_while_a_tile_has_room_and_a_prompt_waits() -> None:
     assert planned(running("a"), request("b")).run == {"b"}
 
 
-def test_a_full_tile_decodes_and_no_prompt_is_read() -> None:
+def test_a_full_tile_decodes_and_no_prompt_is_prefilled() -> None:
     plan = planned(running("a"), running("b"), request("c"))
     assert plan.run == {"a", "b"}
     assert plan.steps > 1
 
 
-def test_without_prompts_whoever_decodes_does() -> None:
+def test_without_prompts_the_decodes_run() -> None:
     assert planned(running("a")).run == {"a"}
 
 
-def test_prompts_are_read_first_come_first_served_and_no_more_than_the_tile_lacks() -> None:
+def test_prompts_are_prefilled_first_come_first_served_until_the_tile_is_full() -> None:
     late, early = request("a", arrival_s=2.0), request("b", arrival_s=1.0)
     assert planned(late, early, running("c"), now_s=3.0).run == {"b"}
     assert planned(late, early, now_s=3.0).run == {"a", "b"}
 
 
-def test_a_prompt_once_begun_is_read_to_its_end() -> None:
+def test_a_prefill_that_has_begun_precedes_new_prompts() -> None:
     begun = running("begun", prompt_tokens=300, arrival_s=2.0)
     plan = planned(begun, running("c"), request("new", arrival_s=1.0), now_s=3.0)
     assert plan.run == {"begun"}
 
 
-def test_prompt_steps_are_whole_tiles_within_the_engines_budget() -> None:
+def test_prefill_steps_are_whole_tiles_within_the_engine_s_budget() -> None:
     assert planned(request("a")).step_tokens == 96
     assert planned(request("a"), step_tokens=7).step_tokens == 7
 
 
-def test_a_prompt_step_holds_for_as_long_as_its_prompts_fill_it() -> None:
+def test_a_prefill_plan_is_valid_until_its_prompts_are_computed() -> None:
     assert planned(request("a", prompt_tokens=10)).steps == 1
     assert planned(request("a", prompt_tokens=960)).steps == 10
 
@@ -56,7 +56,7 @@ def test_a_prompt_without_memory_waits_as_if_the_tile_were_full() -> None:
     assert planned(decoding, new, kv_tokens=100, free_kv_tokens=90).run == {"new"}
 
 
-def test_expired_work_fills_what_feasible_work_leaves() -> None:
+def test_expired_work_runs_only_if_no_feasible_request_is_left_out() -> None:
     late = running("late", slo=deadline(1.0))
     assert planned(late, request("new"), now_s=5.0).run == {"new"}
     assert planned(late, running("a"), now_s=5.0).run == {"a", "late"}
