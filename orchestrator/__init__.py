@@ -3,7 +3,7 @@
 from orchestrator import flow, gather, llm, step
 """
 
-import orchestrator.own_packages  # noqa: F401  # first: it says what hides our packages
+import orchestrator.own_packages  # noqa: F401  # first: its error names a file that hides a package
 from orchestrator.errors import (
     ArgumentsDiffer,
     DeadlineExceeded,

@@ -1,4 +1,4 @@
-"""Waiting that outlasts a cancellation: first what must be finished, then the cancellation."""
+"""Waiting that a cancellation does not cut short: the cancellation is raised afterwards."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 async def until_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Wait until all tasks have ended, in whatever way.
+    """Wait until all tasks have ended, successfully or not.
 
     Raises:
-        CancelledError: the waiting task was cancelled meanwhile; they have ended all the same.
+        CancelledError: the waiting task was cancelled meanwhile; all tasks have ended nevertheless.
     """
     cancelled: asyncio.CancelledError | None = None
     pending = {task for task in tasks if not task.done()}
@@ -25,18 +25,18 @@ async def until_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def first_failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:
-    """Wait until all tasks have ended; where one fails, or this one is cancelled, end the others.
+    """Wait until all tasks have ended; if one fails, or this task is cancelled, cancel the others.
 
-    asyncio.TaskGroup would lose count of this task's cancellations where one of its own fails
-    (Python 3.11), and with it every deadline around it.
+    Not by asyncio.TaskGroup: in Python 3.11 it miscounts this task's cancellations when one of its
+    tasks fails, so that the deadlines around it no longer work.
 
     Returns:
-        The error of the task that failed first; None where none did.
+        The error of the task that failed first; None if none failed.
     Raises:
-        CancelledError: the waiting task was cancelled; the others have ended all the same.
+        CancelledError: the waiting task was cancelled; all tasks have ended nevertheless.
     """
     for task in tasks:
-        task.add_done_callback(_failure_of)  # seen, so that asyncio does not report it again
+        task.add_done_callback(_failure_of)  # retrieved, so that asyncio does not log it
     try:
         if tasks:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -49,11 +49,11 @@ async def first_failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | N
 
 
 async def run_to_completion(work: Coroutine[Any, Any, None]) -> None:
-    """Do work to its end, even if the task that waits for it is cancelled meanwhile.
+    """Run work to its end, even if the task that waits for it is cancelled meanwhile.
 
     Raises:
         CancelledError: the waiting task was cancelled; the work is done.
-        And whatever the work raises, before any cancellation.
+        And what the work raises, in place of a cancellation.
     """
     task = asyncio.create_task(work)
     try:
@@ -63,11 +63,11 @@ async def run_to_completion(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def let_the_deadline_pass() -> None:
-    """A deadline that passed while nothing waited ends the task at the loop's next turns."""
+    """Let the event loop deliver the cancellation of a timeout that has already expired."""
     for _ in range(2):
         await asyncio.sleep(0)
 
 
 def _failure_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """The error that ended a task, so far; a cancellation is none."""
+    """The error that ended a task; None if it is running, succeeded or was cancelled."""
     return task.exception() if task.done() and not task.cancelled() else None

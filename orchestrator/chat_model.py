@@ -1,4 +1,4 @@
-"""ChatOrchestrate: a LangChain chat model over our engines."""
+"""ChatOrchestrate: a LangChain chat model on the engine of the current run or runtime."""
 
 from orchestrator.langgraph.chat_model import ChatOrchestrate
 

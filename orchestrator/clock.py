@@ -1,4 +1,4 @@
-"""Time, passed in rather than read: wall time is recorded, monotonic time is scheduled by."""
+"""The clock that the runtime is given: wall time for records, monotonic time for deadlines."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the runtime reads time."""
+    """The runtime's source of time."""
 
     def now_s(self) -> float:
-        """Monotonic seconds since some fixed moment."""
+        """Monotonic seconds since an arbitrary moment."""
         ...
 
     def wall(self) -> datetime:
@@ -23,7 +23,7 @@ class SystemClock:
     """The machine's own clocks."""
 
     def now_s(self) -> float:
-        """Monotonic seconds, on asyncio's own scale."""
+        """Monotonic seconds, on the same scale as asyncio's event loop."""
         return time.monotonic()
 
     def wall(self) -> datetime:

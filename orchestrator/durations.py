@@ -1,4 +1,4 @@
-"""Durations as people write them, and as they read them."""
+"""Durations: parsed from text such as "2m", and formatted for people."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def seconds_of(duration: str | float) -> float:
     if isinstance(duration, str):
         match = _DURATION.fullmatch(duration)
         if match is None:
-            raise InvalidDuration(duration, "is no duration")
+            raise InvalidDuration(duration, "is not a duration")
         seconds = float(match[1]) * _UNIT_S[match[2] or "s"]
     elif isinstance(duration, int | float) and not isinstance(duration, bool):
         seconds = _float(duration)
     else:
-        raise InvalidDuration(duration, "is no duration")
+        raise InvalidDuration(duration, "is not a duration")
     if not (seconds > 0 and math.isfinite(seconds)):
         raise InvalidDuration(duration, _NO_TIME)
     return seconds
@@ -36,13 +36,13 @@ def seconds_of(duration: str | float) -> float:
 def _float(number: float) -> float:
     try:
         return float(number)
-    except OverflowError:  # an int has no limit, and one this long has no repr
+    except OverflowError:  # too large for a float, and possibly for repr
         raise InvalidDuration("a huge integer", _NO_TIME) from None
 
 
 def shown(seconds: float) -> str:
-    """A duration for people: a few digits and the unit that fits."""
-    # The limits lie where rounding would lead to the next unit's first value.
+    """A duration for people: a few digits and a suitable unit."""
+    # Each limit is the value from which rounding would give the first value of the next unit.
     if abs(seconds) < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if abs(seconds) < 119.95:

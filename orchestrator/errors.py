@@ -1,4 +1,4 @@
-"""What can go wrong in a flow; every error keeps its arguments and says what to do."""
+"""Errors of flows and runs; each keeps its constructor's arguments and says what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class OrchestrateError(Exception):
 
 
 class InvalidDuration(OrchestrateError, ValueError):
-    """A deadline or duration that is no positive time."""
+    """A deadline or duration that is not a positive, finite time."""
 
     def __init__(self, value: object, reason: str) -> None:
         super().__init__(value, reason)
@@ -19,7 +19,7 @@ class InvalidDuration(OrchestrateError, ValueError):
 
 
 class DeadlineExceeded(OrchestrateError, TimeoutError):
-    """The time allowed ran out first."""
+    """A run, a step or a block did not end within its deadline."""
 
     def __init__(self, what: str, allowed_s: float) -> None:
         super().__init__(what, allowed_s)
@@ -30,7 +30,7 @@ class DeadlineExceeded(OrchestrateError, TimeoutError):
 
 
 class DeadlineInfeasible(OrchestrateError):
-    """No past run of the flow was as quick as this one would have to be."""
+    """The deadline is shorter than the shortest past run of the flow."""
 
     def __init__(self, flow: str, deadline_s: float, bound_s: float, runs: int) -> None:
         super().__init__(flow, deadline_s, bound_s, runs)
@@ -39,7 +39,7 @@ class DeadlineInfeasible(OrchestrateError):
         flow, deadline_s, bound_s, runs = self.args
         return (
             f"a deadline of {deadline_s:.3g} s cannot be met: the shortest of {runs} past runs of"
-            f" {flow} took {bound_s:.3g} s; allow more, or let the flow do less"
+            f" {flow} took {bound_s:.3g} s; allow more time, or make the flow do less"
         )
 
 
@@ -50,17 +50,20 @@ class InvalidRunId(OrchestrateError, ValueError):
         super().__init__(run_id)
 
     def __str__(self) -> str:
-        return f"{self.args[0]!r} is no run id: use up to 64 letters, digits, '.', '_' and '-'"
+        return (
+            f"{self.args[0]!r} is not a valid run id: use up to 64 letters, digits, '.', '_' and"
+            f" '-', beginning with a letter or digit"
+        )
 
 
 class OutsideRun(OrchestrateError):
-    """Something that needs a run was used outside one."""
+    """A function that needs a run was called outside one."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
 
     def __str__(self) -> str:
-        return f"{self.args[0]} works inside a flow: decorate the calling function with @flow"
+        return f"{self.args[0]} works only inside a flow: decorate the calling function with @flow"
 
 
 class InvalidSettings(OrchestrateError):
@@ -74,7 +77,7 @@ class InvalidSettings(OrchestrateError):
 
 
 class PackageShadowed(OrchestrateError, ImportError):
-    """A file of the user's has an import name that this project needs for itself."""
+    """A user's file has the import name of a package of this project, and would be found first."""
 
     def __init__(self, name: str, file: str, reserved: str) -> None:
         super().__init__(name, file, reserved)
@@ -84,12 +87,12 @@ class PackageShadowed(OrchestrateError, ImportError):
         return (
             f"{file} hides orchestrate's package {name!r}: rename that file, or run Python with -P"
             f" (python -P SCRIPT), which does not look for imports beside the script."
-            f" Names that orchestrate needs for itself: {reserved}"
+            f" Reserved names: {reserved}"
         )
 
 
 class FlowChanged(OrchestrateError):
-    """A resumed run's code begins other steps than it did before."""
+    """The code of a resumed run begins other steps than are recorded."""
 
     def __init__(self, run_id: str, recorded: str, now: str) -> None:
         super().__init__(run_id, recorded, now)
@@ -98,12 +101,12 @@ class FlowChanged(OrchestrateError):
         run_id, recorded, now = self.args
         return (
             f"run {run_id} cannot be resumed by this code: {recorded} is recorded where the flow"
-            f" now comes to {now}; resume it with the code that began it, or with --allow-changed"
+            f" now begins {now}; resume it with the code that began it, or with --allow-changed"
         )
 
 
 class OutcomeUnknown(OrchestrateError):
-    """An external effect may have happened or not: its process died, or it was cut off."""
+    """It is unknown whether an external effect took place: its process died, or it timed out."""
 
     def __init__(self, run_id: str, path: str) -> None:
         super().__init__(run_id, path)
@@ -111,14 +114,14 @@ class OutcomeUnknown(OrchestrateError):
     def __str__(self) -> str:
         run_id, path = self.args
         return (
-            f"nobody knows whether {path} of run {run_id} took effect: it began, and its process"
-            f" died, or a timeout cut it off. Find out, and give its tool a reconcile= that tells;"
-            f" or declare it as effects='pure' or 'env' if doing it again does no harm"
+            f"it is unknown whether {path} of run {run_id} took effect: it began, but its process"
+            f" died or a timeout cut it off. Give the tool a reconcile= function that finds out,"
+            f" or declare it with effects='pure' or 'env' if repeating it does no harm"
         )
 
 
 class ResultNotSerialisable(OrchestrateError, TypeError):
-    """A result or an argument that cannot be recorded such that it comes back as it was."""
+    """A result or an argument cannot be recorded such that reading it gives the same value."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
@@ -126,24 +129,24 @@ class ResultNotSerialisable(OrchestrateError, TypeError):
     def __str__(self) -> str:
         what, reason = self.args
         return (
-            f"what {what} gives cannot be recorded: {reason}. Annotate it with a type that pydantic"
-            f" can write as JSON and read again: plain values, dataclasses, pydantic models"
+            f"the value of {what} cannot be recorded: {reason}. Annotate it with a type that"
+            f" pydantic can write as JSON and read back: plain values, dataclasses, pydantic models"
         )
 
 
 class ResultUnreadable(OrchestrateError):
-    """A recorded value that is none of the type that the code now says."""
+    """A recorded value does not fit the type that the code now declares."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
 
     def __str__(self) -> str:
         what, reason = self.args
-        return f"what is recorded of {what} does not fit its type any more: {reason}"
+        return f"the recorded value of {what} does not fit its type any more: {reason}"
 
 
 class RunNotResumable(OrchestrateError):
-    """A run that cannot be resumed as it stands, or not by this process."""
+    """A run cannot be resumed in its current state, or not by this process."""
 
     def __init__(self, run_id: str, reason: str) -> None:
         super().__init__(run_id, reason)
@@ -154,7 +157,7 @@ class RunNotResumable(OrchestrateError):
 
 
 class ArgumentsDiffer(OrchestrateError, ValueError):
-    """A run of this id exists, and was started with other arguments."""
+    """A run with this id exists and was started with other arguments."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -164,7 +167,7 @@ class ArgumentsDiffer(OrchestrateError, ValueError):
 
 
 class StepFailed(OrchestrateError):
-    """A recorded step had failed, with an error that cannot be made again."""
+    """A replayed step had failed with an error that cannot be rebuilt from its record."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(path, reason)
@@ -175,36 +178,36 @@ class StepFailed(OrchestrateError):
 
 
 class RunEnded(OrchestrateError, RuntimeError):
-    """Something of a run that has ended, by its deadline or a cancellation, was still under way."""
+    """Work was still in progress when its run ended, at a deadline or by cancellation."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
 
     def __str__(self) -> str:
-        return f"{self.args[0]} was given up: its run has ended, by its deadline or a cancellation"
+        return f"{self.args[0]} was stopped: its run has ended, at its deadline or by cancellation"
 
 
 class WouldBlock(OrchestrateError, RuntimeError):
-    """A call that waits was made on the event loop that has to do the work."""
+    """A blocking call was made on the event loop that has to do the work."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
 
     def __str__(self) -> str:
         return (
-            f"{self.args[0]} would wait for its own event loop for ever: await its async form"
-            f" (ainvoke, astream), or call it from a thread"
+            f"{self.args[0]} would block forever, as it waits for the event loop that it blocks:"
+            f" await its async form (ainvoke, astream), or call it from a thread"
         )
 
 
 class WrongLoop(OrchestrateError, RuntimeError):
-    """A part of a run was awaited on another event loop than the run's."""
+    """A step or call of a run was awaited on another event loop than the run's."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
 
     def __str__(self) -> str:
         return (
-            f"{self.args[0]} belongs to its run's event loop, and was awaited on another one, as by"
+            f"{self.args[0]} belongs to its run's event loop, but was awaited on another one, as by"
             f" asyncio.run in a plain function: make that function async, and await it there"
         )

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: for displays and telemetry, never for control."""
+"""Events that a run emits: for displays and telemetry, never for control."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """A run began; deadline_s is None where it has none."""
+    """A run began; deadline_s is None if it has none."""
 
     run_id: str
     flow: str
@@ -17,7 +17,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepStarted:
-    """A step began, at_s after the run did."""
+    """A step began; at_s counts from the run's start."""
 
     run_id: str
     path: str
@@ -27,7 +27,7 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepFinished:
-    """A step ended; error_type is the class of what it raised."""
+    """A step ended; error_type is the class of the error that it raised."""
 
     run_id: str
     path: str
@@ -52,10 +52,11 @@ class CallStarted:
     """An LLM or tool call began; sub_deadline_s counts from the run's start.
 
     Attributes:
-        sub_deadline_source: what it rests on, as recorded; None without one.
-        path: of the call itself, as a step.
-        engine, model: what answers; None for tools.
-        predicted_output_tokens: the bound on the answer's length; None where there is none.
+        sub_deadline_source: how the sub-deadline was found ("learned" or "fallback"); None
+            without one.
+        path: the step path of the call itself.
+        engine, model: those that answer; None for tools.
+        predicted_output_tokens: predicted upper bound of the answer's length; None without one.
     """
 
     run_id: str
@@ -75,11 +76,11 @@ class CallStarted:
 
 @dataclass(frozen=True, slots=True)
 class CallFinished:
-    """A call ended, well or not; tokens are 0 for tools.
+    """A call ended, successfully or not; token counts are 0 for tools.
 
     Attributes:
-        finish_reason: of an answer; None where there is none.
-        error_type: the class of what the call raised.
+        finish_reason: of an answer; None without one.
+        error_type: the class of the error that the call raised.
     """
 
     run_id: str
@@ -96,7 +97,7 @@ class CallFinished:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """A run ended; status as recorded, error_type the class of what it raised."""
+    """A run ended; status as recorded, error_type the class of the error that it raised."""
 
     run_id: str
     status: str

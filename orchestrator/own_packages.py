@@ -1,4 +1,4 @@
-"""Refuses to start where a user's file hides one of the packages that orchestrator needs.
+"""Refuses to start if a user's file hides one of the packages that orchestrator imports.
 
 The top-level import names are fixed. A `store.py` beside a script is found before our package
 `store`, and without this check the error would be a ModuleNotFoundError about `store.records`.
@@ -16,7 +16,7 @@ RESERVED = ("agents", "cli", "orchestrator", *NEEDED)
 
 
 def require_own_packages() -> None:
-    """Raise PackageShadowed if `import store`, say, finds a file that is not ours."""
+    """Raise PackageShadowed if an import of a needed package would find another file."""
     root = Path(__file__).resolve().parents[1]
     for name in NEEDED:
         spec = importlib.util.find_spec(name)
@@ -25,4 +25,4 @@ def require_own_packages() -> None:
             raise PackageShadowed(name, str(found), ", ".join(sorted(RESERVED)))
 
 
-require_own_packages()  # at import, before anything of ours imports one of these
+require_own_packages()  # at import, before another module imports one of these packages

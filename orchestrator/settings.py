@@ -1,4 +1,4 @@
-"""Every setting, read once from the environment (`ORCHESTRATE_*`), then frozen."""
+"""All settings, read once from the environment (`ORCHESTRATE_*`), then frozen."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ ENV_PREFIX = "ORCHESTRATE_"
 
 
 def default_store() -> str:
-    """The store used where none is named: a SQLite file in the user's data folder."""
+    """The default store: a SQLite file in the user's data folder."""
     return f"sqlite:///{platformdirs.user_data_path('orchestrate') / 'orchestrate.db'}"
 
 
 class Settings(BaseSettings):
-    """How to reach an engine and a store.
+    """Settings of the engine, the store and the runtime.
 
     Attributes:
-        store: any SQLAlchemy URL, sqlite:///file or postgresql://...
+        store: a SQLAlchemy URL, such as sqlite:///file or postgresql://...
         engine: "embedded" for vLLM in this process, or the URL of an OpenAI-compatible server.
         model: a Hugging Face id, a folder, or "demo" (tiny, random weights, meaningless text).
         policy, policy_params: the scheduling policy of the embedded engine.
-        durable: keep arguments and results in the store, so that an interrupted run can be resumed;
-            without, and without record_text, it holds no text of anybody.
-        record_text: keep prompts and answers in the store as well, to be read again.
-        fit_every: after so many runs of a flow what was learned of it is fitted anew, in a process
-            of its own; 0: only by `orchestrate patterns fit`.
-        user: whose the runs are, to a scheduler with `fairness`; a flow may say otherwise.
-        telemetry: tell of runs, steps and calls in OpenTelemetry spans, exported as the standard
-            OTEL_* variables say.
+        durable: record arguments and results, so that an interrupted run can be resumed. If both
+            this and record_text are false, the store holds no texts of users.
+        record_text: record prompts and answers as well.
+        fit_every: number of runs of a flow after which its models are fitted in a background
+            process; 0: only by `orchestrate patterns fit`.
+        user: who the runs belong to, for policies with `fairness`; a flow may name another user.
+        telemetry: report runs, steps and calls as OpenTelemetry spans, exported according to the
+            standard OTEL_* variables.
     """
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
@@ -61,24 +61,24 @@ class Settings(BaseSettings):
 
 
 def read_settings(**overrides: Any) -> Settings:
-    """Settings from the environment; overrides that are not None win.
+    """Settings from the environment; overrides that are not None take precedence.
 
     Raises:
-        InvalidSettings: a value does not fit; the message names its variable.
+        InvalidSettings: a value is not valid; the message names its variable.
     """
     given = {name: value for name, value in overrides.items() if value is not None}
     unknown = given.keys() - Settings.model_fields.keys()
     assert not unknown, f"no such settings: {unknown}"
     try:
         settings = Settings(**given)
-    except SettingsError as error:  # the one field that is read as JSON
+    except SettingsError as error:  # policy_params is the only field that is parsed as JSON
         raise InvalidSettings(f"{ENV_PREFIX}POLICY_PARAMS: {error.__cause__}") from None
     except ValidationError as error:
-        complaints = dict.fromkeys(
+        problems = dict.fromkeys(
             f"{ENV_PREFIX}{str(item['loc'][0]).upper()}: {item['msg']}"
             for item in error.errors(include_url=False)
         )
-        raise InvalidSettings("; ".join(complaints)) from None
+        raise InvalidSettings("; ".join(problems)) from None
     if "policy_params" in given:  # a mapping would be merged with the environment's
         return settings.model_copy(update={"policy_params": given["policy_params"]})
     return settings

@@ -1,4 +1,4 @@
-"""For tests of flows: an engine that answers by script, a clock that moves when told, crashes."""
+"""For tests of flows: a scripted engine, a virtual clock, and simulated crashes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Script = Callable[[GenerationRequest], str]
 class ScriptedEngine:
     """Answers each request with what its script returns; a script may raise a ServingError.
 
-    It behaves as engines do: answers stream word by word, a token a word, each after
-    `token_s`; a cancelled request is aborted; close() fails those that still run, at once.
+    It behaves like a real engine: answers stream word by word, one token a word, each after
+    `token_s`; a cancelled request is aborted; close() fails running requests at once.
 
     Attributes:
-        requests: every request submitted, in order.
-        aborted: ids of requests whose caller went away before the answer was complete.
+        requests: all submitted requests, in order.
+        aborted: ids of requests that were cancelled before their answers were complete.
         num_running: requests being answered now.
-        num_starts: how often start() was called.
+        num_starts: calls of start() so far.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ScriptedEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is."""
+        """The engine's name, model and context window."""
         return EngineInfo(
             name="scripted",
             model="script",
@@ -68,7 +68,7 @@ class ScriptedEngine:
         )
 
     async def start(self) -> None:
-        """Nothing to load; raises EngineClosed after close()."""
+        """Loads nothing; raises EngineClosed after close()."""
         if self.is_closed:
             raise EngineClosed(self.info.model)
         self.num_starts += 1
@@ -88,38 +88,38 @@ class ScriptedEngine:
         began_s = time.monotonic()
         words = self._script(request).split(" ")
         limit = len(words) if request.max_tokens is None else request.max_tokens
-        cut = len(words) > limit
+        is_cut = len(words) > limit
         pieces = [word if index == 0 else " " + word for index, word in enumerate(words[:limit])]
-        finished = False
+        is_finished = False
         self.num_running += 1
         try:
             for index, piece in enumerate(pieces):
                 await self._pass_a_token()
-                last = index == len(pieces) - 1
-                finished = last
+                is_last = index == len(pieces) - 1
+                is_finished = is_last
                 completion = Completion(
                     request_id=request.request_id,
                     text="".join(pieces),
-                    finish_reason="length" if cut else "stop",
+                    finish_reason="length" if is_cut else "stop",
                     usage=Usage(prompt_tokens, len(pieces)),
                     ttft_s=self._token_s,
                     e2el_s=time.monotonic() - began_s,
                 )
-                yield Chunk(piece, completion if last else None)
+                yield Chunk(piece, completion if is_last else None)
         except ServingError:
-            finished = True
+            is_finished = True
             raise
         finally:
             self.num_running -= 1
-            if not finished:
+            if not is_finished:
                 self.aborted.append(request.request_id)
 
     async def close(self) -> None:
-        """Fail what still runs, and what comes later."""
+        """Fail running requests, and all later ones."""
         self._closed.set()
 
     async def _pass_a_token(self) -> None:
-        """Wait for as long as a token takes, or until the engine is closed."""
+        """Wait for one token's time; raises EngineClosed if the engine is closed meanwhile."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._token_s):
                 await self._closed.wait()
@@ -127,26 +127,28 @@ class ScriptedEngine:
 
 
 def crash_at(store: Store, number: int, when: Literal["before", "after"]) -> None:
-    """Have this process die at one of a store's writes, as by kill -9.
+    """Make this process die at one of a store's writes, as by kill -9.
+
+    A test that crashes a run before and after each of its writes has covered all states of the
+    store that a crash can leave.
 
     Args:
-        number: of the write, 0 the next one; there are two moments at each, and a run that is
-            killed at all of them in turn was killed everywhere that matters.
-        when: before it begins, or after it is committed.
+        number: index of the write; 0 is the next one.
+        when: before the write begins, or after it is committed.
     """
     transaction, count = store.transaction, itertools.count()
 
     @asynccontextmanager
-    async def deadly() -> AsyncIterator[Transaction]:
-        is_last = next(count) == number
-        if is_last and when == "before":
+    async def crashing_transaction() -> AsyncIterator[Transaction]:
+        is_crash = next(count) == number
+        if is_crash and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
         async with transaction() as tx:
             yield tx
-        if is_last:
+        if is_crash:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(store, "transaction", deadly)  # noqa: B010 - of this one store
+    setattr(store, "transaction", crashing_transaction)  # noqa: B010 - of this instance only
 
 
 class VirtualClock:
@@ -157,11 +159,11 @@ class VirtualClock:
         self._elapsed_s = 0.0
 
     def now_s(self) -> float:
-        """Seconds by which the clock was advanced."""
+        """Seconds by which the clock has been advanced."""
         return self._elapsed_s
 
     def wall(self) -> datetime:
-        """The wall time that belongs to it."""
+        """The start time plus the seconds by which the clock has been advanced."""
         return self._start + timedelta(seconds=self._elapsed_s)
 
     def advance(self, seconds: float) -> None:

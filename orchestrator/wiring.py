@@ -30,10 +30,10 @@ _loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("orchestrate_lo
 
 @dataclass(slots=True)
 class _Shared:
-    """A runtime that several flows use at once, closed by the last of them."""
+    """A runtime that several flows use at the same time; the last one closes it."""
 
     lock: asyncio.Lock
-    users: int = 0
+    num_users: int = 0
     runtime: Runtime | None = None
     resources: AsyncExitStack | None = None
 
@@ -51,17 +51,18 @@ async def open_runtime(
 ) -> AsyncIterator[Runtime]:
     """Open a store and an engine; flows awaited in the block run there.
 
-    Runs that are still under way at the block's end are ended: what waits for the engine raises
-    EngineClosed there, and whatever waits for anything else is cancelled. Each run is recorded as
+    Runs that are still in progress at the block's end are ended: calls that wait for the engine
+    raise EngineClosed, and tasks that wait for anything else are cancelled. Each run is recorded as
     failed or cancelled, and can be resumed.
 
     Args:
         settings: read from the environment by default.
-        engine: used instead of the one that the settings name; closed at the end all the same.
-        clock: for tests; the system's by default.
+        engine: used instead of the one that the settings name; it is closed at the end too.
+        on_event: called with every event of every run, for display.
+        clock: for tests; the system's clock by default.
     Raises:
-        StoreError, ServingError: what could not be opened, and how to mend it.
-        InvalidSettings: telemetry is asked for, and the OTEL_* variables cannot be used.
+        StoreError, ServingError: the store or the engine cannot be opened; the message says why.
+        InvalidSettings: telemetry is enabled, but the OTEL_* variables are not valid.
     """
     async with unannounced_runtime(
         settings, engine=engine, on_event=on_event, clock=clock
@@ -75,7 +76,7 @@ async def open_runtime(
 
 
 def opened_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop of the runtime that is open here; None where none is."""
+    """The event loop of the runtime that is open here; None if none is."""
     return _loop.get()
 
 
@@ -87,9 +88,9 @@ async def unannounced_runtime(
     on_event: Listener | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
-    """The same, without making it the one in which flows run that are awaited in the block."""
+    """The same as `open_runtime`, but flows awaited in the block do not run in it by default."""
     settings = settings or read_settings()
-    used = engine or engine_of(settings)
+    engine = engine or engine_of(settings)
     async with AsyncExitStack() as resources:
         listeners = [] if on_event is None else [on_event]
         try:
@@ -104,7 +105,7 @@ async def unannounced_runtime(
                 fit_every=settings.fit_every,
             )
             runtime = Runtime(
-                used,
+                engine,
                 store,
                 learner=learner,
                 durable=settings.durable,
@@ -114,19 +115,20 @@ async def unannounced_runtime(
                 clock=clock,
             )
         except BaseException:
-            await used.close()
+            await engine.close()
             raise
         resources.push_async_callback(runtime.end_runs)
-        resources.push_async_callback(used.close)  # first: its calls' ends are still recorded
+        # Called first, so that the ends of its calls are still recorded.
+        resources.push_async_callback(engine.close)
         yield runtime
 
 
 @asynccontextmanager
 async def shared_runtime(opener: Opener = unannounced_runtime) -> AsyncIterator[Runtime]:
-    """The runtime that is open here; else one shared by all who ask while somebody uses it.
+    """The runtime that is open here; else one shared by all concurrent users on this event loop.
 
     Args:
-        opener: opens the one to share. The task that opens it need not be the one that closes it.
+        opener: opens the shared runtime. Another task than the one that opened it may close it.
     """
     opened = _opened.get()
     if opened is not None:
@@ -138,13 +140,13 @@ async def shared_runtime(opener: Opener = unannounced_runtime) -> AsyncIterator[
             shared.resources = AsyncExitStack()
             shared.runtime = await shared.resources.enter_async_context(opener())
         runtime = shared.runtime
-        shared.users += 1
+        shared.num_users += 1
     try:
         yield runtime
     finally:
         async with shared.lock:
-            shared.users -= 1
-            if not shared.users and shared.resources is not None:
+            shared.num_users -= 1
+            if not shared.num_users and shared.resources is not None:
                 resources, shared.resources, shared.runtime = shared.resources, None, None
                 await resources.aclose()
 
@@ -176,7 +178,7 @@ def _telemetry() -> AbstractAsyncContextManager[Listener]:
 
 
 def engine_of(settings: Settings) -> Engine:
-    """The engine that the settings name, not yet started."""
+    """The engine that the settings name, not started yet."""
     if settings.engine == EMBEDDED:
         from serving.engine.clients.embedded import EmbeddedEngine
 

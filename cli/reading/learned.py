@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.errors import BadInput
 from cli.reading.store_reader import existing_store
-from orchestrator.learning.knowledge import REPLAYED_CALLS, kept_patterns, kernel_of
+from orchestrator.learning.knowledge import REPLAYED_CALLS, readable_patterns, kernel_of
 from orchestrator.learning.model_files import load_lengths, models_folder
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
 from patterns.library import KeptPattern
@@ -152,7 +152,7 @@ async def _learned(
     return Learned(
         application,
         num_kept,
-        patterns=kept_patterns(records),
+        patterns=readable_patterns(records),
         runs={record.id: record.run_id for record in records if record.id is not None},
         fit=fit,
         num_since=await tx.patterns.count_since(application, last_id),

@@ -1,1 +1,1 @@
-"""What a run records and how it is read back: journal, replay, errors, leases."""
+"""The durable record of a run and how it is read back: journal, replay, errors, leases."""

@@ -1,4 +1,4 @@
-"""What a flow is called with, as it is recorded and read again."""
+"""The arguments of a flow: recorded as JSON, and read back to resume the run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from orchestrator.errors import ResultNotSerialisable
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What a flow is called with."""
+    """The positional and keyword arguments of a flow."""
 
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
 
     def dump(self, body: Callable[..., Any]) -> bytes:
-        """As they are recorded, defaults included; raises ResultNotSerialisable."""
+        """The recorded form: a JSON object of parameter names and values, defaults included.
+
+        Raises:
+            ResultNotSerialisable: an argument that the caller gave cannot be recorded.
+            TypeError: the arguments do not fit the function's parameters.
+        """
         bound = inspect.signature(body).bind(*self.args, **self.kwargs)
         given = set(bound.arguments)
         bound.apply_defaults()
@@ -33,11 +38,11 @@ class Arguments:
                 named[name] = json.loads(codec.dump(value))
             except ResultNotSerialisable:
                 if name in given:
-                    raise  # a default is what it was where it is not recorded
+                    raise  # a default is left out: on resume the function supplies it again
         return json.dumps(named).encode()
 
     def dump_if_possible(self, body: Callable[..., Any]) -> bytes | None:
-        """The same; None where they cannot be recorded, and whoever resumes must give them."""
+        """The same; None if they cannot be recorded. A resume must then be given them again."""
         try:
             return self.dump(body)
         except (ResultNotSerialisable, TypeError, ValueError):
@@ -45,7 +50,7 @@ class Arguments:
 
     @classmethod
     def load(cls, body: Callable[..., Any], data: bytes) -> Arguments:
-        """The arguments that were dumped; raises ResultUnreadable."""
+        """The arguments that `dump` recorded; raises ResultUnreadable."""
         signature, hints = inspect.signature(body), hints_of(body)
         bound = signature.bind_partial()
         for name, value in json.loads(data).items():
@@ -55,7 +60,7 @@ class Arguments:
 
 
 def _hint(body: Callable[..., Any], name: str, hints: Mapping[str, Any]) -> Any:
-    """A parameter's type, as its arguments are bound to it."""
+    """The type of what is bound to a parameter: a tuple for *args, a dict for **kwargs."""
     hint = hints.get(name, Any)
     kind = inspect.signature(body).parameters[name].kind
     if kind is inspect.Parameter.VAR_POSITIONAL:

@@ -1,4 +1,4 @@
-"""What something was called with, as a few bytes that are the same in every process."""
+"""Digests of call arguments: a few bytes that are the same in every process."""
 
 from __future__ import annotations
 
@@ -19,42 +19,55 @@ from pydantic import BaseModel
 
 NUM_BYTES = 8
 
-_WORDS = (date, time, timedelta, tzinfo, Decimal, Enum, Fraction, PurePath, UUID, complex, range)
-"""Values that say all that they are as text; a datetime is a date."""
+_DESCRIBED_BY_STR = (
+    date,
+    time,
+    timedelta,
+    tzinfo,
+    Decimal,
+    Enum,
+    Fraction,
+    PurePath,
+    UUID,
+    complex,
+    range,
+)
+"""Types whose `str` holds the whole value; datetime is a subclass of date."""
 
 
 def digest_of(*values: object) -> bytes | None:
-    """A digest of what the values say; of what says nothing that lasts, of its class alone.
+    """A digest of the values' content, NUM_BYTES long.
 
-    None for what has no end, is a table by other keys than plain ones, or cannot be read: nothing
-    is compared then.
+    A value whose content is unknown, such as an instance of a plain class, counts by its class
+    name alone. None if a value is circular, is a dict with keys that JSON does not allow, or
+    raises while it is read: such calls are not compared.
     """
     try:
-        told = json.dumps(values, default=_told)
+        text = json.dumps(values, default=_describe)
     except Exception:  # whatever the values' own code raises
         return None
-    return blake3(told.encode()).digest(NUM_BYTES)
+    return blake3(text.encode()).digest(NUM_BYTES)
 
 
 class CallDigest:
-    """Digests of the calls of a function: the same however the arguments are given.
+    """Digests of the calls of one function, equal for positional and keyword arguments.
 
-    An instance whose method it is is none of them: what it holds may be another each time.
+    The `self` of a method is left out: its content may differ in each execution.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
         try:
             self._signature: inspect.Signature | None = inspect.signature(function)
-        except (TypeError, ValueError):  # a built-in that does not tell
+        except (TypeError, ValueError):  # a built-in without a signature
             self._signature = None
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes | None:
-        """As `digest_of`; what is given as it is by default anyway is left out."""
+        """The digest of one call, as `digest_of`; an argument that is the default is left out."""
         if self._signature is None:
             return digest_of(args, kwargs)
         try:
             given = self._signature.bind(*args, **kwargs).arguments
-        except TypeError:  # which the call itself says better
+        except TypeError:  # the call itself will raise a clearer error
             return digest_of(args, kwargs)
         parameters = self._signature.parameters
         return digest_of(
@@ -66,11 +79,11 @@ class CallDigest:
         )
 
 
-def _told(value: Any) -> object:
-    """What json has no word for, by what it has."""
+def _describe(value: Any) -> object:
+    """The JSON form of a value that JSON does not know; its class name if nothing better."""
     kind = type(value).__qualname__
-    if isinstance(value, set | frozenset):  # has another order in every process
-        return [kind, sorted(json.dumps(each, default=_told) for each in value)]
+    if isinstance(value, set | frozenset):  # its order differs between processes
+        return [kind, sorted(json.dumps(each, default=_describe) for each in value)]
     if isinstance(value, bytes | bytearray):
         return [kind, blake3(bytes(value)).hexdigest()]
     if isinstance(value, BaseModel):
@@ -78,7 +91,7 @@ def _told(value: Any) -> object:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         compared = [field.name for field in dataclasses.fields(value) if field.compare]
         return [kind, {name: getattr(value, name, None) for name in compared}]
-    if isinstance(value, _WORDS):
+    if isinstance(value, _DESCRIBED_BY_STR):
         return [kind, str(value)]
     if hasattr(value, "tobytes") and hasattr(value, "dtype"):  # an array, or a number like one
         return [kind, str(value.dtype), blake3(value.tobytes()).hexdigest()]

@@ -1,4 +1,4 @@
-"""Errors as they are recorded, and raised again when their step is come by again."""
+"""Errors of steps: recorded as JSON, and rebuilt when the step is replayed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from store.records import StepRecord
 _PLAIN = (str, int, float, bool, type(None))
 
 _STEPS = "_orchestrate_steps"
-"""An error's own list of the steps that it has ended: (run, path), the innermost first."""
+"""Attribute of an error that lists the steps it ended: (run id, path), innermost first."""
 
-_MOST_STEPS = 1000  # of an error that is raised again and again
+_MAX_STEPS = 1000  # bounds the list of an error object that is raised again and again
 
 
 def encode_error(error: BaseException) -> bytes:
-    """What is recorded of an error besides its name, as JSON: its class, what it says, what it was
-    made of and what it holds; of a group, the same of its members.
+    """The error as JSON: class, message, constructor arguments, attributes, members of a group.
 
-    Arguments that JSON does not give back as they are are left out, all of them.
+    If any constructor argument would not survive JSON, all of them are left out.
     """
     try:
         return json.dumps(_document(error)).encode()
-    except Exception:  # whatever the error's own code raises: it must not take its place
+    except Exception:  # raised by the error's own code; it must not replace the error
         return json.dumps(_class_name(error)).encode()
 
 
@@ -37,118 +36,128 @@ def _class_name(error: BaseException) -> dict[str, Any]:
 
 
 def _document(error: BaseException) -> dict[str, Any]:
-    # An error of Python's own keeps more than its arguments: a file's name, a module's.
+    # Errors of Python itself keep more than `args`, such as the name of a file or a module.
     reduced: Any = error.__reduce__() if _is_builtin(error) else (None, error.args)
-    _, made_of, *state = reduced
-    group = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
-    held = (state[0] if state else vars(error)) or {}
+    _, arguments, *state = reduced
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    attributes = (state[0] if state else vars(error)) or {}
     return _class_name(error) | {
         "says": str(error),
-        "made_of": _packed(list(made_of)) if _can_be_packed(made_of) else None,
+        "made_of": _pack(list(arguments)) if _is_packable(arguments) else None,
         "holds": {
-            name: _packed(each)
-            for name, each in held.items()
-            if name != _STEPS and _can_be_packed(each)
+            name: _pack(value)
+            for name, value in attributes.items()
+            if name != _STEPS and _is_packable(value)
         },
-        "members": [_document(each) for each in group],
+        "members": [_document(member) for member in members],
     }
 
 
 def _is_builtin(error: BaseException) -> bool:
-    """Whether an error is made by Python's own constructor, and keeps its own facts aside."""
+    """Whether Python itself constructs an error, with state beside its `args`."""
     kind = type(error)
     return isinstance(error, OSError) or kind.__module__ == "builtins"
 
 
 def decode_error(path: str, step: StepRecord, recorded: bytes | None) -> BaseException:
-    """The error that ended a step before: of the same class where that can be made again."""
-    told = step.error_message or "its message is not recorded"
+    """The error that ended a step: of the recorded class if possible, else a StepFailed.
+
+    Args:
+        path: of the step, for StepFailed.
+        recorded: what `encode_error` returned; None if it was not kept.
+    """
+    message = step.error_message or "its message is not recorded"
     try:
         document = json.loads(recorded or b"null")
-        told = document.get("says", told)
-        return _made(document)
-    except Exception:  # whatever another class than we know makes of this
-        return StepFailed(path, f"{step.error_type}: {told}")
+        message = document.get("says", message)
+        return _rebuild(document)
+    except Exception:  # the class is gone, or it does not accept what was recorded
+        return StepFailed(path, f"{step.error_type}: {message}")
 
 
-def _made(document: Mapping[str, Any]) -> Exception:
-    """The error of a document, which says what it said."""
-    kind, says = _class_of(document["module"], document["name"]), document["says"]
-    made_of = document["made_of"]
-    given = (says,) if made_of is None else tuple(_unpacked(made_of))
+def _rebuild(document: Mapping[str, Any]) -> Exception:
+    """The error of a document, with the recorded message."""
+    kind, message = _class_of(document["module"], document["name"]), document["says"]
+    packed = document["made_of"]
+    arguments = (message,) if packed is None else tuple(_unpack(packed))
     if issubclass(kind, ExceptionGroup):
-        given = (says.rpartition(" (")[0], [_made(each) for each in document["members"]])
-    # Not by a constructor of somebody's, which may want other things than the error then says.
-    is_ours = kind.__module__ == "builtins" and made_of is not None
-    error = kind(*given) if is_ours else kind.__new__(kind, *given)
+        members = [_rebuild(member) for member in document["members"]]
+        arguments = (message.rpartition(" (")[0], members)
+    # A user's constructor is not called: it may take other arguments than `args` holds.
+    use_constructor = kind.__module__ == "builtins" and packed is not None
+    error = kind(*arguments) if use_constructor else kind.__new__(kind, *arguments)
     if not error.args:
-        error.args = given
+        error.args = arguments
     for name, value in document["holds"].items():
-        setattr(error, name, _unpacked(value))
-    return error if _says(error) == says else _saying(kind, error, says)
+        setattr(error, name, _unpack(value))
+    return error if _message_of(error) == message else _with_message(kind, error, message)
 
 
-def _packed(value: Any) -> Any:
-    """A value as JSON that tells tuples from lists; TypeError for what it has no word for."""
+def _pack(value: Any) -> Any:
+    """A value as JSON that keeps tuples, lists and bytes apart; TypeError for any other type."""
     kind = type(value)
     if kind in _PLAIN:
         return value
     if kind in (list, tuple):
-        return {kind.__name__: [_packed(each) for each in value]}
+        return {kind.__name__: [_pack(item) for item in value]}
     if kind is dict and all(type(key) is str for key in value):
-        return {"dict": {key: _packed(each) for key, each in value.items()}}
+        return {"dict": {key: _pack(item) for key, item in value.items()}}
     if kind is bytes:
         return {"bytes": base64.b64encode(value).decode()}
     raise TypeError(kind.__name__)
 
 
-def _unpacked(value: Any) -> Any:
-    """The value that was packed."""
+def _unpack(value: Any) -> Any:
+    """The value that `_pack` took."""
     if not isinstance(value, dict):
         return value
-    [(kind, inside)] = value.items()
+    [(kind, content)] = value.items()
     if kind == "dict":
-        return {key: _unpacked(each) for key, each in inside.items()}
+        return {key: _unpack(item) for key, item in content.items()}
     if kind == "bytes":
-        return base64.b64decode(inside)
-    items = [_unpacked(each) for each in inside]
+        return base64.b64decode(content)
+    items = [_unpack(item) for item in content]
     return tuple(items) if kind == "tuple" else items
 
 
-def _can_be_packed(value: Any) -> bool:
+def _is_packable(value: Any) -> bool:
     try:
-        _packed(value)
+        _pack(value)
     except (TypeError, RecursionError):
         return False
     return True
 
 
-def _says(error: Exception) -> str | None:
+def _message_of(error: Exception) -> str | None:
     try:
         return str(error)
-    except Exception:  # it misses what its constructor would have set
+    except Exception:  # attributes are missing that its constructor would have set
         return None
 
 
-def _saying(kind: type[Exception], error: Exception, says: str) -> Exception:
-    """The same error, of a class of that name whose words are these."""
-    own = {
-        "__str__": lambda _: says,
+def _with_message(kind: type[Exception], error: Exception, message: str) -> Exception:
+    """The same error, of a subclass with the same name whose message is fixed."""
+    overrides = {
+        "__str__": lambda _: message,
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
     }
-    retold = type(kind.__name__, (kind,), own)
-    again: Exception = retold.__new__(retold, *error.args)
-    again.args = error.args
-    vars(again).update(vars(error))
-    return again
+    subclass = type(kind.__name__, (kind,), overrides)
+    copy: Exception = subclass.__new__(subclass, *error.args)
+    copy.args = error.args
+    vars(copy).update(vars(error))
+    return copy
 
 
 def _class_of(module: str, name: str) -> type[Exception]:
-    """An error's class; raises LookupError. What ran as a script is imported when it is resumed."""
+    """An error's class, by its module and qualified name; raises LookupError.
+
+    A file that ran as a script (`__main__`) has another module name when its run is resumed.
+    """
     scripts = [each for each in sys.modules if each.startswith(("__main__", FILE_MODULE_PREFIX))]
-    for place in [module, *scripts] if module in scripts or module == "__main__" else [module]:
-        found: Any = sys.modules.get(place)
+    is_script = module in scripts or module == "__main__"
+    for module_name in [module, *scripts] if is_script else [module]:
+        found: Any = sys.modules.get(module_name)
         for part in name.split("."):
             found = getattr(found, part, None)
         if isinstance(found, type) and issubclass(found, Exception):
@@ -157,31 +166,35 @@ def _class_of(module: str, name: str) -> type[Exception]:
 
 
 def mark_step(error: BaseException, run_id: str, path: str) -> None:
-    """Keep with an error that it has ended a step."""
+    """Note on an error that it ended a step."""
     steps = vars(error).setdefault(_STEPS, [])
     steps.append((run_id, path))
-    del steps[:-_MOST_STEPS]
+    del steps[:-_MAX_STEPS]
 
 
 def steps_ended_by(error: BaseException, run_id: str) -> list[str]:
-    """The paths of the steps of a run whose errors made this one."""
+    """The paths of a run's steps that ended with this error or with an error that led to it.
+
+    Followed are the members of groups, causes, and contexts (errors that were being handled).
+    """
     found: dict[str, None] = {}
     seen: set[tuple[int, str]] = set()
-    left = [(error, "")]  # with the place that its steps must lie in
-    while left:
-        each, within = left.pop()
-        if (id(each), within) in seen:
+    pending = [(error, "")]  # each with the path prefix that its steps must have
+    while pending:
+        current, prefix = pending.pop()
+        if (id(current), prefix) in seen:
             continue
-        seen.add((id(each), within))
-        own = _paths(each, run_id)
-        found.update((path, None) for path in own if path.startswith(within))
-        if isinstance(each, BaseExceptionGroup):
-            left += [(one, within) for one in each.exceptions]
-        if each.__cause__ is not None:
-            left.append((each.__cause__, within))
-        elif each.__context__ is not None:
-            # Raised while another was handled: made of that one, unless it is a later step's own.
-            left.append((each.__context__, f"{own[0]}/" if own else within))
+        seen.add((id(current), prefix))
+        own = _paths(current, run_id)
+        found.update((path, None) for path in own if path.startswith(prefix))
+        if isinstance(current, BaseExceptionGroup):
+            pending += [(member, prefix) for member in current.exceptions]
+        if current.__cause__ is not None:
+            pending.append((current.__cause__, prefix))
+        elif current.__context__ is not None:
+            # Raised while another error was handled. That one led to it, unless this error ended
+            # a later step of its own: then only steps within that step count.
+            pending.append((current.__context__, f"{own[0]}/" if own else prefix))
     return list(found)
 
 

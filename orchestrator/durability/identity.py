@@ -1,106 +1,116 @@
-"""What a step is called: its call path, the same in every execution of the same flow."""
+"""Step identity: a step's call path, the same in every execution of the same flow."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-# What the path's own grammar uses may stand in a flow's name, and must not make two paths one.
+# A name may contain the path's separators; unescaped, two different paths could look the same.
 _ESCAPED = str.maketrans({mark: f"%{ord(mark):02x}" for mark in "%/#[]"})
 
 
 TASK = "~"
-"""Begins the name of a task's scope, where a gather's branch has its number."""
+"""Prefix of a task's branch mark, in the position of the index of a gather's branch."""
 
 GATHER = "gather-"
-"""Begins the name under which a gather is recorded, by how many branches it has."""
+"""Prefix of the recorded name of a gather; the number of its branches follows."""
 
 WRAP_UP = "wrap-up"
-"""Names the scope of what is done when a deadline has passed: with what was there by then."""
+"""Branch mark of the steps that `wrap_up` begins, in the time reserved before a deadline."""
 
 
 class StepPath:
-    """The steps begun from one place, each with a name of its own.
+    """The path of a step, or of a branch in it; names the steps that begin from there.
 
     A step's identity is the path of names that led to it, never the order of arrival, so that
     parallel branches have the same identities whichever of them is faster. The second step of
-    one name in one scope is `name#2`; in a branch of a gather it is `name[3]`, 3 its place; in a
-    task that the runtime did not begin `name[~5c0f]`, by what that task does first.
+    one name begun from one path is `name#2`; in a branch of a gather it is `name[3]` where 3 is
+    the branch's index; in a task that the runtime did not start it is `name[~5c0f]`, where `5c0f`
+    is a digest of the task's first step.
+
+    Attributes:
+        text: the path; "" for the flow itself.
+        name: of the innermost step; "" in the flow itself.
+        place: index of the step among all that began from the path around it; 0 is the first.
+        num_entered: steps begun from here so far, without those in branches of a gather.
     """
 
     def __init__(self, text: str = "", name: str = "", branch: str = "", place: int = 0) -> None:
         self.text = text
-        self.name = name  # of the innermost step; "" in the flow itself
-        self.place = place  # among all that was begun from where this was; 0 the first
+        self.name = name
+        self.place = place
         self._branch = branch
         self._names: Counter[object] = Counter()
-        self._gathers = 0
-        self.num_entered = 0  # steps that began from here, those of a gather's branches left out
+        self._num_gathers = 0
+        self.num_entered = 0
 
     @property
     def key(self) -> str:
-        """What tells this scope from every other of its run, the branches of a gather too."""
+        """Unique in the run: the path and the branch within it."""
         return f"{self.text}/{self._branch}" if self.text else self._branch
 
     def enter(self, name: str) -> StepPath:
-        """The scope of a step that begins here."""
+        """The path of the next step with this name that begins here."""
         place = self.num_entered
         self.num_entered += 1
         self._names[name] += 1
         ordinal = self._names[name]
-        again = f"#{ordinal}" if ordinal > 1 else ""
+        suffix = f"#{ordinal}" if ordinal > 1 else ""
         prefix = f"{self.text}/" if self.text else ""
         return StepPath(
-            f"{prefix}{name.translate(_ESCAPED)}{self._branch}{again}", name, place=place
+            f"{prefix}{name.translate(_ESCAPED)}{self._branch}{suffix}", name, place=place
         )
 
     def branches(self, count: int) -> list[StepPath]:
-        """The scopes of a gather's branches, in the order in which they were given."""
-        self._gathers += 1
-        again = branch_prefix(self._gathers)
+        """The paths of a gather's branches, in the order in which they were given."""
+        self._num_gathers += 1
+        prefix = branch_prefix(self._num_gathers)
         return [
-            StepPath(self.text, self.name, f"{self._branch}[{again}{index}]")
+            StepPath(self.text, self.name, f"{self._branch}[{prefix}{index}]")
             for index in range(count)
         ]
 
-    def of_task(self, first: str) -> StepPath:
-        """The scope of a task that the runtime did not begin: known by what it does first.
+    def task_branch(self, first_step: str) -> StepPath:
+        """The path of a task that the runtime did not start, named by a digest of its first step.
 
-        Several that begin with the same are told apart by the order in which they come.
+        Tasks with the same first step are numbered in the order in which they arrive.
         """
-        self._names["task", first] += 1
-        ordinal = self._names["task", first]
-        again = f":{ordinal}" if ordinal > 1 else ""
-        return StepPath(self.text, self.name, f"{self._branch}[{TASK}{first}{again}]")
+        self._names["task", first_step] += 1
+        ordinal = self._names["task", first_step]
+        suffix = f":{ordinal}" if ordinal > 1 else ""
+        return StepPath(self.text, self.name, f"{self._branch}[{TASK}{first_step}{suffix}]")
 
-    def apart(self, mark: str) -> StepPath:
-        """The scope of code whose steps have places of their own, whatever else began from here."""
+    def isolated(self, mark: str) -> StepPath:
+        """A branch whose steps are numbered independently of all others that begin here."""
         return StepPath(self.text, self.name, f"{self._branch}[{mark}]")
 
 
 def branch_prefix(number: int) -> str:
-    """How the names of the branches begin of a scope's first gather, or a later one."""
+    """The prefix of branch indices in a path's n-th gather; the first has none."""
     return f"{number}:" if number > 1 else ""
 
 
 def parent_key(path: str) -> str:
-    """The key of the scope that a step's path began from."""
+    """The key (`StepPath.key`) of the path that a step began from."""
     above, _, last = path.rpartition("/")
     branch = last[last.index("[") :].partition("#")[0] if "[" in last else ""
     return f"{above}/{branch}" if above else branch
 
 
 def paths_to(path: str) -> list[str]:
-    """A step's path, and those of all steps that it lies in, outermost first."""
+    """A step's path and the paths of all steps around it, outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def checked_name(name: str) -> str:
-    """A name that a record keeps as it is, so that what it names is found again.
+    """The name, if a database can store it unchanged.
 
     Raises:
-        ValueError: it has a NUL, or half a character (a lone surrogate): no database takes them.
+        ValueError: it contains NUL or a lone surrogate, which databases do not accept.
     """
     if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
-        raise ValueError(f"the name {name!r} has a character that no record can keep: leave it out")
+        raise ValueError(
+            f"the name {name!r} contains a character that cannot be stored"
+            " (NUL or a lone surrogate): remove it"
+        )
     return name

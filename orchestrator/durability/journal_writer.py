@@ -1,4 +1,4 @@
-"""How what is recorded of a run is written: in order, to its end, and only by who may."""
+"""Writes a run's records: in order, never half, and only while this process holds the lease."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ class JournalWriter:
     """Writes each fact of one run in a transaction of its own.
 
     Attributes:
-        lease: the right to write, from when the run's start is recorded. Without it nothing is:
-            who has it now records what becomes of the run.
+        lease: the right to write; set once the run's start is recorded. After it is lost nothing
+            more is written: the process that holds it now records the run.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
         self._store = store
         self._run_id = run_id
-        self._notes: list[StepRecord] = []
+        self._deferred: list[StepRecord] = []
         self._forgotten: list[str] = []
         self.lease: Lease | None = None
 
     def forget(self, paths: Sequence[str]) -> None:
-        """Remove steps that a changed flow does not come by, with what is written next."""
+        """Delete the records of these steps in the next transaction: a changed flow skips them."""
         self._forgotten += paths
 
-    def note(self, step: StepRecord) -> None:
-        """Write a step that took no time, together with what is written next.
+    def defer(self, step: StepRecord) -> None:
+        """Write a step of kind VALUE in the next transaction.
 
-        Nothing that could depend on it happens before that.
+        That is early enough: nothing can depend on the value before the next write.
         """
-        self._notes.append(step)
+        self._deferred.append(step)
 
     async def begin(
         self, work: Work, *, cancelled: Callable[[asyncio.CancelledError], Awaitable[None]]
     ) -> None:
-        """Write that something begins; if the task is cancelled meanwhile, its end as well."""
+        """Write that something begins; if the task is cancelled meanwhile, write its end too."""
         try:
             await self.write(work)
         except asyncio.CancelledError as error:
@@ -54,29 +54,29 @@ class JournalWriter:
             raise
 
     async def write(self, work: Work) -> None:
-        """Do work in a transaction, to its end even if the task is cancelled meanwhile."""
+        """Run work in a transaction; it completes even if the task is cancelled meanwhile."""
         if not self._store.answers_at_once:
-            await run_to_completion(self._written(work))
+            await run_to_completion(self._write_transaction(work))
             return
         try:
-            await self._written(work)
-        except asyncio.CancelledError:  # while it waited for another process: nothing is written
-            await run_to_completion(self._written(work))
+            await self._write_transaction(work)
+        except asyncio.CancelledError:  # it waited for another process's lock: nothing is written
+            await run_to_completion(self._write_transaction(work))
             raise
 
-    async def _written(self, work: Work) -> None:
+    async def _write_transaction(self, work: Work) -> None:
         if self.lease is not None:
             await self.lease.require()
         async with self._store.transaction() as tx:
-            notes, self._notes = self._notes, []
+            deferred, self._deferred = self._deferred, []
             forgotten, self._forgotten = self._forgotten, []
             try:
                 if forgotten:
                     await tx.journal.forget(self._run_id, forgotten)
-                for note in notes:
-                    await tx.journal.start(note)
+                for step in deferred:
+                    await tx.journal.start(step)
                 await work(tx)
             except BaseException:
-                self._notes = notes + self._notes
+                self._deferred = deferred + self._deferred
                 self._forgotten = forgotten + self._forgotten
                 raise

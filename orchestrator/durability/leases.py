@@ -1,4 +1,4 @@
-"""Who is at work on a run: renewed while its process lives, so that others see when it is gone."""
+"""Leases on runs: a process renews those of its runs; an expired lease shows that it is gone."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from store.session import Store
 logger = logging.getLogger("orchestrate")
 
 LEASE_S = 60.0
-"""A run whose lease is this old is taken for dead, by hosts that cannot look for its process."""
+"""How long a lease lasts, in seconds. After that, other hosts take the run for orphaned: they
+cannot check whether its process is alive."""
 
 RENEWALS = 4
-"""How often a lease is renewed in that time: a few may fail."""
+"""Renewals per LEASE_S, so that a few of them may fail."""
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """The right to work on a run.
+    """The right to execute a run and to write its records.
 
     Attributes:
-        attempts: how often the run was begun, this time included: who resumes it makes it more.
-        until: nobody takes the run before that.
-        is_lost: somebody has: this process was stopped for longer than a lease lasts.
+        attempts: how often the run was begun, this time included; a resume increases it.
+        until: wall time before which no other process takes the run.
+        task: executes the run; cancelled if the lease is lost.
+        is_lost: another process has taken the run, because this one was suspended for too long.
     """
 
     leases: Leases
@@ -41,11 +43,11 @@ class Lease:
     is_lost: bool = False
 
     async def require(self) -> None:
-        """Make sure that the run is still ours, before something is written of it.
+        """Make sure before a write that this process still holds the run.
 
         Raises:
-            RunChanged: it is not. Who has it goes on from what is recorded.
-            StoreError: that cannot be found out.
+            RunChanged: another process has taken it, and continues from what is recorded.
+            StoreError: the store cannot be asked.
         """
         if self.leases.now() >= self.until:
             await self.leases.renew()
@@ -54,7 +56,7 @@ class Lease:
 
 
 class Leases:
-    """The leases of the runs of one runtime: one task renews them all."""
+    """The leases of one runtime's runs; one task renews them all."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -63,21 +65,21 @@ class Leases:
         self._renewing: asyncio.Task[None] | None = None
 
     def now(self) -> datetime:
-        """The wall time: it goes on while a machine sleeps."""
+        """Wall time, which advances even while the machine is suspended."""
         return self._clock.wall()
 
     @asynccontextmanager
     async def held(self, run: RunRecord) -> AsyncIterator[Lease]:
-        """Renew the lease of a run that is recorded, for as long as the block lasts.
+        """Keep renewing the lease of a recorded run until the block ends.
 
-        If it is lost all the same, the task that holds it is cancelled.
+        If the lease is lost nevertheless, the task that entered the block is cancelled.
         """
         task = asyncio.current_task()
         assert task is not None
         lease = Lease(self, run.id, run.attempts, run.leased_until or self.now(), task)
         self._held.append(lease)
         if self._renewing is None:
-            self._renewing = asyncio.create_task(self._renew_again_and_again())
+            self._renewing = asyncio.create_task(self._renew_periodically())
         try:
             yield lease
         finally:
@@ -87,10 +89,10 @@ class Leases:
                 self._renewing = None
 
     async def renew(self) -> None:
-        """Renew them all, and find out which of them are lost.
+        """Renew all leases, and mark those that are lost.
 
         Raises:
-            StoreError: that cannot be done now.
+            StoreError: the store cannot be written now.
         """
         held = list(self._held)
         until = self.now() + timedelta(seconds=LEASE_S)
@@ -101,15 +103,15 @@ class Leases:
                 lease.until = until
             elif not lease.is_lost:
                 lease.is_lost = True
-                if lease.task is not asyncio.current_task():  # which is told by an error
+                if lease.task is not asyncio.current_task():  # that one gets RunChanged instead
                     lease.task.cancel()
 
-    async def _renew_again_and_again(self) -> None:
+    async def _renew_periodically(self) -> None:
         while True:
             try:
                 await self.renew()
             except StoreError as error:
-                logger.warning("the leases of %d runs are not renewed: %s", len(self._held), error)
-            except Exception:  # whatever it is: without this task every run here would be lost
-                logger.exception("the leases of %d runs are not renewed", len(self._held))
+                logger.warning("could not renew the leases of %d runs: %s", len(self._held), error)
+            except Exception:  # whatever it is: if this task ended, every run here would be lost
+                logger.exception("could not renew the leases of %d runs", len(self._held))
             await asyncio.sleep(LEASE_S / RENEWALS)

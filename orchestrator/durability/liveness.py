@@ -1,4 +1,4 @@
-"""Whether the process that recorded a run is still there, and at work on it."""
+"""Whether the process that recorded a run is still alive and executing it."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from store.records import RunRecord, Status
 ORPHANED = "orphaned"
 """Shown for a run recorded as running whose process is gone: it was killed, or the power failed."""
 
-_at_work: Counter[str] = Counter()
-"""The runs that this process is at work on, by id."""
+_executing: Counter[str] = Counter()
+"""The ids of the runs that this process executes now."""
 
 
 @contextmanager
 def executing_run(run_id: str) -> Iterator[None]:
-    """Say that this process is at work on a run, for as long as the block lasts.
+    """Declare, until the block ends, that this process executes a run.
 
-    What is recorded does not tell: the end of a run may not have been written.
+    The record is not enough: it may lack the run's end, if that could not be written.
     """
-    _at_work[run_id] += 1
+    _executing[run_id] += 1
     try:
         yield
     finally:
-        _at_work[run_id] -= 1
-        if not _at_work[run_id]:
-            del _at_work[run_id]
+        _executing[run_id] -= 1
+        if not _executing[run_id]:
+            del _executing[run_id]
 
 
 def process_identity() -> str:
-    """What tells this process from all others, of all machines and times."""
-    return _told_of(os.getpid())
+    """Identifies this process among all processes of all machines and times."""
+    return _identity_of(os.getpid())
 
 
 def status_shown(run: RunRecord, *, host: str | None = None) -> str:
-    """The run's recorded status; `orphaned` where its process on this host is gone.
+    """The run's recorded status; `orphaned` if it is recorded as running but its process is gone.
 
     Args:
-        host: this host's name; asked of the system by default.
+        host: this host's name; the system's host name by default.
     """
     if run.status is not Status.RUNNING or not is_orphaned(run, host=host):
         return str(run.status)
@@ -54,30 +54,33 @@ def status_shown(run: RunRecord, *, host: str | None = None) -> str:
 
 
 def is_orphaned(run: RunRecord, *, host: str | None = None) -> bool:
-    """Whether nobody is at work on a run any more. Where its process cannot be seen from here,
-    on another host or in another container, whether the lease that it renews has run out."""
+    """Whether no process executes the run any more.
+
+    A process on another host or in another container cannot be seen from here: there the run is
+    orphaned once its lease has expired.
+    """
     if run.host != (host or socket.gethostname()):
-        return _has_lapsed(run)
+        return _lease_has_expired(run)
     if run.process == process_identity():
-        return run.id not in _at_work
-    process = _Process.read(run.process)
-    if process is None:  # the system tells no more of it than its id
-        return not _is_there(run.process_id)
-    here = _Process.read(process_identity())
-    if (
-        here is None or process[:2] != here[:2]
-    ):  # another boot, or machine of that name, or container
-        return _has_lapsed(run)
-    return not _is_there(run.process_id, start=process.start)
+        return run.id not in _executing
+    process = _Process.parse(run.process)
+    if process is None:  # nothing but its id is known
+        return not _is_alive(run.process_id)
+    here = _Process.parse(process_identity())
+    # Otherwise: another boot, another machine with this name, or another container.
+    is_visible = here is not None and process[:2] == here[:2]
+    if not is_visible:
+        return _lease_has_expired(run)
+    return not _is_alive(run.process_id, start=process.start)
 
 
 class _Process(NamedTuple):
-    """What Linux tells of a process.
+    """What Linux reports about a process.
 
     Attributes:
         boot: the id of the machine's boot.
-        namespace: the one in which its id was given.
-        start: when it began, in clock ticks since the boot, which no setting of a clock changes.
+        namespace: the PID namespace of its id.
+        start: start time in clock ticks since boot; changes of the system clock do not affect it.
     """
 
     boot: str
@@ -85,29 +88,33 @@ class _Process(NamedTuple):
     start: str
 
     @classmethod
-    def read(cls, told: str | None) -> _Process | None:
-        """A process as it was recorded; None where no more is known of it than its id."""
-        parts = (told or "").split()
+    def parse(cls, identity: str | None) -> _Process | None:
+        """The parts of a recorded identity; None if it has none, as on other systems than Linux."""
+        parts = (identity or "").split()
         return cls(*parts) if len(parts) == len(cls._fields) else None
 
 
 @cache
-def _told_of(process_id: int) -> str:
-    """This process, whose id is given so that a fork is not taken for its parent."""
+def _identity_of(process_id: int) -> str:
+    """This process's identity; the id is the cache key, so that a fork gets one of its own."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
-        return " ".join(_Process(boot, namespace, _facts("self").start))
+        return " ".join(_Process(boot, namespace, _read_stat("self").start))
     except (OSError, IndexError):
         return uuid.uuid4().hex
 
 
-def _has_lapsed(run: RunRecord) -> bool:
+def _lease_has_expired(run: RunRecord) -> bool:
     return run.leased_until is not None and run.leased_until < datetime.now(UTC)
 
 
-def _is_there(process_id: int, *, start: str | None = None) -> bool:
-    """Whether a process is there that has not ended, and that began then: ids are used again."""
+def _is_alive(process_id: int, *, start: str | None = None) -> bool:
+    """Whether a process with this id has not ended.
+
+    Args:
+        start: when it must have begun, since the system reuses ids; None: any time.
+    """
     if process_id <= 0:
         return False
     try:
@@ -115,27 +122,27 @@ def _is_there(process_id: int, *, start: str | None = None) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass  # it is there, and somebody else's
+        pass  # it exists, and belongs to another user
     try:
         if str(Path("/proc/self").readlink()) != str(os.getpid()):
-            return True  # /proc is of another namespace, and tells of others
-        facts = _facts(str(process_id))
+            return True  # /proc belongs to another namespace and shows other processes
+        stat = _read_stat(str(process_id))
     except (OSError, IndexError):
-        return True  # as far as can be seen
-    # A zombie has ended: only its parent keeps it, which has not asked how.
-    return facts.state not in ("Z", "X") and start in (None, facts.start)
+        return True  # nothing shows that it has ended
+    # A zombie has ended; it stays listed until its parent waits for it.
+    return stat.state not in ("Z", "X") and start in (None, stat.start)
 
 
-class _Facts(NamedTuple):
-    """What the system tells of a process now; start as in _Process."""
+class _Stat(NamedTuple):
+    """A process's state now; `start` as in _Process."""
 
     state: str
     start: str
 
 
-def _facts(process: str) -> _Facts:
-    """Raises OSError, IndexError where the system does not tell."""
-    # The second field is the program's name in parentheses, and may hold anything.
-    fields = Path(f"/proc/{process}/stat").read_bytes().decode(errors="replace")
-    after = fields.rpartition(")")[2].split()
-    return _Facts(state=after[0], start=after[19])
+def _read_stat(process: str) -> _Stat:
+    """Reads /proc/PROCESS/stat; raises OSError or IndexError if the system does not have it."""
+    # The second field is the program's name in parentheses, and may contain any character.
+    text = Path(f"/proc/{process}/stat").read_bytes().decode(errors="replace")
+    fields = text.rpartition(")")[2].split()
+    return _Stat(state=fields[0], start=fields[19])

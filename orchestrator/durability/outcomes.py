@@ -1,4 +1,4 @@
-"""How something ended, by the error that ended it, as it is recorded."""
+"""The recorded outcome of a run, step or call: its status, error class and error message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.records import Status
 MESSAGE_LIMIT = 500
 """Longest recorded error message, in characters."""
 
-# What these say is made of names, ids and numbers. Any other error may quote what users wrote.
+# Their messages hold names, ids and numbers only. Any other error may quote a user's text.
 _QUOTES_NOTHING = (
     DeadlineExceeded,
     OutsideRun,
@@ -26,7 +26,7 @@ _QUOTES_NOTHING = (
 
 
 def status_of(error: BaseException | None) -> Status:
-    """How something ended, by the error that ended it."""
+    """The status of something that ended with this error; None: without one."""
     if error is None:
         return Status.COMPLETED
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
@@ -35,7 +35,7 @@ def status_of(error: BaseException | None) -> Status:
 
 
 def text_of(value: object, show: Callable[[object], str] = str) -> str:
-    """A value as text; a class that cannot show its values must not end a run."""
+    """A value as text; an error of its `__str__` is shown instead, so that it cannot end a run."""
     try:
         return show(value)
     except Exception as error:
@@ -48,7 +48,11 @@ def type_of(error: BaseException | None) -> str | None:
 
 
 def message_of(error: BaseException | None, *, may_quote: bool) -> str | None:
-    """What an error says, unless that may be a user's text, which is not to be kept."""
+    """An error's message, at most MESSAGE_LIMIT characters; None if it may quote a user's text.
+
+    Args:
+        may_quote: whether users' texts may be recorded.
+    """
     if error is None or not (may_quote or isinstance(error, _QUOTES_NOTHING)):
         return None
     return text_of(error)[:MESSAGE_LIMIT]

@@ -1,4 +1,4 @@
-"""What happened in a run -> the store, in order, each fact in a transaction of its own."""
+"""Records what happens in a run in the store: in order, each fact in its own transaction."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from store.session import Store
 from store.unit_of_work import Transaction
 
 SMALL_BYTES = 512
-"""A result of more is a payload."""
+"""Larger results are stored as payloads; others in the step's own row."""
 
 
 class RunRecorder:
-    """Records one run: its results if it is to be durable, its texts if the user asked for that.
+    """Records one run: results only if it is durable, texts only if the user asked for them.
 
-    What began is recorded as begun before it does anything, and as ended whatever happens: a
-    write is never given up halfway, and a start that was cancelled is recorded with its end.
+    The start of a step or call is recorded before its work begins, and its end however it ends.
+    A write always completes. If a task is cancelled while a start is written, its end is recorded
+    as well.
 
     Attributes:
-        writer: holds the right to write, from when the run's start is recorded.
+        writer: makes the transactions; holds the run's lease once the run's start is recorded.
     """
 
     def __init__(
@@ -61,11 +62,11 @@ class RunRecorder:
         self.writer = JournalWriter(store, run_id)
 
     async def run_started(self, record: RunRecord, *, arguments: bytes | None) -> None:
-        """Record a run before anything of it happens."""
+        """Record a run's start, before any of its work begins."""
 
         async def write(tx: Transaction) -> None:
-            name = await self._kept_json(tx, arguments)
-            await tx.runs.add(replace(record, input_payload=name))
+            payload = await self._store_json(tx, arguments)
+            await tx.runs.add(replace(record, input_payload=payload))
 
         async def cancelled(error: asyncio.CancelledError) -> None:
             ended_at, elapsed_s = self._clock.wall(), self._since_start_s()
@@ -82,17 +83,17 @@ class RunRecorder:
         result: bytes | None = None,
         pattern: PatternRecord | None = None,
     ) -> None:
-        """Record how the run ended and by which steps, its result, and the pattern it left."""
+        """Record how the run ended: its result, the steps whose error ended it, its pattern."""
 
         async def write(tx: Transaction) -> None:
-            name = await self._kept_json(tx, result)
+            payload = await self._store_json(tx, result)
             outcome = RunOutcome(
                 status=status_of(error),
                 finished_at=ended_at,
                 elapsed_s=elapsed_s,
                 error_type=type_of(error),
                 error_message=self._message_of(error),
-                result_payload=name,
+                result_payload=payload,
             )
             attempts = 1 if self.writer.lease is None else self.writer.lease.attempts
             await tx.runs.finish(self._run_id, outcome, attempts=attempts)
@@ -104,13 +105,13 @@ class RunRecorder:
         await self.writer.write(write)
 
     async def run_resumed(self, former: RunRecord, record: RunRecord) -> None:
-        """Record that this process goes on with a run, unless another one does.
+        """Record that this process resumes a run.
 
         Args:
-            former: as it was read.
-            record: who goes on with it now.
+            former: the run as it was read.
+            record: the run as this process executes it.
         Raises:
-            RunChanged: it is not as it was read any more.
+            RunChanged: the record has changed since: another process has resumed the run.
         """
 
         async def write(tx: Transaction) -> None:
@@ -120,71 +121,76 @@ class RunRecorder:
         await self.writer.write(write)
 
     async def step(self, path: str) -> StepRecord:
-        """A step of this run as it is recorded; somebody else may have recorded its end."""
+        """The record of a step of this run; another process may have recorded its end."""
         async with self._store.reading() as tx:
             return await tx.journal.get(self._run_id, path)
 
     async def result_of(self, step: StepRecord) -> bytes | None:
-        """What is recorded as a step's result."""
+        """A step's recorded result; None if there is none."""
         if step.result_payload is None:
             return step.result
         async with self._store.reading() as tx:
             return await tx.payloads.get(step.result_payload)
 
-    async def reusable(self, key: bytes, *, max_age_s: float) -> StepRecord | None:
-        """The newest result under a key, of a run that began at most so long ago."""
+    async def find_reusable(self, key: bytes, *, max_age_s: float) -> StepRecord | None:
+        """The newest step with this key, of a run that began at most `max_age_s` ago."""
         since = datetime.min.replace(tzinfo=UTC)
         if math.isfinite(max_age_s):
             since = self._clock.wall() - timedelta(seconds=max_age_s)
         async with self._store.reading() as tx:
             return await tx.journal.reusable(key, since)
 
-    async def step_reused(self, step: StepRecord, found: StepRecord) -> None:
-        """Record that a step has the result of another run's, and was not done.
+    async def step_reused(self, step: StepRecord, source: StepRecord) -> None:
+        """Record that a step was not executed and has the result of another run's step.
 
         Raises:
-            PayloadMissing: that result was removed since it was found.
+            PayloadMissing: that result was deleted meanwhile.
         """
         ended = replace(
             step,
             status=Status.COMPLETED,
             finished_s=self._since_start_s(),
-            result=found.result,
-            result_payload=found.result_payload,
-            reuse_key=None,  # a result grows old from where it was made
+            result=source.result,
+            result_payload=source.result_payload,
+            reuse_key=None,  # a copy is not reused: a result's age counts from where it was made
         )
-        await self.writer.write(lambda tx: _start(tx, ended, again=False))
+        await self.writer.write(lambda tx: _start(tx, ended, began_before=False))
 
-    async def step_started(self, step: StepRecord, *, again: bool = False) -> None:
-        """Record that a step begins; `again` where it began before and its end is not known."""
+    async def step_started(self, step: StepRecord, *, began_before: bool = False) -> None:
+        """Record that a step begins.
+
+        Args:
+            began_before: the step is recorded already, and its end is unknown.
+        """
 
         async def write(tx: Transaction) -> None:
-            await _start(tx, step, again)
+            await _start(tx, step, began_before)
 
         await self.writer.begin(write, cancelled=partial(self.step_ended, step.path))
 
     async def question_asked(
-        self, step: StepRecord, *, again: bool, refused: bool = False
+        self, step: StepRecord, *, began_before: bool, refused: bool = False
     ) -> StepRecord | None:
-        """Record that a question waits, as a step that begins; not where it has its answer by now.
+        """Record that a question waits for its answer, unless it has been answered.
 
         Args:
-            refused: the answer that it has does not count.
+            began_before: the question is recorded already.
+            refused: the recorded answer did not fit, so that the question is asked again.
         Returns:
-            its record with the answer; None: it waits.
+            The step with its answer; None: it waits.
         """
         answered: StepRecord | None = None
 
         async def write(tx: Transaction) -> None:
             nonlocal answered
             unless = None if refused else Status.COMPLETED
-            if not again:
+            if not began_before:
                 await tx.journal.start(step)
             elif not await tx.journal.start_again(step, unless=unless):
                 answered = await tx.journal.get(self._run_id, step.path)
 
         async def cancelled(error: asyncio.CancelledError) -> None:
-            with suppress(AlreadyRecorded):  # it has its answer
+            with suppress(AlreadyRecorded):  # it has been answered
                 await self.step_ended(step.path, error)
 
         await self.writer.begin(write, cancelled=cancelled)
@@ -193,7 +199,7 @@ class RunRecorder:
     async def step_ended(
         self, path: str, error: BaseException | None, *, result: bytes | None = None
     ) -> None:
-        """Record how a step ended, and what came of it."""
+        """Record how a step ended, and its result (of an error, as `encode_error`)."""
         outcome = self._step_outcome(error)
 
         async def write(tx: Transaction) -> None:
@@ -201,32 +207,35 @@ class RunRecorder:
 
         await self.writer.write(write)
 
-    def note(self, step: StepRecord) -> None:
-        """Record a step that took no time, together with what is recorded next."""
+    def value_recorded(self, step: StepRecord) -> None:
+        """Record a step of kind VALUE, together with the next write."""
         if self._durable:
-            self.writer.note(step)
+            self.writer.defer(step)
 
     async def call_started(
         self,
         record: CallRecord,
         *,
         step: StepRecord,
-        again: bool,
+        began_before: bool,
         parents: tuple[int, ...],
         stage: StageRecord | None = None,
         resumed: bool = False,
         prompt_text: str = "",
     ) -> None:
-        """Record that an LLM or tool call begins, what it waited for, and any stage it opens.
+        """Record that an LLM or tool call begins, the calls it depends on, and a stage it begins.
 
         Args:
-            step: the call as the journal has it, and whether it began before (`again`).
-            resumed: whether the stage may have begun before.
+            step: the call as a step of the journal.
+            began_before: that step is recorded already, and its end is unknown.
+            parents: nodes of the calls that it depends on.
+            stage: the stage that begins with this call; None: it had begun.
+            resumed: whether the run was resumed, so that the stage may be recorded already.
         """
 
         async def write(tx: Transaction) -> None:
-            await _start(tx, step, again)
-            payload = await self._kept(tx, prompt_text)
+            await _start(tx, step, began_before)
+            payload = await self._store_text(tx, prompt_text)
             await tx.calls.start(replace(record, prompt_payload=payload), parents=parents)
             if stage is not None:
                 await (tx.stages.start_again(stage) if resumed else tx.stages.start(stage))
@@ -250,7 +259,7 @@ class RunRecorder:
         finish_reason: str | None = None,
         output_text: str = "",
     ) -> None:
-        """Record how a call ended, and what came of it as a step of the journal."""
+        """Record how a call ended, both as a call and as a step of the journal."""
         step = self._step_outcome(error)
         outcome = CallOutcome(
             status=status_of(error),
@@ -266,7 +275,7 @@ class RunRecorder:
 
         async def write(tx: Transaction) -> None:
             await self._finish(tx, path, step, result)
-            payload = await self._kept(tx, output_text)
+            payload = await self._store_text(tx, output_text)
             await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
         await self.writer.write(write)
@@ -275,7 +284,7 @@ class RunRecorder:
         self, tx: Transaction, path: str, outcome: StepOutcome, result: bytes | None
     ) -> None:
         if result is not None and len(result) > SMALL_BYTES:
-            outcome = replace(outcome, result_payload=await self._kept_json(tx, result))
+            outcome = replace(outcome, result_payload=await self._store_json(tx, result))
         elif self._durable:
             outcome = replace(outcome, result=result)
         await tx.journal.finish(self._run_id, path, outcome)
@@ -288,17 +297,17 @@ class RunRecorder:
             error_message=self._message_of(error),
         )
 
-    async def _kept_json(self, tx: Transaction, data: bytes | None) -> str | None:
-        """The hash under which a result is kept; None where there is none, or none is kept."""
+    async def _store_json(self, tx: Transaction, data: bytes | None) -> str | None:
+        """Store a payload of JSON and return its hash; None without data or if not durable."""
         if not self._durable or data is None:
             return None
         return await tx.payloads.put(data, media_type="application/json")
 
-    async def _kept(self, tx: Transaction, text: str) -> str | None:
-        """The hash under which a text is kept; None where texts are not recorded."""
+    async def _store_text(self, tx: Transaction, text: str) -> str | None:
+        """Store a prompt or an answer and return its hash; None if texts are not recorded."""
         if not (self._record_text and text):
             return None
-        # A lone surrogate, which no encoding takes, must not cost the whole record.
+        # A lone surrogate cannot be encoded, and must not make the whole write fail.
         return await tx.payloads.put(text.encode(errors="replace"), media_type="text/plain")
 
     def _message_of(self, error: BaseException | None) -> str | None:
@@ -308,5 +317,5 @@ class RunRecorder:
         return self._clock.now_s() - self._started_s
 
 
-async def _start(tx: Transaction, step: StepRecord, again: bool) -> None:
-    await (tx.journal.start_again(step) if again else tx.journal.start(step))
+async def _start(tx: Transaction, step: StepRecord, began_before: bool) -> None:
+    await (tx.journal.start_again(step) if began_before else tx.journal.start(step))

@@ -1,4 +1,4 @@
-"""What a run recorded before it was interrupted, as its code comes by again."""
+"""Replay: finds the recorded step for each step that a resumed run begins."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from orchestrator.durability.identity import (
 from orchestrator.errors import FlowChanged, OutcomeUnknown
 from store.records import CallRecord, Effects, Status, StepKind, StepRecord
 
-_WRAPPING_UP = f"[{WRAP_UP}]"
+_WRAP_UP_MARK = f"[{WRAP_UP}]"
 
-_OTHERWISE = (
-    "with other arguments (what is not the same each time comes from now(), random(), uuid() or a"
-    " step; and what a step changes in its arguments is not changed again)"
+_OTHER_ARGUMENTS = (
+    "with other arguments (take values that differ in each execution from now(), random(), uuid()"
+    " or a step; and do not change arguments in place: a replayed step does not change them again)"
 )
 
 logger = logging.getLogger("orchestrate")
@@ -32,13 +32,15 @@ logger = logging.getLogger("orchestrate")
 class RecordedSteps:
     """The recorded steps of a run; empty for one that begins.
 
-    A flow that is resumed begins anew, and must begin the same steps from each place, in the same
-    order, with the same arguments. Which of them come first over all places does not matter:
-    parallel branches may be faster or slower than before.
+    A resumed flow executes from its start, and must begin the same steps from each path, in the
+    same order, with the same arguments. The order across paths does not matter: parallel branches
+    may be faster or slower than before.
 
     Args:
-        forget: is told the paths of what is not to be come by again.
-        allow_changed: whether that may be what a changed flow does not come by.
+        calls: the run's recorded calls.
+        forget: called with the paths of steps whose records are to be deleted.
+        allow_changed: where the flow begins another step than is recorded, forget the recorded
+            one and all that followed it, instead of raising FlowChanged.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class RecordedSteps:
         self._by_place: dict[str, dict[int, StepRecord]] = defaultdict(dict)
         for step in steps:
             self._by_place[parent_key(step.path)][step.place] = step
-        self._met: set[str] = set()
+        self._replayed: set[str] = set()
         self._calls: dict[str, list[CallRecord]] = defaultdict(list)
         for call in calls:
             for path in paths_to(call.step_path):
@@ -66,17 +68,18 @@ class RecordedSteps:
     def __bool__(self) -> bool:
         return bool(self._by_path)
 
-    def of(
+    def find(
         self, step_path: StepPath, kind: StepKind, arguments: bytes | None = None
     ) -> StepRecord | None:
-        """What is recorded of the step that begins in this scope; None if it is new.
+        """The record of the step that begins now; None if it is new.
 
         Args:
-            arguments: a digest of what it is called with; None: that is not compared.
+            arguments: a digest of its arguments; None: they are not compared.
         Raises:
-            FlowChanged: another step began from the same place at this point, or this one with
-                other arguments.
-            OutcomeUnknown: that is an external effect whose end is not known.
+            FlowChanged: another step is recorded at this place, or this step with other
+                arguments.
+            OutcomeUnknown: this step is recorded with other arguments, as an external effect
+                whose outcome is unknown.
         """
         if not self._by_path:
             return None
@@ -86,73 +89,85 @@ class RecordedSteps:
             return None
         now = f"{kind} {step_path.text}"
         if (recorded.path, recorded.kind) != (step_path.text, kind):
-            self._differs(key, recorded, now)
+            self._forget_changed(key, recorded, now)
             return None
         is_compared = (
-            None not in (arguments, recorded.arguments) and _WRAPPING_UP not in step_path.text
+            None not in (arguments, recorded.arguments) and _WRAP_UP_MARK not in step_path.text
         )
         if is_compared and arguments != recorded.arguments:
-            if recorded.effects is Effects.EXTERNAL and not _has_ended(recorded):
-                raise OutcomeUnknown(self._run_id, recorded.path)  # whatever may be forgotten
-            self._differs(key, recorded, f"{now} {_OTHERWISE}")
+            if recorded.effects is Effects.EXTERNAL and not _has_known_outcome(recorded):
+                raise OutcomeUnknown(self._run_id, recorded.path)  # even with allow_changed
+            self._forget_changed(key, recorded, f"{now} {_OTHER_ARGUMENTS}")
             return None
-        self._met.add(step_path.text)
+        self._replayed.add(step_path.text)
         return recorded
 
     def calls_of(self, path: str) -> Sequence[CallRecord]:
-        """The calls that a step made, or is."""
+        """The calls made within a step; of a call's own step, that call."""
         return self._calls.get(path, ())
 
-    def require_no_other(self, step_path: StepPath, name: str) -> None:
-        """Require that a new external effect, which a task of its own begins with, is new.
+    def require_new_effect(self, step_path: StepPath, name: str) -> None:
+        """Make sure that a task's first step, a new external effect, did not happen before.
+
+        A task that the runtime did not start is identified by its first step and the arguments of
+        that. If the arguments differ in each execution, the same effect would look like a new one.
 
         Raises:
-            FlowChanged: one of that name is recorded of a task that has not come by yet. This may
-                be that one, with arguments that another execution does not get.
+            FlowChanged: an external effect of this name is recorded under such a task, and has
+                not been replayed yet: it may be the same effect with other arguments.
         """
         key = parent_key(step_path.text)
         tasks = key[: key.rindex("[") + 1] + TASK
         for path, step in self._by_path.items():
             if (
                 (step.kind, step.effects, step.name) == (StepKind.TOOL, Effects.EXTERNAL, name)
-                and path not in self._met
+                and path not in self._replayed
                 and parent_key(path).startswith(tasks)
             ):
-                self._differs(key, step, f"{step.kind} {step_path.text} {_OTHERWISE}")
+                now = f"{step.kind} {step_path.text} {_OTHER_ARGUMENTS}"
+                self._forget_changed(key, step, now)
                 return
 
-    def ended(self, step_path: StepPath) -> None:
-        """All code of a scope has run.
+    def require_no_more(self, step_path: StepPath) -> None:
+        """Make sure, when all code at a path has run, that no further step is recorded there.
 
         Raises:
-            FlowChanged: more steps are recorded from it.
+            FlowChanged: there is one.
         """
         if self._by_path and (left := self._by_place[step_path.key].get(step_path.num_entered)):
-            self._differs(step_path.key, left, "nothing more")
+            self._forget_changed(step_path.key, left, "no further step")
 
-    def _differs(self, key: str, recorded: StepRecord, now: str) -> None:
-        """Forget a recorded step and all that came after it in its scope, if that is allowed.
+    def _forget_changed(self, key: str, recorded: StepRecord, now: str) -> None:
+        """Forget a recorded step and all that followed it at its path, if `allow_changed`.
 
         Args:
-            key: of the scope from which it began.
-            now: what the code comes to instead.
+            key: of the path from which it began.
+            now: what the flow does instead.
         Raises:
-            FlowChanged: it is not.
+            FlowChanged: changes are not allowed.
         """
         was = f"{recorded.kind} {recorded.path}"
         if not self._allow_changed:
             raise FlowChanged(self._run_id, was, now)
-        logger.warning("run %s: %s is recorded where the flow comes to %s", self._run_id, was, now)
+        logger.warning(
+            "run %s: %s is recorded where the flow now begins %s; the record is discarded",
+            self._run_id,
+            was,
+            now,
+        )
         self._forget_from(key, recorded.place)
 
-    def succeeded(self, step_path: StepPath) -> None:
-        """A step has come to its result. If it had ended the run before, then what is recorded
-        after it is what was done about that, and does not come again."""
+    def step_succeeded(self, step_path: StepPath) -> None:
+        """A step has its result.
+
+        If its error ended the run before, the steps recorded after it handled that error. They
+        are forgotten, as this time there is none.
+        """
         if (step := self._by_path.get(step_path.text)) is not None and step.ended_run:
             self._forget_from(parent_key(step_path.text), step_path.place + 1)
 
     def _forget_from(self, key: str, place: int) -> None:
-        """Forget what began from a scope at this place and later."""
+        """Forget the steps begun from a path at this place and later, and all within them."""
         later = [step for at, step in self._by_place[key].items() if at >= place]
         gathered = [
             step
@@ -161,10 +176,10 @@ class RecordedSteps:
             if branches.match(parent_key(path))
         ]
         for step in later + gathered:
-            self._forget(self._removed(step.path))
+            self._forget(self._remove(step.path))
 
     def _gathers_from(self, key: str, place: int) -> list[re.Pattern[str]]:
-        """What the keys of the branches are like of each gather that began there or later."""
+        """For each gather begun at this place or later, a pattern of its branches' keys."""
         steps = sorted(self._by_place[key].items())
         gathers = [at for at, step in steps if step.name.startswith(GATHER)]
         return [
@@ -173,15 +188,15 @@ class RecordedSteps:
             if at >= place
         ]
 
-    def _removed(self, path: str) -> list[str]:
-        """The paths of a step and of all within it, which are known no more."""
-        gone = [each for each in self._by_path if each == path or each.startswith(f"{path}/")]
-        for each in gone:
+    def _remove(self, path: str) -> list[str]:
+        """Remove a step and all steps within it; returns their paths."""
+        removed = [each for each in self._by_path if each == path or each.startswith(f"{path}/")]
+        for each in removed:
             step = self._by_path.pop(each)
             del self._by_place[parent_key(each)][step.place]
-        return gone
+        return removed
 
 
-def _has_ended(step: StepRecord) -> bool:
+def _has_known_outcome(step: StepRecord) -> bool:
     """Whether it is known how a step ended."""
     return step.ended_run or step.status in (Status.COMPLETED, Status.FAILED)

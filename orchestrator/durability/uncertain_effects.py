@@ -1,4 +1,4 @@
-"""External effects of which nobody can be sure: they began, and did not end well."""
+"""External effects whose outcome is uncertain: they began, and did not complete successfully."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from store.records import Effects, Status, StepKind, StepRecord
 
 
 class UncertainEffect(NamedTuple):
-    """One such effect.
+    """An external effect that began and did not complete successfully.
 
     Attributes:
-        path: of the step that it was begun as.
-        has_failed: whether the tool itself has said so, by an error; else nobody knows.
+        path: of the step that began it.
+        has_failed: whether the tool itself raised an error; if not, the outcome is unknown.
     """
 
     path: str
@@ -24,20 +24,22 @@ class UncertainEffect(NamedTuple):
 
 
 def uncertain_effect_of(step: StepRecord) -> UncertainEffect:
-    """An effect whose record says no good end."""
+    """The uncertain effect of a recorded step that is not completed."""
     has_failed = step.status is Status.FAILED or step.ended_run
-    # What it gave could not be recorded: so it gave something.
+    # ResultNotSerialisable: the tool did return a result; only recording it failed.
     return UncertainEffect(
         step.path, has_failed and step.error_type != ResultNotSerialisable.__name__
     )
 
 
 class UncertainEffects:
-    """Those of a run, by the tool's name and a digest of its arguments: whichever step comes to
-    the same effect again comes to one of these.
+    """A run's uncertain effects, by the tool's name and a digest of its arguments.
+
+    Any step that repeats an effect (the same tool with the same arguments) takes one of these.
 
     Args:
-        steps: of a run that was interrupted: what began after another one had ended took its place.
+        steps: of an interrupted run. An effect that began after the end of an equal one had
+            repeated that one.
     """
 
     def __init__(self, steps: Iterable[StepRecord] = ()) -> None:
@@ -49,20 +51,22 @@ class UncertainEffects:
                 events += [(step.started_s, True, step), (ended_s, False, step)]
         for _, begins, step in sorted(events, key=lambda event: event[:2]):
             if begins:
-                self.claim(step)
+                self.take(step)
             elif step.status is not Status.COMPLETED:
                 self.add(step, uncertain_effect_of(step))
 
     def add(self, step: StepRecord, effect: UncertainEffect) -> None:
-        """An effect did not end well, or was claimed for nothing."""
+        """Add an effect that did not complete, or put back one that was taken in vain."""
         self._effects[step.name, step.arguments].append(effect)
 
-    def claim(self, step: StepRecord) -> UncertainEffect | None:
-        """The one that a step begins again, which is known or done again by that: its own, else
-        one of which nobody knows."""
-        found = self._effects.get((step.name, step.arguments))
-        if not found:
+    def take(self, step: StepRecord) -> UncertainEffect | None:
+        """Remove and return the effect that a step repeats; None if it repeats none.
+
+        Preferred is the effect of the same step, then one with an unknown outcome.
+        """
+        effects = self._effects.get((step.name, step.arguments))
+        if not effects:
             return None
-        effect = min(found, key=lambda each: (each.path != step.path, each.has_failed))
-        found.remove(effect)
+        effect = min(effects, key=lambda each: (each.path != step.path, each.has_failed))
+        effects.remove(effect)
         return effect

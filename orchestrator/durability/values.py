@@ -1,8 +1,8 @@
-"""Results of steps and arguments of runs as bytes, and back: JSON, by the function's annotations.
+"""Results of steps and arguments of runs as JSON, and back, by the function's annotations.
 
-What a step returned must come back as it was, or a resumed run would not be the run that it
-continues. So a value whose way back is not known is refused when it is recorded, not when it is
-needed.
+A replayed step must return the value that it returned before, or a resumed run would diverge from
+the interrupted one. So a value that would not survive the round trip is refused when it is
+recorded, not when it is read.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pydantic_core import PydanticSerializationError
 
 from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
 
-# JSON has no word for infinity, and none for bytes that are no text.
-_LENT = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
+# JSON itself has neither infinity nor bytes.
+_CONFIG = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 
 _PLAIN = (str, int, float, bool, type(None))
 
 
 class ValueCodec:
-    """A type's values as bytes.
+    """Converts the values of one type to bytes and back.
 
     Args:
-        what: says whose values these are, in errors.
-        annotation: their type; Any: what JSON itself can say.
+        what: describes the values in errors, such as "step research".
+        annotation: their type; Any: only what JSON itself represents.
     """
 
     def __init__(self, what: str, annotation: Any = Any) -> None:
@@ -48,14 +48,14 @@ class ValueCodec:
         self._annotation = annotation
         self._adapter: TypeAdapter[Any] | None = None
 
-    def kept(self, value: Any) -> tuple[bytes, Any]:
-        """The value as JSON, and as it comes back from there.
+    def round_trip(self, value: Any) -> tuple[bytes, Any]:
+        """The value as JSON, and the value as a resumed run would read it from there.
 
-        That is what the code goes on with, the first time as well: a 3 that is to be a float is
-        3.0 in every execution.
+        The first execution continues with the latter too, so that all executions have the same
+        value: a 3 annotated as float is 3.0 in each.
 
         Raises:
-            ResultNotSerialisable: JSON cannot hold it, or would give something else back.
+            ResultNotSerialisable: JSON cannot hold the value, or would return another one.
         """
         if value is None and self._annotation in (None, type(None), Any):
             return b"null", None
@@ -64,10 +64,10 @@ class ValueCodec:
                 warnings.simplefilter("error")
                 data = self._dumped(value)
             if self._annotation is Any and not _is_plain(value):
-                raise TypeError("JSON alone cannot tell what it was: annotate the return type")
-            again = self._read(data)
-            if not is_same(value, again):
-                raise ValueError("it would not come back as it was")
+                raise TypeError("its type cannot be told from JSON: annotate the return type")
+            restored = self._read(data)
+            if not is_same(value, restored):
+                raise ValueError("reading it back gives another value")
         except ResultNotSerialisable:
             raise
         except (
@@ -79,17 +79,17 @@ class ValueCodec:
             RecursionError,
         ) as error:
             raise ResultNotSerialisable(self._what, _line(error)) from error
-        return data, again
+        return data, restored
 
     def dump(self, value: Any) -> bytes:
-        """The value as JSON; raises as `kept`."""
-        return self.kept(value)[0]
+        """The value as JSON; raises as `round_trip`."""
+        return self.round_trip(value)[0]
 
     def load(self, data: bytes) -> Any:
         """The value that was dumped.
 
         Raises:
-            ResultUnreadable: the bytes are no value of this type, as after a change of the code.
+            ResultUnreadable: the bytes do not fit this type; it may have changed since.
         """
         try:
             return self._read(data)
@@ -97,18 +97,18 @@ class ValueCodec:
             raise ResultUnreadable(self._what, _line(error)) from error
 
     def _dumped(self, value: Any) -> bytes:
-        adapter = self._known()
+        adapter = self._type_adapter()
         try:
             return adapter.dump_json(value, by_alias=False, round_trip=True)
         except PydanticSerializationError as error:
             if "surrogates" not in str(error):
                 raise
-        # A lone surrogate has no encoding, and as an escape it needs none.
-        told = adapter.dump_python(value, mode="json", by_alias=False, round_trip=True)
-        return json.dumps(told).encode()
+        # A lone surrogate cannot be encoded; json.dumps writes it as an ASCII escape.
+        document = adapter.dump_python(value, mode="json", by_alias=False, round_trip=True)
+        return json.dumps(document).encode()
 
     def _read(self, data: bytes) -> Any:
-        adapter = self._known()
+        adapter = self._type_adapter()
         try:
             return adapter.validate_json(data, by_alias=True, by_name=True)
         except ValidationError:
@@ -116,7 +116,7 @@ class ValueCodec:
                 raise
         return adapter.validate_python(json.loads(data), by_alias=True, by_name=True)
 
-    def _known(self) -> TypeAdapter[Any]:
+    def _type_adapter(self) -> TypeAdapter[Any]:
         if self._adapter is None:
             try:
                 self._adapter = _adapter_of(self._annotation)
@@ -126,9 +126,9 @@ class ValueCodec:
 
 
 def _adapter_of(annotation: Any) -> TypeAdapter[Any]:
-    """Knows how a type is written; for a model that is what it says itself."""
+    """Pydantic's adapter for a type; a model's own config takes the place of ours."""
     try:
-        return TypeAdapter(annotation, config=_LENT)
+        return TypeAdapter(annotation, config=_CONFIG)
     except PydanticUserError as error:
         if error.code != "type-adapter-config-unused":
             raise
@@ -143,55 +143,57 @@ def result_codec(function: Callable[..., Any], what: str) -> ValueCodec:
 
 
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """A function's annotations with their names resolved; those that cannot be are left out."""
+    """A function's annotations with their names resolved, without those that do not resolve."""
     plain = inspect.unwrap(function)
     names = getattr(plain, "__globals__", {})
-    found: dict[str, Any] = {}
+    hints: dict[str, Any] = {}
     for name, annotation in getattr(plain, "__annotations__", {}).items():
-        alone = SimpleNamespace(__annotations__={name: annotation})
+        single = SimpleNamespace(__annotations__={name: annotation})
         try:
-            found |= typing.get_type_hints(alone, globalns=names, include_extras=True)
-        except Exception:  # noqa: S112 - a name that only type checkers know
+            hints |= typing.get_type_hints(single, globalns=names, include_extras=True)
+        except Exception:  # noqa: S112 - such as a name imported under TYPE_CHECKING only
             continue
-    return found
+    return hints
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON gives the value back as it is."""
+    """Whether a value survives JSON unchanged without knowing its type."""
     if type(value) in _PLAIN:
         return True
     if type(value) is list:
         return all(map(_is_plain, value))
     if type(value) is dict:
-        return all(type(key) is str and _is_plain(each) for key, each in value.items())
+        return all(type(key) is str and _is_plain(item) for key, item in value.items())
     return False
 
 
-def is_same(one: Any, other: Any) -> bool:
-    """Whether a value is what another one was: equal, or holding the same where NaN forbids that.
+def is_same(first: Any, second: Any) -> bool:
+    """Whether two values are equal, where NaN counts as equal to NaN, also within other values.
 
-    Of a class whose values cannot be compared none is found to differ.
+    Values that define no equality, or whose comparison raises, are the same if of one class.
     """
-    if isinstance(one, float) and isinstance(other, float):
-        return one == other or (math.isnan(one) and math.isnan(other))
-    compare: Any = type(one).__eq__
-    if compare is object.__eq__ and not is_dataclass(one):
-        return type(one) is type(other)
+    if isinstance(first, float) and isinstance(second, float):
+        return first == second or (math.isnan(first) and math.isnan(second))
+    compare: Any = type(first).__eq__
+    if compare is object.__eq__ and not is_dataclass(first):
+        return type(first) is type(second)
     try:
-        if one == other:
+        if first == second:
             return True
     except Exception:
-        return type(one) is type(other)
-    if type(one) is not type(other):
+        return type(first) is type(second)
+    if type(first) is not type(second):
         return False
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    held, kept = getattr(one, "__dict__", {}), getattr(other, "__dict__", {})
-    if held == kept:
+    if isinstance(first, Mapping):
+        if first.keys() != second.keys():
+            return False
+        return all(is_same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(is_same, first, second))
+    first_fields, second_fields = getattr(first, "__dict__", {}), getattr(second, "__dict__", {})
+    if first_fields == second_fields:
         return compare is object.__eq__
-    return is_same(held, kept)
+    return is_same(first_fields, second_fields)
 
 
 def _line(error: Exception) -> str:

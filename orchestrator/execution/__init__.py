@@ -1,1 +1,1 @@
-"""One step or call of a run: where it stands, whether it is replayed, its deadline, its outcome."""
+"""The execution of one step or call of a run: context, replay, deadline, recorded outcome."""

@@ -1,4 +1,4 @@
-"""One LLM or tool call of a run: intent recorded, promise made, outcome recorded."""
+"""One LLM or tool call of a run: its start is recorded, its SLO computed, its outcome recorded."""
 
 from __future__ import annotations
 
@@ -36,37 +36,37 @@ LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
 
 async def run_llm_call(
-    context: CallContext, asked: GenerationRequest, on_text: OnText | None = None
+    context: CallContext, request: GenerationRequest, on_text: OnText | None = None
 ) -> Completion:
-    """Submit one LLM call with its SLO, or return the answer that is recorded of it.
+    """Submit one LLM call with its SLO, or return its recorded answer.
 
     Args:
-        asked: what the caller knows of the request: its id and SLO are given here.
-        on_text: called with each piece of new text as it comes.
+        request: its id and SLO are filled in here.
+        on_text: called with each piece of new text as it arrives.
     Raises what `begin_or_replay` raises, and the engine.
     """
     run = context.run
-    spec = replace(LLM_STEP, arguments=digest_of(asked.prompt, asked.schema))
-    came = await begin_or_replay(context, spec)
-    if isinstance(came, Replayed):
-        recorded: Completion = came.value
+    spec = replace(LLM_STEP, arguments=digest_of(request.prompt, request.schema))
+    step = await begin_or_replay(context, spec)
+    if isinstance(step, Replayed):
+        recorded: Completion = step.value
         run.answers.add(recorded.usage.output_tokens)
         if on_text is not None and recorded.text:
             on_text(recorded.text)
         return recorded
-    text = _text_of(asked.prompt)
-    begun = _begin(context, "llm", f"{run.engine.info.model}:{context.step_path.name or run.flow}")
-    predicted = predict_length(run, begun.trace, asked, text)
-    async with _recorded(came, begun, text, predicted) as outcome:
+    text = _text_of(request.prompt)
+    call = _begin(context, "llm", f"{run.engine.info.model}:{context.step_path.name or run.flow}")
+    predicted = predict_length(run, call.trace, request, text)
+    async with _recorded(step, call, text, predicted) as outcome:
         request = replace(
-            asked,
-            request_id=f"{run.id}-{begun.trace.node}",
+            request,
+            request_id=f"{run.id}-{call.trace.node}",
             slo=call_slo(
                 run_id=run.id,
                 run=RunTimes(run.started_s, run.deadline_at_s),
-                stage=begun.trace.stage,
+                stage=call.trace.stage,
                 stage_calls=context.stage_calls,
-                stage_deadline=begun.stage_deadline,
+                stage_deadline=call.stage_deadline,
                 limit_at_s=context.deadline_at_s,
                 now_s=run.clock.now_s(),
                 num_programs=context.num_programs,
@@ -76,8 +76,8 @@ async def run_llm_call(
         )
         completion = await _generate(run.engine, request, on_text)
         usage = completion.usage
-        begun.trace.prompt_tokens = usage.prompt_tokens
-        begun.trace.output_tokens = usage.output_tokens
+        call.trace.prompt_tokens = usage.prompt_tokens
+        call.trace.output_tokens = usage.output_tokens
         run.answers.add(usage.output_tokens)
         predicted.observe(usage.output_tokens)
         outcome.update(
@@ -95,27 +95,29 @@ async def run_llm_call(
 async def run_tool_call(
     context: CallContext, spec: StepSpec, work: Callable[[CallContext], Awaitable[R]]
 ) -> R:
-    """Do a tool's work as one call of the run, or return what is recorded of it.
+    """Run a tool as one call of the run, or return its recorded result.
 
     Raises:
         ResultNotSerialisable: its result cannot be recorded.
         And as `begin_or_replay`, and what the work raises.
     """
-    came = await begin_or_replay(context, spec)
-    if isinstance(came, Replayed):
-        recorded: R = came.value
+    step = await begin_or_replay(context, spec)
+    if isinstance(step, Replayed):
+        recorded: R = step.value
         return recorded
-    async with _recorded(came, _begin(context, "tool", spec.name)) as outcome:
-        outcome["result"], value = spec.codec.kept(await work(came.context))
+    async with _recorded(step, _begin(context, "tool", spec.name)) as outcome:
+        outcome["result"], value = spec.codec.round_trip(await work(step.context))
         return cast("R", value)
 
 
-class _Begun(NamedTuple):
-    """A call that has its place in the run.
+class _NewCall(NamedTuple):
+    """A call with its node, stage and deadline.
 
     Attributes:
-        stage_deadline: of its stage; the call's own is that, within the limit around it.
-        stage: the one that began with it, if one did.
+        parents: nodes of the calls that it depends on.
+        stage_deadline: of its stage; the call's own (in `trace`) is the earlier of this and the
+            deadline around the call.
+        stage: the record of its stage, if that begins with this call.
     """
 
     trace: CallTrace
@@ -124,14 +126,14 @@ class _Begun(NamedTuple):
     stage: StageRecord | None
 
 
-def _begin(context: CallContext, kind: Kind, identity: str) -> _Begun:
-    """Give a call its place and its sub-deadline; nothing of it is recorded yet."""
+def _begin(context: CallContext, kind: Kind, identity: str) -> _NewCall:
+    """Give a call its node, stage and sub-deadline; nothing is recorded yet."""
     run = context.run
     now_s = run.clock.now_s()
     node, stage, parents = run.causality.begin()
     begins_stage = not run.stage_deadlines.has(stage)
     stage_deadline = run.stage_deadlines.of(
-        stage, now_s, begun=(kind, identity), reveal=run.stage_so_far
+        stage, now_s, first_call=(kind, identity), reveal=run.stage_so_far
     )
     deadline = stage_deadline.by(context.deadline_at_s)
     record = stage_record(run, stage, now_s, deadline) if begins_stage else None
@@ -139,7 +141,7 @@ def _begin(context: CallContext, kind: Kind, identity: str) -> _Begun:
         count_pattern_use(run, record)
     trace = CallTrace(node, kind, identity, stage, now_s, deadline)
     run.calls.append(trace)
-    return _Begun(trace, parents, stage_deadline, record)
+    return _NewCall(trace, parents, stage_deadline, record)
 
 
 async def _generate(
@@ -149,7 +151,7 @@ async def _generate(
         return await engine.generate(request)
     finished: Completion | None = None
     stream = cast("AsyncGenerator[Chunk]", engine.stream(request))
-    async with aclosing(stream):  # so that the request is aborted at once where on_text raises
+    async with aclosing(stream):  # so that the request is aborted at once if on_text raises
         async for chunk in stream:
             if chunk.text:
                 on_text(chunk.text)
@@ -160,47 +162,51 @@ async def _generate(
 
 @asynccontextmanager
 async def _recorded(
-    came: NewStep,
-    begun: _Begun,
+    step: NewStep,
+    call: _NewCall,
     prompt_text: str = "",
     predicted: LengthPrediction | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
-    """Record a call's start, and its end with whatever the block put into the outcome."""
-    run, trace = came.context.run, begun.trace
-    record = _record_of(came, begun, predicted)
+    """Record a call's start, and its end with what the block puts into the yielded dict.
+
+    The dict's items are keyword arguments of `RunRecorder.call_ended`.
+    """
+    run, trace = step.context.run, call.trace
+    record = _record_of(step, call, predicted)
     await run.recorder.call_started(
         record,
-        step=came.step,
-        again=came.again,
-        parents=begun.parents,
-        stage=begun.stage,
+        step=step.record,
+        began_before=step.began_before,
+        parents=call.parents,
+        stage=call.stage,
         resumed=bool(run.recorded_steps),
         prompt_text=prompt_text,
     )
     outcome: dict[str, Any] = {}
     error: BaseException | None = None
-    cancelled = _num_cancelled()
+    num_cancellations = _num_cancellations()
     try:
         run.emit(_started(run, record))
-        if came.context.remaining_s() <= 0:
+        if step.context.remaining_s() <= 0:
             await let_the_deadline_pass()
         yield outcome
     except BaseException as caught:
         error = caught
         outcome["result"] = encode_error(caught)
-        mark_step(caught, run.id, came.step.path)
-        if came.step.effects is Effects.EXTERNAL:
-            if _num_cancelled() > cancelled:
-                error = asyncio.CancelledError()  # whatever the tool made of it
-            run.uncertain_effects.add(came.step, uncertain_effect_of(_ended(came.step, error)))
+        mark_step(caught, run.id, step.record.path)
+        if step.record.effects is Effects.EXTERNAL:
+            if _num_cancellations() > num_cancellations:
+                error = asyncio.CancelledError()  # even if the tool raised another error for it
+            effect = uncertain_effect_of(_ended(step.record, error))
+            run.uncertain_effects.add(step.record, effect)
         raise
     finally:
         ended_s = run.clock.now_s()
         if error is None:
-            run.recorded_steps.succeeded(came.context.step_path)
+            run.recorded_steps.step_succeeded(step.context.step_path)
             trace.ended_s = ended_s
             run.causality.end(trace.node)
-        await run.recorder.call_ended(trace.node, came.step.path, error=error, **outcome)
+        await run.recorder.call_ended(trace.node, step.record.path, error=error, **outcome)
         run.emit(
             CallFinished(
                 run.id,
@@ -220,21 +226,21 @@ def _ended(step: StepRecord, error: BaseException) -> StepRecord:
     return replace(step, status=status_of(error), error_type=type_of(error))
 
 
-def _num_cancelled() -> int:
-    """How often this task was cancelled so far."""
+def _num_cancellations() -> int:
+    """How many cancellations of this task are pending, as asyncio counts them."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
-def _record_of(came: NewStep, begun: _Begun, predicted: LengthPrediction | None) -> CallRecord:
-    run, trace = came.context.run, begun.trace
+def _record_of(step: NewStep, call: _NewCall, predicted: LengthPrediction | None) -> CallRecord:
+    run, trace = step.context.run, call.trace
     sub_deadline_s = none_if_infinite(run.since_start_s(trace.deadline.at_s))
     return CallRecord(
         run_id=run.id,
         node=trace.node,
         kind=CallKind(trace.kind),
         identity=trace.identity,
-        step_path=came.step.path,
+        step_path=step.record.path,
         stage=trace.stage,
         started_s=run.since_start_s(trace.began_s),
         sub_deadline_s=sub_deadline_s,
@@ -244,7 +250,7 @@ def _record_of(came: NewStep, begun: _Begun, predicted: LengthPrediction | None)
 
 
 def _started(run: LiveRun, record: CallRecord) -> CallStarted:
-    """What listeners are told as a call begins."""
+    """The event for a call that begins."""
     info = run.engine.info if record.kind is CallKind.LLM else None
     return CallStarted(
         run.id,

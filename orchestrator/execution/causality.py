@@ -1,8 +1,8 @@
-"""Which call had to end before which could begin.
+"""Causal dependencies between calls: which calls had to end before a call could begin.
 
-Steps, gather and await carry an exact causal frontier: the calls that ended last on the way to
-here. Calls made in tasks or threads that the runtime did not start are known by their times
-only: a later call depends on those of them that ended before it began.
+In the runtime's own tasks (steps, gather, await) the causal frontier is exact: the last calls on
+each path to the current code. For calls made in tasks or threads that the runtime did not start
+only times are known: a later call depends on those of them that ended before it began.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from patterns.stages import next_stage
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """The calls that ended last on the way to here, and the task for which that is exact."""
+    """The last calls on the paths to the current code, and the task for which that is exact."""
 
     nodes: frozenset[int] = frozenset()
     task: asyncio.Task[Any] | None = None
 
 
-class Begun(NamedTuple):
-    """A call's place in its run."""
+class CallNode(NamedTuple):
+    """A call's node in its run's graph, its stage, and the nodes that it depends on."""
 
     node: int
     stage: int
@@ -41,35 +41,35 @@ class CausalLog:
     """The calls of one run, in the order in which they began.
 
     Attributes:
-        parents: for each call the last calls that it waited for, ascending; none of them waited
-            for another of them.
+        parents: for each call the calls that it directly depends on, ascending; none of them
+            depends on another of them.
         stages: for each call the number of calls on the longest path to it.
     """
 
     def __init__(self) -> None:
         self.parents: list[tuple[int, ...]] = []
         self.stages: list[int] = []
-        self._ancestors: list[int] = []  # for each call, bit n: it waited for call n
-        self._foreign: frozenset[int] = frozenset()  # the last calls of foreign tasks to end
+        self._ancestors: list[int] = []  # for each call a bit set: bit n: it depends on call n
+        self._foreign: frozenset[int] = frozenset()  # last calls of tasks that we did not start
 
-    def begin(self) -> Begun:
-        """A call begins here and now."""
+    def begin(self) -> CallNode:
+        """Add a call that begins here and now."""
         return self.append(self._last_of(_frontier.get().nodes | self._foreign))
 
-    def append(self, parents: frozenset[int]) -> Begun:
-        """A call that waited for these, each of which is in the log."""
+    def append(self, parents: frozenset[int]) -> CallNode:
+        """Add a call that depends on these, all of which are in the log."""
         node = len(self.parents)
         self.parents.append(tuple(sorted(parents)))
         self.stages.append(next_stage(self.stages[parent] for parent in parents))
         self._ancestors.append(_bits(parents) | self._ancestors_of(parents))
-        return Begun(node, self.stages[node], self.parents[node])
+        return CallNode(node, self.stages[node], self.parents[node])
 
     def end(self, node: int) -> None:
-        """The call has ended, and what follows here depends on it."""
+        """A call has ended; the code after it depends on it."""
         self._arrive(frozenset([node]))
 
     def join(self, branches: Collection[frozenset[int]]) -> None:
-        """What follows here depends on the ends of all these branches, which began here."""
+        """Branches that began here have ended; the code after them depends on all their calls."""
         self._arrive(self._last_of(_frontier.get().nodes.union(*branches)))
 
     def _arrive(self, nodes: frozenset[int]) -> None:
@@ -79,9 +79,9 @@ class CausalLog:
             self._foreign = self._last_of(self._foreign | (nodes - before.nodes))
 
     def _last_of(self, nodes: frozenset[int]) -> frozenset[int]:
-        """The calls less those that another of them waited for."""
-        waited_for = self._ancestors_of(nodes)
-        return frozenset(node for node in nodes if not waited_for >> node & 1)
+        """The calls without those on which another of them depends."""
+        ancestors = self._ancestors_of(nodes)
+        return frozenset(node for node in nodes if not ancestors >> node & 1)
 
     def _ancestors_of(self, nodes: frozenset[int]) -> int:
         return reduce(or_, (self._ancestors[node] for node in nodes), 0)
@@ -92,10 +92,10 @@ def _bits(nodes: frozenset[int]) -> int:
 
 
 def own_task(nodes: frozenset[int] = frozenset()) -> None:
-    """Say that this task is the runtime's own, and what happened before it."""
+    """Declare that the runtime started this task, after these calls."""
     _frontier.set(Frontier(nodes, asyncio.current_task()))
 
 
 def frontier() -> frozenset[int]:
-    """The calls that ended last on the way to here."""
+    """The last calls on the paths to the current code."""
     return _frontier.get().nodes

@@ -81,9 +81,9 @@ class LiveRun:
 
     Attributes:
         deadline_at_s: on its clock; infinity without one.
-        knowledge: what past runs taught, as it was when this run began.
+        knowledge: what was learned from past runs when this run began.
         pattern_uses: pattern key -> the largest weight it had in an estimate of this run.
-        recorded_steps: what the store holds of it from before it was resumed.
+        recorded_steps: its steps that were recorded before it was resumed.
         answers: output tokens of its LLM calls so far.
         uncertain_effects: external effects whose outcome is not known.
         loop: the event loop that it runs on; None: not bound to one.

@@ -1,4 +1,4 @@
-"""What a run comes to when its deadline passes: an error, a graceful end, the best so far."""
+"""What happens when a deadline passes: an error, a wrap-up, or the best result so far."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SECONDS = ValueCodec("a time", float)
 OnDeadline = Literal["fail", "wrap_up", "best_so_far"]
 
 TAIL_SHARE = 0.1
-"""Of a deadline, what is kept for wrapping up where the flow does not say how much."""
+"""Default share of a deadline that is reserved for `wrap_up`."""
 
-AGAIN_S = 10.0
-"""Work that its deadline has cancelled is cancelled again if it goes on for so long."""
+RECANCEL_S = 10.0
+"""Seconds after which cancelled work is cancelled again if it still runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class DeadlineHandling:
     """What a flow does at its deadline.
 
     Attributes:
-        on_deadline: "fail" with DeadlineExceeded; "wrap_up" in a tail of the deadline that the
-            rest of the flow cannot use; return the "best_so_far".
-        wrap_up: makes the result from the best so far (None without one), in that tail.
-        tail_s: how long it may take; None: TAIL_SHARE of the deadline.
+        on_deadline: "fail": raise DeadlineExceeded; "wrap_up": call `wrap_up` in a tail of the
+            deadline that is reserved for it; "best_so_far": return the best result so far.
+        wrap_up: makes the result from the best so far (None without one).
+        tail_s: how much of the deadline is reserved for `wrap_up`; None: TAIL_SHARE of it.
     """
 
     on_deadline: OnDeadline = "fail"
@@ -45,21 +45,24 @@ class DeadlineHandling:
 
     def __post_init__(self) -> None:
         if self.on_deadline not in ("fail", "wrap_up", "best_so_far"):
-            raise ValueError(f"on_deadline={self.on_deadline!r}: fail, wrap_up or best_so_far")
+            raise ValueError(
+                f"on_deadline={self.on_deadline!r} must be 'fail', 'wrap_up' or 'best_so_far'"
+            )
         if (self.on_deadline == "wrap_up") != (self.wrap_up is not None):
-            raise ValueError("on_deadline='wrap_up' and wrap_up= go together")
+            raise ValueError("on_deadline='wrap_up' and wrap_up= must be given together")
 
     def reserved_s(self, deadline_s: float) -> float:
-        """Seconds of a deadline that are kept for wrapping up."""
+        """Seconds of a deadline that are reserved for `wrap_up`."""
         if self.on_deadline != "wrap_up":
             return 0.0
         return min(TAIL_SHARE * deadline_s if self.tail_s is None else self.tail_s, deadline_s)
 
 
 def best_so_far(value: T) -> T:
-    """Say what the flow should come to if its deadline passed now; returns the value.
+    """Keep a value as the flow's result in case its deadline passes; returns the value.
 
-    Used with on_deadline="best_so_far", and given to wrap_up; each call replaces the last.
+    It is the result with on_deadline="best_so_far", and the argument of `wrap_up`. Each call
+    replaces the value before.
 
     Raises:
         OutsideRun: not within a flow.
@@ -76,10 +79,13 @@ async def run_by_deadline(
     deadline_handling: DeadlineHandling,
     work: Callable[[], Awaitable[R]],
 ) -> R:
-    """Do work until its deadline, and then what its expiry says.
+    """Run work until its deadline; if that passes first, handle it as `deadline_handling` says.
 
+    Args:
+        what: names the work in errors.
+        deadline_s: the whole deadline, of which a tail may be reserved.
     Raises:
-        DeadlineExceeded: the deadline passed, and nothing else was asked for or was there in time.
+        DeadlineExceeded: the deadline passed, and no other result was asked for or ready in time.
     """
     tail_s = deadline_handling.reserved_s(deadline_s)
     inner = context.derive(deadline_at_s=context.deadline_at_s - tail_s)
@@ -92,9 +98,9 @@ async def run_by_deadline(
         return best
     if deadline_handling.wrap_up is not None:
         wrap_up, so_far = deadline_handling.wrap_up, context.best[-1] if context.best else None
-        # Steps of its own places: a resumed run may be cut off earlier than it was before.
-        apart = context.derive(step_path=context.step_path.apart(WRAP_UP))
-        expired, value = await _until(apart, lambda: wrap_up(so_far))
+        # Its steps are numbered apart: a resumed run may be cut off after fewer steps than before.
+        wrap_up_context = context.derive(step_path=context.step_path.isolated(WRAP_UP))
+        expired, value = await _until(wrap_up_context, lambda: wrap_up(so_far))
         if not expired:
             wrapped: R = value
             return wrapped
@@ -108,9 +114,9 @@ async def run_by_own_deadline(
     deadline_handling: DeadlineHandling,
     work: Callable[[], Awaitable[R]],
 ) -> R:
-    """Do the work of a flow within another one: its deadline can only come earlier than that one's.
+    """Run a flow within another one, whose deadline it can only shorten.
 
-    It counts from where it first began, however late it is gone on with.
+    Its deadline counts from when it first began, even if the run is resumed later.
 
     Raises:
         DeadlineExceeded: as `run_by_deadline`.
@@ -127,7 +133,7 @@ async def run_by_own_deadline(
 
 
 async def _until(context: CallContext, work: Callable[[], Awaitable[Any]]) -> tuple[bool, Any]:
-    """Whether the deadline of a position passed before the work was done, and what that came to."""
+    """Run work until its context's deadline; returns whether that passed first, and the result."""
     try:
         with using_context(context):
             async with cancel_after(context.remaining_s()) as limit:
@@ -140,10 +146,10 @@ async def _until(context: CallContext, work: Callable[[], Awaitable[Any]]) -> tu
 
 @asynccontextmanager
 async def cancel_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
-    """Cancel a block after so long as asyncio.timeout does, and every AGAIN_S while it goes on.
+    """Cancel a block after `allowed_s`, as asyncio.timeout does, and every RECANCEL_S after that.
 
-    A cancellation can be lost: to a TaskGroup that fails at the same moment (before Python 3.13),
-    to whoever catches all errors.
+    A cancellation can be lost: in a TaskGroup that fails at the same moment (before Python 3.13),
+    or in code that catches all errors.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "a timeout is entered within a task"
@@ -151,15 +157,15 @@ async def cancel_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
 
     def repeat() -> None:
         task.cancel()
-        repeats.append(loop.call_later(AGAIN_S, repeat))
+        repeats.append(loop.call_later(RECANCEL_S, repeat))
 
     async with asyncio.timeout(allowed_s) as limit:
-        repeats.append(loop.call_later(max(allowed_s, 0.0) + AGAIN_S, repeat))
+        repeats.append(loop.call_later(max(allowed_s, 0.0) + RECANCEL_S, repeat))
         try:
             yield limit
         finally:
             repeats[-1].cancel()
-            for _ in repeats[1:]:  # the first cancellation is taken back by the timeout
+            for _ in repeats[1:]:  # asyncio.timeout itself takes back the first cancellation
                 task.uncancel()
 
 
@@ -170,11 +176,12 @@ def is_expiry(
     *,
     around: CallContext | None = None,
 ) -> bool:
-    """Whether an error is the end that a limit set.
+    """Whether an error is the expiry of a time limit.
 
-    It is a CancelledError where the flow left asyncio's count of cancellations wrong, as Python
-    3.11's own TaskGroup does when it fails. The same comes of a cancellation of whoever waits for
-    the run, or of the deadline `around` the limit, which no expiry may hide.
+    An expired limit raises CancelledError instead of TimeoutError if asyncio's count of
+    cancellations is wrong, as after the failure of a TaskGroup in Python 3.11. A CancelledError
+    may also mean that the caller of the run was cancelled, or that the deadline of the context
+    `around` the limit has passed; those are not expiries of this limit.
     """
     if isinstance(error, TimeoutError) or not limit.expired():
         return limit.expired()

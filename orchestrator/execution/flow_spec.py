@@ -1,4 +1,4 @@
-"""What a runtime needs to know of a flow: its function, its name, its deadline."""
+"""FlowSpec: what the runtime needs of a flow, such as its function, name and deadline."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class FlowSpec(Generic[P, R]):
-    """An async function and the promise that its runs are under.
+    """An async function and the deadline of its runs.
 
     Attributes:
+        body: the async function.
         deadline_s: end to end, from the start of the run; None: none.
-        expected_stages: stages of calls that a run is expected to have, until that is learned.
-        run_id: of the run to begin or to go on with; None: a new one.
+        expected_stages: number of stages of calls that a run is expected to have; used until
+            past runs are known.
+        run_id: of the run to start or resume; None: a new one.
         user: who the run belongs to, for policies with `fairness`; None: the runtime's user.
+        deadline_handling: what happens when the deadline passes.
+        infeasible: "warn" or "fail" if the deadline is shorter than every past run.
     Raises:
-        InvalidDuration: the tail that `expiry` reserves leaves nothing of the deadline.
+        InvalidDuration: the tail that `deadline_handling` reserves is the whole deadline.
     """
 
     body: Callable[P, Awaitable[R]]
@@ -59,14 +63,18 @@ class FlowSpec(Generic[P, R]):
         run_id: str | None = None,
         user: str | None = None,
     ) -> Self:
-        """The same flow under another deadline, for another length, or for a run of a given id.
+        """The same flow with some options changed.
 
         Args:
+            deadline: end to end ("60s", or seconds).
+            stages: expected number of stages of calls.
+            run_id: of the run to start or resume.
             user: who the run belongs to; a policy with `fairness` shares the machine among users.
-                By default that of the runtime.
+                By default the runtime's user.
         Raises:
-            InvalidDuration, InvalidRunId: as they say.
-            InvalidSlo, ValueError: the user's name is too long, or no record can keep it.
+            InvalidDuration: the deadline is not a positive time.
+            InvalidRunId: the id is not valid.
+            InvalidSlo, ValueError: the user's name is too long, or cannot be stored.
         """
         if user is not None:
             Slo(user=checked_name(user))

@@ -1,4 +1,4 @@
-"""What is known of a stage and of a call before they happen, as it is recorded."""
+"""Predictions about a stage and about a call's answer length, in the form that is recorded."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from store.records import MatchRecord, StageRecord
 
 
 def stage_record(run: LiveRun, stage: int, began_s: float, deadline: StageDeadline) -> StageRecord:
-    """What past runs say of a stage that begins, with the heaviest of those that say it.
+    """The record of a stage that begins: its sub-deadline, and the past runs it is derived from.
+
+    Only the BEST_K matches with the largest weights are recorded.
 
     Args:
-        deadline: as its first call gets it, within any shorter limit around that.
+        began_s: when its first call begins, on the run's clock.
+        deadline: of its first call, which a limit around that call may have shortened.
     """
     estimate = deadline.estimate
-    heaviest = [] if estimate is None else sorted(estimate.matches, key=_lightness)[:BEST_K]
+    best = [] if estimate is None else sorted(estimate.matches, key=_negative_weight)[:BEST_K]
     return StageRecord(
         run_id=run.id,
         stage=stage,
@@ -35,14 +38,14 @@ def stage_record(run: LiveRun, stage: int, began_s: float, deadline: StageDeadli
         spread=None if estimate is None else estimate.spread,
         num_candidates=0 if estimate is None else estimate.num_candidates,
         num_matches=0 if estimate is None else len(estimate.matches),
-        matches=tuple(_match_record(run, match) for match in heaviest),
+        matches=tuple(_match_record(run, match) for match in best),
     )
 
 
 def count_pattern_use(run: LiveRun, record: StageRecord) -> None:
-    """Count the past runs that a stage rests on as used, as much as they weighed.
+    """Count a use of each past run that a stage's sub-deadline is derived from, by its weight.
 
-    Before the first stage every past run is alike: that none of them was chosen is no use of any.
+    Stage 0 does not count: before it every past run matches equally, so that none is selected.
     """
     if record.stage == 0:
         return
@@ -54,7 +57,12 @@ def count_pattern_use(run: LiveRun, record: StageRecord) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LengthPrediction:
-    """What is known of an answer's length before it comes; None where nothing can be."""
+    """The predicted length of an answer.
+
+    Attributes:
+        features: of the call; None if the request is invalid.
+        length: the estimate; None without features.
+    """
 
     analyzer: RequestAnalyzer
     features: CallFeatures | None
@@ -62,11 +70,11 @@ class LengthPrediction:
 
     @property
     def sketch(self) -> LengthSketch | None:
-        """Its quantiles."""
+        """The quantiles of the predicted length; None without an estimate."""
         return None if self.length is None else self.length.sketch
 
     def columns(self) -> dict[str, Any]:
-        """What the call's record says of it."""
+        """The columns of the call's record that hold the prediction."""
         return {
             "features": None if self.features is None else self.features.encode(),
             "length_bound": None if self.sketch is None else self.sketch.upper(BOUND_LEVEL),
@@ -74,7 +82,7 @@ class LengthPrediction:
         }
 
     def observe(self, output_tokens: int) -> None:
-        """Learn how long it was."""
+        """Learn from the answer's real length."""
         if self.features is not None and self.length is not None:
             self.analyzer.observe(self.features, self.length, output_tokens)
 
@@ -82,10 +90,10 @@ class LengthPrediction:
 def predict_length(
     run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str
 ) -> LengthPrediction:
-    """What the run's analyzer says of the length of a call's answer.
+    """The run's prediction of a call's answer length.
 
     Args:
-        text: of the prompt, of which only counts remain.
+        text: the prompt; only counts of its words are kept.
     """
     analyzer = run.knowledge.analyzer
     features = _features(run, trace, request, text)
@@ -97,7 +105,7 @@ def predict_length(
 def _features(
     run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str
 ) -> CallFeatures | None:
-    """None for a request with impossible numbers, which the engine will refuse."""
+    """The features of a call; None for invalid parameters, which the engine will refuse."""
     try:
         return CallFeatures(
             identity=trace.identity,
@@ -121,5 +129,5 @@ def _match_record(run: LiveRun, match: Match) -> MatchRecord:
     return MatchRecord(key, run.knowledge.runs.get(key), match.weight)
 
 
-def _lightness(match: Match) -> float:
+def _negative_weight(match: Match) -> float:
     return -match.weight

@@ -1,4 +1,4 @@
-"""A finished run -> the pattern that it leaves to later ones."""
+"""A finished run -> the pattern from which later runs learn."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ logger = logging.getLogger("orchestrate")
 
 
 def pattern_of(run: LiveRun) -> PatternGraph:
-    """The graph of a run's completed calls; what was cut off leaves no trace in it.
+    """The graph of a run's completed calls.
 
-    Only a completed call is anybody's parent, so no edge is lost with the others.
+    Leaving out the others loses no edge between completed calls: only completed calls are parents.
     """
     done = [call for call in run.calls if call.ended_s is not None]
-    place = {call.node: index for index, call in enumerate(done)}
+    index_of = {call.node: index for index, call in enumerate(done)}
     edges = [
-        (place[parent], place[call.node])
+        (index_of[parent], index_of[call.node])
         for call in done
         for parent in run.causality.parents[call.node]
     ]
@@ -30,10 +30,10 @@ def pattern_of(run: LiveRun) -> PatternGraph:
 
 
 def pattern_record(run: LiveRun, recorded_at: datetime) -> PatternRecord | None:
-    """The stored form of a run's pattern; None if it made no calls.
+    """The stored form of a run's pattern; None if the run made no calls.
 
-    None as well for one that no pattern can hold, with too many calls or impossible numbers: a
-    run that is done is not to fail for the sake of later ones.
+    None as well if no pattern can represent the run, as with too many calls. That is logged, since
+    a finished run must not fail because later runs cannot learn from it.
     """
     try:
         graph = pattern_of(run)
@@ -41,13 +41,13 @@ def pattern_record(run: LiveRun, recorded_at: datetime) -> PatternRecord | None:
             return None
         document = encode(graph.canonical())
     except PatternError as error:
-        logger.warning("run %s leaves no pattern: %s", run.id, error)
+        logger.warning("no pattern of run %s is recorded: %s", run.id, error)
         return None
     return PatternRecord(
         application=run.flow,
         document=document,
         codec_version=CODEC_VERSION,
         created_at=recorded_at,
-        uses=1.0,  # by itself: a new run is not the first to be forgotten
+        uses=1.0,  # counts the run itself, so that a new pattern is not the first to be evicted
         run_id=run.id,
     )

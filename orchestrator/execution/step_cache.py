@@ -1,4 +1,4 @@
-"""Results of steps that other runs may use: found by the step's code, arguments and model."""
+"""Step cache: reuses results of other runs, keyed by the step's code, arguments and model."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ logger = logging.getLogger("orchestrate")
 
 @dataclass(frozen=True, slots=True)
 class CacheLookup:
-    """Whose results a step may use instead of its own.
+    """The key and the age limit by which a step looks for a cached result.
 
     Attributes:
         key: as `cache_key` makes it.
-        most_age_s: only those of runs that began at most so many seconds ago; infinity: any.
+        max_age_s: seconds since the start of the run that made the result; infinity: any.
     """
 
     key: bytes
@@ -39,38 +39,42 @@ class CacheLookup:
 
 
 async def cached_result(
-    run: LiveRun, step: StepRecord, codec: ValueCodec, reuse: CacheLookup
+    run: LiveRun, step: StepRecord, codec: ValueCodec, lookup: CacheLookup
 ) -> tuple[Any] | None:
-    """The result that another run recorded, which is now this step's too; None without one."""
-    found = await run.recorder.reusable(reuse.key, max_age_s=reuse.max_age_s)
-    if found is None:
+    """The result of another run, now recorded as this step's too, in a tuple; None without one."""
+    source = await run.recorder.find_reusable(lookup.key, max_age_s=lookup.max_age_s)
+    if source is None:
         return None
     try:
-        value = codec.load(await run.recorder.result_of(found) or b"null")
-        await run.recorder.step_reused(step, found)
-    except (ResultUnreadable, PayloadMissing) as error:  # of other code, or removed just now
-        logger.warning("%s is done again: %s", step.path, error)
+        value = codec.load(await run.recorder.result_of(source) or b"null")
+        await run.recorder.step_reused(step, source)
+    except (ResultUnreadable, PayloadMissing) as error:  # other code made it, or it was deleted
+        logger.warning("the cached result of %s is not used: %s", step.path, error)
         return None
     return (value,)
 
 
 def require_cacheable(body: Callable[..., Any]) -> None:
-    """Raise ValueError for what may do something else under the same code and arguments."""
+    """Raise ValueError for a step whose result may depend on more than its code and arguments."""
     if not inspect.isfunction(body):
-        raise ValueError(f"cache= is for functions; {body!r} holds more than its arguments")
+        raise ValueError(f"cache= needs a plain function; {body!r} may hold state of its own")
     if body.__closure__:
         names = ", ".join(body.__code__.co_freevars)
-        raise ValueError(f"cache= is for functions that depend on their arguments alone: {names}")
+        raise ValueError(
+            f"cache= needs a function that depends on its arguments alone; pass these variables"
+            f" of the function around it as arguments: {names}"
+        )
 
 
 def cache_key(
     body: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, model: str
 ) -> bytes:
-    """Under which the result of a call is found again, 32 bytes: another code, another argument
-    or another model makes it another one. Code that the body calls is not looked at.
+    """The cache key of a call, 32 bytes: a hash of the step's code, its arguments and the model.
+
+    Code that the body calls is not included.
 
     Raises:
-        ResultNotSerialisable: an argument cannot be recorded, and so not be compared.
+        ResultNotSerialisable: an argument cannot be recorded, and so cannot be compared.
     """
     digest = blake3()
     for part in (
@@ -85,18 +89,18 @@ def cache_key(
 
 @functools.cache
 def _code_of(code: CodeType) -> bytes:
-    """What a function does, as it is compiled; where it stands in its file is none of it."""
+    """A hash of a function's compiled code, without its position in the file."""
     digest = blake3(code.co_code)
     digest.update(repr((code.co_names, code.co_varnames)).encode())
     for constant in code.co_consts:
         is_code = isinstance(constant, CodeType)
-        part = _code_of(constant) if is_code else _shown(constant)
+        part = _code_of(constant) if is_code else _repr_of(constant)
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()
 
 
-def _shown(constant: object) -> bytes:
-    """A constant as text that is the same in every process: sets have an order of their own."""
+def _repr_of(constant: object) -> bytes:
+    """A constant's repr, the same in every process: the items of a set are sorted."""
     if isinstance(constant, frozenset):
         return repr(sorted(map(repr, constant))).encode()
     return repr(constant).encode()

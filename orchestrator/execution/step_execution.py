@@ -1,4 +1,4 @@
-"""A step is done once: what is recorded of it comes back, and is not done again."""
+"""Executes a step, or replays it: a step with a recorded outcome is not executed again."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ R = TypeVar("R")
 _COUNT = ValueCodec("a number of branches", int)
 
 Reconcile = Callable[..., Awaitable[Any]]
-"""Finds out about an external effect that may have happened: called with the tool's arguments,
-returns `Happened(result)`, or None if it did not and is to be done now."""
+"""Finds out whether an external effect took place: called with the tool's arguments, it returns
+`Happened(result)` if so, or None if not, and the tool is then called."""
 
 
 class Happened(NamedTuple):
-    """An external effect did take place, with this result."""
+    """What `reconcile` returns if the external effect did take place, with this result."""
 
     result: Any
 
 
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """What there is to know of a step before it begins.
+    """A step before it begins.
 
     Attributes:
         codec: of its result.
-        reconcile: as Reconcile, its arguments given already.
-        reuse: whose results do as well; None: nobody's.
-        arguments: a digest of what it is called with; None: it is not known by that.
+        effects: what repeating the step would do.
+        reconcile: as Reconcile, with the arguments bound.
+        cache: how to look for a result of another run; None: the step is not cached.
+        arguments: a digest of its arguments; None: they are not compared on replay.
     """
 
     name: str
@@ -52,58 +53,58 @@ class StepSpec:
     codec: ValueCodec
     effects: Effects = Effects.PURE
     reconcile: Callable[[], Awaitable[Any]] | None = None
-    reuse: CacheLookup | None = None
+    cache: CacheLookup | None = None
     arguments: bytes | None = None
 
 
 class NewStep(NamedTuple):
-    """A step that is to be done now.
+    """A step that must be executed now.
 
     Attributes:
-        position: within it.
-        step: its record.
-        again: whether it began before, and nobody knows its end.
+        context: of the code within it.
+        record: the step as it will be recorded.
+        began_before: whether it is recorded already, with its end unknown.
     """
 
     context: CallContext
-    step: StepRecord
-    again: bool
+    record: StepRecord
+    began_before: bool
 
 
 class Replayed(NamedTuple):
-    """A step whose outcome is known, without doing it.
+    """A step that is not executed, since its result is known.
 
     Attributes:
-        step: its record, where that is where the outcome is from.
+        record: of the step; None if `reconcile` gave the result.
     """
 
     value: Any
-    step: StepRecord | None = None
+    record: StepRecord | None = None
 
 
 async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Replayed:
-    """Come to a step: it is to be done, or its outcome is known.
+    """Begin a step: returns it if it must be executed, or its recorded result.
 
     Raises:
         FlowChanged: another step is recorded here, or this one with other arguments.
-        OutcomeUnknown: it is an external effect that began before, and cannot be reconciled.
+        OutcomeUnknown: an external effect that began before and cannot be reconciled.
         WrongLoop: it is awaited on another event loop than the run's.
-        And what it raised before, if that is recorded.
+        And the step's own error, if that is recorded.
     """
     run = context.run
     require_run_loop(run.loop, f"{spec.name}()")
-    is_new_task, context = _in_own_scope(context, spec.name, spec.arguments)
+    is_new_task, context = _enter_task(context, spec.name, spec.arguments)
     step_path = context.step_path.enter(spec.name)
-    past = run.recorded_steps.of(step_path, spec.kind, spec.arguments)
+    past = run.recorded_steps.find(step_path, spec.kind, spec.arguments)
     if past is not None and past.status in (Status.COMPLETED, Status.FAILED):
-        recorded = await run.recorder.result_of(past)
+        result = await run.recorder.result_of(past)
         run.replayed_calls_ended(step_path.text)
         if past.status is Status.FAILED:
-            error = decode_error(step_path.text, past, recorded)
+            error = decode_error(step_path.text, past, result)
             mark_step(error, run.id, step_path.text)
             raise error
-        return Replayed(spec.codec.load(b"null" if recorded is None else recorded), past)
-    begin = NewStep(
+        return Replayed(spec.codec.load(b"null" if result is None else result), past)
+    new_step = NewStep(
         context.derive(step_path=step_path, owner=current_worker()),
         StepRecord(
             run_id=run.id,
@@ -115,39 +116,42 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
             effects=spec.effects,
             arguments=spec.arguments,
         ),
-        again=past is not None,
+        began_before=past is not None,
     )
     is_effect = spec.effects is Effects.EXTERNAL
-    if (begin.again or is_effect) and context.remaining_s() <= 0:
-        await let_the_deadline_pass()  # what it cuts off is unknown: nothing is begun for that
+    if (new_step.began_before or is_effect) and context.remaining_s() <= 0:
+        # If the deadline has passed, do not begin an effect: cut off, its outcome would be unknown.
+        await let_the_deadline_pass()
     if not is_effect:
-        return begin
+        return new_step
     if past is None and is_new_task:
-        run.recorded_steps.require_no_other(step_path, spec.name)
-    unsure = run.uncertain_effects.claim(begin.step)
-    if unsure is None and past is not None:
-        unsure = uncertain_effect_of(past)
-    if unsure is None:
-        return begin
-    return await _reconciled(begin, spec, unsure, attempt=0 if past is None else past.attempts)
+        run.recorded_steps.require_new_effect(step_path, spec.name)
+    uncertain = run.uncertain_effects.take(new_step.record)
+    if uncertain is None and past is not None:
+        uncertain = uncertain_effect_of(past)
+    if uncertain is None:
+        return new_step
+    attempt = 0 if past is None else past.attempts
+    return await _reconcile(new_step, spec, uncertain, attempt=attempt)
 
 
-def _in_own_scope(
+def _enter_task(
     context: CallContext, name: str, arguments: bytes | None
 ) -> tuple[bool, CallContext]:
-    """Where a step begins: in a task that the runtime did not begin, in a scope of that task's own.
+    """The context of a step; in a task that the runtime did not start, one of the task's own.
 
-    Such tasks begin their steps in any order, so that this one is known by what it does first.
+    Such tasks begin their steps in any order, so a task is identified by its first step.
 
     Returns:
-        Whether this is the first that it does, and the position.
+        Whether this is the first step of such a task, and the context.
     """
     task = current_worker()
     is_new = isinstance(context.owner, asyncio.Task) and task is not context.owner
     if not is_new or not isinstance(task, asyncio.Task):
         return False, context
-    first = digest_of(name, (arguments or b"").hex()) or b""
-    context = context.derive(step_path=context.step_path.of_task(first.hex()[:8]), owner=task)
+    first_step = digest_of(name, (arguments or b"").hex()) or b""
+    task_path = context.step_path.task_branch(first_step.hex()[:8])
+    context = context.derive(step_path=task_path, owner=task)
     set_context(context)
     return True, context
 
@@ -159,47 +163,49 @@ async def run_step(
     *,
     is_whole: bool = True,
 ) -> R:
-    """Do a step that makes no call of its own, or return what is recorded of it.
+    """Execute a step that is not a call itself, or return its recorded result.
 
     Args:
-        is_whole: whether work that returns has come by all its steps; else it looks by itself.
+        work: called with the context of the code within the step.
+        is_whole: whether the step has begun all its inner steps once `work` returns; then a
+            further recorded inner step means that the flow changed. If not, `work` checks that.
     Raises:
         ResultNotSerialisable: its result cannot be recorded.
         And as `begin_or_replay`, and what the work raises.
     """
-    came = await begin_or_replay(context, spec)
-    if isinstance(came, Replayed):
-        value: R = came.value
+    step = await begin_or_replay(context, spec)
+    if isinstance(step, Replayed):
+        value: R = step.value
         return value
-    run, step = context.run, came.step
-    if spec.reuse is not None:
-        step = replace(step, reuse_key=spec.reuse.key)
-        found: tuple[R] | None = None
-        if not came.again:
-            found = await cached_result(run, step, spec.codec, spec.reuse)
-        if found is not None:
-            return found[0]
-    await run.recorder.step_started(step, again=came.again)
+    run, record = context.run, step.record
+    if spec.cache is not None:
+        record = replace(record, reuse_key=spec.cache.key)
+        cached: tuple[R] | None = None
+        if not step.began_before:
+            cached = await cached_result(run, record, spec.codec, spec.cache)
+        if cached is not None:
+            return cached[0]
+    await run.recorder.step_started(record, began_before=step.began_before)
     error: BaseException | None = None
     result: bytes | None = None
     try:
-        run.emit(StepStarted(run.id, step.path, spec.name, run.since_start_s()))
-        value = await work(came.context)
+        run.emit(StepStarted(run.id, record.path, spec.name, run.since_start_s()))
+        value = await work(step.context)
         if is_whole:
-            run.recorded_steps.ended(came.context.step_path)
-        result, value = spec.codec.kept(value)
-        run.recorded_steps.succeeded(came.context.step_path)
+            run.recorded_steps.require_no_more(step.context.step_path)
+        result, value = spec.codec.round_trip(value)
+        run.recorded_steps.step_succeeded(step.context.step_path)
     except BaseException as caught:
         error = caught
         result = encode_error(caught)
-        mark_step(caught, run.id, step.path)
+        mark_step(caught, run.id, record.path)
         raise
     finally:
-        await run.recorder.step_ended(step.path, error, result=result)
+        await run.recorder.step_ended(record.path, error, result=result)
         run.emit(
             StepFinished(
                 run.id,
-                step.path,
+                record.path,
                 str(status_of(error)),
                 run.since_start_s(),
                 error_type=type_of(error),
@@ -209,17 +215,17 @@ async def run_step(
 
 
 def record_value(context: CallContext, name: str, codec: ValueCodec, make: Callable[[], R]) -> R:
-    """A value that another execution would not get, the same in every execution of a run."""
+    """A value that `make` computes once and that replays return; for values such as the time."""
     run = context.run
-    _, context = _in_own_scope(context, name, None)
+    _, context = _enter_task(context, name, None)
     step_path = context.step_path.enter(name)
-    past = run.recorded_steps.of(step_path, StepKind.VALUE)
+    past = run.recorded_steps.find(step_path, StepKind.VALUE)
     if past is not None and past.result is not None:
         value: R = codec.load(past.result)
         return value
-    result, value = codec.kept(make())
+    result, value = codec.round_trip(make())
     now_s = run.since_start_s()
-    run.recorder.note(
+    run.recorder.value_recorded(
         StepRecord(
             run_id=run.id,
             path=step_path.text,
@@ -235,51 +241,51 @@ def record_value(context: CallContext, name: str, codec: ValueCodec, make: Calla
     return value
 
 
-def begin_gather(context: CallContext, count: int) -> CallContext:
-    """Come to a gather of so many branches; returns from where they begin.
+def begin_gather(context: CallContext, num_branches: int) -> CallContext:
+    """Record a gather, and return the context from which its branches are derived.
 
     Raises:
-        FlowChanged: something else is recorded here, as a gather of another number.
+        FlowChanged: another step, or a gather with another number of branches, is recorded here.
     """
-    name = f"{GATHER}{count}"
-    _, context = _in_own_scope(context, name, None)
-    record_value(context, name, _COUNT, lambda: count)
+    name = f"{GATHER}{num_branches}"
+    _, context = _enter_task(context, name, None)
+    record_value(context, name, _COUNT, lambda: num_branches)
     return context
 
 
-async def _reconciled(
-    begin: NewStep, spec: StepSpec, unsure: UncertainEffect, *, attempt: int
+async def _reconcile(
+    new_step: NewStep, spec: StepSpec, uncertain: UncertainEffect, *, attempt: int
 ) -> NewStep | Replayed:
-    """What became of an external effect that did not end well.
+    """Find out whether an external effect took place that did not complete successfully.
 
-    Without anybody who finds out, one that failed has said so itself, and is done again.
+    Without `reconcile`, an effect is repeated if the tool raised an error: that is its outcome.
 
     Args:
-        attempt: how often this step was begun so far: what is found out is found out each time.
+        attempt: how often the step was begun before; steps within `reconcile` are recorded
+            separately for each attempt.
     Raises:
-        OutcomeUnknown: nobody knows, and nobody finds out.
+        OutcomeUnknown: the outcome is unknown, and there is no `reconcile`.
     """
-    run, step_path = begin.context.run, begin.context.step_path
+    run, step_path = new_step.context.run, new_step.context.step_path
     try:
-        found = None
+        answer = None
         if spec.reconcile is not None:
-            with using_context(
-                begin.context.derive(step_path=step_path.apart(f"reconcile{attempt}"))
-            ):
-                found = await spec.reconcile()
-        elif not unsure.has_failed:
-            raise OutcomeUnknown(run.id, unsure.path)
-        if found is None:
-            return begin
-        if not isinstance(found, Happened):
+            reconcile_path = step_path.isolated(f"reconcile{attempt}")
+            with using_context(new_step.context.derive(step_path=reconcile_path)):
+                answer = await spec.reconcile()
+        elif not uncertain.has_failed:
+            raise OutcomeUnknown(run.id, uncertain.path)
+        if answer is None:
+            return new_step
+        if not isinstance(answer, Happened):
             raise TypeError(
-                f"reconcile= of {spec.name} returns Happened(result) or None, not {found!r}"
+                f"reconcile= of {spec.name} must return Happened(result) or None, not {answer!r}"
             )
-        result, value = spec.codec.kept(found.result)
-        await run.recorder.step_started(begin.step, again=begin.again)
-        await run.recorder.step_ended(begin.step.path, None, result=result)
+        result, value = spec.codec.round_trip(answer.result)
+        await run.recorder.step_started(new_step.record, began_before=new_step.began_before)
+        await run.recorder.step_ended(new_step.record.path, None, result=result)
     except BaseException:
-        run.uncertain_effects.add(begin.step, unsure)
+        run.uncertain_effects.add(new_step.record, uncertain)
         raise
-    run.recorded_steps.succeeded(step_path)
+    run.recorded_steps.step_succeeded(step_path)
     return Replayed(value)

@@ -1,4 +1,4 @@
-"""LangGraph: a deadline, a record and a graceful end for graphs that we did not write."""
+"""LangGraph integration: runs existing graphs as recorded runs with a deadline."""
 
 from orchestrator.langgraph.attach import attach
 

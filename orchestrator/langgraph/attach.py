@@ -1,15 +1,15 @@
-"""attach(): a deadline, a record and a graceful end for a LangGraph graph that we did not write.
+"""attach(): runs an existing LangGraph graph as a recorded run with a deadline and a wrap-up.
 
     from orchestrator.langgraph import attach
 
     graph = attach(builder.compile(), deadline="60s", on_deadline="wrap_up", wrap_up=summarise)
     graph.invoke({"topic": "tides"})
 
-All rests on the public API of LangGraph 1.2 and langchain-core: callbacks passed by the config,
-`stream` and `astream` with the modes "values" and "updates", and of a Pregel its `stream_mode`,
-`output_channels` and `stream_channels_list`. Two things are no promise of theirs,
-and tests hold them: the metadata `langgraph_checkpoint_ns`, `langgraph_node`, `langgraph_step` and
-`langgraph_path` of what runs, and what graph_callbacks says of handlers that run inline.
+It uses the public API of LangGraph 1.2 and langchain-core: callbacks passed in the config,
+`stream` and `astream` with the modes "values" and "updates", and a Pregel's `stream_mode`,
+`output_channels` and `stream_channels_list`. Two things are not documented there, and are tested:
+the metadata `langgraph_checkpoint_ns`, `langgraph_node`, `langgraph_step` and `langgraph_path`, and
+the behaviour of inline handlers that callbacks.py describes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from orchestrator.errors import InvalidDuration
 from orchestrator.execution.deadline_handling import DeadlineHandling, OnDeadline
 from orchestrator.langgraph.event_loops import (
     await_on_loop,
-    borrowed_loop,
-    home_loop,
     iterate_on_loop,
+    loop_for_sync_call,
+    loop_of_run,
     run_on_loop,
 )
 from orchestrator.langgraph.invocation import GraphRun, Limits, WrapUp
@@ -44,29 +44,31 @@ def attach(
     tail: str | float | None = None,
     name: str | None = None,
 ) -> AttachedGraph:
-    """A graph whose every invocation is a recorded run with a deadline; the graph stays as it is.
+    """Wrap a graph so that each invocation is a recorded run; the graph itself is not changed.
 
-    Each node is a recorded step, each call of a chat model and of a tool a recorded call with its
+    Each node is recorded as a step, and each call of a chat model or a tool as a call with its
     causal parents. Calls of ChatOrchestrate carry their sub-deadlines to the engine, and are
-    aborted there when the deadline passes. Other models are recorded, and cancelled where they
-    are awaited. What is recorded is not replayed: LangGraph's checkpointer resumes a graph.
+    aborted there when the deadline passes. Calls of other models are recorded; at the deadline
+    the code that awaits them is cancelled. Records are not replayed: to resume a graph, use
+    LangGraph's checkpointer.
 
-    Within a run, as in a node of another such graph, an invocation is a step of that run, whose
+    Within a run, as in a node of another attached graph, an invocation is a step of that run, whose
     deadline it can only shorten.
 
     Args:
         graph: a compiled StateGraph, or an entrypoint of the functional API.
         deadline: of each invocation ("60s", or seconds); None: none.
-        on_deadline: raise DeadlineExceeded ("fail"); return what `wrap_up` makes of the last known
-            state ("wrap_up"); return that state ("best_so_far").
-        wrap_up: a function, async or not, or a Runnable, given the values of the state as the
-            last finished superstep left them; of an entrypoint, the results of its tasks by name.
-        tail: how much of the deadline is kept for it: a duration in words ("5s"), a share of the
+        on_deadline: "fail": raise DeadlineExceeded; "wrap_up": return what `wrap_up` makes of the
+            last known state; "best_so_far": return that state.
+        wrap_up: a function, async or not, or a Runnable. Its argument is the state after the last
+            finished superstep; for an entrypoint, the results of its tasks by name.
+        tail: how much of the deadline is reserved for `wrap_up`: a duration ("5s"), a share of the
             deadline (a number below 1) or seconds (from 1); None: a tenth of the deadline.
-        name: what the runs are recorded under; the graph's own by default.
+        name: under which the runs are recorded; the graph's own name by default.
     Raises:
-        InvalidDuration: the deadline or the tail is none, or the tail leaves no time.
-        ValueError: another on_deadline, or a wrap_up where it is not used.
+        InvalidDuration: the deadline or the tail is not a duration, or the tail is not shorter
+            than the deadline.
+        ValueError: an unknown on_deadline, or wrap_up without on_deadline="wrap_up".
     """
     deadline_s = None if deadline is None else seconds_of(deadline)
     DeadlineHandling(on_deadline, None if wrap_up is None else _nothing)
@@ -75,17 +77,17 @@ def attach(
 
 
 class AttachedGraph(Runnable[Any, Any]):
-    """A graph under `attach`: it is used as the graph itself, and knows all that the graph knows.
+    """A graph made by `attach`, used like the graph itself: other attributes are the graph's.
 
-    The synchronous forms run the graph in a thread of its own, so that they return at the
-    deadline whatever a node is doing; a node that holds up its thread is left behind.
+    The synchronous methods run the graph in a thread of its own, so that they return at the
+    deadline even if a node blocks; that node's thread is abandoned.
 
     Attributes:
-        graph: as it was given.
+        graph: the wrapped graph.
     Raises (each invocation):
-        DeadlineExceeded: the deadline passed first, and nothing else was asked for.
+        DeadlineExceeded: the deadline passed first, and on_deadline is "fail".
         StoreError: the run could not be recorded.
-        WouldBlock: a synchronous form, called on the event loop on which the runtime is open.
+        WouldBlock: a synchronous method was called on the event loop of the open runtime.
         And what the graph raises.
     """
 
@@ -95,19 +97,19 @@ class AttachedGraph(Runnable[Any, Any]):
         self._limits = limits
 
     def __getattr__(self, name: str) -> Any:
-        if name == "graph":  # not yet there, as while an instance is copied
+        if name == "graph":  # not set yet, as while an instance is being copied
             raise AttributeError(name)
         return getattr(self.graph, name)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
-        """Run the graph; parameters and result as the graph's own `invoke`."""
+        """Run the graph; parameters and result as for the graph's own `invoke`."""
         run = self._run(input, config, kwargs, in_thread=True)
-        with borrowed_loop() as loop:
-            return run_on_loop(loop, f"{self.name}.invoke", run.invoked)
+        with loop_for_sync_call() as loop:
+            return run_on_loop(loop, f"{self.name}.invoke", run.invoke)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002
-        """Run the graph; parameters and result as the graph's own `ainvoke`."""
-        return await await_on_loop(home_loop(), self._run(input, config, kwargs).invoked)
+        """Run the graph; parameters and result as for the graph's own `ainvoke`."""
+        return await await_on_loop(loop_of_run(), self._run(input, config, kwargs).invoke)
 
     def stream(
         self,
@@ -115,10 +117,10 @@ class AttachedGraph(Runnable[Any, Any]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> Iterator[Any]:
-        """Stream the graph, which goes on as it is iterated; what wrap_up made comes last."""
+        """Stream the graph, which proceeds as it is iterated; the result of wrap_up comes last."""
         run = self._run(input, config, kwargs, in_thread=True)
-        with borrowed_loop() as loop:
-            yield from iterate_on_loop(loop, f"{self.name}.stream", run.streamed())
+        with loop_for_sync_call() as loop:
+            yield from iterate_on_loop(loop, f"{self.name}.stream", run.stream())
 
     async def astream(
         self,
@@ -126,8 +128,8 @@ class AttachedGraph(Runnable[Any, Any]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[Any]:
-        """Stream the graph, which goes on as it is iterated; what wrap_up made comes last."""
-        loop, chunks = home_loop(), self._run(input, config, kwargs).streamed()
+        """Stream the graph, which proceeds as it is iterated; the result of wrap_up comes last."""
+        loop, chunks = loop_of_run(), self._run(input, config, kwargs).stream()
 
         async def next_chunk() -> Any:
             return await anext(chunks, _END)
@@ -139,11 +141,11 @@ class AttachedGraph(Runnable[Any, Any]):
             await await_on_loop(loop, chunks.aclose)
 
     def with_config(self, config: RunnableConfig | None = None, **kwargs: Any) -> AttachedGraph:
-        """The same with the graph under another config."""
+        """The same for the graph with another config."""
         return AttachedGraph(self.graph.with_config(config, **kwargs), self._name(), self._limits)
 
     def get_graph(self, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """The graph's drawable form."""
+        """The graph's structure, for drawing."""
         return self.graph.get_graph(config, **kwargs)
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> Any:
@@ -177,9 +179,9 @@ def _tail_s(tail: str | float | None, deadline_s: float | None) -> float | None:
     is_share = isinstance(tail, int | float) and 0 < tail < 1
     seconds = deadline_s * float(tail) if is_share else seconds_of(tail)
     if seconds >= deadline_s:
-        raise InvalidDuration(tail, f"leaves nothing of a deadline of {deadline_s:g} s")
+        raise InvalidDuration(tail, f"leaves nothing of the deadline of {deadline_s:g} s")
     return seconds
 
 
 async def _nothing(_: Any) -> None:
-    """Stands for a wrap_up."""
+    """A placeholder for the check that on_deadline and wrap_up go together."""

@@ -1,8 +1,9 @@
-"""LangChain's callbacks -> what a graph's recorder is told.
+"""LangChain callbacks that report a graph's execution to its recorder.
 
-All of it is public API of langchain-core, with two habits of it that tests hold: a handler that
-runs inline is called in the context of what it tells of, so that a ContextVar which it sets is
-seen there; and `invocation_params` of a chat model have its `_llm_type` as `_type`.
+Only public API of langchain-core is used. Two behaviours are not documented, and are tested: a
+handler with `run_inline` is called in the context of the code that it reports on, so that a
+ContextVar it sets is visible there; and a chat model's `invocation_params` hold its `_llm_type` as
+`_type`.
 """
 
 from __future__ import annotations
@@ -24,28 +25,30 @@ from orchestrator.execution.context import set_context
 from orchestrator.langgraph.recording import NAMESPACE, GraphRecorder
 
 LLM_TYPE = "orchestrate"
-"""What ChatOrchestrate calls itself, so that it is not taken for a foreign model."""
+"""The `_llm_type` of ChatOrchestrate, by which its calls are recognised."""
 
-_asked: ContextVar[tuple[GraphRecorder, UUID] | None] = ContextVar(
+_model_call: ContextVar[tuple[GraphRecorder, UUID] | None] = ContextVar(
     "orchestrate_model_call", default=None
 )
 
 
 def recorder_of(manager: BaseRunManager | None) -> tuple[GraphRecorder, UUID] | None:
-    """What records the graph that a chat model's call is part of, and the call's id there.
+    """The recorder of the graph that a chat model's call is part of, and the call's id there.
 
     Args:
-        manager: of the call; None where LangChain gives none, as to a model that streams.
+        manager: of the call; None if LangChain passes none, as in streaming.
+    Returns:
+        None outside a recorded graph.
     """
     for handler in () if manager is None else manager.handlers:
         if isinstance(handler, GraphCallbacks):
             assert manager is not None
             return handler.recorder, manager.run_id
-    return _asked.get()
+    return _model_call.get()
 
 
 class GraphCallbacks(BaseCallbackHandler):
-    """Tells a recorder of all that begins and ends; refuses what begins after its run has ended."""
+    """Reports starts and ends to a recorder; raises RunEnded for a start after the run's end."""
 
     run_inline = True
     raise_error = True
@@ -64,14 +67,14 @@ class GraphCallbacks(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """A graph, a node or any other runnable begins."""
-        recorder, facts = self.recorder, metadata or {}
+        """A graph, a node or another runnable begins."""
+        recorder, details = self.recorder, metadata or {}
         recorder.require_open()
         hidden = TAG_HIDDEN in (tags or ())
-        is_here = recorder.post(
-            lambda: recorder.chain_began(run_id, parent_run_id, facts, hidden=hidden)
+        is_run_thread = recorder.post(
+            lambda: recorder.chain_began(run_id, parent_run_id, details, hidden=hidden)
         )
-        if is_here and NAMESPACE in facts and (context := recorder.context(run_id)):
+        if is_run_thread and NAMESPACE in details and (context := recorder.context(run_id)):
             set_context(context)
 
     def on_tool_start(
@@ -81,12 +84,12 @@ class GraphCallbacks(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
-        **facts: Any,
+        **details: Any,
     ) -> None:
         """A tool begins."""
         recorder = self.recorder
         recorder.require_open()
-        name = str(facts.get("name") or (serialized or {}).get("name") or "tool")
+        name = str(details.get("name") or (serialized or {}).get("name") or "tool")
         recorder.post(lambda: recorder.tool_began(run_id, parent_run_id, name))
 
     def on_retriever_start(
@@ -96,10 +99,10 @@ class GraphCallbacks(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
-        **facts: Any,
+        **details: Any,
     ) -> None:
-        """A retriever begins: to a run it is a tool."""
-        self.on_tool_start(serialized, query, run_id=run_id, parent_run_id=parent_run_id, **facts)
+        """A retriever begins; it is recorded as a tool."""
+        self.on_tool_start(serialized, query, run_id=run_id, parent_run_id=parent_run_id, **details)
 
     def on_chat_model_start(
         self,
@@ -109,14 +112,15 @@ class GraphCallbacks(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         metadata: dict[str, Any] | None = None,
-        **facts: Any,
+        **details: Any,
     ) -> None:
-        """A chat model is asked."""
-        parameters = facts.get("invocation_params") or {}
-        ours = parameters.get("_type") == LLM_TYPE
-        prompt = "" if ours else get_buffer_string([each for turns in messages for each in turns])
-        self._model_start(run_id, parent_run_id, prompt, parameters, metadata, ours=ours)
-        _asked.set((self.recorder, run_id))
+        """A chat model's call begins."""
+        parameters = details.get("invocation_params") or {}
+        is_ours = parameters.get("_type") == LLM_TYPE
+        flat = [message for batch in messages for message in batch]
+        prompt = "" if is_ours else get_buffer_string(flat)
+        self._model_start(run_id, parent_run_id, prompt, parameters, metadata, is_ours=is_ours)
+        _model_call.set((self.recorder, run_id))
 
     def on_llm_start(
         self,
@@ -126,22 +130,22 @@ class GraphCallbacks(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         metadata: dict[str, Any] | None = None,
-        **facts: Any,
+        **details: Any,
     ) -> None:
-        """A model that is not for chats is asked."""
-        parameters = facts.get("invocation_params") or {}
+        """A call of a model without a chat interface begins."""
+        parameters = details.get("invocation_params") or {}
         self._model_start(run_id, parent_run_id, "\n".join(prompts), parameters, metadata)
 
     def on_llm_new_token(self, token: Any, *, run_id: UUID, **_: Any) -> None:
-        """A model goes on with its answer."""
-        self.recorder.post(lambda: self.recorder.token_came(run_id))
+        """A model returns a token."""
+        self.recorder.post(lambda: self.recorder.token_received(run_id))
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
         """A model has answered."""
         self.recorder.post(lambda: self.recorder.model_ended(run_id, response))
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
-        """Something has ended."""
+        """A runnable has ended."""
         self.recorder.post(lambda: self.recorder.ended(run_id))
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
@@ -153,7 +157,7 @@ class GraphCallbacks(BaseCallbackHandler):
         self.recorder.post(lambda: self.recorder.ended(run_id))
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Something has failed, was cancelled, or waits for its user."""
+        """A runnable has failed, was cancelled, or waits for the user."""
         self.recorder.post(lambda: self.recorder.ended(run_id, error=error))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
@@ -176,7 +180,7 @@ class GraphCallbacks(BaseCallbackHandler):
         parameters: dict[str, Any],
         metadata: dict[str, Any] | None,
         *,
-        ours: bool = False,
+        is_ours: bool = False,
     ) -> None:
         recorder = self.recorder
         recorder.require_open()
@@ -184,7 +188,7 @@ class GraphCallbacks(BaseCallbackHandler):
             lambda: recorder.model_began(
                 run_id,
                 parent_run_id,
-                ours=ours,
+                is_ours=is_ours,
                 prompt=prompt,
                 parameters=parameters,
                 metadata=metadata or {},
@@ -193,7 +197,7 @@ class GraphCallbacks(BaseCallbackHandler):
 
 
 def with_callbacks(config: RunnableConfig | None, callbacks: GraphCallbacks) -> RunnableConfig:
-    """A config with our callbacks besides its own; LangGraph adds those around and of the graph."""
+    """A config with `callbacks` added; LangGraph adds those of the graph and of the code around."""
     own = _without_ours((config or {}).get("callbacks"))
     if isinstance(own, BaseCallbackManager):
         own.add_handler(callbacks)
@@ -202,20 +206,20 @@ def with_callbacks(config: RunnableConfig | None, callbacks: GraphCallbacks) -> 
     return cast("RunnableConfig", {**(config or {}), "callbacks": own})
 
 
-def around_without_ours() -> RunnableConfig | None:
-    """The config of what runs here, as LangGraph would pass it on, without callbacks of ours.
+def outer_config_without_ours() -> RunnableConfig | None:
+    """The config of the graph around the current code, without our callbacks.
 
-    A graph within a graph has a recorder of its own, and is not to be recorded twice. None where
-    nothing of ours is around.
+    A graph within a graph has a recorder of its own, and must not be recorded twice. None if there
+    is no graph around, or none with our callbacks.
     """
     try:
         config = get_config()
     except RuntimeError:  # not within a graph
         return None
-    around = config.get("callbacks")
-    if not isinstance(around, BaseCallbackManager) or not _ours(around.handlers):
+    callbacks = config.get("callbacks")
+    if not isinstance(callbacks, BaseCallbackManager) or not _ours(callbacks.handlers):
         return None
-    return cast("RunnableConfig", {**config, "callbacks": _without_ours(around)})
+    return cast("RunnableConfig", {**config, "callbacks": _without_ours(callbacks)})
 
 
 def _without_ours(callbacks: Any) -> Any:

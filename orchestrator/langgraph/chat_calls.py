@@ -1,4 +1,4 @@
-"""One call of a chat model on our engines: in the run that it is part of, else best effort."""
+"""One call of ChatOrchestrate: within the current run, else as best effort outside a run."""
 
 from __future__ import annotations
 
@@ -23,44 +23,46 @@ from serving.generation import (
     last_completion,
 )
 
-Place = tuple[GraphRecorder, UUID]
-"""A call in a graph that is recorded."""
+GraphCall = tuple[GraphRecorder, UUID]
+"""A model call in a recorded graph: the graph's recorder, and the call's id there."""
 
 
-class Answered(NamedTuple):
-    """The answer to it, and what gave it."""
+class ChatAnswer(NamedTuple):
+    """An answer, and the engine that gave it."""
 
     completion: Completion
     info: EngineInfo
 
 
-async def answered(
-    call: GenerationRequest,
-    place: Place | None,
+async def run_chat_call(
+    request: GenerationRequest,
+    graph_call: GraphCall | None,
     on_text: OnText | None = None,
-) -> Answered:
-    """Ask, on the loop of the run or of the runtime; cancelling aborts the request.
+) -> ChatAnswer:
+    """Submit a request on the loop of the run or runtime; a cancellation aborts it.
 
     Args:
-        call: without an id, which it is given here.
-        place: in a graph that is recorded; None: where the code stands.
-        on_text: called with each piece of new text as it comes.
+        request: its id and SLO are filled in here.
+        graph_call: the call's place in a recorded graph; None: use the current context.
+        on_text: called with each piece of new text as it arrives.
     Raises:
-        DeadlineExceeded, RunEnded: the run's time was over first.
+        DeadlineExceeded, RunEnded: the deadline passed or the run ended first.
         And what the engine and the store raise.
     """
-    if place is not None:
-        recorder, run_id = place
+    if graph_call is not None:
+        recorder, run_id = graph_call
         if recorder.context(run_id) is not None:
-            return await recorder.answer(run_id, lambda here: _in_run(here, call, on_text))
+            return await recorder.run_model_call(
+                run_id, lambda here: _in_run(here, request, on_text)
+            )
     context = current_context_or_none()
     if context is None:
-        return await _alone(call, on_text)
-    # A call from a thread is nobody's task, and no deadline around it would cancel it.
+        return await _outside_run(request, on_text)
+    # A call from a thread runs in a task of its own, which no deadline around it would cancel.
     allowed_s = none_if_infinite(max(context.remaining_s(), 0.0))
     try:
         async with asyncio.timeout(allowed_s) as limit:
-            return await _in_run(context, call, on_text)
+            return await _in_run(context, request, on_text)
     except TimeoutError:
         if not limit.expired() or allowed_s is None:
             raise
@@ -68,22 +70,25 @@ async def answered(
 
 
 async def _in_run(
-    context: CallContext, call: GenerationRequest, on_text: OnText | None
-) -> Answered:
-    completion = await run_llm_call(context, call, on_text)
-    return Answered(completion, context.run.engine.info)
+    context: CallContext, request: GenerationRequest, on_text: OnText | None
+) -> ChatAnswer:
+    completion = await run_llm_call(context, request, on_text)
+    return ChatAnswer(completion, context.run.engine.info)
 
 
-async def _alone(call: GenerationRequest, on_text: OnText | None) -> Answered:
-    request = replace(call, request_id=f"chat-{secrets.token_hex(6)}")
+async def _outside_run(request: GenerationRequest, on_text: OnText | None) -> ChatAnswer:
+    request = replace(request, request_id=f"chat-{secrets.token_hex(6)}")
     async with shared_runtime() as runtime:
         await runtime.engine.start()
         chunks = runtime.engine.stream(request)
-        completion = await last_completion(_told(chunks, on_text))
-        return Answered(completion, runtime.engine.info)
+        completion = await last_completion(_with_callback(chunks, on_text))
+        return ChatAnswer(completion, runtime.engine.info)
 
 
-async def _told(chunks: AsyncIterator[Chunk], on_text: OnText | None) -> AsyncIterator[Chunk]:
+async def _with_callback(
+    chunks: AsyncIterator[Chunk], on_text: OnText | None
+) -> AsyncIterator[Chunk]:
+    """The chunks, each passed to `on_text` as well."""
     async with aclosing(cast("Any", chunks)):
         async for chunk in chunks:
             if on_text is not None and chunk.text:

@@ -1,4 +1,4 @@
-"""LangChain's messages -> the turns of a chat, and an answer -> LangChain's message."""
+"""Converts LangChain's messages to the turns of a chat, and an answer to LangChain's message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 
-from orchestrator.langgraph.tool_calls import AnswerText, ToolProtocol, called
+from orchestrator.langgraph.tool_calls import AnswerText, ToolProtocol, tool_call_text
 from serving.errors import InvalidRequest
 from serving.generation import Completion, EngineInfo, Message, Role
 
@@ -37,13 +37,13 @@ _ROLES: dict[str, Role] = {
 def turns_of(
     messages: Sequence[BaseMessage], tools: ToolProtocol | None = None
 ) -> tuple[Message, ...]:
-    """The turns of a chat; neighbours of one role are one turn, as many chat templates demand.
+    """The turns of a chat; adjacent messages of one role become one turn, for chat templates.
 
-    Calls of tools are written as the model is told to write them, and what the tools returned is
-    told by the user: not every chat template knows tools.
+    Not every chat template supports tools. So tool calls are written in the assistant's text, in
+    the format that the instructions ask for, and tool results are turns of the user.
 
     Raises:
-        InvalidRequest: a message that is more than text, or of a role that no model knows.
+        InvalidRequest: a message contains more than text, or has an unknown role.
     """
     turns = [Message("system", tools.instructions())] if tools else []
     for message in messages:
@@ -58,15 +58,15 @@ def turns_of(
 def message_of(
     completion: Completion, info: EngineInfo, tools: ToolProtocol | None = None
 ) -> AIMessage:
-    """The answer, with its calls of tools, its tokens, and where it comes from."""
+    """The answer with its tool calls, token usage and metadata."""
     reply = AIMessage(completion.text) if tools is None else tools.reply(completion)
     reply.usage_metadata = usage_of(completion)
-    reply.response_metadata = facts_of(completion, info)
+    reply.response_metadata = response_metadata_of(completion, info)
     return reply
 
 
 def usage_of(completion: Completion) -> UsageMetadata:
-    """Its tokens, as LangChain counts them."""
+    """An answer's token usage in LangChain's form."""
     usage = completion.usage
     return UsageMetadata(
         input_tokens=usage.prompt_tokens,
@@ -76,9 +76,9 @@ def usage_of(completion: Completion) -> UsageMetadata:
     )
 
 
-def facts_of(completion: Completion, info: EngineInfo) -> dict[str, Any]:
-    """What is known of an answer besides its text; times in seconds."""
-    facts: dict[str, Any] = {
+def response_metadata_of(completion: Completion, info: EngineInfo) -> dict[str, Any]:
+    """An answer's metadata: finish reason, model, request id, times in seconds."""
+    metadata: dict[str, Any] = {
         "finish_reason": completion.finish_reason,
         "model_name": info.model,
         "model_provider": "orchestrate",
@@ -86,29 +86,29 @@ def facts_of(completion: Completion, info: EngineInfo) -> dict[str, Any]:
         "ttft_s": completion.ttft_s,
         "e2el_s": completion.e2el_s,
     }
-    return facts | {"random_weights": True} if info.random_weights else facts
+    return metadata | {"random_weights": True} if info.random_weights else metadata
 
 
-class GrowingReply:
-    """A reply as it comes: pieces of its text, then what is known at its end."""
+class StreamedReply:
+    """Converts a streamed answer to LangChain's chunks: pieces of text, then the rest."""
 
     def __init__(self, tools: ToolProtocol | None) -> None:
         self._tools = tools
         self._answer = AnswerText()
-        self._sent = 0  # characters
+        self._num_sent = 0  # characters
 
     def chunk(self, piece: str) -> ChatGenerationChunk | None:
-        """The text in a piece; none in the JSON around an answer, or of a call of a tool."""
+        """A piece of the answer as a chunk; None if it holds only JSON syntax or a tool call."""
         text = piece if self._tools is None else self._answer.feed(piece)
-        self._sent += len(text)
+        self._num_sent += len(text)
         return ChatGenerationChunk(message=AIMessageChunk(content=text)) if text else None
 
     def last(self, completion: Completion, info: EngineInfo) -> ChatGenerationChunk:
-        """All but the text that is sent."""
+        """The last chunk: text not sent yet, tool calls, token usage and metadata."""
         whole = message_of(completion, info, self._tools)
         calls = [*whole.tool_calls, *whole.invalid_tool_calls]
         chunk = AIMessageChunk(
-            content=whole.text[self._sent :],
+            content=whole.text[self._num_sent :],
             usage_metadata=whole.usage_metadata,
             response_metadata=whole.response_metadata,
             tool_call_chunks=[_call_chunk(call, index) for index, call in enumerate(calls)],
@@ -123,7 +123,7 @@ def _turn(message: BaseMessage) -> Message:
         case ToolMessage() | FunctionMessage():
             return Message("user", f"Result of {message.name or 'the tool'}:\n{text}")
         case AIMessage():
-            calls = [called(call["name"], call["args"]) for call in message.tool_calls]
+            calls = [tool_call_text(call["name"], call["args"]) for call in message.tool_calls]
             return Message("assistant", "\n".join([text, *calls] if text else calls))
         case SystemMessage():
             return Message("system", text)

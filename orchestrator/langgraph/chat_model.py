@@ -1,4 +1,4 @@
-"""ChatOrchestrate: a LangChain chat model over our engines.
+"""ChatOrchestrate: a LangChain chat model on the engine of the current run or runtime.
 
 Importing it loads LangChain, which `import orchestrator` does not:
 
@@ -23,9 +23,14 @@ from pydantic import BaseModel
 
 from orchestrator.cancellation import until_ended
 from orchestrator.langgraph.callbacks import LLM_TYPE, recorder_of
-from orchestrator.langgraph.chat_calls import Answered, Place, answered
-from orchestrator.langgraph.chat_messages import GrowingReply, message_of, turns_of
-from orchestrator.langgraph.event_loops import await_on_loop, borrowed_loop, home_loop, run_on_loop
+from orchestrator.langgraph.chat_calls import ChatAnswer, GraphCall, run_chat_call
+from orchestrator.langgraph.chat_messages import StreamedReply, message_of, turns_of
+from orchestrator.langgraph.event_loops import (
+    await_on_loop,
+    loop_for_sync_call,
+    loop_of_run,
+    run_on_loop,
+)
 from orchestrator.langgraph.structured_output import parsed_as
 from orchestrator.langgraph.tool_calls import ToolProtocol
 from orchestrator.sdk.schemas import Shape, closed_schema, json_schema_of
@@ -36,23 +41,23 @@ _WHAT = "ChatOrchestrate"
 
 
 class ChatOrchestrate(BaseChatModel):
-    """A chat model on the engine of the run, or of the runtime, in which it is used.
+    """A chat model on the engine of the current run or runtime.
 
-    Within a run, as in a flow or a graph under `attach`, each call is recorded with its causal
-    parents and carries its sub-deadline to the engine. Elsewhere it goes to the engine of the
-    runtime that is open, or of one opened for it, as best effort.
+    Within a run, as in a flow or an attached graph, each call is recorded with its causal parents
+    and carries its sub-deadline to the engine. Outside a run it goes to the engine of the open
+    runtime, or of one opened for the call, as best effort.
 
     It may be called from any thread and any event loop; cancelling a call aborts it in the engine.
-    Tools are called by JSON to which the model is held: a reply is one call of one of the tools,
-    whose arguments satisfy its schema, or an answer.
+    Tool calls use constrained decoding: a reply is one call of one of the tools, with arguments
+    that satisfy its schema, or an answer.
 
     Attributes:
-        max_tokens: most output tokens; None: what the context leaves.
-        temperature, top_p, seed: as GenerationRequest has them.
+        max_tokens: most output tokens; None: as many as the context window allows.
+        temperature, top_p, seed: as in GenerationRequest.
     Raises (each call):
         ServingError: the engine could not answer; see serving.errors.
-        DeadlineExceeded, RunEnded: the run's time was over first.
-        WouldBlock: a synchronous call on the very event loop that has to do the work.
+        DeadlineExceeded, RunEnded: the deadline passed or the run ended first.
+        WouldBlock: a synchronous call on the event loop that has to do the work.
     """
 
     max_tokens: int | None = None
@@ -83,33 +88,36 @@ class ChatOrchestrate(BaseChatModel):
         """The same model with tools that it may call.
 
         Args:
-            tool_choice: "auto" or None; "any", "required" or True: it must call one; "none"; or
-                the name of the one that it must call.
+            tool_choice: "auto" or None: it may call one; "any", "required" or True: it must call
+                one; "none": it must not; or the name of the tool that it must call.
         Raises:
-            InvalidRequest: a tool that only its provider can run, or a choice that is no tool.
+            InvalidRequest: a tool is not a function, or `tool_choice` names none of the tools.
         """
-        described = [convert_to_openai_tool(tool) for tool in tools]
-        for tool in described:
+        openai_tools = [convert_to_openai_tool(tool) for tool in tools]
+        for tool in openai_tools:
             if "function" not in tool:
-                raise InvalidRequest(_WHAT, f"a tool of type {tool.get('type')!r} is no function")
-        ToolProtocol.of(described, tool_choice)
-        return self.bind(tools=described, tool_choice=tool_choice, **kwargs)
+                kind = tool.get("type")
+                raise InvalidRequest(_WHAT, f"a tool of type {kind!r} is not a function")
+        ToolProtocol.of(openai_tools, tool_choice)
+        return self.bind(tools=openai_tools, tool_choice=tool_choice, **kwargs)
 
     def with_structured_output(
         self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
     ) -> Runnable[LanguageModelInput, dict[str, Any] | BaseModel]:
-        """The same model, held to a schema.
+        """The same model with answers that satisfy a schema.
 
         Args:
-            schema: a pydantic model, of which it gives instances; or a TypedDict, a JSON schema
-                or an OpenAI function, by which it gives dicts.
-            include_raw: give {"raw", "parsed", "parsing_error"}, and do not raise.
-            kwargs: `method` and `strict` are accepted and make no difference.
+            schema: a pydantic model: answers are instances of it; or a TypedDict, a JSON schema or
+                an OpenAI function: answers are dicts.
+            include_raw: return {"raw", "parsed", "parsing_error"} instead of raising.
+            kwargs: `method` and `strict` are accepted and ignored.
         Raises (each call):
-            StructuredOutputInvalid: the answer does not satisfy the schema, mostly as it was cut.
+            StructuredOutputInvalid: the answer does not satisfy the schema, usually because it
+                was cut off.
         """
         if unknown := kwargs.keys() - {"method", "strict"}:
-            raise ValueError(f"with_structured_output takes no {', '.join(sorted(unknown))}")
+            names = ", ".join(sorted(unknown))
+            raise ValueError(f"with_structured_output does not accept: {names}")
         shape: Shape = (
             schema
             if isinstance(schema, type) and issubclass(schema, BaseModel)
@@ -128,10 +136,11 @@ class ChatOrchestrate(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        call, tools = self._call_of(messages, stop, kwargs)
-        place = recorder_of(run_manager)
-        with borrowed_loop(_loop_of(place)) as loop:
-            return _result(run_on_loop(loop, _WHAT, lambda: answered(call, place)), tools)
+        request, tools = self._request_of(messages, stop, kwargs)
+        graph_call = recorder_of(run_manager)
+        with loop_for_sync_call(_loop_of(graph_call)) as loop:
+            answer = run_on_loop(loop, _WHAT, lambda: run_chat_call(request, graph_call))
+            return _result(answer, tools)
 
     async def _agenerate(
         self,
@@ -140,9 +149,10 @@ class ChatOrchestrate(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        call, tools = self._call_of(messages, stop, kwargs)
-        place = recorder_of(run_manager)
-        answer = await await_on_loop(_loop_of(place) or home_loop(), lambda: answered(call, place))
+        request, tools = self._request_of(messages, stop, kwargs)
+        graph_call = recorder_of(run_manager)
+        loop = _loop_of(graph_call) or loop_of_run()
+        answer = await await_on_loop(loop, lambda: run_chat_call(request, graph_call))
         return _result(answer, tools)
 
     def _stream(
@@ -152,14 +162,14 @@ class ChatOrchestrate(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        call, tools = self._call_of(messages, stop, kwargs)
-        place, growing = recorder_of(run_manager), GrowingReply(tools)
+        request, tools = self._request_of(messages, stop, kwargs)
+        graph_call, reply = recorder_of(run_manager), StreamedReply(tools)
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        with borrowed_loop(_loop_of(place)) as loop:
-            running: list[asyncio.Task[Answered]] = []
+        with loop_for_sync_call(_loop_of(graph_call)) as loop:
+            running: list[asyncio.Task[ChatAnswer]] = []
 
             async def begin() -> None:
-                task = asyncio.create_task(answered(call, place, pieces.put))
+                task = asyncio.create_task(run_chat_call(request, graph_call, pieces.put))
                 task.add_done_callback(lambda _: pieces.put(None))
                 running.append(task)
 
@@ -167,15 +177,15 @@ class ChatOrchestrate(BaseChatModel):
                 running[0].cancel()
                 await until_ended(running)
 
-            async def answer() -> Answered:
+            async def answer() -> ChatAnswer:
                 return await running[0]
 
             run_on_loop(loop, _WHAT, begin)
             try:
                 while (piece := pieces.get()) is not None:
-                    if chunk := growing.chunk(piece):
+                    if chunk := reply.chunk(piece):
                         yield chunk
-                yield growing.last(*run_on_loop(loop, _WHAT, answer))
+                yield reply.last(*run_on_loop(loop, _WHAT, answer))
             finally:
                 run_on_loop(loop, _WHAT, end)
 
@@ -186,33 +196,34 @@ class ChatOrchestrate(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        call, tools = self._call_of(messages, stop, kwargs)
-        place, growing = recorder_of(run_manager), GrowingReply(tools)
+        request, tools = self._request_of(messages, stop, kwargs)
+        graph_call, reply = recorder_of(run_manager), StreamedReply(tools)
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
         here = asyncio.get_running_loop()
 
         def on_text(piece: str) -> None:
             here.call_soon_threadsafe(pieces.put_nowait, piece)
 
+        loop = _loop_of(graph_call) or loop_of_run()
         running = asyncio.create_task(
-            await_on_loop(_loop_of(place) or home_loop(), lambda: answered(call, place, on_text))
+            await_on_loop(loop, lambda: run_chat_call(request, graph_call, on_text))
         )
-        # By the same way as the text, so that it comes after the last of it.
+        # The end mark is sent like the text, so that it arrives after the last piece.
         running.add_done_callback(lambda _: here.call_soon_threadsafe(pieces.put_nowait, None))
         try:
             while (piece := await pieces.get()) is not None:
-                if chunk := growing.chunk(piece):
+                if chunk := reply.chunk(piece):
                     yield chunk
-            yield growing.last(*await running)
+            yield reply.last(*await running)
         finally:
             running.cancel()
             await until_ended([running])
 
-    def _call_of(
+    def _request_of(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
     ) -> tuple[GenerationRequest, ToolProtocol | None]:
         tools = ToolProtocol.of(kwargs.get("tools") or (), kwargs.get("tool_choice"))
-        call = GenerationRequest(
+        request = GenerationRequest(
             request_id="",
             prompt=turns_of(messages, tools),
             schema=kwargs.get("json_schema") if tools is None else tools.schema(),
@@ -222,13 +233,13 @@ class ChatOrchestrate(BaseChatModel):
             seed=kwargs.get("seed", self.seed),
             stop=tuple(stop or ()),
         )
-        return call, tools
+        return request, tools
 
 
-def _loop_of(place: Place | None) -> asyncio.AbstractEventLoop | None:
-    return None if place is None else place[0].loop
+def _loop_of(graph_call: GraphCall | None) -> asyncio.AbstractEventLoop | None:
+    return None if graph_call is None else graph_call[0].loop
 
 
-def _result(answer: Answered, tools: ToolProtocol | None) -> ChatResult:
+def _result(answer: ChatAnswer, tools: ToolProtocol | None) -> ChatResult:
     message = message_of(answer.completion, answer.info, tools)
     return ChatResult(generations=[ChatGeneration(message=message)])

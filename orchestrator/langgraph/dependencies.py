@@ -1,8 +1,8 @@
-"""Where in a foreign graph something happens: what it waited for, and what waits for it.
+"""Dependencies within a LangGraph graph: which calls each activity waited for.
 
-A graph of LangGraph proceeds in supersteps: a node waits for all that the step before did. Within
-a node, and wherever else nobody tells, interval order decides: a call waited for those that had
-ended when it began.
+A graph proceeds in supersteps: a node waits for everything that the superstep before did. Within a
+node, and wherever LangGraph reports no order, times decide: a call waited for those that had ended
+when it began.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.durability.identity import StepPath
+from orchestrator.durability.identity import StepPath, branch_prefix
 
 
 @dataclass(eq=False, slots=True)
-class Span:
+class PendingCall:
     """A call that is being recorded.
 
     Attributes:
-        nodes: the calls that what comes after it waited for; known once the task is done.
+        nodes: the calls on which its successors depend; final once the task is done.
         task: records it; None for calls that were recorded before the graph began.
     """
 
@@ -29,121 +29,121 @@ class Span:
     task: asyncio.Task[Any] | None = None
 
 
-Spans = tuple[Span, ...]
+PendingCalls = tuple[PendingCall, ...]
 
 
 @dataclass(eq=False, slots=True)
-class GraphPlace:
-    """Something under way in a graph: the graph itself, a node, a chain, a tool, a model's call.
+class Activity:
+    """Something that runs in a graph: the graph itself, a node, a chain, a tool or a model call.
 
     Attributes:
-        scope: what steps that begin here are called after.
-        namespace: LangGraph's name for the task that this is, or is part of.
-        entry: what it waited for.
-        node, superstep: of a task of a graph: which node it is, and in which superstep.
-        span: the call that it is.
-        outcome: resolved when it ends, for what records it.
-        error: what ended it.
+        step_path: the path of steps that begin within it.
+        namespace: LangGraph's name of the task that this is, or is part of.
+        dependencies: the calls that it waited for.
+        node, superstep: of a task of a graph: its node, and its superstep.
+        call: the recorded call that it is, if it is one.
+        outcome: resolved when it ends, for the task that records it.
+        error: with which it ended.
     """
 
     step_path: StepPath
     namespace: str = ""
-    parent: GraphPlace | None = None
-    entry: Spans = ()
+    parent: Activity | None = None
+    dependencies: PendingCalls = ()
     node: str = ""
     superstep: int | None = None
-    span: Span | None = None
+    call: PendingCall | None = None
     outcome: asyncio.Future[Any] | None = None
     error: BaseException | None = None
-    _ended: Spans = ()
-    _current: int = -1  # the superstep that it is at, as a graph
-    _before: Spans = ()  # the ends of the supersteps before that one
-    _tasks: Counter[str] = field(default_factory=Counter)  # begun in it, by node
+    _last_ended: PendingCalls = ()  # in the current superstep, if this is a graph
+    _current_superstep: int = -1
+    _earlier: PendingCalls = ()  # the last calls of the supersteps before the current one
+    _num_tasks: Counter[str] = field(default_factory=Counter)  # of the superstep, by node
 
-    def begun(self, *, superstep: int | None = None, node: str = "") -> Spans:
-        """What waits to begin here waits for these.
+    def begin_child(self, *, superstep: int | None = None, node: str = "") -> PendingCalls:
+        """The calls that an activity waited for which begins within this one now.
 
         Args:
-            superstep, node: of a task of the graph that this is.
+            superstep, node: if this is a graph and the activity is one of its tasks.
         """
         if superstep is None:
-            return self._ended or self.entry
-        if superstep != self._current:
-            self._current, self._before, self._ended = superstep, self._ended or self._before, ()
-            self._tasks.clear()
-        self._tasks[node] += 1
-        return self._before or self.entry
+            return self._last_ended or self.dependencies
+        if superstep != self._current_superstep:
+            self._current_superstep = superstep
+            self._earlier, self._last_ended = self._last_ended or self._earlier, ()
+            self._num_tasks.clear()
+        self._num_tasks[node] += 1
+        return self._earlier or self.dependencies
 
-    def ended(self, child: GraphPlace) -> None:
-        """Something that began here has ended."""
-        kept = self._ended
+    def child_ended(self, child: Activity) -> None:
+        """An activity that began within this one has ended."""
+        kept = self._last_ended
         if child.superstep is None:
-            kept = tuple(span for span in kept if span not in child.entry)
-        self._ended = _distinct((*kept, *child.exits()))
+            kept = tuple(call for call in kept if call not in child.dependencies)
+        self._last_ended = _distinct((*kept, *child.last_calls()))
 
-    def exits(self) -> Spans:
-        """What comes after it waits for these."""
-        within = self._ended or self._before
-        if self.span is not None:
-            return _distinct((self.span, *within))
-        return within or self.entry
+    def last_calls(self) -> PendingCalls:
+        """The calls that whatever follows this activity waits for."""
+        within = self._last_ended or self._earlier
+        if self.call is not None:
+            return _distinct((self.call, *within))
+        return within or self.dependencies
 
-    def side_by_side(self) -> int:
-        """How many tasks of its node its superstep has begun, if it lies in one; else 1."""
-        task: GraphPlace | None = self
+    def num_parallel_tasks(self) -> int:
+        """Tasks of the same node that have begun in the superstep around; 1 outside a superstep."""
+        task: Activity | None = self
         while task is not None and task.superstep is None:
             task = task.parent
         if task is None or task.parent is None:
             return 1
-        return max(task.parent._tasks[task.node], 1)  # noqa: SLF001 - of its own class
+        return max(task.parent._num_tasks[task.node], 1)  # noqa: SLF001 - of its own class
 
-    def is_task(self, namespace: str) -> bool:
-        """Whether a namespace is that of a task of this graph, not of one further up or down."""
+    def is_own_task(self, namespace: str) -> bool:
+        """Whether a namespace is that of a task of this graph, not of a graph around or within."""
         above = namespace.rpartition("|")[0]
         return _unnumbered(above) == _unnumbered(self.namespace)
 
 
-def _distinct(spans: Iterable[Span]) -> Spans:
-    return tuple(dict.fromkeys(spans))
+def _distinct(calls: Iterable[PendingCall]) -> PendingCalls:
+    return tuple(dict.fromkeys(calls))
 
 
 def _unnumbered(namespace: str) -> str:
-    """Without the numbers by which LangGraph tells the subgraphs of one node from another."""
+    """Without the numbers by which LangGraph distinguishes the subgraphs of one node."""
     return "|".join(part for part in namespace.split("|") if not part.isdigit())
 
 
 class FanOuts:
-    """The scopes of tasks that were sent to, told apart by their place like gather's branches."""
+    """Step paths of tasks started by `Send`: branches by index, like those of a gather."""
 
     def __init__(self) -> None:
-        self._scopes: dict[tuple[GraphPlace, int, int], StepPath] = {}
-        self._numbers: dict[tuple[GraphPlace, int], int] = {}
+        self._paths: dict[tuple[Activity, int, int], StepPath] = {}
+        self._numbers: dict[tuple[Activity, int], int] = {}
         self._counts: Counter[str] = Counter()
 
-    def step_path(self, graph: GraphPlace, superstep: int, index: int) -> StepPath:
-        """The scope from which the task begins that is sent to at this place of a superstep."""
+    def step_path(self, graph: Activity, superstep: int, index: int) -> StepPath:
+        """The branch of the task that Send number `index` of a superstep starts."""
         outer = graph.step_path
         step = (graph, superstep)
         if step not in self._numbers:
             self._counts[outer.key] += 1
             self._numbers[step] = self._counts[outer.key]
-        if (*step, index) not in self._scopes:
-            number = self._numbers[step]
-            again = f"{number}:" if number > 1 else ""
+        if (*step, index) not in self._paths:
+            prefix = branch_prefix(self._numbers[step])
             branch = outer.key.removeprefix(f"{outer.text}/") if outer.text else outer.key
-            self._scopes[*step, index] = StepPath(
-                outer.text, outer.name, f"{branch}[{again}{index}]"
+            self._paths[*step, index] = StepPath(
+                outer.text, outer.name, f"{branch}[{prefix}{index}]"
             )
-        return self._scopes[*step, index]
+        return self._paths[*step, index]
 
 
-class Reserved(StepPath):
-    """A scope from which one step begins whose own scope is known before it does."""
+class ReservedPath(StepPath):
+    """A path from which one step begins whose own path was determined in advance."""
 
-    def __init__(self, outer: StepPath, own: StepPath) -> None:
+    def __init__(self, outer: StepPath, reserved: StepPath) -> None:
         super().__init__(outer.text, outer.name)
-        self._own = own
+        self._reserved = reserved
 
     def enter(self, name: str) -> StepPath:
-        """The step's own scope."""
-        return self._own
+        """The step's reserved path."""
+        return self._reserved

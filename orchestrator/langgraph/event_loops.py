@@ -1,4 +1,4 @@
-"""Work that belongs to an event loop, done from threads and from other loops."""
+"""Runs work on a given event loop, from other threads and from other loops."""
 
 from __future__ import annotations
 
@@ -21,36 +21,37 @@ Work = Callable[[], Awaitable[T]]
 _END = object()
 
 
-def home_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop of the run here, else of the runtime that is open here; None without either."""
+def loop_of_run() -> asyncio.AbstractEventLoop | None:
+    """The loop of the current run, else of the runtime that is open here; None without either."""
     context = current_context_or_none()
     return opened_loop() if context is None else context.run.loop
 
 
 @contextmanager
-def borrowed_loop(
+def loop_for_sync_call(
     loop: asyncio.AbstractEventLoop | None = None,
 ) -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop for a caller that is not async: this, its home, or else one in a thread of its own.
+    """The loop on which a synchronous call does its work.
 
-    All who ask at the same time share that one, and with it the runtime that is opened there.
+    That is the one given, else `loop_of_run()`, else one in a thread of its own. Concurrent calls
+    share the latter, and with it the runtime that is opened there.
     """
-    loop = loop or home_loop()
+    loop = loop or loop_of_run()
     if loop is not None:
         yield loop
         return
-    with _portal.loop() as own:
-        yield own
+    with _portal.loop() as shared:
+        yield shared
 
 
 def run_on_loop(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
-    """Do work on a loop that runs in another thread, and wait for it there.
+    """Run work on a loop of another thread, and wait for its result.
 
     Args:
-        what: is done, in errors.
+        what: names the work in errors.
     Raises:
         WouldBlock: the loop is this thread's own.
-        RunEnded: the work was cancelled.
+        RunEnded: the work was cancelled, or the loop is closed.
         And what the work raises.
     """
     if _is_current(loop):
@@ -61,9 +62,8 @@ def run_on_loop(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
         task = asyncio.current_task()
         assert task is not None
         tasks.append(task)
-        if (
-            context := current_context_or_none()
-        ) is not None:  # what a thread begins is one sequence
+        context = current_context_or_none()
+        if context is not None:  # the steps that a thread begins have a fixed order
             set_context(context.derive(owner=task))
         return await work()
 
@@ -78,14 +78,14 @@ def run_on_loop(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
     except concurrent.futures.CancelledError:
         raise RunEnded(what) from None
     except BaseException:
-        if not future.done():  # as by Ctrl-C: this thread leaves, and the work must end first
+        if not future.done():  # such as KeyboardInterrupt: end the work before this thread returns
             future.cancel()
             asyncio.run_coroutine_threadsafe(until_ended(tasks), loop).result()
         raise
 
 
 async def await_on_loop(loop: asyncio.AbstractEventLoop | None, work: Work[T]) -> T:
-    """Do work on a loop that may be another thread's; None: on this one."""
+    """Run work on a loop, which may be another thread's, and await its result; None: this loop."""
     if loop is None or _is_current(loop):
         return await work()
 
@@ -98,7 +98,7 @@ async def await_on_loop(loop: asyncio.AbstractEventLoop | None, work: Work[T]) -
 def iterate_on_loop(
     loop: asyncio.AbstractEventLoop, what: str, items: AsyncGenerator[T, None]
 ) -> Iterator[T]:
-    """The items of an async generator of another thread's loop; it is closed at the end.
+    """Iterate over an async generator on a loop of another thread, and close it at the end.
 
     Raises as `run_on_loop`.
     """
@@ -121,7 +121,7 @@ def _is_current(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class _Portal:
-    """An event loop in a thread of its own, there while somebody uses it."""
+    """An event loop in a thread of its own, which exists while it is in use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,9 +131,9 @@ class _Portal:
 
     @contextmanager
     def loop(self) -> Iterator[asyncio.AbstractEventLoop]:
-        """The loop; it is stopped by the last who used it."""
+        """The loop, for as long as the block lasts; stopped when the last such block ends."""
         with self._lock:
-            loop = self._loop or self._started()
+            loop = self._loop or self._start()
             self._users += 1
         try:
             yield loop
@@ -143,7 +143,7 @@ class _Portal:
                 if not self._users:
                     self._stop(loop)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _start(self) -> asyncio.AbstractEventLoop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="orchestrate-loop", daemon=True
@@ -153,8 +153,8 @@ class _Portal:
 
     def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
         assert self._thread is not None
-        for ending in (loop.shutdown_asyncgens, loop.shutdown_default_executor):
-            asyncio.run_coroutine_threadsafe(ending(), loop).result()
+        for shutdown in (loop.shutdown_asyncgens, loop.shutdown_default_executor):
+            asyncio.run_coroutine_threadsafe(shutdown(), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
         loop.close()

@@ -1,4 +1,4 @@
-"""One invocation of an attached graph: a run of its own, or a step of the run around it."""
+"""One invocation of an attached graph: a run of its own, or a step of the current run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,13 @@ from orchestrator.execution.deadline_handling import (
 )
 from orchestrator.execution.step_execution import StepSpec, run_step
 from orchestrator.execution.threads import run_in_thread
-from orchestrator.langgraph.callbacks import GraphCallbacks, around_without_ours, with_callbacks
+from orchestrator.langgraph.callbacks import (
+    GraphCallbacks,
+    outer_config_without_ours,
+    with_callbacks,
+)
 from orchestrator.langgraph.event_loops import run_on_loop
-from orchestrator.langgraph.recording import GraphRecorder, recorded
+from orchestrator.langgraph.recording import GraphRecorder, record_graphs
 from orchestrator.langgraph.state_codec import STATE
 from orchestrator.langgraph.streaming import GraphResult, GraphStream
 from orchestrator.sdk.flow import Flow
@@ -42,7 +46,7 @@ _END = object()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The deadline of a graph's invocations, and what happens then; as `attach` has them."""
+    """The deadline of a graph's invocations and what happens then; see `attach`."""
 
     deadline_s: float | None
     on_deadline: OnDeadline
@@ -51,11 +55,11 @@ class Limits:
 
 
 class GraphRun:
-    """One invocation; `invoked` or `streamed` is called once, on the loop of the run.
+    """One invocation; `invoke` or `stream` is called once, on the event loop of the run.
 
     Args:
-        options: of `invoke` or `stream`, the config left out.
-        in_thread: use the graph's synchronous forms.
+        options: keyword arguments of the graph's `invoke` or `stream`, without the config.
+        in_thread: use the graph's synchronous methods, in a thread.
     """
 
     def __init__(
@@ -76,26 +80,26 @@ class GraphRun:
         self._config = config
         self._options = dict(options)
         self._in_thread = in_thread
-        self._ended = False  # by itself
-        self._wrapped: list[Any] = []  # what wrap_up made
+        self._is_complete = False  # whether the graph ended before its deadline
+        self._wrap_up_results: list[Any] = []
 
-    async def invoked(self) -> Any:
-        """Run the graph to its end, or to its deadline."""
+    async def invoke(self) -> Any:
+        """Run the graph to its end, or to its deadline; returns its result."""
         result = GraphResult(self._graph, self._options)
-        stream = self._stream()
+        stream = self._make_stream()
 
         def value() -> Any:
-            if self._wrapped:
-                return self._wrapped[0]
-            return result.value() if self._ended else result.output_of(stream.state)
+            if self._wrap_up_results:
+                return self._wrap_up_results[0]
+            return result.value() if self._is_complete else result.output_of(stream.state)
 
-        return await self._recorded(stream, result.take, value)
+        return await self._run_recorded(stream, result.add, value)
 
-    async def streamed(self) -> AsyncGenerator[Any, None]:
-        """The graph's stream; the graph goes on when the next chunk is asked for."""
-        stream, chunks = self._stream(), asyncio.Queue[Any]()
+    async def stream(self) -> AsyncGenerator[Any, None]:
+        """The graph's stream; the graph pauses until the next chunk is requested."""
+        stream, chunks = self._make_stream(), asyncio.Queue[Any]()
         delivered: list[Any] = []
-        is_step = current_context_or_none() is not None  # of which all is recorded
+        is_step = current_context_or_none() is not None  # then all chunks are its result
 
         async def deliver(chunk: Any) -> None:
             if is_step:
@@ -104,22 +108,23 @@ class GraphRun:
             await chunks.join()
 
         def value() -> list[Any]:
-            return [*delivered, *(stream.last(each) for each in self._wrapped)]
+            final = [stream.final_chunk(result) for result in self._wrap_up_results]
+            return [*delivered, *final]
 
-        task = asyncio.create_task(self._recorded(stream, deliver, value))
-        task.add_done_callback(_seen)
+        task = asyncio.create_task(self._run_recorded(stream, deliver, value))
+        task.add_done_callback(_retrieve_error)
         task.add_done_callback(lambda _: chunks.put_nowait(_END))
         try:
             while (chunk := await chunks.get()) is not _END:
                 yield chunk
                 chunks.task_done()
-            for chunk in (await task)[len(delivered) :]:  # all, of a step that is not done again
+            for chunk in (await task)[len(delivered) :]:  # of a replayed step: all chunks
                 yield chunk
         finally:
             task.cancel()
             await until_ended([task])
 
-    def _stream(self) -> GraphStream:
+    def _make_stream(self) -> GraphStream:
         modes = self._options.pop("stream_mode", None) or self._graph.stream_mode
         stream = GraphStream(
             modes,
@@ -129,33 +134,38 @@ class GraphRun:
         self._options["stream_mode"] = stream.modes
         return stream
 
-    async def _recorded(
+    async def _run_recorded(
         self, stream: GraphStream, deliver: Deliver, value: Callable[[], Any]
     ) -> Any:
-        """Execute the graph as a run, or as a step of the one around it."""
+        """Execute the graph as a run, or as a step of the current run.
+
+        Args:
+            deliver: called with each chunk of the stream.
+            value: called at the end; returns the result.
+        """
 
         async def body() -> None:
-            await recorded(
+            await record_graphs(
                 current_context("attach()"),
                 what=self._name,
                 work=lambda recorder: self._execute(recorder, stream, deliver),
             )
-            self._ended = True
+            self._is_complete = True
 
         context = current_context_or_none()
         if context is not None:
-            return await self._as_step(context, body, stream, value)
+            return await self._run_as_step(context, body, stream, value)
         flow = Flow(
-            body=body,  # local, so that nobody looks for it again: LangGraph resumes its graphs
+            body=body,  # a local function, so no resume can find it: LangGraph resumes its graphs
             name=self._name,
             deadline_s=self._limits.deadline_s,
-            deadline_handling=self._expiry(stream),
+            deadline_handling=self._deadline_handling(stream),
         )
         async with shared_runtime() as runtime:
             await runtime.run(flow)
         return value()
 
-    async def _as_step(
+    async def _run_as_step(
         self,
         context: CallContext,
         body: Callable[[], Awaitable[None]],
@@ -163,7 +173,7 @@ class GraphRun:
         value: Callable[[], Any],
     ) -> Any:
         async def work(here: CallContext) -> Any:
-            deadline_handling = self._expiry(stream)
+            deadline_handling = self._deadline_handling(stream)
             await run_by_own_deadline(
                 here, self._name, self._limits.deadline_s, deadline_handling, body
             )
@@ -177,11 +187,11 @@ class GraphRun:
     ) -> None:
         config = with_callbacks(self._config, GraphCallbacks(recorder))
         execute = self._execute_in_thread if self._in_thread else self._execute_here
-        around = around_without_ours()
-        if around is None:
+        outer_config = outer_config_without_ours()
+        if outer_config is None:
             await execute(recorder, stream, deliver, config)
             return
-        with set_config_context(around) as context:
+        with set_config_context(outer_config) as context:
             work = execute(recorder, stream, deliver, config)
             await asyncio.create_task(work, context=context)
 
@@ -195,8 +205,8 @@ class GraphRun:
         chunks: Any = self._graph.astream(self._input, config, **self._options)
         async with aclosing(chunks):
             async for chunk in chunks:
-                for asked in stream.seen(chunk):
-                    await _awaited(deliver(asked))
+                for requested in stream.accept(chunk):
+                    await _await_if_needed(deliver(requested))
 
     async def _execute_in_thread(
         self,
@@ -207,13 +217,13 @@ class GraphRun:
     ) -> None:
         loop, delivering = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
-        async def delivered(chunk: Any) -> None:
+        async def deliver_on_loop(chunk: Any) -> None:
             recorder.require_open()
             task = asyncio.current_task()
             assert task is not None
             delivering.add(task)
             try:
-                await _awaited(deliver(chunk))
+                await _await_if_needed(deliver(chunk))
             finally:
                 delivering.discard(task)
 
@@ -221,8 +231,8 @@ class GraphRun:
             chunks: Any = self._graph.stream(self._input, config, **self._options)
             try:
                 for chunk in chunks:
-                    for asked in stream.seen(chunk):
-                        run_on_loop(loop, self._name, partial(delivered, asked))
+                    for requested in stream.accept(chunk):
+                        run_on_loop(loop, self._name, partial(deliver_on_loop, requested))
             finally:
                 chunks.close()
 
@@ -232,34 +242,37 @@ class GraphRun:
             for task in delivering:
                 task.cancel()
 
-    def _expiry(self, stream: GraphStream) -> DeadlineHandling:
-        """What is done at the deadline; the best so far is known without doing anything."""
+    def _deadline_handling(self, stream: GraphStream) -> DeadlineHandling:
+        """What happens at the deadline.
+
+        "best_so_far" is a wrap-up too, one that does nothing: the stream already has the state.
+        """
         limits = self._limits
         if limits.on_deadline == "fail":
             return DeadlineHandling()
 
-        async def wrapped_up(_: Any) -> None:
+        async def wrap_up(_: Any) -> None:
             if limits.wrap_up is not None:
                 await self._wrap_up(limits.wrap_up, stream.state)
 
         tail_s = 0.0 if limits.wrap_up is None and limits.tail_s is None else limits.tail_s
-        return DeadlineHandling("wrap_up", wrapped_up, tail_s)
+        return DeadlineHandling("wrap_up", wrap_up, tail_s)
 
     async def _wrap_up(self, wrap_up: WrapUp, state: Any) -> None:
-        """Wrap up as a step of the run, in which any LangChain model is recorded as well."""
+        """Wrap up as a step of the run, in which calls of LangChain models are recorded too."""
 
         async def call(recorder: GraphRecorder) -> Any:
             with set_config_context({"callbacks": [GraphCallbacks(recorder)]}) as context:
-                return await asyncio.create_task(_called(wrap_up, state), context=context)
+                return await asyncio.create_task(_call_wrap_up(wrap_up, state), context=context)
 
         async def work(here: CallContext) -> None:
-            self._wrapped.append(await recorded(here, what="wrap-up", work=call))
+            self._wrap_up_results.append(await record_graphs(here, what="wrap-up", work=call))
 
         spec = StepSpec("wrap-up", StepKind.STEP, ValueCodec("wrap-up", type(None)))
         await run_step(current_context("attach()"), spec, work)
 
 
-async def _called(wrap_up: WrapUp, state: Any) -> Any:
+async def _call_wrap_up(wrap_up: WrapUp, state: Any) -> Any:
     if isinstance(wrap_up, Runnable):
         return await wrap_up.ainvoke(state)
     if inspect.iscoroutinefunction(wrap_up):
@@ -268,12 +281,12 @@ async def _called(wrap_up: WrapUp, state: Any) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-async def _awaited(waiting: Awaitable[None] | None) -> None:
-    if waiting is not None:
-        await waiting
+async def _await_if_needed(result: Awaitable[None] | None) -> None:
+    if result is not None:
+        await result
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
-    """Its error is not reported again by asyncio where nobody asks for it any more."""
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
+    """Retrieve a task's error, so that asyncio does not log it if nothing awaits the task."""
     if not task.cancelled():
         task.exception()

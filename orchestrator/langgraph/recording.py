@@ -1,4 +1,4 @@
-"""A foreign graph's execution -> steps and calls of a run, as its callbacks tell of them."""
+"""Records the execution of a LangGraph graph, as its callbacks report it, as steps and calls."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from uuid import UUID
 from langchain_core.outputs import LLMResult
 from langgraph.errors import GraphBubbleUp, ParentCommand
 
+from orchestrator.durability.identity import StepPath
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import RunEnded
 from orchestrator.execution.calls import run_llm_call, run_tool_call
 from orchestrator.execution.causality import frontier
 from orchestrator.execution.context import CallContext, using_context
 from orchestrator.execution.step_execution import StepSpec, run_step
-from orchestrator.langgraph.dependencies import FanOuts, GraphPlace, Reserved, Span
+from orchestrator.langgraph.dependencies import Activity, FanOuts, PendingCall, ReservedPath
 from orchestrator.langgraph.external_model import ExternalModel, ExternalReply, model_name
 from orchestrator.langgraph.write_order import RecordTasks
 from serving.generation import GenerationRequest
@@ -27,21 +28,21 @@ from store.records import Effects, StepKind
 T = TypeVar("T")
 
 NAMESPACE = "langgraph_checkpoint_ns"
-"""Metadata of LangGraph: which task something belongs to, "node:id", within a subgraph
-"outer:id|inner:id"."""
+"""LangGraph's metadata key of the task that something belongs to: "node:id", or "outer:id|inner:id"
+within a subgraph."""
 
-_NOTHING = ValueCodec("what a graph did", type(None))
+_NOTHING = ValueCodec("a step of a graph", type(None))
 
 
 class GraphRecorder:
-    """Records what happens in one execution of a graph under a position of a run.
+    """Records one execution of a graph within a run.
 
-    Its events come from any thread, and are noted on the run's loop in their order. Each step and
-    call is written by a task of its own, which waits for those that it depends on; the graph does
-    not wait for that, except where the call is ours.
+    Its events arrive from any thread and are handled on the run's event loop, in order. Each step
+    and call is recorded by a task of its own, after those that it depends on. The graph does not
+    wait for these tasks, except for calls of ChatOrchestrate.
 
     Attributes:
-        loop: the run's.
+        loop: the run's event loop.
     """
 
     def __init__(self, context: CallContext, *, what: str) -> None:
@@ -49,38 +50,43 @@ class GraphRecorder:
         self._context = context
         self._what = what
         self._thread = threading.get_ident()
-        self._root = GraphPlace(context.step_path, entry=(Span(frontier()),))
+        self._root = Activity(context.step_path, dependencies=(PendingCall(frontier()),))
         self._fan_outs = FanOuts()
-        self._places: dict[UUID, GraphPlace] = {}
-        self._first_tokens: dict[UUID, tuple[float, float | None]] = {}  # began, first token
+        self._activities: dict[UUID, Activity] = {}
+        # By model call: its start on the run's clock, and the seconds to its first token.
+        self._first_tokens: dict[UUID, tuple[float, float | None]] = {}
         self._tasks = RecordTasks()
         self._closed = False
 
     async def close(self) -> None:
-        """End what is under way, and return once all is recorded; nothing can begin any more."""
+        """Refuse new activities, cancel those in progress, and wait until all is recorded."""
         self._closed = True
-        for place in self._places.values():
-            if place.outcome is not None:
-                place.outcome.cancel()
+        for activity in self._activities.values():
+            if activity.outcome is not None:
+                activity.outcome.cancel()
         await self._tasks.close()
 
-    def ends(self) -> list[frozenset[int]]:
-        """What follows the graph waited for these calls."""
-        return [span.nodes for span in self._root.exits()]
+    def last_calls(self) -> list[frozenset[int]]:
+        """The calls on which the code after the graph depends."""
+        return [call.nodes for call in self._root.last_calls()]
 
     def require_recorded(self) -> None:
-        """Raise what kept something from being recorded, if something did."""
+        """Raise the error, if there was one, that kept something from being recorded."""
         if self._tasks.failure is not None:
             raise self._tasks.failure
 
     def require_open(self) -> None:
-        """Raise what ended the recording, if something did; from any thread."""
+        """Raise RunEnded after `close`, or the error that stopped the recording; any thread."""
         self.require_recorded()
         if self._closed:
             raise RunEnded(self._what)
 
     def post(self, event: Callable[[], None]) -> bool:
-        """Note an event, at once on the run's own thread; returns whether that is where we are."""
+        """Handle an event on the run's thread: at once if this is it, else soon.
+
+        Returns:
+            Whether this is the run's thread.
+        """
         if threading.get_ident() == self._thread:
             event()
             return True
@@ -89,20 +95,20 @@ class GraphRecorder:
         return False
 
     def context(self, run_id: UUID) -> CallContext | None:
-        """The position of something under way; None where it is not, or not known here."""
-        place = self._places.get(run_id)
-        return None if place is None else self._context_of(place)
+        """The context of an activity in progress; None if it has ended or is not known here."""
+        activity = self._activities.get(run_id)
+        return None if activity is None else self._context_of(activity)
 
-    async def answer(self, run_id: UUID, work: Callable[[CallContext], Awaitable[T]]) -> T:
-        """Do the work of a model's call that began here, in its place."""
+    async def run_model_call(self, run_id: UUID, work: Callable[[CallContext], Awaitable[T]]) -> T:
+        """Run the work of a call of ChatOrchestrate that began in the graph, in its context."""
         self.require_open()
-        place = self._places[run_id]
-        context = self._context_of(place)
-        place.span = self._tasks.span(place.entry, lambda: work(context))
-        value: T = await self._tasks.answered(place.span)
+        activity = self._activities[run_id]
+        context = self._context_of(activity)
+        activity.call = self._tasks.begin_call(activity.dependencies, lambda: work(context))
+        value: T = await self._tasks.wait_for_answer(activity.call)
         return value
 
-    # What follows is called on the run's loop, by post().
+    # The methods below are called on the run's event loop, by post().
 
     def chain_began(
         self,
@@ -112,7 +118,7 @@ class GraphRecorder:
         *,
         hidden: bool = False,
     ) -> None:
-        """A graph, a node or any other runnable has begun; a hidden one is LangGraph's own."""
+        """A graph, a node or another runnable has begun; a hidden one is LangGraph's own."""
         parent = self._parent(parent_id)
         namespace = str(metadata.get(NAMESPACE, parent.namespace))
         if hidden or parent is self._root or namespace in ("", parent.namespace):
@@ -120,13 +126,14 @@ class GraphRecorder:
             return
         node = str(metadata.get("langgraph_node", "node"))
         superstep = None
-        index = (*(metadata.get("langgraph_path") or ()), None, None)[1]  # among those sent to
-        if parent.is_task(namespace) and not isinstance(index, tuple | list):
-            superstep = int(metadata.get("langgraph_step", 0))  # else it was called by a task
+        # The index of a Send; of a task that another task called, a tuple.
+        index = (*(metadata.get("langgraph_path") or ()), None, None)[1]
+        if parent.is_own_task(namespace) and not isinstance(index, tuple | list):
+            superstep = int(metadata.get("langgraph_step", 0))
         outer = parent.step_path
         if superstep is not None and isinstance(index, int):
             outer = self._fan_outs.step_path(parent, superstep, index)
-        place = self._add(
+        activity = self._add(
             run_id,
             parent,
             namespace=namespace,
@@ -134,45 +141,49 @@ class GraphRecorder:
             node=node,
             superstep=superstep,
         )
-        context = self._context_of(place, Reserved(outer, place.step_path))
-        self._tasks.write(place, self._step(context, node, self._outcome(place)))
+        context = self._context_of(activity, ReservedPath(outer, activity.step_path))
+        self._tasks.record(activity, self._step(context, node, self._outcome(activity)))
 
     def tool_began(self, run_id: UUID, parent_id: UUID | None, name: str) -> None:
         """A tool or a retriever has begun."""
         parent = self._parent(parent_id)
         outer = parent.step_path
-        place = self._add(run_id, parent, namespace=parent.namespace, step_path=outer.enter(name))
-        context = self._context_of(place, Reserved(outer, place.step_path))
+        step_path = outer.enter(name)
+        activity = self._add(run_id, parent, namespace=parent.namespace, step_path=step_path)
+        context = self._context_of(activity, ReservedPath(outer, step_path))
         spec = StepSpec(name, StepKind.TOOL, _NOTHING, Effects.EXTERNAL)
-        outcome = self._outcome(place)
+        outcome = self._outcome(activity)
 
         async def until_done(_: CallContext) -> None:
             await outcome
 
-        place.span = self._tasks.span(place.entry, lambda: run_tool_call(context, spec, until_done))
-        self._tasks.write(place, place.span.task)
+        def call() -> Awaitable[Any]:
+            return run_tool_call(context, spec, until_done)
+
+        activity.call = self._tasks.begin_call(activity.dependencies, call)
+        self._tasks.record(activity, activity.call.task)
 
     def model_began(
         self,
         run_id: UUID,
         parent_id: UUID | None,
         *,
-        ours: bool,
+        is_ours: bool,
         prompt: str,
         parameters: Mapping[str, Any],
         metadata: Mapping[str, Any],
     ) -> None:
-        """A model has been asked; one of ours is recorded by itself, in `answer`."""
+        """A model call has begun; one of ChatOrchestrate is recorded by `run_model_call`."""
         parent = self._parent(parent_id)
-        place = self._add(run_id, parent, namespace=parent.namespace, step_path=parent.step_path)
-        if ours:
+        activity = self._add(run_id, parent, namespace=parent.namespace, step_path=parent.step_path)
+        if is_ours:
             return
         self._first_tokens[run_id] = (self._context.run.clock.now_s(), None)
-        foreign = ExternalModel(model_name(parameters, metadata), self._outcome(place))
-        context = self._context_of(place)
-        context = context.derive(run=replace(context.run, engine=foreign))
+        model = ExternalModel(model_name(parameters, metadata), self._outcome(activity))
+        context = self._context_of(activity)
+        context = context.derive(run=replace(context.run, engine=model))
         max_tokens, temperature = parameters.get("max_tokens"), parameters.get("temperature")
-        asked = GenerationRequest(
+        request = GenerationRequest(
             request_id="",
             prompt=prompt,
             max_tokens=max_tokens if isinstance(max_tokens, int) else None,
@@ -180,40 +191,38 @@ class GraphRecorder:
         )
 
         def call() -> Awaitable[Any]:
-            return run_llm_call(context, asked)
+            return run_llm_call(context, request)
 
-        place.span = self._tasks.span(place.entry, call)
-        self._tasks.write(place, place.span.task)
+        activity.call = self._tasks.begin_call(activity.dependencies, call)
+        self._tasks.record(activity, activity.call.task)
 
-    def token_came(self, run_id: UUID) -> None:
-        """A model has begun to answer."""
-        began_s, first_s = self._first_tokens.get(run_id, (0.0, 0.0))
-        if first_s is None:
+    def token_received(self, run_id: UUID) -> None:
+        """A model has returned a token; only the first one of a call matters."""
+        began_s, ttft_s = self._first_tokens.get(run_id, (0.0, 0.0))
+        if ttft_s is None:
             self._first_tokens[run_id] = (began_s, self._context.run.clock.now_s() - began_s)
 
     def model_ended(self, run_id: UUID, result: LLMResult) -> None:
         """A model has answered."""
-        began_s, first_s = self._first_tokens.pop(run_id, (0.0, None))
-        self.ended(
-            run_id, ExternalReply(result, first_s, self._context.run.clock.now_s() - began_s)
-        )
+        began_s, ttft_s = self._first_tokens.pop(run_id, (0.0, None))
+        self.ended(run_id, ExternalReply(result, ttft_s, self._context.run.clock.now_s() - began_s))
 
     def ended(self, run_id: UUID, value: object = None, error: BaseException | None = None) -> None:
-        """Something has ended; an interrupt, with which a graph waits for its user, is no error."""
-        place = self._places.pop(run_id, None)
-        if place is None:
+        """An activity has ended; an interrupt, which waits for the user, counts as cancelled."""
+        activity = self._activities.pop(run_id, None)
+        if activity is None:
             return
-        if place.parent is not None:
-            place.parent.ended(place)
-        outcome = place.outcome
+        if activity.parent is not None:
+            activity.parent.child_ended(activity)
+        outcome = activity.outcome
         if outcome is None or outcome.done():
             return
-        place.error = error
+        activity.error = error
         if error is None or isinstance(error, ParentCommand):
             outcome.set_result(value)
         elif isinstance(error, Exception) and not isinstance(error, GraphBubbleUp | StopIteration):
             outcome.set_exception(error)
-            outcome.exception()  # seen: asyncio is not to report it if nobody waits any more
+            outcome.exception()  # retrieved, so that asyncio does not log it if nothing waits
         else:
             outcome.cancel()
 
@@ -223,43 +232,52 @@ class GraphRecorder:
 
         await run_step(context, StepSpec(name, StepKind.STEP, _NOTHING), until_done)
 
-    def _parent(self, run_id: UUID | None) -> GraphPlace:
-        return self._root if run_id is None else self._places.get(run_id, self._root)
+    def _parent(self, run_id: UUID | None) -> Activity:
+        return self._root if run_id is None else self._activities.get(run_id, self._root)
 
     def _add(
         self,
         run_id: UUID,
-        parent: GraphPlace,
+        parent: Activity,
         *,
+        namespace: str,
+        step_path: StepPath,
         superstep: int | None = None,
         node: str = "",
-        **facts: Any,
-    ) -> GraphPlace:
-        entry = parent.begun(superstep=superstep, node=node)
-        place = GraphPlace(parent=parent, entry=entry, superstep=superstep, node=node, **facts)
-        self._places[run_id] = place
-        return place
+    ) -> Activity:
+        activity = Activity(
+            step_path,
+            namespace,
+            parent,
+            parent.begin_child(superstep=superstep, node=node),
+            node,
+            superstep,
+        )
+        self._activities[run_id] = activity
+        return activity
 
-    def _context_of(self, place: GraphPlace, step_path: Any = None) -> CallContext:
+    def _context_of(self, activity: Activity, step_path: StepPath | None = None) -> CallContext:
         return self._context.derive(
-            step_path=step_path or place.step_path,
-            owner=None,  # LangGraph begins tasks as it likes, and goes on with its graphs itself
-            stage_calls=place.side_by_side(),
+            step_path=step_path or activity.step_path,
+            owner=None,  # LangGraph starts tasks of its own, and resumes its graphs itself
+            stage_calls=activity.num_parallel_tasks(),
         )
 
-    def _outcome(self, place: GraphPlace) -> asyncio.Future[Any]:
-        if place.outcome is None:
-            place.outcome = self.loop.create_future()
-        return place.outcome
+    def _outcome(self, activity: Activity) -> asyncio.Future[Any]:
+        if activity.outcome is None:
+            activity.outcome = self.loop.create_future()
+        return activity.outcome
 
 
-async def recorded(
+async def record_graphs(
     context: CallContext, *, what: str, work: Callable[[GraphRecorder], Awaitable[T]]
 ) -> T:
-    """Do work at a position, with what records the graphs in it; what follows waited for them.
+    """Run work with a recorder for the graphs in it; the code afterwards depends on their calls.
 
+    Args:
+        what: names the work in errors.
     Raises:
-        StoreError: something of it could not be recorded.
+        StoreError: something could not be recorded.
         And what the work raises.
     """
     recorder = GraphRecorder(context, what=what)
@@ -268,6 +286,6 @@ async def recorded(
             value = await work(recorder)
     finally:
         await recorder.close()
-        context.run.causality.join(recorder.ends())
+        context.run.causality.join(recorder.last_calls())
     recorder.require_recorded()
     return value

@@ -1,4 +1,4 @@
-"""States of graphs as bytes, for the record of a run in which a graph is a step."""
+"""Converts the states of graphs to bytes, for runs in which a graph is a step."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
 
 
 class StateCodec(ValueCodec):
-    """By LangGraph's own serialiser, which its checkpointers use; without pickle."""
+    """Uses the serialiser of LangGraph's checkpointers, without pickle."""
 
     def __init__(self) -> None:
         super().__init__("a graph")
         self._serialiser = JsonPlusSerializer()
 
-    def kept(self, value: Any) -> tuple[bytes, Any]:
-        """As JSON, and as it comes back; raises ResultNotSerialisable."""
+    def round_trip(self, value: Any) -> tuple[bytes, Any]:
+        """The state as JSON, and as it is read back; raises ResultNotSerialisable."""
         data = self._dumped(value)
-        again = self.load(data)
-        if not is_same(value, again) and self._dumped(again) != data:
-            raise ResultNotSerialisable("a graph", "its state would not come back as it was")
-        return data, again
+        restored = self.load(data)
+        if not is_same(value, restored) and self._dumped(restored) != data:
+            raise ResultNotSerialisable("a graph", "reading its state back gives another one")
+        return data, restored
 
     def _dumped(self, value: Any) -> bytes:
         try:
@@ -35,7 +35,7 @@ class StateCodec(ValueCodec):
         return json.dumps([kind, base64.b64encode(data).decode()]).encode()
 
     def load(self, data: bytes) -> Any:
-        """What was dumped; raises ResultUnreadable."""
+        """The state that was dumped; raises ResultUnreadable."""
         try:
             kind, text = json.loads(data)
             return self._serialiser.loads_typed((kind, base64.b64decode(text)))

@@ -1,4 +1,4 @@
-"""What a graph streams: what its user asked for, and the state that it has come to."""
+"""A graph's stream: the chunks that its user asked for, and the state so far."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _VALUES = "values"
 
 
 class GraphStream:
-    """A graph's stream, widened by the values of its state, and narrowed again for its user.
+    """Adds the mode "values" to a graph's stream to learn its state, and filters it out again.
 
     Args:
         modes: what the user asked for, as LangGraph's `stream_mode`.
-        subgraphs, version: as LangGraph has them.
+        subgraphs, version: the options of the same name of LangGraph's `stream`.
     """
 
     def __init__(self, modes: str | Sequence[str], *, subgraphs: bool, version: str) -> None:
-        self._one = modes if isinstance(modes, str) else None
-        self._asked = [modes] if isinstance(modes, str) else list(modes)
+        self._is_single = isinstance(modes, str)
+        self._requested = [modes] if isinstance(modes, str) else list(modes)
         self._subgraphs = subgraphs
         self._version = version
         self._state: Any = None
@@ -30,36 +30,39 @@ class GraphStream:
 
     @property
     def modes(self) -> list[str]:
-        """What to ask the graph for."""
-        return self._asked if _VALUES in self._asked else [*self._asked, _VALUES]
+        """The modes to ask the graph for."""
+        return self._requested if _VALUES in self._requested else [*self._requested, _VALUES]
 
     @property
     def state(self) -> Any:
-        """The last known values of the state; of a functional graph, which tells none before its
-        end, the results of its tasks so far by their names; None before either."""
+        """The last known state; None before the first.
+
+        A functional graph streams no state before its end: for it, the results of its tasks so far
+        by their names.
+        """
         if self._state is not None:
             return self._state
         return dict(self._tasks) or None
 
-    def seen(self, chunk: Any) -> Iterator[Any]:
-        """Take a chunk of the widened stream; yields it as the user asked for it, if so."""
+    def accept(self, chunk: Any) -> Iterator[Any]:
+        """Process a chunk; yields it in the user's format if its mode was requested."""
         mode, namespace, payload = self._parts(chunk)
         if not namespace:
-            self._learn(mode, payload)
-        if mode not in self._asked:
+            self._update_state(mode, payload)
+        if mode not in self._requested:
             return
-        if self._version == "v2" or self._one is None:
+        if self._version == "v2" or not self._is_single:
             yield chunk
         else:
             yield (namespace, payload) if self._subgraphs else payload
 
-    def last(self, value: Any) -> Any:
-        """A result that did not come from the graph, as the last chunk of its stream."""
-        mode = _VALUES if _VALUES in self._asked else self._asked[0]
+    def final_chunk(self, value: Any) -> Any:
+        """The result of `wrap_up` as the last chunk of the stream."""
+        mode = _VALUES if _VALUES in self._requested else self._requested[0]
         payload = value if mode == _VALUES else {"wrap_up": value}
         if self._version == "v2":
             return {"type": mode, "ns": (), "data": payload}
-        if self._one is None:
+        if not self._is_single:
             return ((), mode, payload) if self._subgraphs else (mode, payload)
         return ((), payload) if self._subgraphs else payload
 
@@ -72,26 +75,25 @@ class GraphStream:
         mode, payload = chunk
         return mode, (), payload
 
-    def _learn(self, mode: str, payload: Any) -> None:
+    def _update_state(self, mode: str, payload: Any) -> None:
         if mode == _VALUES:
-            known = payload
+            state = payload
             if isinstance(payload, Mapping) and INTERRUPT in payload:
-                known = {name: each for name, each in payload.items() if name != INTERRUPT}
-            is_empty = isinstance(known, Mapping) and not known
-            self._state = self._state if is_empty else known
+                state = {name: value for name, value in payload.items() if name != INTERRUPT}
+            is_empty = isinstance(state, Mapping) and not state
+            self._state = self._state if is_empty else state
         elif mode == "updates" and isinstance(payload, Mapping):
-            self._tasks |= {name: each for name, each in payload.items() if name != INTERRUPT}
+            self._tasks |= {name: value for name, value in payload.items() if name != INTERRUPT}
 
 
 class GraphResult:
-    """What `invoke` of a graph returns, put together from its stream as LangGraph does it.
+    """The result of a graph's `invoke`, assembled from its stream as LangGraph does it.
 
-    The stream is asked for all of the state, not only for the output: whoever wraps up may need
-    it.
+    The stream is asked for the whole state, not only for the output: `wrap_up` may need it.
 
     Args:
-        graph: a Pregel, of which `output_channels` and `stream_channels_list` are looked at.
-        options: of the invocation; changed to those of the stream.
+        graph: a Pregel; its `output_channels` and `stream_channels_list` are read.
+        options: of `invoke`; changed in place to those of `stream`.
     """
 
     def __init__(self, graph: Any, options: MutableMapping[str, Any]) -> None:
@@ -103,8 +105,8 @@ class GraphResult:
         self._interrupts: list[Interrupt] = []
         if options.get("output_keys") is None:
             output = graph.output_channels
-            is_known = self._mode == _VALUES and self._version == "v1"
-            if is_known and _lie_in(output, graph.stream_channels_list):
+            can_select = self._mode == _VALUES and self._version == "v1"
+            if can_select and _is_subset(output, graph.stream_channels_list):
                 self._keys = list(output)
             else:
                 options["output_keys"] = output
@@ -112,8 +114,8 @@ class GraphResult:
         if self._mode == _VALUES and self._version == "v1":
             options["stream_mode"] = ["updates", _VALUES]
 
-    def take(self, chunk: Any) -> None:
-        """The next chunk of the stream."""
+    def add(self, chunk: Any) -> None:
+        """Add the next chunk of the stream."""
         if self._mode != _VALUES:
             self._chunks.append(chunk)
         elif self._version == "v2":
@@ -127,7 +129,7 @@ class GraphResult:
                 self._interrupts.extend(payload[INTERRUPT])
 
     def value(self) -> Any:
-        """The result."""
+        """The result of `invoke`."""
         if self._mode != _VALUES:
             return self._chunks
         if self._version == "v2":
@@ -138,11 +140,11 @@ class GraphResult:
         return {**(output if isinstance(output, dict) else {}), INTERRUPT: self._interrupts}
 
     def output_of(self, state: Any) -> Any:
-        """What of a state the graph gives as its output."""
+        """The part of a state that is the graph's output."""
         if self._keys is None or not isinstance(state, Mapping):
             return state
         return {key: state[key] for key in self._keys if key in state}
 
 
-def _lie_in(output: str | Sequence[str], state: Sequence[str]) -> bool:
+def _is_subset(output: str | Sequence[str], state: Sequence[str]) -> bool:
     return not isinstance(output, str) and set(output) <= set(state)

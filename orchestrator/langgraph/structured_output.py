@@ -1,4 +1,4 @@
-"""Answers of a LangChain model in a given shape, checked."""
+"""Structured output of a LangChain model: answers are parsed and checked against a schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serving.generation import Completion, Usage
 def parsed_as(
     shape: Shape, model: Runnable[LanguageModelInput, AIMessage], *, include_raw: bool
 ) -> Runnable[LanguageModelInput, Any]:
-    """A model's answers as values of a shape; include_raw as LangChain has it."""
+    """The model with its answers parsed as values of a shape; include_raw as in LangChain."""
     parser = RunnableLambda(lambda message: _value(shape, message), name="parsed")
     if not include_raw:
         return model | parser
@@ -28,12 +28,12 @@ def parsed_as(
 
 
 def _value(shape: Shape, message: AIMessage) -> Any:
-    """Raises StructuredOutputInvalid."""
-    facts = message.response_metadata
+    """The value of an answer; raises StructuredOutputInvalid."""
+    metadata = message.response_metadata
     completion = Completion(
-        request_id=str(facts.get("request_id", "chat")),
+        request_id=str(metadata.get("request_id", "chat")),
         text=str(message.text),
-        finish_reason="length" if facts.get("finish_reason") == "length" else "stop",
+        finish_reason="length" if metadata.get("finish_reason") == "length" else "stop",
         usage=Usage(0, 0),
         ttft_s=0.0,
         e2el_s=0.0,

@@ -1,4 +1,4 @@
-"""Calls of tools by constrained JSON: the model writes one of the tools with its arguments, or its
+"""Tool calls by constrained decoding: the model writes JSON that is either one tool call or an
 answer, and cannot write anything else."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from serving.generation import Completion
 _ANSWER = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
 _TOOL = re.compile(r'\s*\{\s*"tool"\s*:\s*"((?:[^"\\]|\\.)*)"\s*(?:,\s*"arguments"\s*:)?')
 _CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:[^u]|u[0-9a-fA-F]{4}))*', re.DOTALL)
-_HALF_A_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
+_HIGH_SURROGATE_AT_END = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class ToolProtocol:
     """The tools that a model may call in its reply.
 
     Attributes:
-        functions: each as OpenAI describes them: name, description, parameters.
-        must_call: an answer without a tool is not allowed.
+        functions: in OpenAI's format, each with name, description and parameters.
+        must_call: the reply must be a tool call.
     """
 
     functions: Sequence[Mapping[str, Any]]
@@ -36,7 +36,7 @@ class ToolProtocol:
 
     @classmethod
     def of(cls, tools: Sequence[Mapping[str, Any]], choice: Any = None) -> ToolProtocol | None:
-        """What is asked for by OpenAI's `tools` and `tool_choice`; None where no tool may be used.
+        """The protocol for OpenAI's `tools` and `tool_choice`; None if no tool may be called.
 
         Args:
             choice: "auto" or None; "any", "required" or True; "none"; a tool's name, or
@@ -54,7 +54,7 @@ class ToolProtocol:
         name = choice["function"]["name"] if isinstance(choice, Mapping) else choice
         chosen = [function for function in functions if function["name"] == name]
         if not chosen:
-            raise InvalidRequest("chat", f"tool_choice={name!r} is none of the tools")
+            raise InvalidRequest("chat", f"tool_choice={name!r} names none of the tools")
         return cls(chosen, must_call=True)
 
     def schema(self) -> dict[str, Any]:
@@ -68,30 +68,31 @@ class ToolProtocol:
         return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
 
     def instructions(self) -> str:
-        """What the model is told of it."""
+        """The instructions for the model's system message."""
         lines = ["Reply in JSON, with one object and nothing else.", "To call a tool:"]
         lines.append('{"tool": its name, "arguments": an object}')
         if not self.must_call:
             lines += ["To give your final answer:", '{"answer": your text}']
         lines.append("The tools:")
         for function in self.functions:
-            described = f": {function['description']}" if function.get("description") else ""
+            description = f": {function['description']}" if function.get("description") else ""
             arguments = json.dumps(_parameters(function))
-            lines.append(f"- {function['name']}{described} (arguments: {arguments})")
+            lines.append(f"- {function['name']}{description} (arguments: {arguments})")
         return "\n".join(lines)
 
     def reply(self, completion: Completion) -> AIMessage:
-        """A model's reply as a message; a cut one is the answer so far, or an invalid call."""
+        """A model's reply as a message; a reply cut off is a partial answer or an invalid call."""
         call_id = f"call-{completion.request_id}"
         try:
             value = json.loads(completion.text, strict=False)
         except ValueError as error:
-            if begun := _TOOL.match(completion.text):
-                rest = completion.text[begun.end() :]
-                invalid = invalid_tool_call(name=begun[1], args=rest, id=call_id, error=str(error))
+            if match := _TOOL.match(completion.text):
+                rest = completion.text[match.end() :]
+                invalid = invalid_tool_call(name=match[1], args=rest, id=call_id, error=str(error))
                 return AIMessage("", invalid_tool_calls=[invalid])
-            is_json = completion.text.lstrip().startswith("{")  # as far as it came
-            return AIMessage(AnswerText().feed(completion.text) if is_json else completion.text)
+            is_partial_json = completion.text.lstrip().startswith("{")
+            text = AnswerText().feed(completion.text) if is_partial_json else completion.text
+            return AIMessage(text)
         if isinstance(value, dict) and isinstance(value.get("tool"), str):
             arguments = value.get("arguments") or {}
             call = tool_call(name=value["tool"], args=arguments, id=call_id)
@@ -101,29 +102,29 @@ class ToolProtocol:
 
 
 class AnswerText:
-    """The text of an answer, decoded from its JSON as that comes."""
+    """The text of an answer, decoded from its JSON as it streams."""
 
     def __init__(self) -> None:
         self._json = ""
-        self._decoded: int | None = None  # how far; None before the answer's first character
+        self._num_decoded: int | None = None  # characters; None before the text begins
 
     def feed(self, piece: str) -> str:
-        """Take more of the JSON; returns what it adds to the text, which may be nothing."""
+        """Add a piece of the JSON; returns the text that it adds, possibly none."""
         self._json += piece
-        if self._decoded is None:
-            begun = _ANSWER.match(self._json)
-            if begun is None:
+        if self._num_decoded is None:
+            start = _ANSWER.match(self._json)
+            if start is None:
                 return ""
-            self._decoded = begun.end()
-        found = _CHARACTERS.match(self._json, self._decoded)
-        assert found is not None, "it matches nothing as well"
-        whole = _HALF_A_PAIR.sub("", found[0])
-        self._decoded += len(whole)
-        return str(json.loads(f'"{whole}"', strict=False))
+            self._num_decoded = start.end()
+        characters = _CHARACTERS.match(self._json, self._num_decoded)
+        assert characters is not None, "the pattern also matches the empty string"
+        complete = _HIGH_SURROGATE_AT_END.sub("", characters[0])
+        self._num_decoded += len(complete)
+        return str(json.loads(f'"{complete}"', strict=False))
 
 
-def called(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call of a tool, as a model writes it."""
+def tool_call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """A tool call in the format in which the model writes it."""
     return json.dumps({"tool": name, "arguments": arguments}, default=str)
 
 

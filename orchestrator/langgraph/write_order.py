@@ -1,4 +1,4 @@
-"""The tasks that write what a graph does, each after those that it depends on."""
+"""The tasks that record what a graph does, each after the calls that it depends on."""
 
 from __future__ import annotations
 
@@ -8,70 +8,73 @@ from typing import Any
 
 from orchestrator.cancellation import until_ended
 from orchestrator.execution.causality import frontier, own_task
-from orchestrator.langgraph.dependencies import GraphPlace, Span, Spans
+from orchestrator.langgraph.dependencies import Activity, PendingCall, PendingCalls
 
 
 class RecordTasks:
-    """Tasks of one recorder, on the loop of its run.
+    """The tasks of one recorder, on the event loop of its run.
 
     Attributes:
-        failure: what kept something from being recorded.
+        failure: the first error that kept something from being recorded.
     """
 
     def __init__(self) -> None:
         self.failure: BaseException | None = None
-        self._writing: set[asyncio.Task[Any]] = set()
+        self._recording: set[asyncio.Task[Any]] = set()
         self._answering: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
-        """Abort the calls that are being answered, and wait until all is written."""
+        """Abort the calls of our models, and wait until everything is recorded."""
         for task in self._answering:
             task.cancel()
-        await until_ended(self._writing | self._answering)
+        await until_ended(self._recording | self._answering)
 
-    def span(self, entry: Spans, work: Callable[[], Awaitable[Any]]) -> Span:
-        """Do the work of a call, which records it, once what it waited for is recorded."""
-        span = Span(frozenset())
+    def begin_call(
+        self, dependencies: PendingCalls, work: Callable[[], Awaitable[Any]]
+    ) -> PendingCall:
+        """Start a task that runs a call's work, which records it, after its dependencies."""
+        call = PendingCall(frozenset())
 
         async def run() -> Any:
-            before = [each.task for each in entry if each.task is not None]
+            before = [each.task for each in dependencies if each.task is not None]
             if pending := [task for task in before if not task.done()]:
                 await asyncio.wait(pending)
-            span.nodes = frozenset[int]().union(*(each.nodes for each in entry))
-            own_task(span.nodes)
+            call.nodes = frozenset[int]().union(*(each.nodes for each in dependencies))
+            own_task(call.nodes)
             try:
                 return await work()
             finally:
-                span.nodes = frontier()
+                call.nodes = frontier()
 
-        span.task = asyncio.create_task(run())
-        return span
+        call.task = asyncio.create_task(run())
+        return call
 
-    async def answered(self, span: Span) -> Any:
-        """Wait for a call that is ours; cancelling aborts it."""
-        assert span.task is not None, "it was made by `span`"
-        _kept(span.task, self._answering)
-        return await span.task
+    async def wait_for_answer(self, call: PendingCall) -> Any:
+        """Wait for the answer of one of our models; a cancellation aborts the call."""
+        assert call.task is not None, "it was made by `begin_call`"
+        _add_until_done(call.task, self._answering)
+        return await call.task
 
-    def write(
-        self, place: GraphPlace, work: Coroutine[Any, Any, Any] | asyncio.Task[Any] | None
+    def record(
+        self, activity: Activity, work: Coroutine[Any, Any, Any] | asyncio.Task[Any] | None
     ) -> None:
-        """Write what becomes of a place, without anybody waiting for it.
+        """Run the work that records an activity; nothing waits for it before `close`.
 
-        It ends with the error of the place, if that has one; any other is a failure.
+        If the activity itself failed, the work ends with the same error. Any other error is
+        a failure to record.
         """
-        assert work is not None, "it was made by `span`"
+        assert work is not None, "it was made by `begin_call`"
         task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work)
 
         def ended(task: asyncio.Task[Any]) -> None:
             error = None if task.cancelled() else task.exception()
-            if error is not None and error is not place.error and self.failure is None:
+            if error is not None and error is not activity.error and self.failure is None:
                 self.failure = error
 
         task.add_done_callback(ended)
-        _kept(task, self._writing)
+        _add_until_done(task, self._recording)
 
 
-def _kept(task: asyncio.Task[Any], among: set[asyncio.Task[Any]]) -> None:
-    among.add(task)
-    task.add_done_callback(among.discard)
+def _add_until_done(task: asyncio.Task[Any], tasks: set[asyncio.Task[Any]]) -> None:
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)

@@ -1,1 +1,1 @@
-"""What past runs teach: pattern library, stage deadlines, length models."""
+"""Learning from past runs: pattern library, sub-deadlines of stages, length models."""

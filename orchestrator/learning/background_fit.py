@@ -1,7 +1,7 @@
-"""A fit in a process of its own, as git collects its garbage: begun now and then, never waited for.
+"""Fits in background processes, like git's garbage collection: started at times, not waited for.
 
-It may outlive the process that began it. At most one works on an application at a time; what it
-writes comes in place whole or not at all, so that it may be killed at any moment.
+A fit may outlive the process that started it. At most one fits an application at a time. Each part
+of its result is replaced atomically, so a fit may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -25,34 +25,35 @@ from store.session import open_store
 logger = logging.getLogger("orchestrate")
 
 LOG_BYTES = 100_000
+"""Size at which the log of a store's fits is rotated; one old file is kept."""
 
-# In the environment, not among the arguments, which `ps` shows: a URL may hold a password.
+# In the environment rather than an argument, which `ps` shows: a URL may contain a password.
 _STORE = "ORCHESTRATE_STORE"
 
 
 class BackgroundFit:
-    """Starts fits of a store's applications, one of each at a time."""
+    """Starts fits of a store's applications, at most one of each application at a time."""
 
     def __init__(self, store_url: str) -> None:
         self._store_url = store_url
-        self._running: dict[str, Thread] = {}  # each waits for its process, and is done with it
+        self._watchers: dict[str, Thread] = {}  # each waits for the process of its application
 
     def start(self, application: str) -> None:
-        """Begin a fit, unless one that was begun here goes on; OSError where no process starts."""
-        running = self._running.get(application)
-        if running is not None and running.is_alive():
+        """Start a fit, unless one started here still runs; OSError if no process can be started."""
+        watcher = self._watchers.get(application)
+        if watcher is not None and watcher.is_alive():
             return
-        process_id = self._spawned(application)
-        watch = Thread(target=_see_off, args=(process_id, application), daemon=True)
-        self._running[application] = watch
-        watch.start()
+        process_id = self._spawn(application)
+        watcher = Thread(target=_await_exit, args=(process_id, application), daemon=True)
+        self._watchers[application] = watcher
+        watcher.start()
 
-    def _spawned(self, application: str) -> int:
+    def _spawn(self, application: str) -> int:
         null = os.open(os.devnull, os.O_RDWR)
         try:
             return os.posix_spawn(
                 sys.executable,
-                # -P: a folder named store in the working directory is none of ours.
+                # -P: do not import a folder named store from the working directory.
                 [sys.executable, "-P", "-m", "orchestrator.learning.background_fit", application],
                 dict(os.environ) | {_STORE: self._store_url},
                 file_actions=[(os.POSIX_SPAWN_DUP2, null, stream) for stream in (0, 1, 2)],
@@ -62,11 +63,11 @@ class BackgroundFit:
             os.close(null)
 
 
-def _see_off(process_id: int, application: str) -> None:
-    """Wait for a fit's end, and say so if it was a bad one."""
+def _await_exit(process_id: int, application: str) -> None:
+    """Wait for a fit's process, and log a warning if it failed."""
     try:
         _, status = os.waitpid(process_id, 0)
-    except ChildProcessError:  # somebody else in this program waited for it
+    except ChildProcessError:  # other code of this program has waited for it
         return
     if status:
         code = os.waitstatus_to_exitcode(status)
@@ -76,7 +77,7 @@ def _see_off(process_id: int, application: str) -> None:
 
 
 def lock_of(store_url: str, application: str) -> FileLock:
-    """The lock that whoever fits an application holds."""
+    """The lock that a process holds while it fits an application."""
     return FileLock(lock_file(models_folder(store_url), application))
 
 
@@ -88,10 +89,10 @@ async def fit_alone(
     by_silhouette: bool = False,
     progress: Progress = lambda message: None,
 ) -> FitReport | None:
-    """Fit an application, and say what came of it; None where somebody else is fitting it.
+    """Fit an application under its lock; returns None if another process is fitting it.
 
     Args:
-        budget_bytes, by_silhouette, progress: as `fit_application` takes them.
+        budget_bytes, by_silhouette, progress: as for `fit_application`.
     Raises:
         StoreError: the store cannot be read or written.
         ModelNotSaved: the folder of the length models cannot be written.
@@ -121,12 +122,12 @@ async def fit_alone(
 
 
 def main() -> None:
-    """The background process: fit the application that is named, and log what goes wrong."""
+    """The background process: fits the application named by its argument, and logs errors."""
     [application] = sys.argv[1:]
     store_url = os.environ[_STORE]
     with suppress(OSError):
         os.nice(10)
-    with suppress(OSError):  # without a log the exit code tells whoever began it
+    with suppress(OSError):  # without a log, the exit code still reports a failure
         folder = models_folder(store_url)
         folder.mkdir(parents=True, exist_ok=True)
         handler = RotatingFileHandler(folder / "fit.log", maxBytes=LOG_BYTES, backupCount=1)

@@ -1,4 +1,4 @@
-"""Whether a deadline can be met at all, by what past runs took."""
+"""Whether a deadline can be met: compares it with the shortest past run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ logger = logging.getLogger("orchestrate")
 
 Infeasible = Literal["warn", "fail"]
 
-ENOUGH_RUNS = 5.0
-"""So many past runs say how long one takes at least."""
+MIN_RUNS = 5.0
+"""Past runs (summed pattern weights) from which a lower bound is derived; with fewer there is
+none."""
 
 
 class Bound(NamedTuple):
-    """What no past run of a flow went below.
+    """A lower bound of a flow's duration, from its past runs.
 
     Attributes:
-        seconds: of the shortest of them, its stages one after the other.
-        runs: how many there are.
+        seconds: the sum over the stages of the shortest past run.
+        runs: number of past runs.
     """
 
     seconds: float
@@ -29,28 +30,28 @@ class Bound(NamedTuple):
 
 
 def learned_bound(library: PatternLibrary) -> Bound | None:
-    """The least that a run of this application takes; None before enough have ended."""
+    """The shortest past run of an application; None with fewer than MIN_RUNS past runs."""
     runs = sum(pattern.weight for pattern in library.patterns)
-    if runs < ENOUGH_RUNS:
+    if runs < MIN_RUNS:
         return None
     shortest = min(sum(stage.seconds for stage in pattern.stages) for pattern in library.patterns)
     return Bound(shortest, round(runs))
 
 
 def check_feasible(
-    flow: str, deadline_s: float | None, library: PatternLibrary, what_then: Infeasible
+    flow: str, deadline_s: float | None, library: PatternLibrary, action: Infeasible
 ) -> None:
-    """Say at once that a deadline is shorter than every past run was.
+    """Warn or fail if a deadline is shorter than every past run.
 
     Args:
-        what_then: "warn" logs it, and the run tries; "fail" raises.
+        action: "warn" logs a warning and the run proceeds; "fail" raises.
     Raises:
-        DeadlineInfeasible: if it is to fail.
+        DeadlineInfeasible: the deadline is shorter, and the action is "fail".
     """
     bound = None if deadline_s is None else learned_bound(library)
     if deadline_s is None or bound is None or bound.seconds <= deadline_s:
         return
     error = DeadlineInfeasible(flow, deadline_s, bound.seconds, bound.runs)
-    if what_then == "fail":
+    if action == "fail":
         raise error
     logger.warning("%s", error)

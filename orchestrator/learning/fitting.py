@@ -1,7 +1,7 @@
-"""What a store recorded -> what later runs know: library, kernel, length model. Offline.
+"""Offline fit of an application from its recorded runs: library, kernel, length model.
 
-Everything is computed first and put in place last, each part whole or not at all: whoever kills
-a fit leaves what was known before.
+Everything is computed first. Then the results are replaced, the length model by one atomic write,
+library and kernel in one transaction. A fit that is killed leaves the former results.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from orchestrator.learning.knowledge import MOST_USES, kept_patterns, length_samples
+from orchestrator.learning.knowledge import MAX_USES, length_samples, readable_patterns
 from orchestrator.learning.model_files import model_file
 from patterns.codec import encode_stages
 from patterns.kernel import StageKernel
@@ -27,26 +27,28 @@ from store.session import Store
 logger = logging.getLogger("orchestrate")
 
 BUDGET_BYTES = 16 * 1024
-"""Of one application's library, in the stage view: some 150 patterns of 110 bytes."""
+"""Default size limit of one application's library, encoded as stages: about 150 patterns of 110
+bytes."""
 
 SEED = 0
+"""Seed of the clustering and of the length model, so that fits are reproducible."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What a fit came to.
+    """The result of a fit.
 
     Attributes:
-        num_runs: patterns that it was made from.
-        num_patterns: those in the library now, each standing for some of them.
-        num_evicted: patterns forgotten, for want of use.
-        num_unreadable: patterns that this version cannot read; they stay as they are.
-        library_bytes: of the library's patterns, encoded.
-        num_calls: LLM calls that lengths were learned from.
-        has_length_model: whether there is a forest, fitted on them, now.
-        length_error: why there is none although they were enough; the rest is fitted all the same.
+        num_runs: patterns from which the library was made.
+        num_patterns: patterns in the library now, each of which represents some of those.
+        num_evicted: least used patterns that were deleted.
+        num_unreadable: patterns that this version cannot read; they are left unchanged.
+        library_bytes: encoded size of the library's patterns.
+        num_calls: LLM calls from which lengths were learned.
+        has_length_model: whether a length model was fitted on them.
+        length_error: why it could not be saved; the rest of the fit is valid nevertheless.
     """
 
     application: str
@@ -72,14 +74,14 @@ async def fit_application(
     capacity: int = CAPACITY,
     progress: Progress = lambda message: None,
 ) -> FitReport:
-    """Fit one application anew, and put the result in place of the former one.
+    """Fit one application from all its records, and replace the former result.
 
     Args:
-        models: the folder that its length model is saved in.
-        budget_bytes: most bytes of the library's patterns in the stage view; one is always kept.
-        by_silhouette: fewer patterns, where the medoid silhouette says so.
-        capacity: most patterns to learn from; of more the least used are forgotten.
-        progress: told what is done now.
+        models: the folder in which its length model is saved.
+        budget_bytes: limit of the library's size, encoded as stages; one pattern is always kept.
+        by_silhouette: keep fewer patterns if the medoid silhouette is better with fewer.
+        capacity: most patterns to learn from; the least used beyond that are deleted.
+        progress: called with a message before each part of the work.
     Raises:
         StoreError: the store cannot be read or written.
     """
@@ -87,18 +89,20 @@ async def fit_application(
         records = await tx.patterns.of_application(application)
         calls = await tx.calls.length_samples(application, limit=MAX_CALLS)
     progress(f"{application}: {len(records)} patterns, {len(calls)} LLM calls")
-    recorded = PatternLibrary(await asyncio.to_thread(kept_patterns, records))
+    recorded = PatternLibrary(await asyncio.to_thread(readable_patterns, records))
     recent = recorded.evicted(now.timestamp(), capacity=capacity)
     progress(f"{application}: kernel and clusters")
     library, library_bytes = await asyncio.to_thread(
         _compacted, recent, budget_bytes, by_silhouette
     )
     samples = await asyncio.to_thread(length_samples, calls)
-    enough = len(samples) >= MIN_CALLS
-    if enough:
+    has_enough_calls = len(samples) >= MIN_CALLS
+    if has_enough_calls:
         progress(f"{application}: answer lengths")
     path = model_file(models, application)
-    length_error = await asyncio.to_thread(_fit_lengths, samples, path) if enough else None
+    length_error = None
+    if has_enough_calls:
+        length_error = await asyncio.to_thread(_fit_lengths, samples, path)
     readable = {pattern.key for pattern in recorded.patterns}
     unreadable = [record for record in records if record.id not in readable]
     evicted = readable - {pattern.key for pattern in recent.patterns}
@@ -109,7 +113,7 @@ async def fit_application(
         num_patterns=len(recent),
         kernel=library.kernel.to_document(),
     )
-    num_evicted = await _put_in_place(store, record, _weights(library, unreadable), evicted)
+    num_evicted = await _replace_library(store, record, _weights(library, unreadable), evicted)
     return FitReport(
         application=application,
         num_runs=len(recent),
@@ -119,36 +123,36 @@ async def fit_application(
         library_bytes=library_bytes,
         kernel=library.kernel,
         num_calls=len(samples),
-        has_length_model=enough and length_error is None,
+        has_length_model=has_enough_calls and length_error is None,
         length_error=length_error,
     )
 
 
 def _weights(library: PatternLibrary, unreadable: Collection[PatternRecord]) -> dict[int, float]:
-    """What each pattern of the new library weighs, by its id.
+    """The weight of each pattern of the new library, by the pattern's id.
 
-    What this version cannot read another one may: it stays in the library.
+    Unreadable patterns keep their weights: another version may be able to read them.
     """
-    weights = {r.id: r.weight for r in unreadable if r.id and 0 < r.weight < MOST_USES}
+    weights = {r.id: r.weight for r in unreadable if r.id and 0 < r.weight < MAX_USES}
     return weights | {pattern.key: pattern.weight for pattern in library.patterns}
 
 
 def _compacted(
     library: PatternLibrary, budget_bytes: int, by_silhouette: bool
 ) -> tuple[PatternLibrary, int]:
-    """The fitted library within its budget, and the bytes that it takes."""
+    """The library, fitted and reduced to its budget, and its size in bytes."""
     if not library:
         return library, 0
     sizes = {pattern.key: _size(pattern) for pattern in library.patterns}
     fitted = library.fitted()
-    most = max(1, min(len(library), budget_bytes * len(library) // sum(sizes.values())))
+    max_patterns = max(1, min(len(library), budget_bytes * len(library) // sum(sizes.values())))
     while True:
-        compact = fitted.compacted(most, by_silhouette=by_silhouette, seed=SEED)
+        compact = fitted.compacted(max_patterns, by_silhouette=by_silhouette, seed=SEED)
         library_bytes = sum(sizes[pattern.key] for pattern in compact.patterns)
         if library_bytes <= budget_bytes or len(compact) == 1:
             return compact, library_bytes
-        # In proportion, as patterns are much alike in size; and always fewer than before.
-        most = max(1, min(len(compact) - 1, len(compact) * budget_bytes // library_bytes))
+        # In proportion to the size, since patterns have similar sizes; and fewer than before.
+        max_patterns = max(1, min(len(compact) - 1, len(compact) * budget_bytes // library_bytes))
 
 
 def _size(pattern: KeptPattern) -> int:
@@ -169,10 +173,10 @@ def _fit_lengths(samples: list[Sample], path: Path) -> str | None:
     return None
 
 
-async def _put_in_place(
+async def _replace_library(
     store: Store, record: FitRecord, weights: Mapping[int, float], evicted: Collection[int]
 ) -> int:
-    """Replace library and kernel together; returns how many patterns were deleted."""
+    """Replace library and kernel in one transaction; returns how many patterns were deleted."""
     async with store.transaction() as tx:
         up_to = record.last_pattern_id
         await tx.patterns.set_library(record.application, weights, up_to=up_to)

@@ -1,7 +1,7 @@
-"""What past runs taught: loaded when a run begins, brought up to date as others end.
+"""Knowledge from past runs: loaded when a run begins, updated as other runs end.
 
-Nothing is learned in a call's way: a run takes what is known as it begins, its end is recorded
-for later ones, and fitting goes on in another process.
+No call waits for learning: a run uses what is known when it begins, its end is recorded for later
+runs, and fits run in another process.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from store.session import Store
 logger = logging.getLogger("orchestrate")
 
 REPLAYED_CALLS = 1000
-"""The newest calls from which the recent history of each step is taken up."""
+"""Number of newest calls from which the analyzer's recent history of each step is restored."""
 
-MOST_USES = 1e12
-"""No pattern stands for, or served, as many runs: a greater number is damage."""
+MAX_USES = 1e12
+"""Larger weights and use counts of a pattern are implausible, and treated as damage."""
 
 SPARE = 50
-"""Patterns by which a library may grow beyond its capacity before the least used are left out."""
+"""Patterns by which a library may exceed its capacity before the least used are evicted; saves an
+eviction after every run."""
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What is known of one application.
+    """What is known about one application.
 
     Attributes:
-        library: past runs, by the ids of their patterns.
-        analyzer: how long answers are; learns as calls end.
-        runs: the run that left each pattern, by the pattern's id.
-        newest_id: the newest pattern that went into it, 0 without any.
-        fit: the last fit that went into it.
+        library: patterns of past runs, with their ids as keys.
+        analyzer: predicts the lengths of answers; learns as calls end.
+        runs: pattern id -> id of the run that left it.
+        newest_id: id of the newest pattern included; 0 without any.
+        fit: the last fit included.
     """
 
     application: str
@@ -61,19 +62,19 @@ class Knowledge:
 
 
 class Fit(Protocol):
-    """Fits what is known of an application, somewhere out of the way."""
+    """Fits applications in the background."""
 
     def start(self, application: str) -> None:
-        """Begin, unless one that was begun here is under way; returns at once."""
+        """Start a fit, unless one started here still runs; returns at once."""
         ...
 
 
 class Learner:
-    """Keeps what is known of every application of a store.
+    """Keeps the knowledge about all applications of a store.
 
     Args:
         models: the folder of the fitted length models; None: there are none.
-        fit: fits an application anew, after `fit_every` of its runs; None: nobody here does.
+        fit: starts a fit after every `fit_every` runs of an application; None: no fits.
     """
 
     def __init__(
@@ -84,14 +85,13 @@ class Learner:
         self._fit = fit
         self._fit_every = fit_every
         self._known: dict[str, Knowledge] = {}
-        self._tried: dict[str, int] = {}  # the newest pattern when a fit was last begun here
+        self._fit_started_at: dict[str, int] = {}  # newest pattern id when a fit was last started
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def knowledge_of(self, application: str) -> Knowledge:
-        """What is known of an application now.
+        """The current knowledge about an application.
 
-        What is recorded of it may be damaged: that is logged, and costs what could be learned,
-        never the run.
+        If its records are damaged, that is logged and the knowledge is empty; the run proceeds.
 
         Raises:
             StoreError: the store cannot be read.
@@ -103,7 +103,7 @@ class Learner:
                 if isinstance(error, StoreError) and not isinstance(error, StoreCorrupt):
                     raise
                 logger.warning(
-                    "nothing is learned from past runs of %s now: %s: %s",
+                    "past runs of %s are not used: %s: %s",
                     application,
                     type(error).__name__,
                     error,
@@ -113,47 +113,48 @@ class Learner:
             return known
 
     async def run_ended(self, application: str, *, used: Mapping[int, float], at: datetime) -> None:
-        """A run's end is recorded: count what served it, and see whether a fit is due.
+        """After a run's end is recorded: count the patterns it used, and start a fit if due.
 
-        Neither is worth a failed run: what goes wrong here is logged.
+        Errors are logged and not raised: they must not make the run fail.
 
         Args:
-            used: how much it rested on past runs, by the keys of their patterns.
+            used: pattern key -> weight with which the run used it.
+            at: wall time of the run's end.
         """
         try:
             if used:
-                await self._count(used, at)
+                await self._count_uses(used, at)
             if self._fit is not None and await self._is_due(application):
                 self._fit.start(application)
         except Exception as error:
             logger.warning(
-                "a run of %s is recorded, but not learned from now: %s: %s",
+                "a run of %s is recorded, but could not be learned from: %s: %s",
                 application,
                 type(error).__name__,
                 error,
             )
 
-    async def _count(self, used: Mapping[int, float], at: datetime) -> None:
-        def rule(key: int, uses: float, used_at: datetime) -> float:
-            sound = uses if 0 <= uses < MOST_USES else 0.0
-            return used_more(sound, (at - used_at).total_seconds(), used[key])
+    async def _count_uses(self, used: Mapping[int, float], at: datetime) -> None:
+        def new_uses(key: int, uses: float, used_at: datetime) -> float:
+            plausible = uses if 0 <= uses < MAX_USES else 0.0
+            return used_more(plausible, (at - used_at).total_seconds(), used[key])
 
         async with self._store.transaction() as tx:
-            await tx.patterns.update_uses(used.keys(), rule, at=at)
+            await tx.patterns.update_uses(used.keys(), new_uses, at=at)
 
     async def _is_due(self, application: str) -> bool:
         async with self._store.reading() as tx:
             fit = await tx.fits.get(application)
             last_id = max(
-                self._tried.get(application, 0), 0 if fit is None else fit.last_pattern_id
+                self._fit_started_at.get(application, 0), 0 if fit is None else fit.last_pattern_id
             )
             if await tx.patterns.count_since(application, last_id) < self._fit_every:
                 return False
-            self._tried[application] = await tx.patterns.newest_id(application) or 0
+            self._fit_started_at[application] = await tx.patterns.newest_id(application) or 0
             return True
 
     async def _refreshed(self, application: str, known: Knowledge | None) -> Knowledge:
-        """What was known, with the runs that ended since, or all anew after a fit."""
+        """The knowledge with the runs that ended since; loaded completely after a new fit."""
         async with self._store.reading() as tx:
             fit = await tx.fits.get(application)
             if known is None or fit != known.fit:
@@ -168,12 +169,12 @@ class Learner:
                 records = await tx.patterns.of_application(application, limit=limit)
         if known is None:
             return await asyncio.to_thread(
-                learned, application, records, calls, fit=fit, models=self._models
+                build_knowledge, application, records, calls, fit=fit, models=self._models
             )
         return await asyncio.to_thread(_with_newer, known, records) if records else known
 
 
-def learned(
+def build_knowledge(
     application: str,
     records: Sequence[PatternRecord],
     calls: Sequence[LengthSample],
@@ -181,18 +182,18 @@ def learned(
     fit: FitRecord | None,
     models: Path | None,
 ) -> Knowledge:
-    """Knowledge from what a store holds; what cannot be read is logged, and left out.
+    """The knowledge from an application's records; unreadable ones are logged and left out.
 
     Args:
         records: the library's patterns, in any order.
-        calls: oldest first.
+        calls: recent calls, oldest first.
     """
-    kept = kept_patterns(records)
+    patterns = readable_patterns(records)
     samples = length_samples(calls)
     model = None if models is None else load_lengths(models, application)
     return Knowledge(
         application=application,
-        library=PatternLibrary(kept, kernel_of(fit)),
+        library=PatternLibrary(patterns, kernel_of(fit)),
         analyzer=RequestAnalyzer.replay(samples, model),
         runs=_runs_of(records),
         newest_id=max((_id_of(record) for record in records), default=0),
@@ -200,21 +201,21 @@ def learned(
     )
 
 
-def kept_patterns(records: Sequence[PatternRecord]) -> tuple[KeptPattern, ...]:
-    """The patterns of records, oldest first; those that cannot be read are logged."""
-    kept = []
+def readable_patterns(records: Sequence[PatternRecord]) -> tuple[KeptPattern, ...]:
+    """The patterns of records, oldest first, without those that cannot be read (logged)."""
+    patterns = []
     faults = []
     for record in sorted(records, key=_id_of):
         try:
-            kept.append(_kept(record))
+            patterns.append(_pattern_of(record))
         except (CodecError, ValueError) as error:
             faults.append(f"pattern {record.id}: {error}")
-    _say_left_out("patterns", faults)
-    return tuple(kept)
+    _log_faults("patterns", faults)
+    return tuple(patterns)
 
 
 def length_samples(calls: Sequence[LengthSample]) -> list[Sample]:
-    """Finished calls as the analyzer learns from them; those that cannot be read are logged."""
+    """Finished calls in the analyzer's form, without those that cannot be read (logged)."""
     samples = []
     faults = []
     for call in calls:
@@ -222,12 +223,12 @@ def length_samples(calls: Sequence[LengthSample]) -> list[Sample]:
             samples.append(_sample(call))
         except (CorruptFeatures, UnknownFeaturesVersion, ValueError) as error:
             faults.append(f"a call of run {call.run_id}: {error}")
-    _say_left_out("calls", faults)
+    _log_faults("calls", faults)
     return samples
 
 
-def _kept(record: PatternRecord) -> KeptPattern:
-    if not (0 <= record.weight <= MOST_USES and 0 <= record.uses <= MOST_USES):  # NaN is not
+def _pattern_of(record: PatternRecord) -> KeptPattern:
+    if not (0 <= record.weight <= MAX_USES and 0 <= record.uses <= MAX_USES):  # also for NaN
         raise ValueError(f"weight {record.weight}, uses {record.uses}")
     used_at = record.used_at or record.created_at
     return KeptPattern(
@@ -246,14 +247,14 @@ def _sample(call: LengthSample) -> Sample:
     return Sample(features, call.output_tokens, run_s + call.started_s, run_s + call.finished_s)
 
 
-def _say_left_out(what: str, faults: Sequence[str]) -> None:
+def _log_faults(what: str, faults: Sequence[str]) -> None:
     if faults:
-        others = f", like {len(faults) - 1} other {what}" if len(faults) > 1 else ""
-        logger.warning("left out of what is learned: %s%s", faults[0], others)
+        others = f" (and {len(faults) - 1} other {what})" if len(faults) > 1 else ""
+        logger.warning("skipped as unreadable: %s%s", faults[0], others)
 
 
 def _with_newer(known: Knowledge, records: Sequence[PatternRecord]) -> Knowledge:
-    library = known.library.added(kept_patterns([r for r in records if r.weight > 0]))
+    library = known.library.added(readable_patterns([r for r in records if r.weight > 0]))
     if len(library) > CAPACITY + SPARE:
         library = library.evicted(max(pattern.used_at_s for pattern in library.patterns))
     return replace(
@@ -265,7 +266,7 @@ def _with_newer(known: Knowledge, records: Sequence[PatternRecord]) -> Knowledge
 
 
 def kernel_of(fit: FitRecord | None) -> StageKernel:
-    """The kernel that a fit chose; the default before the first, and where it cannot be read."""
+    """The kernel that a fit chose; the default without a fit or if it cannot be read."""
     if fit is None:
         return DEFAULT_KERNEL
     try:

@@ -1,4 +1,4 @@
-"""Where fitted length models lie: a file an application, in a folder beside its store."""
+"""Files of fitted length models: one for each application, in a folder that belongs to a store."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ logger = logging.getLogger("orchestrate")
 
 
 def models_folder(store_url: str) -> Path:
-    """The folder of a store's models: `x.models` beside a SQLite file x.db, else the user's data.
+    """The folder of a store's models: `x.models` for a SQLite file x.db, else in the user's data.
 
     Raises:
-        StoreUnreachable: the URL is none.
+        StoreUnreachable: the URL is not valid.
     """
     address = normalised(store_url)
     if is_sqlite(address):
@@ -33,28 +33,28 @@ def models_folder(store_url: str) -> Path:
 def model_file(folder: Path, application: str) -> Path:
     """The file of one application's length model."""
     readable = re.sub(r"[^a-z0-9]+", "-", application.lower())[:40].strip("-")
-    # Two names can read alike, and none may lead out of the folder.
+    # The hash separates names that look the same; removing separators keeps it in the folder.
     unique = blake3(application.encode(errors="replace")).hexdigest()[:8]
     return folder / f"{readable}-{unique}.lengths"
 
 
 def lock_file(folder: Path, application: str) -> Path:
-    """The file that is locked while an application is fitted: beside the folder, not in it.
+    """The file that is locked while an application is fitted, beside the folder of the models.
 
-    A folder that cannot be written keeps only the length model from being saved.
+    Not within it: if that folder cannot be written, only the length model is lost.
     """
     return folder.parent / f".{folder.name}.{model_file(folder, application).stem}.lock"
 
 
 def load_lengths(folder: Path, application: str) -> FittedLengths | None:
-    """An application's length model; None if there is none, or none that can be trusted.
+    """An application's length model; None if there is none, or it is damaged.
 
-    A damaged one is logged: answers are then bounded by what each step's recent ones were.
+    A damaged one is logged. Lengths are then predicted from each step's recent answers.
     """
     path = model_file(folder, application)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
-            raise CorruptModel(str(path), "it is no file")
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
+            raise CorruptModel(str(path), "it is not a regular file")
         return FittedLengths.load(path)
     except FileNotFoundError:
         return None

@@ -1,4 +1,4 @@
-"""The run's deadline -> the sub-deadline of each stage -> the SLO of each call."""
+"""Divides a run's deadline into sub-deadlines of stages, and derives each call's SLO."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ from serving.length_sketch import LengthSketch
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 
 FALLBACK = "fallback"
-"""Source of a sub-deadline that nothing learned went into: an even share of the time left."""
+"""Source of a sub-deadline without knowledge of past runs: an even share of the time left."""
 
 LEARNED = "learned"
-"""Source of a sub-deadline that divides the time left as similar past runs spent theirs."""
+"""Source of a sub-deadline that divides the time left in the proportions of similar past runs."""
 
 MIN_REMAINING_S = 0.001
-"""What a call that begins at its deadline is still promised: the wire form has no past."""
+"""Smallest deadline of a call, in seconds from now: the wire format has no past deadlines."""
 
 LIMIT_RESOLUTION_S = 0.001
-"""Limits that end within this of each other are one: what lies between them is rounding."""
+"""Time limits whose ends differ by at most this are equal: smaller differences are rounding."""
 
 Reveal = Callable[[int], Stage | None]
 
 
 def is_shorter(limit_at_s: float, around_at_s: float) -> bool:
-    """Whether a limit ends before the one around it, by more than rounding; infinity is none."""
+    """Whether a limit ends before the one around it, by more than rounding; infinity: no limit."""
     return around_at_s - limit_at_s > LIMIT_RESOLUTION_S
 
 
 class RunTimes(NamedTuple):
-    """When a run began, and when it must end: absolute on its clock, infinity without deadline."""
+    """A run's start and deadline, absolute on its clock; infinity without a deadline."""
 
     started_s: float
     deadline_at_s: float
 
 
 class StageDeadline(NamedTuple):
-    """When a stage is to end, absolute on the run's clock, and where that comes from.
+    """The sub-deadline of a stage, and how it was found.
 
     Attributes:
-        estimate: what past runs said of the stage; None where none was like this one.
+        at_s: absolute, on the run's clock; infinity in a run without a deadline.
+        source: FALLBACK or LEARNED.
+        estimate: about the stage, from similar past runs; None without any.
     """
 
     at_s: float
@@ -52,20 +54,20 @@ class StageDeadline(NamedTuple):
     estimate: Estimate | None = None
 
     def by(self, limit_at_s: float) -> StageDeadline:
-        """The same, but never later than a limit."""
+        """The same, but not later than a limit."""
         return self._replace(at_s=min(self.at_s, limit_at_s))
 
 
 class StageDeadlines:
-    """Divides a run's deadline over its stages: as similar past runs did, else evenly.
+    """Divides a run's deadline among its stages: in the proportions of past runs, else evenly.
 
-    A stage's sub-deadline is fixed when its first call begins, from the time that is then left,
-    so that a stage that ended early or late changes the share of all that follow. It never comes
-    before that of a stage before it, and never passes the run's own deadline.
+    A stage's sub-deadline is fixed when its first call begins, from the time left then. So a stage
+    that ended early or late changes the sub-deadlines of all stages after it. Sub-deadlines never
+    decrease from stage to stage, and never exceed the run's deadline.
 
     Args:
-        expected_stages: over how many the time is divided where nothing is learned.
-        match: the run's beginning among past runs, None where there are none.
+        expected_stages: number of stages among which the time is divided without past runs.
+        match: compares the run with past runs; None without any.
     """
 
     def __init__(
@@ -76,33 +78,43 @@ class StageDeadlines:
         match: LiveMatch | None = None,
     ) -> None:
         self._deadline_at_s = deadline_at_s
-        self._expected = expected_stages or 1
+        self._expected_stages = expected_stages or 1
         self._match = match
         self._stages: dict[int, StageDeadline] = {}
         self._latest_at_s = -math.inf
 
     def has(self, stage: int) -> bool:
-        """Whether a stage has begun, and so has its deadline."""
+        """Whether a stage has begun, so that its sub-deadline is fixed."""
         return stage in self._stages
 
     def of(
-        self, stage: int, now_s: float, *, begun: Call | None = None, reveal: Reveal | None = None
+        self,
+        stage: int,
+        now_s: float,
+        *,
+        first_call: Call | None = None,
+        reveal: Reveal | None = None,
     ) -> StageDeadline:
-        """The sub-deadline of a stage that is at work now; infinity in a run without deadline.
+        """The sub-deadline of a stage; fixed now if its first call begins now.
 
         Args:
-            begun: the call that begins in it, which tells it from other stages.
-            reveal: what is known of a stage before it, None for one without a finished call.
+            first_call: the call that begins in it, used to find similar past runs.
+            reveal: returns the summary of an earlier stage; None if none of its calls has ended.
         """
-        known = self._stages.get(stage)
-        if known is None:
-            estimate = self._estimate(stage, begun, reveal)
-            known = self._divided(stage, now_s, estimate)
-            self._stages[stage] = known
-        return known
+        deadline = self._stages.get(stage)
+        if deadline is None:
+            estimate = self._estimate(stage, first_call, reveal)
+            deadline = self._divide(stage, now_s, estimate)
+            self._stages[stage] = deadline
+        return deadline
 
-    def _estimate(self, stage: int, begun: Call | None, reveal: Reveal | None) -> Estimate | None:
-        """What past runs say of a stage; from the first that nothing is like, no more is asked."""
+    def _estimate(
+        self, stage: int, first_call: Call | None, reveal: Reveal | None
+    ) -> Estimate | None:
+        """The estimate for a stage from past runs; None from the first stage on that none matches.
+
+        Before it, the summaries of all earlier stages are given to the match.
+        """
         match = self._match
         while match is not None and match.num_stages < stage:
             past = None if reveal is None else reveal(match.num_stages)
@@ -112,18 +124,18 @@ class StageDeadlines:
         self._match = match
         if match is None:
             return None
-        return match.estimate(() if begun is None else (begun,))
+        return match.estimate(() if first_call is None else (first_call,))
 
-    def _divided(self, stage: int, now_s: float, estimate: Estimate | None) -> StageDeadline:
+    def _divide(self, stage: int, now_s: float, estimate: Estimate | None) -> StageDeadline:
         left_s = max(self._deadline_at_s - now_s, 0.0)
         if estimate is None:
-            source, own_s = FALLBACK, left_s / max(self._expected - stage, 1)
+            source, own_s = FALLBACK, left_s / max(self._expected_stages - stage, 1)
         else:
             source = LEARNED
             own_s = amortized_s(
                 left_s, share_before=estimate.share_before, share=estimate.outlook.share
             )
-        # Stages begin in their order, so the latest deadline so far is of one before this.
+        # Stages begin in order, so the latest deadline so far is that of an earlier stage.
         at_s = min(max(now_s + own_s, self._latest_at_s), self._deadline_at_s)
         self._latest_at_s = at_s
         return StageDeadline(at_s, source, estimate)
@@ -142,21 +154,21 @@ def call_slo(
     length: LengthSketch | None = None,
     user: str = "",
 ) -> Slo:
-    """The promise made to one LLM call of a run.
+    """The SLO of one LLM call of a run.
 
-    A limit that is shorter than the run is a promise of its own: what is done under it must end
-    by then, and what the run does afterwards need not. So its calls are a program of their own,
-    since all calls of a program share one end, and of the rest of the run they carry only the
-    share that lies before the limit. Otherwise the scheduler would ask of a step of 20 s that the
-    whole run ends within them, and give it up as hopeless.
+    All calls of a program share one final deadline. A time limit within the run (`within`, a
+    timeout, a nested flow) must be met by the calls under it, but not by the rest of the run. So
+    these calls form a program of their own, and their future work includes only the share of the
+    rest of the run that falls before the limit. Otherwise the scheduler would assume that the
+    whole run has to end within, say, the 20 s of one step, and reject its calls as infeasible.
 
     Args:
-        stage_calls: calls that are known to be made side by side, tools' too; 1: nothing is known.
-        stage_deadline: of the stage, whatever limit this call of it is under.
-        limit_at_s: when the call's surroundings must end: the run, or a shorter limit within.
-        num_programs: into how many programs, side by side, limits in branches divide the run here.
-        length: how long the answer may be, None where nothing is known.
-        user: whose run it is.
+        stage_calls: number of calls known to run in parallel, tool calls included; 1: unknown.
+        stage_deadline: of the stage, not shortened by a limit around this call.
+        limit_at_s: the deadline around the call: the run's, or that of a shorter limit.
+        num_programs: number of parallel branches with limits of their own that divide the run.
+        length: prediction of the answer's length; None if unknown.
+        user: who the run belongs to.
     """
     if math.isinf(limit_at_s):
         return Slo(length=length, user=user)
@@ -178,9 +190,9 @@ def call_slo(
 
 
 def _program(run_id: str, limit_at_s: float, run: RunTimes) -> str:
-    """A name for the calls that must end together: the run's, with a shorter limit that they have.
+    """The program of a call: the run's id, plus the limit around the call if that is shorter.
 
-    The limit counts from the run's start, so that it is the same after the run was resumed.
+    The limit counts from the run's start, so that the name is the same after a resume.
     """
     if not is_shorter(limit_at_s, run.deadline_at_s):
         return run_id
@@ -188,9 +200,9 @@ def _program(run_id: str, limit_at_s: float, run: RunTimes) -> str:
 
 
 def _share_before(limit_at_s: float, stage_at_s: float, deadline_at_s: float) -> float:
-    """The share of a run's time after a stage that lies before a limit, in [0, 1].
+    """The share, in [0, 1], of a run's time after a stage that falls before a limit.
 
-    A run without deadline has time without end, of which a limit leaves nothing.
+    1 if the limit is the run's deadline; 0 if the run has no deadline but the call has a limit.
     """
     if not is_shorter(limit_at_s, deadline_at_s):
         return 1.0
@@ -200,25 +212,29 @@ def _share_before(limit_at_s: float, stage_at_s: float, deadline_at_s: float) ->
     return left_s / (left_s + deadline_at_s - limit_at_s)
 
 
-def _llm_calls(outlook: Outlook | None, known: int, num_programs: int) -> int:
-    """How many LLM calls a stage of a program has: what the engine sees of it, at least 1.
+def _llm_calls(outlook: Outlook | None, stage_calls: int, num_programs: int) -> int:
+    """Expected number of LLM calls of a stage of a program, at least 1.
 
-    What is known exactly counts, but for the share of tools in it; else the mean of past runs.
+    If the number of calls (LLM and tool calls) is known, it is multiplied by the share of LLM calls
+    in past runs; else it is the mean of past runs, divided among parallel programs.
     """
     if outlook is None:
-        return known
-    if known > 1:
-        expected = known * outlook.stage_llm_calls / outlook.stage_calls
+        return stage_calls
+    if stage_calls > 1:
+        expected = stage_calls * outlook.stage_llm_calls / outlook.stage_calls
     else:
         expected = outlook.stage_llm_calls / num_programs
     return max(round(expected), 1)
 
 
 def _future(outlook: Outlook, share: float, num_programs: int) -> FutureWork | None:
-    """A program's share of the rest of its run; None without any.
+    """A program's share of the later stages of its run; None if the share is 0.
 
-    Programs side by side divide the work of later stages, and each lasts as long as these do: it
-    shares neither their time nor the tokens that come one after the other.
+    Parallel programs divide the work of later stages (calls, tokens) among them. They do not divide
+    its duration or its serial tokens: each program takes that long.
+
+    Args:
+        share: of the later stages that falls before the program's deadline, as `_share_before`.
     """
     if share == 0.0:
         return None

@@ -1,1 +1,1 @@
-"""Runs flows: starts, resumes and ends runs, and says how each one ended."""
+"""Runs flows: starts, resumes and ends runs, and reports their results."""

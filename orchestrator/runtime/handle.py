@@ -1,4 +1,4 @@
-"""A run that was started and not waited for."""
+"""RunHandle: a run that was started in the background."""
 
 from __future__ import annotations
 
@@ -18,53 +18,53 @@ R = TypeVar("R")
 
 
 class RunHandle(Generic[R]):
-    """A run of this process. Awaiting it gives its RunResult, or raises what the run raised.
+    """A run of this process. Awaiting the handle returns its RunResult, or raises its error.
 
     Attributes:
-        id: the run's.
+        id: the run's id.
     """
 
     def __init__(self, run_id: str, running: Awaitable[RunResult[R]]) -> None:
         self.id = run_id
         self._task: asyncio.Task[RunResult[R]] = asyncio.ensure_future(running)
-        self._seen: list[Event] = []
-        self._more = asyncio.Event()
-        self._task.add_done_callback(lambda _: self._more.set())
+        self._events: list[Event] = []
+        self._has_news = asyncio.Event()
+        self._task.add_done_callback(lambda _: self._has_news.set())
 
     def __await__(self) -> Generator[Any, None, RunResult[R]]:
         return asyncio.shield(self._task).__await__()
 
     @property
     def status(self) -> Status:
-        """Where it stands."""
+        """The run's current status."""
         if not self._task.done():
             return Status.RUNNING
         if self._task.cancelled():
             return Status.CANCELLED
         return status_of(self._task.exception())
 
-    def when_ended(self, then: Callable[[], None]) -> None:
-        """Have something called once it has ended, in whatever way."""
-        self._task.add_done_callback(lambda _: then())
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call `callback` once the run has ended, successfully or not."""
+        self._task.add_done_callback(lambda _: callback())
 
     async def cancel(self) -> None:
-        """End it, with all that runs in it; returns once that is recorded. Twice does no harm."""
+        """Cancel the run; returns once its end is recorded. May be called again."""
         self._task.cancel()
         await until_ended([self._task])
 
     async def events(self) -> AsyncIterator[Event]:
-        """All that happens in it, from its beginning to its end."""
-        place = 0
+        """Iterate over the run's events, from its start to its end."""
+        index = 0
         while True:
-            while place < len(self._seen):
-                yield self._seen[place]
-                place += 1
+            while index < len(self._events):
+                yield self._events[index]
+                index += 1
             if self._task.done():
                 return
-            self._more.clear()
-            await self._more.wait()
+            self._has_news.clear()
+            await self._has_news.wait()
 
-    def tell(self, event: Event) -> None:
-        """Something happened in it."""
-        self._seen.append(event)
-        self._more.set()
+    def publish(self, event: Event) -> None:
+        """Add an event; called by the runtime."""
+        self._events.append(event)
+        self._has_news.set()

@@ -1,4 +1,4 @@
-"""Runs that were interrupted: what they were called with, and what it takes to go on with them."""
+"""Loads interrupted runs from the store: arguments and recorded steps, to resume them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,12 @@ from store.session import Store
 
 @dataclass(frozen=True, slots=True)
 class InterruptedRun:
-    """A recorded run, with all that was done in it."""
+    """A recorded run with its steps and calls.
+
+    Attributes:
+        input: the recorded arguments; None if they could not be recorded.
+        output: the recorded result; None without one.
+    """
 
     record: RunRecord
     steps: Sequence[StepRecord]
@@ -39,27 +44,28 @@ class InterruptedRun:
     def flow(self) -> FlowSpec[..., Any]:
         """Its flow, imported; raises RunNotResumable."""
         if not self.record.entry:
-            raise RunNotResumable(self.record.id, "where its flow's code is was not recorded")
+            reason = "the module of its flow was not recorded: call resume() on the flow itself"
+            raise RunNotResumable(self.record.id, reason)
         try:
             return load_flow(self.record.entry)
         except InvalidReference as error:
             raise RunNotResumable(self.record.id, f"its flow {error}") from error
 
     def arguments(self, flow: FlowSpec[..., Any]) -> Arguments:
-        """What it was called with; raises RunNotResumable, ResultUnreadable."""
+        """Its recorded arguments; raises RunNotResumable, ResultUnreadable."""
         if self.input is None:
-            reason = "its arguments could not be recorded: give them to run() under its run_id"
+            reason = "its arguments could not be recorded: call run() with them and its run_id"
             raise RunNotResumable(self.record.id, reason)
         return Arguments.load(flow.body, self.input)
 
     def result(self, flow: FlowSpec[..., Any]) -> Any:
-        """What it came to; raises ResultUnreadable, RunNotResumable."""
+        """Its recorded result; raises ResultUnreadable, RunNotResumable."""
         if self.output is None:
-            raise RunNotResumable(self.record.id, "it has ended, and its result was not recorded")
+            raise RunNotResumable(self.record.id, "it has ended, but its result was not recorded")
         return result_codec(flow.body, f"flow {flow.name}").load(self.output)
 
     def require_same(self, flow: FlowSpec[..., Any], arguments: Arguments) -> None:
-        """Raise ArgumentsDiffer or RunNotResumable for what is another run."""
+        """Raise RunNotResumable for another flow, ArgumentsDiffer for other arguments."""
         if self.record.flow != flow.name:
             reason = f"it is a run of {self.record.flow}, not of {flow.name}"
             raise RunNotResumable(self.record.id, reason)
@@ -70,20 +76,20 @@ class InterruptedRun:
             raise ArgumentsDiffer(self.record.id)
 
     def require_orphaned(self) -> None:
-        """Raise RunNotResumable while a process is at work on it."""
+        """Raise RunNotResumable while a process executes it."""
         if self.record.status is Status.RUNNING and not is_orphaned(self.record):
-            who = f"process {self.record.process_id} on {self.record.host}"
-            raise RunNotResumable(self.record.id, f"{who} is at work on it")
+            process = f"process {self.record.process_id} on {self.record.host}"
+            raise RunNotResumable(self.record.id, f"{process} is executing it")
 
     def age_s(self, now: datetime) -> float:
         """Seconds since it began."""
         return max((now - self.record.started_at).total_seconds(), 0.0)
 
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
-        """Give a live run the past of this one: its steps, calls and their causes."""
+        """Give a live run the recorded steps, the calls and their dependencies of this one."""
         live.recorded_steps = RecordedSteps(
             live.id,
-            self._kept_steps(),
+            self._replayable_steps(),
             self.calls,
             forget=live.recorder.writer.forget,
             allow_changed=allow_changed,
@@ -97,23 +103,23 @@ class InterruptedRun:
             live.causality.append(frozenset(parents[call.node]))
             live.calls.append(_trace(live, call))
 
-    def _kept_steps(self) -> list[StepRecord]:
-        """All but what made the run fail: that is as if its end were not known."""
+    def _replayable_steps(self) -> list[StepRecord]:
+        """The steps; those whose error ended the run count as running, to be executed again."""
         return [
             replace(step, status=Status.RUNNING) if step.ended_run else step for step in self.steps
         ]
 
 
 async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
-    """A recorded run with its past; None if there is none of this id."""
+    """A recorded run with its steps and calls; None if there is no run with this id."""
     async with store.reading() as tx:
         try:
             record = await tx.runs.get(run_id)
         except RunNotFound:
             return None
         payloads = [
-            None if name is None else await tx.payloads.get(name)
-            for name in (record.input_payload, record.result_payload)
+            None if payload_id is None else await tx.payloads.get(payload_id)
+            for payload_id in (record.input_payload, record.result_payload)
         ]
         return InterruptedRun(
             record,
@@ -125,17 +131,17 @@ async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
 
 
 def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
-    at_s = live.started_s
+    start_s = live.started_s
     end_s = call.finished_s if call.status is Status.COMPLETED else None
-    sub_deadline_s = float("inf") if call.sub_deadline_s is None else at_s + call.sub_deadline_s
+    sub_deadline_s = float("inf") if call.sub_deadline_s is None else start_s + call.sub_deadline_s
     return CallTrace(
         node=call.node,
         kind=call.kind.value,
         identity=call.identity,
         stage=call.stage,
-        began_s=at_s + call.started_s,
+        began_s=start_s + call.started_s,
         deadline=StageDeadline(sub_deadline_s, call.deadline_source or ""),
-        ended_s=None if end_s is None else at_s + end_s,
+        ended_s=None if end_s is None else start_s + end_s,
         prompt_tokens=call.prompt_tokens or 0,
         output_tokens=call.output_tokens or 0,
     )

@@ -1,4 +1,4 @@
-"""What a run came to: its value, its time, its stages."""
+"""The result of a run: its value, its duration, its stages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """One stage of a run. Times in seconds from the run's start; None: no deadline, not ended."""
+    """One stage of a run; times in seconds since the run's start.
+
+    Attributes:
+        stage: its index, from 0.
+        calls: the identities of its LLM and tool calls.
+        ended_s: None if none of its calls was completed.
+        sub_deadline_s: None without a deadline.
+        source: of the sub-deadline: "learned" or "fallback"; "" without a deadline.
+    """
 
     stage: int
     calls: tuple[str, ...]
@@ -25,7 +33,14 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Generic[R]):
-    """What a run came to."""
+    """The result of a completed run.
+
+    Attributes:
+        value: the flow's return value.
+        deadline_s: the flow's deadline; None: none.
+        elapsed_s: seconds from the run's start to its end.
+        stages: in order; empty if the run had ended before and only its result was loaded.
+    """
 
     value: R
     run_id: str
@@ -35,12 +50,12 @@ class RunResult(Generic[R]):
 
     @property
     def in_time(self) -> bool:
-        """Whether the run ended by its deadline."""
+        """Whether the run ended within its deadline."""
         return self.deadline_s is None or self.elapsed_s <= self.deadline_s
 
 
 def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:
-    """The stages of a run, first to last, each with the calls made in it."""
+    """The stages of a run, in order, each with its calls."""
     by_stage: dict[int, list[CallTrace]] = defaultdict(list)
     for call in live.calls:
         by_stage[call.stage].append(call)

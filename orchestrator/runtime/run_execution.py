@@ -1,4 +1,4 @@
-"""A live run from its first step to its recorded end."""
+"""Executes a run whose start is recorded, and records its end."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ R = TypeVar("R")
 
 
 async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Arguments) -> RunResult[R]:
-    """Do all of a run whose start is recorded, and record its end, whatever it is.
+    """Execute a run whose start is recorded, and record its end, successful or not.
 
-    Raises what `Runtime.run` does.
+    Raises the same errors as `Runtime.run`.
     """
     error: BaseException | None = None
     result: bytes | None = None
@@ -34,8 +34,8 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
         with using_context(
             CallContext(live, StepPath(), live.deadline_at_s, owner=current_worker())
         ) as context:
-            value = await _done(context, flow, arguments)
-        result = _as_recorded(flow, value)
+            value = await _run_body(context, flow, arguments)
+        result = _dump_if_possible(flow, value)
     except BaseException as caught:
         error = caught
         raise
@@ -59,19 +59,20 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
     )
 
 
-def _as_recorded(flow: FlowSpec[..., Any], value: Any) -> bytes | None:
-    """A run's result. One that cannot be recorded is the caller's all the same."""
+def _dump_if_possible(flow: FlowSpec[..., Any], value: Any) -> bytes | None:
+    """A run's result as recorded; None if it cannot be: the caller gets it nevertheless."""
     try:
         return result_codec(flow.body, f"flow {flow.name}").dump(value)
     except ResultNotSerialisable as error:
-        logger.warning("%s: its result is returned, and not recorded", error)
+        logger.warning("the run's result is returned, but not recorded: %s", error)
         return None
 
 
-async def _done(context: CallContext, flow: FlowSpec[..., R], arguments: Arguments) -> R:
+async def _run_body(context: CallContext, flow: FlowSpec[..., R], arguments: Arguments) -> R:
     async def work() -> R:
         value = await flow.body(*arguments.args, **arguments.kwargs)
-        context.run.recorded_steps.ended(context.step_path)  # not where a deadline cut it off
+        # Here, as a flow that its deadline cuts off need not have begun all recorded steps.
+        context.run.recorded_steps.require_no_more(context.step_path)
         return value
 
     if flow.deadline_s is None:

@@ -1,4 +1,4 @@
-"""Executes runs: one engine, one store, any number of flows at once."""
+"""Executes runs on one engine and one store, any number of them concurrently."""
 
 from __future__ import annotations
 
@@ -47,13 +47,12 @@ class Runtime:
     """Runs flows on one engine, recorded in one store. Made by `open_runtime`.
 
     Args:
-        learner: what past runs taught; by default from the store alone, and never fitted here.
-        durable: keep arguments and results in the store, so that an interrupted run can be
-            resumed.
-        record_text: keep prompts and answers as well, to be read again.
-        user: whose the runs are whose flows do not say it.
-        on_event: each told of everything that happens, for display. If one raises, that is
-            logged, it is not called again, and the runs go on.
+        learner: the knowledge from past runs; by default read from the store, without fits.
+        durable: record arguments and results, so that an interrupted run can be resumed.
+        record_text: record prompts and answers as well.
+        user: who the runs belong to whose flows name no user.
+        on_event: called with every event of every run, for display. A listener that raises is
+            logged and not called again; the runs continue.
     """
 
     def __init__(
@@ -74,53 +73,55 @@ class Runtime:
         self._clock = clock or SystemClock()
         self._leases = Leases(store, self._clock)
         self._handles: dict[str, RunHandle[Any]] = {}
-        self._under_way = TaskTracker()
+        self._tasks = TaskTracker()
         self._durable = durable
         self._record_text = record_text
         self._user = user
         self._on_event = list(on_event)
-        self._said_meaningless = False
+        self._warned_of_random_weights = False
 
     async def run(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
         """Execute a flow as a run of its own.
 
-        A flow with the id of a run that is recorded goes on with that one: it is resumed, or its
-        result is returned if it has ended.
+        If the flow has the id of a recorded run, that run is resumed, or, if it is completed, its
+        result is returned.
 
         Raises:
-            DeadlineExceeded: the flow's deadline passed first; what was done is recorded.
-            DeadlineInfeasible: no past run was so quick, and the flow is to fail then.
+            DeadlineExceeded: the flow's deadline passed first; the completed steps are recorded.
+            DeadlineInfeasible: the deadline is shorter than every past run, and the flow has
+                infeasible="fail".
             StoreError: the run could not be recorded.
-            ArgumentsDiffer, RunNotResumable: a run of this id is recorded, and this is not it.
-            And whatever the flow's body raises.
+            ArgumentsDiffer: the run with this id was started with other arguments.
+            RunNotResumable: the run with this id cannot be resumed, or is of another flow.
+            And what the flow's body raises.
         """
         arguments = Arguments(args, kwargs)
-        known = None if flow.run_id is None else await load_interrupted(self.store, flow.run_id)
-        if known is not None:
-            known.require_same(flow, arguments)
-            if known.input is not None:
-                arguments = known.arguments(flow)
-            return await self._go_on(flow, known, arguments)
+        former = None if flow.run_id is None else await load_interrupted(self.store, flow.run_id)
+        if former is not None:
+            former.require_same(flow, arguments)
+            if former.input is not None:
+                arguments = former.arguments(flow)
+            return await self._resume(flow, former, arguments)
         await self._prepare()
         knowledge = await self._learner.knowledge_of(flow.name)
         check_feasible(flow.name, flow.deadline_s, knowledge.library, flow.infeasible)
         live = self._live(flow, knowledge)
         record = self._record(live, flow)
 
-        given = arguments.dump_if_possible(flow.body) if self._durable else None
-        if given is not None:  # as a resumed run has them
-            arguments = Arguments.load(flow.body, given)
-        begin = partial(live.recorder.run_started, record, arguments=given)
+        dumped = arguments.dump_if_possible(flow.body) if self._durable else None
+        if dumped is not None:  # use the arguments as a resumed run would read them
+            arguments = Arguments.load(flow.body, dumped)
+        begin = partial(live.recorder.run_started, record, arguments=dumped)
         try:
-            return await self._executed(live, flow, arguments, record, begin)
+            return await self._execute(live, flow, arguments, record, begin)
         except RunExists as error:
             if error.args != (flow.run_id,):
                 raise
-        # Somebody else began it since we looked: whether it is this one shows as ever.
+        # A run with this id was started after the check above: now it is found and compared.
         return await self.run(flow, *args, **kwargs)
 
     def start(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
-        """Begin a run and go on; its handle tells what comes of it. As `run` in all else."""
+        """Start a run in the background, as `run`; returns its handle."""
         return self.begin(flow, args, kwargs)
 
     def begin(
@@ -131,7 +132,7 @@ class Runtime:
         *,
         release: Callable[[], Awaitable[None]] | None = None,
     ) -> RunHandle[R]:
-        """The same, and something that is done once it has ended."""
+        """The same as `start`; `release` is awaited once the run has ended."""
         run_id = flow.run_id or secrets.token_hex(6)
 
         async def work() -> RunResult[R]:
@@ -142,10 +143,10 @@ class Runtime:
                     await release()
 
         task = asyncio.ensure_future(work())
-        self._under_way.add(task)
+        self._tasks.add(task)
         handle = RunHandle(run_id, task)
         former = self._handles.get(run_id)
-        if former is None or former.status is not Status.RUNNING:  # else the events are its own
+        if former is None or former.status is not Status.RUNNING:  # events go to a running one
             self._handles[run_id] = handle
             handle.when_ended(lambda: self._forget(handle))
         return handle
@@ -155,8 +156,8 @@ class Runtime:
             del self._handles[handle.id]
 
     async def end_runs(self) -> None:
-        """End what is under way, and record it; once the engine is closed, before the store is."""
-        await self._under_way.end()
+        """End all runs and record their ends; called between closing the engine and the store."""
+        await self._tasks.end()
 
     async def resume(
         self,
@@ -165,56 +166,59 @@ class Runtime:
         *,
         allow_changed: bool = False,
     ) -> RunResult[R]:
-        """Go on with a run that was interrupted or failed, from the last recorded outcome.
+        """Resume a run that was interrupted or failed; steps with a recorded outcome are replayed.
 
         Args:
-            flow: its flow; by default what its record says, imported.
-            allow_changed: go on where the flow's code comes to other steps than are recorded.
+            flow: its flow; by default the one that its record names, imported.
+            allow_changed: if the flow's code now begins other steps than are recorded, discard
+                the records from there on, instead of raising FlowChanged.
         Raises:
-            RunNotFound: no such run.
-            RunNotResumable: another process is at work on it, its arguments were not recorded, or
-                its flow cannot be imported.
-            FlowChanged, OutcomeUnknown: as they say.
+            RunNotFound: there is no such run.
+            RunNotResumable: another process executes it, its arguments were not recorded, or its
+                flow cannot be imported.
+            FlowChanged: the flow's code begins other steps than are recorded.
+            OutcomeUnknown: it is unknown whether an external effect took place.
             And what `run` raises.
         """
-        known = await load_interrupted(self.store, run_id)
-        if known is None:
+        former = await load_interrupted(self.store, run_id)
+        if former is None:
             raise RunNotFound(run_id)
-        flow = known.flow() if flow is None else flow
-        return await self._go_on(flow, known, known.arguments(flow), allow_changed=allow_changed)
+        flow = former.flow() if flow is None else flow
+        arguments = former.arguments(flow)
+        return await self._resume(flow, former, arguments, allow_changed=allow_changed)
 
-    async def _go_on(
+    async def _resume(
         self,
         flow: FlowSpec[..., R],
-        known: InterruptedRun,
+        former: InterruptedRun,
         arguments: Arguments,
         *,
         allow_changed: bool = False,
     ) -> RunResult[R]:
-        if known.record.status is Status.COMPLETED:
+        before = former.record
+        if before.status is Status.COMPLETED:
             return RunResult(
-                value=known.result(flow),
-                run_id=known.record.id,
-                deadline_s=known.record.deadline_s,
-                elapsed_s=known.record.elapsed_s or 0.0,
+                value=former.result(flow),
+                run_id=before.id,
+                deadline_s=before.deadline_s,
+                elapsed_s=before.elapsed_s or 0.0,
                 stages=(),
             )
-        known.require_orphaned()
+        former.require_orphaned()
         await self._prepare()
-        former = known.record
-        flow = replace(flow, run_id=former.id, deadline_s=former.deadline_s, user=former.slo_user)
+        flow = replace(flow, run_id=before.id, deadline_s=before.deadline_s, user=before.slo_user)
         knowledge = await self._learner.knowledge_of(flow.name)
-        live = self._live(flow, knowledge, age_s=known.age_s(self._clock.wall()))
-        known.restore(live, allow_changed=allow_changed)
-        record = replace(self._record(live, flow), attempts=former.attempts + 1)
-        begin = partial(live.recorder.run_resumed, former, record)
-        return await self._executed(live, flow, arguments, record, begin)
+        live = self._live(flow, knowledge, age_s=former.age_s(self._clock.wall()))
+        former.restore(live, allow_changed=allow_changed)
+        record = replace(self._record(live, flow), attempts=before.attempts + 1)
+        begin = partial(live.recorder.run_resumed, before, record)
+        return await self._execute(live, flow, arguments, record, begin)
 
     async def _prepare(self) -> None:
         await self.engine.start()
-        self._say_if_meaningless()
+        self._warn_of_random_weights()
 
-    async def _executed(
+    async def _execute(
         self,
         live: LiveRun,
         flow: FlowSpec[..., R],
@@ -222,7 +226,7 @@ class Runtime:
         record: RunRecord,
         begin: Callable[[], Awaitable[None]],
     ) -> RunResult[R]:
-        """Record that a run begins, do it, and learn from it."""
+        """Record that a run begins, execute it, and learn from it."""
 
         async def execute() -> RunResult[R]:
             own_task()
@@ -235,17 +239,17 @@ class Runtime:
                         at = self._clock.wall()
                         await self._learner.run_ended(live.flow, used=live.pattern_uses, at=at)
 
-        waiting = asyncio.current_task()
-        assert waiting is not None
-        before = waiting.cancelling()
-        live.was_cancelled = lambda: waiting.cancelling() > before
-        # A task of its own, so that nothing of the run's context is left in the caller's.
+        caller = asyncio.current_task()
+        assert caller is not None
+        num_cancellations = caller.cancelling()
+        live.was_cancelled = lambda: caller.cancelling() > num_cancellations
+        # In a task of its own, so that the run's context variables do not leak into the caller's.
         executing = asyncio.create_task(execute())
-        self._under_way.add(executing)
+        self._tasks.add(executing)
         return await executing
 
     def _live(self, flow: FlowSpec[P, R], knowledge: Knowledge, *, age_s: float = 0.0) -> LiveRun:
-        """A run that began `age_s` ago."""
+        """A live run that began `age_s` ago."""
         run_id = flow.run_id or secrets.token_hex(6)
         started_s = self._clock.now_s() - age_s
         deadline_at_s = math.inf if flow.deadline_s is None else started_s + flow.deadline_s
@@ -295,18 +299,18 @@ class Runtime:
             slo_user=live.user,
         )
 
-    def _say_if_meaningless(self) -> None:
-        if self.engine.info.random_weights and not self._said_meaningless:
-            self._said_meaningless = True
-            logger.warning("the demo model's weights are random: what it writes is meaningless")
+    def _warn_of_random_weights(self) -> None:
+        if self.engine.info.random_weights and not self._warned_of_random_weights:
+            self._warned_of_random_weights = True
+            logger.warning("the demo model has random weights: its answers are meaningless")
 
     def _emit(self, event: Event) -> None:
-        """Tell the listeners. One that fails is told no more: no display may end a run."""
+        """Call the listeners; one that raises is removed, so that no display can end a run."""
         if (handle := self._handles.get(event.run_id)) is not None:
-            handle.tell(event)
+            handle.publish(event)
         for listener in tuple(self._on_event):
             try:
                 listener(event)
             except Exception:
                 self._on_event.remove(listener)
-                logger.exception("on_event failed, and is not called any more: %r", listener)
+                logger.exception("on_event failed and will not be called again: %r", listener)

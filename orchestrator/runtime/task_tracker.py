@@ -1,4 +1,4 @@
-"""What is under way in a runtime, so that it can be ended before the store is closed."""
+"""Tracks a runtime's tasks, so that they can be ended before the store is closed."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from typing import Any
 from orchestrator.cancellation import until_ended
 
 GRACE_S = 0.5
-"""How long none may end before those that are left are cancelled: they wait for something else."""
+"""If no task ends for this many seconds after the engine was closed, those left are cancelled: they
+wait for something other than the engine."""
 
 
 class TaskTracker:
-    """The tasks that do a runtime's runs, until they have ended."""
+    """The tasks that execute a runtime's runs, until they have ended."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def add(self, task: asyncio.Task[Any]) -> None:
-        """Follow a task to its end."""
+        """Track a task until it ends."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def end(self) -> None:
-        """Have all of them end, and wait until they have. Called once the engine is closed.
+        """End all tasks and wait until they have ended. Called once the engine is closed.
 
-        Those that wait for the engine end by themselves, and by name. The others, as a tool at
-        work, a pause, or a question to a human, are cancelled. The task that calls this is not
-        among them: it may be a run's own, which closes what was opened for it.
+        Tasks that wait for the engine end by themselves, with EngineClosed. The others, such as a
+        running tool, a pause, or a question to a human, are cancelled. The calling task is left
+        out: it may belong to a run that closes the runtime which was opened for it.
 
         Raises:
-            CancelledError: the calling task was cancelled; they have ended all the same.
+            CancelledError: the calling task was cancelled; all tasks have ended nevertheless.
         """
         try:
             while pending := self._others():

@@ -1,4 +1,4 @@
-"""What another execution of the same code would not get: recorded, and the same on resume."""
+"""now, random, uuid: values that differ in each execution, recorded and repeated on resume."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ _system = _random.SystemRandom()
 
 
 def now() -> datetime:
-    """The time, aware, as it was when the run first came here; raises OutsideRun."""
+    """The wall time (aware) of the run's first execution of this call; raises OutsideRun."""
     context = current_context("now()")
     return record_value(context, "now", _TIME, context.run.clock.wall)
 
 
 def random() -> float:
-    """A number of [0, 1), the one drawn when the run first came here; raises OutsideRun.
+    """A random number in [0, 1), drawn in the run's first execution of this call.
 
-    For more of them seed a generator: random.Random(random()).
+    For many numbers seed a generator with it: random.Random(random()).
+
+    Raises:
+        OutsideRun: not within a flow.
     """
     return record_value(current_context("random()"), "random", _NUMBER, _system.random)
 
 
 def uuid() -> _uuid.UUID:
-    """A random UUID, the one made when the run first came here; raises OutsideRun."""
+    """A random UUID, made in the run's first execution of this call; raises OutsideRun."""
     return record_value(current_context("uuid()"), "uuid", _UUID, _uuid.uuid4)

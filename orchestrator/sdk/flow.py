@@ -1,4 +1,4 @@
-"""flow: a function that runs as a recorded run, with a deadline."""
+"""flow: a decorator for functions that execute as recorded runs, with a deadline."""
 
 from __future__ import annotations
 
@@ -31,46 +31,50 @@ R = TypeVar("R")
 
 
 class Flow(FlowSpec[P, R]):
-    """An async function that runs as a recorded run, with a deadline.
+    """An async function that executes as a recorded run, with a deadline.
 
-    Awaiting it inside another flow makes it a step of that flow's run, in which its deadline can
-    only come earlier than the run's; elsewhere it is a run of its own, in the runtime that is
-    open, or in one opened for it.
+    Awaited inside another flow it is a step of that flow's run, and its deadline can only be
+    earlier than the run's. Elsewhere it is a run of its own, in the open runtime or in one opened
+    for it.
     """
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the flow and return its result; raises what its body raises."""
         context = current_context_or_none()
         if context is not None:
-            return await self._as_step(context, args, kwargs)
+            return await self._run_as_step(context, args, kwargs)
         return (await self.run(*args, **kwargs)).value
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
-        """A run of its own, and all that came of it; as Runtime.run in the runtime that is open,
-        or in one opened for it."""
+        """Execute it as a run of its own, and return the RunResult; see Runtime.run.
+
+        The run uses the open runtime, or one opened for it.
+        """
         async with shared_runtime() as runtime:
             return await runtime.run(self, *args, **kwargs)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
-        """Begin a run of its own and go on; its handle tells what comes of it. As `run` in all
-        else: a runtime that was opened for it is closed when it has ended."""
+        """Start a run of its own in the background, as `run`; returns its handle.
+
+        A runtime that was opened for the run is closed once the run has ended.
+        """
         async with AsyncExitStack() as resources:
             runtime = await resources.enter_async_context(shared_runtime())
             handle = runtime.begin(self, args, kwargs, release=resources.pop_all().aclose)
-            await asyncio.sleep(0)  # cancelled before its first turn it would release nothing
+            await asyncio.sleep(0)  # let the task start: cancelled before, it would release nothing
             return handle
 
     async def resume(self, run_id: str, *, allow_changed: bool = False) -> RunResult[R]:
-        """Go on with a run of this flow, as Runtime.resume."""
+        """Resume a run of this flow; see Runtime.resume."""
         async with shared_runtime() as runtime:
             return await runtime.resume(run_id, self, allow_changed=allow_changed)
 
-    async def _as_step(self, context: CallContext, args: Any, kwargs: Any) -> R:
-
+    async def _run_as_step(self, context: CallContext, args: Any, kwargs: Any) -> R:
         async def work(here: CallContext) -> R:
             async def body() -> R:
                 value = await self.body(*args, **kwargs)
-                here.run.recorded_steps.ended(here.step_path)  # not where a deadline cut it off
+                # Here, as a flow that its deadline cuts off need not have begun all recorded steps.
+                here.run.recorded_steps.require_no_more(here.step_path)
                 return value
 
             return await run_by_own_deadline(
@@ -116,25 +120,30 @@ def flow(
     stages: int | None = None,
     name: str | None = None,
 ) -> Any:
-    """Make a function a flow. A plain one runs in a thread.
+    """Make a function a flow. A plain function (not async) runs in a thread.
 
     Args:
         deadline: end to end, from the start of the run ("60s", or seconds); None: none.
-        on_deadline: "fail" (the default without wrap_up), "wrap_up" or "best_so_far".
-        wrap_up: makes the result when the deadline comes near, from the best so far.
-        tail: how much of the deadline is kept for that ("5s"); None: a tenth.
-        infeasible: what comes of a deadline that no past run would have met: "warn" logs it and
-            tries, "fail" raises DeadlineInfeasible before anything is done.
-        stages: how many stages of calls a run is expected to have, until that is learned.
-        name: what runs are recorded under; the function's own name by default.
+        on_deadline: "fail": raise DeadlineExceeded; "wrap_up": return what `wrap_up` returns;
+            "best_so_far": return the last value given to best_so_far(). The default is "wrap_up"
+            with `wrap_up`, else "fail".
+        wrap_up: called shortly before the deadline, with the last value given to best_so_far()
+            (None without one); returns the flow's result.
+        tail: how much of the deadline is reserved for `wrap_up` ("5s"); None: a tenth.
+        infeasible: what happens if the deadline is shorter than every past run: "warn" logs a
+            warning and runs, "fail" raises DeadlineInfeasible before the run starts.
+        stages: number of stages of calls that a run is expected to have; used until past runs are
+            known.
+        name: under which runs are recorded; the function's own name by default.
     Raises:
-        InvalidDuration: the deadline or the tail is no positive time.
-        TypeError: it is a method, or yields.
-        ValueError: on_deadline and wrap_up do not go together, infeasible is another word, or no
-            record can keep the name.
+        InvalidDuration: the deadline or the tail is not a positive time.
+        TypeError: the function is a method or a generator.
+        ValueError: on_deadline or infeasible is unknown, on_deadline and wrap_up do not fit
+            together, or the name cannot be stored.
     """
     if infeasible not in get_args(Infeasible):
-        raise ValueError(f"infeasible={infeasible!r}: {' or '.join(get_args(Infeasible))}")
+        choices = " or ".join(map(repr, get_args(Infeasible)))
+        raise ValueError(f"infeasible={infeasible!r} must be {choices}")
     deadline_handling = DeadlineHandling(
         on_deadline or ("fail" if wrap_up is None else "wrap_up"),
         wrap_up and awaitable(wrap_up),
@@ -156,7 +165,7 @@ def flow(
 
 
 class FlowDecorator(Protocol):
-    """What `flow` with parameters gives."""
+    """The decorator that `flow` with parameters returns."""
 
     @overload
     def __call__(self, body: Callable[P, Awaitable[R]], /) -> Flow[P, R]: ...

@@ -1,4 +1,4 @@
-"""What users decorate: plain functions and async ones, and what they are called."""
+"""Users' functions, async or plain: made awaitable, named, and checked."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ P = ParamSpec("P")
 
 
 def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
-    """The function itself, if it is async; else one that does it in a thread, where the context
-    is the same, so that it does not hold up the other branches.
+    """The function itself if it is async; else an async function that runs it in a thread.
+
+    The thread has a copy of the context, and does not block other branches of the run.
 
     Raises:
         TypeError: it is a generator function.
     """
-    called = getattr(body, "__call__", body)  # noqa: B004 - an object's, which may be async
-    for one in (body, called):
-        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+    method = getattr(body, "__call__", body)  # noqa: B004 - of a callable object; may be async
+    for function in (body, method):
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
-                f"{name_of(body)} yields, and what yields bit by bit cannot be recorded: collect"
-                " what it yields in a list, and return that"
+                f"{name_of(body)} is a generator, which cannot be recorded: collect the items that"
+                " it yields in a list, and return the list"
             )
-    if inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(called):
+    if inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(method):
         return body
 
     @functools.wraps(body)
     async def threaded(*args: P.args, **kwargs: P.kwargs) -> Any:
         work = functools.partial(body, *args, **kwargs)
-        came = await run_in_thread(work, name=name_of(body))
-        return await came if inspect.isawaitable(came) else came
+        result = await run_in_thread(work, name=name_of(body))
+        return await result if inspect.isawaitable(result) else result
 
     return threaded
 
 
 def name_of(body: Callable[..., Any]) -> str:
-    """As steps of it are recorded, unless they are given a name."""
+    """The name under which a function's steps are recorded by default."""
     return str(getattr(body, "__name__", type(body).__name__)).replace("_", "-")
 
 
 def require_no_method(body: Callable[..., Any]) -> None:
-    """Refuse what is to be called on an instance, which no record keeps.
+    """Refuse a method: a resumed run could not know its instance.
 
     Raises:
         TypeError: its first parameter is `self`.
     """
     if inspect.isfunction(body) and next(iter(inspect.signature(body).parameters), "") == "self":
         raise TypeError(
-            f"{name_of(body)} is a method, and a flow is a function: a run that is resumed would"
-            " not know of which instance. Give it what it needs as arguments; steps and tools may"
-            " be methods"
+            f"{name_of(body)} is a method, but a flow must be a function: a resumed run would not"
+            " know the instance. Pass what it needs as arguments; steps and tools may be methods"
         )

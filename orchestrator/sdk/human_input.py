@@ -1,4 +1,4 @@
-"""A question to a human, answered from outside: `orchestrate answer RUN`."""
+"""input_required: a question to a human, answered by `orchestrate answer RUN`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from store.records import Status, StepKind, StepRecord
 T = TypeVar("T")
 
 POLL_S = 0.5
-"""How often a waiting run looks for its answer."""
+"""Seconds between a waiting run's checks for its answer."""
 
 NOT_TAKEN = " (the last answer was not taken: "
-"""Between a question that is asked again and the reason, and a parenthesis ends it."""
+"""Follows a question that is asked again; the reason and a closing parenthesis come after it."""
 
-_MOST_REASONS = 3  # why an answer does not fit, beside the question
+_MAX_REASONS = 3  # validation errors shown with a question that is asked again
 
 
 @overload
@@ -39,110 +39,116 @@ async def input_required(question: str, *, schema: type[T]) -> T: ...
 
 
 async def input_required(question: str, *, schema: Any = str) -> Any:
-    """Wait for a human's answer, for as long as the deadline here allows.
+    """Wait for a human's answer, until the current deadline.
 
-    The question is shown by `orchestrate answer RUN` and answered by adding TEXT to that, by
-    another process than this one. A run that ends meanwhile is resumed with the answer. One that
-    does not fit is not taken: the question is asked again, and says why.
+    In another process, `orchestrate answer RUN` shows the question, and
+    `orchestrate answer RUN TEXT` answers it. A run whose process has ended meanwhile can be
+    resumed, and gets the answer then. If an answer does not fit the schema, the question is asked
+    again together with the reason.
 
     Args:
-        schema: the answer's type, anything that pydantic reads. For str the text is the answer;
-            for any other type it is read as JSON or, where that does not fit, as a string.
+        schema: the answer's type, anything that pydantic validates. For str the text itself is the
+            answer; for any other type the text is read as JSON or, if that does not fit, as a
+            string.
     Raises:
-        ResultNotSerialisable: the schema is none that pydantic reads.
-        DeadlineExceeded: nobody answered in time.
+        ResultNotSerialisable: pydantic does not support the schema.
+        DeadlineExceeded: no answer arrived in time.
         OutsideRun: not within a flow.
     """
     context = current_context("input_required()")
     run, answers = context.run, _AnswerCodec(schema)
-    spec = StepSpec(
-        "input", StepKind.INPUT, _AsRecorded("an answer"), arguments=digest_of(question)
-    )
-    came = await begin_or_replay(context, spec)
-    if isinstance(came, Replayed):
-        assert came.step is not None
-        step, answer = came.step, came.value
+    codec = _RawCodec("an answer")
+    spec = StepSpec("input", StepKind.INPUT, codec, arguments=digest_of(question))
+    step = await begin_or_replay(context, spec)
+    if isinstance(step, Replayed):
+        assert step.record is not None
+        record, answer = step.record, step.value
     else:
-        step = replace(came.step, name=question)
-        answer = await _asked(run, step, again=came.again)
+        record = replace(step.record, name=question)
+        answer = await _ask(run, record, began_before=step.began_before)
     while True:
         try:
             return answers.load(answer)
         except ResultUnreadable as error:
-            told = f"{question}{NOT_TAKEN}{error.args[1]})"
-        step = replace(
-            step,
-            name=told,
+            question_with_reason = f"{question}{NOT_TAKEN}{error.args[1]})"
+        record = replace(
+            record,
+            name=question_with_reason,
             status=Status.RUNNING,
             finished_s=None,
             result=None,
             result_payload=None,
         )
-        answer = await _asked(run, step, again=True, refused=True)
+        answer = await _ask(run, record, began_before=True, refused=True)
 
 
-class _AsRecorded(ValueCodec):
-    """Leaves an answer as it is recorded: one that does not fit is no error of the run."""
+class _RawCodec(ValueCodec):
+    """Returns an answer as recorded: one that does not fit is asked for again, and is no error."""
 
     def load(self, data: bytes) -> bytes:
         return data
 
 
 class _AnswerCodec(ValueCodec):
-    """Reads what a human typed, which is recorded as a JSON string; other JSON is taken as such.
+    """Reads a human's answer, which is recorded as a JSON string of the typed text.
+
+    A recorded answer that is other JSON than a string is validated directly.
 
     Raises:
-        ResultNotSerialisable: the schema is none that pydantic reads.
+        ResultNotSerialisable: pydantic does not support the schema.
     """
 
     def __init__(self, schema: Any) -> None:
         super().__init__("an answer", schema)
-        self._known()  # before anybody is asked
+        self._type_adapter()  # so that a bad schema fails before the question is asked
         self._is_text = schema is str or getattr(schema, "__origin__", None) is str
 
     def load(self, data: bytes) -> Any:
-        """The value that an answer means; raises ResultUnreadable, with a reason for humans."""
+        """The value of an answer; raises ResultUnreadable, with a reason for the human."""
         try:
             typed = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise ResultUnreadable("an answer", str(error)) from error
         if self._is_text or not isinstance(typed, str):
-            return self._loaded(data)
+            return self._validate(data)
         try:
-            return self._loaded(typed.encode(errors="replace"))
-        except ResultUnreadable as as_json:
+            return self._validate(typed.encode(errors="replace"))
+        except ResultUnreadable as json_error:
             try:
-                return self._loaded(data)
+                return self._validate(data)
             except ResultUnreadable:
-                if _is_meant_as_json(typed):
-                    raise as_json from None
+                if _looks_like_json(typed):
+                    raise json_error from None
                 raise
 
-    def _loaded(self, data: bytes) -> Any:
+    def _validate(self, data: bytes) -> Any:
         try:
             return super().load(data)
         except ResultUnreadable as error:
             raise ResultUnreadable("an answer", _reason(error)) from error
-        except Exception as error:  # of a validator of the schema's own
+        except Exception as error:  # raised by a custom validator of the schema
             raise ResultUnreadable("an answer", f"{type(error).__name__}: {error}") from error
 
 
-async def _asked(run: LiveRun, step: StepRecord, *, again: bool, refused: bool = False) -> bytes:
-    """What is recorded as the answer to a question, once there is one.
+async def _ask(
+    run: LiveRun, step: StepRecord, *, began_before: bool, refused: bool = False
+) -> bytes:
+    """Ask a question, and wait for the recorded answer.
 
     Args:
-        again: whether it was asked before.
-        refused: whether it has an answer already, which was not taken.
+        began_before: whether the question is recorded already.
+        refused: whether it has an answer that did not fit.
     """
-    answered = await run.recorder.question_asked(step, again=again, refused=refused)
+    recorder = run.recorder
+    answered = await recorder.question_asked(step, began_before=began_before, refused=refused)
     if answered is None:
         run.emit(InputRequired(run.id, step.path, step.name, run.since_start_s()))
-        answered = await _answered(run, step.path)
-    return await run.recorder.result_of(answered) or b"null"
+        answered = await _wait_for_answer(run, step.path)
+    return await recorder.result_of(answered) or b"null"
 
 
-async def _answered(run: LiveRun, path: str) -> StepRecord:
-    """A question that waits, once it has its answer."""
+async def _wait_for_answer(run: LiveRun, path: str) -> StepRecord:
+    """The step of a waiting question, once it has its answer."""
     try:
         while True:
             step = await run.recorder.step(path)
@@ -150,13 +156,13 @@ async def _answered(run: LiveRun, path: str) -> StepRecord:
                 return step
             await asyncio.sleep(POLL_S)
     except asyncio.CancelledError as cancelled:
-        with suppress(AlreadyRecorded):  # the answer came since we looked: a resumed run has it
+        with suppress(AlreadyRecorded):  # it was answered since the last check; a resume finds that
             await run.recorder.step_ended(path, cancelled)
         raise
 
 
-def _is_meant_as_json(typed: str) -> bool:
-    """Whether what is wrong with it as JSON says more than what is wrong with it as a string."""
+def _looks_like_json(typed: str) -> bool:
+    """Whether the validation error of the text as JSON is more helpful than that as a string."""
     try:
         json.loads(typed)
     except (ValueError, RecursionError):
@@ -165,10 +171,10 @@ def _is_meant_as_json(typed: str) -> bool:
 
 
 def _reason(error: ResultUnreadable) -> str:
-    """Why a value does not fit, without the value."""
+    """Why a value does not fit, without quoting the value."""
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return str(error.args[1])
-    found = cause.errors(include_url=False, include_context=False, include_input=False)
-    told = [": ".join([*map(str, each["loc"]), each["msg"]]) for each in found[:_MOST_REASONS]]
-    return "; ".join(told)
+    errors = cause.errors(include_url=False, include_context=False, include_input=False)
+    reasons = [": ".join([*map(str, each["loc"]), each["msg"]]) for each in errors[:_MAX_REASONS]]
+    return "; ".join(reasons)

@@ -1,4 +1,4 @@
-"""llm: ask the run's model, under the sub-deadline of the stage that the call belongs to."""
+"""llm: a call of the run's model, with the sub-deadline of the call's stage."""
 
 from __future__ import annotations
 
@@ -71,20 +71,23 @@ async def llm(
     raw: bool = False,
     on_text: OnText | None = None,
 ) -> Any:
-    """Ask the run's model, under the sub-deadline of the stage that this call belongs to.
+    """Call the run's model; the engine gets the sub-deadline of the call's stage.
 
     Args:
-        prompt: what the user says, or the turns of a chat.
-        schema: a pydantic model, or a JSON schema, that the answer must satisfy.
+        prompt: the user's message, or the turns of a chat.
+        schema: a pydantic model or a JSON schema that the answer must satisfy.
         system: a system message before a plain prompt.
-        max_tokens: most output tokens; None: what the context leaves.
-        raw: complete a plain prompt as it stands, without the model's chat template.
-        on_text: called with each piece of new text as it comes.
+        max_tokens: most output tokens; None: as many as the context window allows.
+        temperature: of sampling; 0 is greedy.
+        seed: of sampling; None: not fixed.
+        raw: complete a plain prompt without the model's chat template.
+        on_text: called with each piece of new text as it arrives.
     Returns:
-        The text; with a pydantic model an instance of it; with a JSON schema its JSON value.
+        The text; with a pydantic model an instance of it; with a JSON schema the JSON value.
     Raises:
-        StructuredOutputInvalid: the answer does not satisfy the schema, mostly as it was cut.
-        DeadlineExceeded: the deadline here passed first.
+        StructuredOutputInvalid: the answer does not satisfy the schema, usually because it was cut
+            off.
+        DeadlineExceeded: the current deadline passed first.
         ServingError: the engine could not answer; see serving.errors.
         OutsideRun: not within a flow.
     """

@@ -1,4 +1,4 @@
-"""gather and map: branches of a run side by side; if one fails, the others are cancelled."""
+"""gather and map: parallel branches of a run; if one fails, the others are cancelled."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ async def gather(*branches: Awaitable[T]) -> tuple[T, ...]: ...
 
 
 async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
-    """Run branches side by side and return their results in the order given.
+    """Run branches in parallel and return their results in the order given.
 
-    If one fails the others are cancelled and its error is raised, once all have ended. What
-    follows depends on the calls of every branch.
+    If one fails, the others are cancelled, and its error is raised once all have ended. Later calls
+    depend on the calls of all branches.
     """
     try:
         context = begin_gather(current_context("gather()"), len(branches))
-        scopes = context.step_path.branches(len(branches))
+        step_paths = context.step_path.branches(len(branches))
         before = frontier()
         ends: list[frozenset[int]] = []
 
@@ -54,16 +54,16 @@ async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
             try:
                 with using_context(here.derive(owner=current_worker())):
                     value = await branch
-                here.run.recorded_steps.ended(here.step_path)
+                here.run.recorded_steps.require_no_more(here.step_path)
                 return value
             finally:
                 ends.append(frontier())
 
         tasks = [
             asyncio.create_task(
-                run(branch, context.derive(step_path=step_path, stage_calls=len(scopes)))
+                run(branch, context.derive(step_path=step_path, stage_calls=len(branches)))
             )
-            for branch, step_path in zip(branches, scopes, strict=True)
+            for branch, step_path in zip(branches, step_paths, strict=True)
         ]
         try:
             failure = await first_failure(tasks)
@@ -77,37 +77,38 @@ async def gather(*branches: Awaitable[Any]) -> tuple[Any, ...]:
     return tuple(task.result() for task in tasks)
 
 
-async def map(  # noqa: A001 - what it is everywhere else
+async def map(  # noqa: A001 - the usual name
     work: Callable[[T1], Awaitable[T]], items: Iterable[T1], /, *, concurrency: int = 16
 ) -> tuple[T, ...]:
-    """Do the same work for every item, so many at once, and return the results in their order.
+    """Do the same work for every item in parallel, and return the results in the items' order.
 
-    If one fails the others are cancelled and its error is raised, once all have ended.
+    If one fails, the others are cancelled, and its error is raised once all have ended.
 
     Args:
-        concurrency: at least 1; the engine decides for itself how many of the calls run at once.
+        concurrency: most items in progress at once, at least 1. The engine decides by itself how
+            many of their calls it runs at once.
     """
     if concurrency < 1:
         raise ValueError(f"concurrency is {concurrency}; it must be at least 1")
-    places = asyncio.Semaphore(concurrency)
+    semaphore = asyncio.Semaphore(concurrency)
 
-    async def one(item: T1) -> T:
-        await places.acquire()
+    async def process(item: T1) -> T:
+        await semaphore.acquire()
         try:
             result = await work(item)
         except asyncio.CancelledError:
-            places.release()
+            semaphore.release()
             raise
-        places.release()  # not where it failed: that ends the others, and no more are to begin
+        semaphore.release()  # not after a failure: the others are cancelled, and none may begin
         return result
 
-    given = tuple(items)  # first: items that fail to come must leave no coroutine behind
-    return await gather(*[one(item) for item in given])
+    all_items = tuple(items)  # before any coroutine is made: the iteration may raise
+    return await gather(*[process(item) for item in all_items])
 
 
 def _discard(branch: Awaitable[Any]) -> None:
-    """End a branch that never began; does nothing to one that ended."""
+    """End a branch that never began; does nothing to one that has ended."""
     if inspect.iscoroutine(branch):
-        branch.close()  # spares it the warning that it was never awaited
+        branch.close()  # avoids the warning that it was never awaited
     elif asyncio.isfuture(branch):
         branch.cancel()

@@ -1,4 +1,4 @@
-"""Trying again: how often, for how long, and after which pause."""
+"""Retries of steps: number of tries, timeout of each, and pauses between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.errors import StoreError
 
 R = TypeVar("R")
 
-_LASTING = (
+_PERMANENT = (
     OrchestrateError,
     StoreError,
     InvalidRequest,
@@ -24,19 +24,22 @@ _LASTING = (
     EngineClosed,
     EngineDied,
 )
-"""What another try would come to as well."""
+"""Errors that another try would raise as well."""
 
 FIRST_PAUSE_S = 0.1
-MOST_PAUSE_S = 10.0
+"""Pause after the first try, in seconds; it doubles with each further try."""
+
+MAX_PAUSE_S = 10.0
+"""Longest pause between two tries, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often some work is tried.
+    """Runs work with retries and a timeout.
 
     Attributes:
-        retries: tries after the first.
-        timeout_s: for each of them; None: none.
+        retries: number of tries after the first.
+        timeout_s: of each try; None: none.
     Raises:
         ValueError: retries is below 0.
     """
@@ -48,27 +51,28 @@ class Retries:
         if self.retries < 0:
             raise ValueError(f"retries is {self.retries}; it must be at least 0")
 
-    async def of(self, work: Callable[[], Awaitable[R]]) -> R:
-        """The result of the first try that gives one; raises what the last one raised.
+    async def run(self, work: Callable[[], Awaitable[R]]) -> R:
+        """The result of the first successful try; raises the last try's error if all fail.
 
-        Each try's steps have places of their own: a resumed run may need fewer tries than before.
+        A permanent error is raised at once, as is an error whose pause the deadline does not allow.
+        Steps of different tries are numbered separately: a resumed run may need fewer tries.
         """
         context = current_context("a step's tries")
-        for number in range(self.retries):
+        for index in range(self.retries):
             try:
-                return await self._once(_within_try(context, number), work)
+                return await self._try(_context_of_try(context, index), work)
             except Exception as error:
-                pause_s = min(FIRST_PAUSE_S * 2**number, MOST_PAUSE_S)
-                if not _may_pass(error) or pause_s >= context.remaining_s():
+                pause_s = min(FIRST_PAUSE_S * 2**index, MAX_PAUSE_S)
+                if not _is_transient(error) or pause_s >= context.remaining_s():
                     raise
             await asyncio.sleep(pause_s)
-        return await self._once(_within_try(context, self.retries), work)
+        return await self._try(_context_of_try(context, self.retries), work)
 
-    async def _once(self, context: CallContext, work: Callable[[], Awaitable[R]]) -> R:
+    async def _try(self, context: CallContext, work: Callable[[], Awaitable[R]]) -> R:
         if self.timeout_s is None:
             with using_context(context):
                 return await work()
-        # Not `within`, whose end is recorded: a try that is resumed has its whole time again.
+        # Not `within`, whose limit is recorded: in a resumed run a try has its whole timeout again.
         ends_at_s = context.run.clock.now_s() + self.timeout_s
         with using_context(context.derive(deadline_at_s=min(context.deadline_at_s, ends_at_s))):
             try:
@@ -80,15 +84,15 @@ class Retries:
                 raise DeadlineExceeded(context.step_path.text, self.timeout_s) from None
 
 
-def _within_try(context: CallContext, number: int) -> CallContext:
-    """Within a try, 0 the first."""
-    return (
-        context.derive(step_path=context.step_path.apart(f"try{number + 1}")) if number else context
-    )
+def _context_of_try(context: CallContext, index: int) -> CallContext:
+    """The context of a try; 0 is the first."""
+    if not index:
+        return context
+    return context.derive(step_path=context.step_path.isolated(f"try{index + 1}"))
 
 
-def _may_pass(error: Exception) -> bool:
-    """Whether another try may go better."""
+def _is_transient(error: Exception) -> bool:
+    """Whether another try may succeed."""
     if isinstance(error, DeadlineExceeded):
-        return True  # its own timeout; the run's ends it from outside
-    return not isinstance(error, _LASTING)
+        return True  # the try's own timeout; the run's deadline would have cancelled this task
+    return not isinstance(error, _PERMANENT)

@@ -1,4 +1,4 @@
-"""Answers in a given shape: the JSON schema that a model is held to, and the check of what came."""
+"""Structured output: the JSON schema for constrained decoding, and the check of the answer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def answer_in(shape: Shape, completion: Completion) -> Any:
     """The answer as an instance of a pydantic model, or as the value that a JSON schema allows.
 
     Raises:
-        StructuredOutputInvalid: it is not of that shape, mostly because it was cut.
-        InvalidRequest: the JSON schema is none.
+        StructuredOutputInvalid: it does not satisfy the schema, usually because it was cut off.
+        InvalidRequest: the JSON schema is not valid.
     """
     if isinstance(shape, type):
         try:
             return shape.model_validate_json(completion.text)
         except ValidationError as error:
-            raise _invalid(completion, _first_complaint(error)) from None
+            raise _invalid(completion, _first_error(error)) from None
     import jsonschema
 
     value = completion.parsed()
@@ -41,14 +41,15 @@ def answer_in(shape: Shape, completion: Completion) -> Any:
     except jsonschema.ValidationError as error:
         raise _invalid(completion, f"{error.json_path}: {error.message}") from None
     except jsonschema.SchemaError as error:
-        raise InvalidRequest(completion.request_id, f"no JSON schema: {error.message}") from None
+        reason = f"the JSON schema is not valid: {error.message}"
+        raise InvalidRequest(completion.request_id, reason) from None
     return value
 
 
 def closed_schema(schema: Any) -> Any:
-    """The schema with every object closed to properties that it does not name.
+    """The schema with `additionalProperties: false` for every object that does not set it.
 
-    Pydantic leaves objects open, and ignores what it does not know: tokens spent for nothing.
+    Pydantic's schemas allow unknown properties, and its models ignore them: wasted tokens.
     """
     if isinstance(schema, list):
         return [closed_schema(item) for item in schema]
@@ -60,11 +61,11 @@ def closed_schema(schema: Any) -> Any:
     return closed
 
 
-def _invalid(completion: Completion, complaint: str) -> StructuredOutputInvalid:
-    return StructuredOutputInvalid(completion.request_id, completion.finish_reason, complaint)
+def _invalid(completion: Completion, reason: str) -> StructuredOutputInvalid:
+    return StructuredOutputInvalid(completion.request_id, completion.finish_reason, reason)
 
 
-def _first_complaint(error: ValidationError) -> str:
-    complaint = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in complaint["loc"])
-    return f"{where}: {complaint['msg']}" if where else str(complaint["msg"])
+def _first_error(error: ValidationError) -> str:
+    reason = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in reason["loc"])
+    return f"{where}: {reason['msg']}" if where else str(reason["msg"])

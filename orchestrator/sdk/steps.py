@@ -1,4 +1,4 @@
-"""step and tool: functions made known to the runtime, each recorded as it is done."""
+"""step and tool: decorators for functions whose executions are recorded."""
 
 from __future__ import annotations
 
@@ -53,23 +53,22 @@ def step(
 ) -> Any:
     """Make a function a step: recorded under its call path, with its LLM calls.
 
-    Once its result is recorded it is not done again: a resumed run has the result from there. So
-    what a step does besides returning it, as to a list that it was given, is lost on resume.
-    A plain function runs in a thread, which cannot be stopped: at a deadline it is left behind.
-    Outside a run a step is the plain function. (Its coroutines are typed without Any, which would
-    make a type checker forget the results of a gather.)
+    A step whose result is recorded is not executed again: a resumed run uses the recorded result.
+    So other effects of a step, such as changing a list that it was given, are lost on resume.
+    A plain function (not async) runs in a thread. A thread cannot be stopped: at a deadline it is
+    abandoned. Outside a run a step is just the function. (Its coroutines are typed without Any,
+    with which a type checker would lose the result types of a gather.)
 
     Args:
-        retries: how often it is tried again where it raises, after a growing pause; not where its
-            run's deadline passed, or the runtime itself refuses.
-        timeout: for each try ("10s", or seconds); one that takes longer raises DeadlineExceeded.
-        cache: use the result that an earlier run recorded for the same arguments, code and model
-            instead of doing it again: True, or for how long ("1h", from that run's start).
-        name: what it is recorded under; the function's own name by default.
+        retries: number of further tries after an error, with growing pauses; none after the run's
+            deadline or after an error that another try would raise as well.
+        timeout: of each try ("10s", or seconds); a try that takes longer raises DeadlineExceeded.
+        cache: use the recorded result of an earlier run for the same arguments, code and model:
+            True, or its maximum age ("1h", counted from that run's start).
+        name: under which it is recorded; the function's own name by default.
     Raises:
-        InvalidDuration: the timeout, or the cache's, is no positive time.
-        ValueError: retries is below 0, or a step that is to be cached depends on more than its
-            arguments.
+        InvalidDuration: the timeout, or the age for `cache`, is not a positive time.
+        ValueError: retries is below 0, or a cached step depends on more than its arguments.
     """
     tries = Retries(retries, None if timeout is None else seconds_of(timeout))
     max_age_s = _max_age_s(cache)
@@ -78,24 +77,24 @@ def step(
         if max_age_s is not None:
             require_cacheable(plain)
         body, digest = awaitable(plain), CallDigest(plain)
-        known_as = checked_name(name or name_of(body))
-        spec = StepSpec(known_as, StepKind.STEP, result_codec(body, f"step {known_as}"))
+        step_name = checked_name(name or name_of(body))
+        spec = StepSpec(step_name, StepKind.STEP, result_codec(body, f"step {step_name}"))
 
         @functools.wraps(body)
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:
             context = current_context_or_none()
             if context is None:
                 return await body(*args, **kwargs)
-            own = replace(spec, arguments=digest.of(args, kwargs))
+            call_spec = replace(spec, arguments=digest.of(args, kwargs))
             if max_age_s is not None:
                 key = cache_key(plain, args, kwargs, model=context.run.engine.info.model)
-                own = replace(own, reuse=CacheLookup(key, max_age_s))
+                call_spec = replace(call_spec, cache=CacheLookup(key, max_age_s))
 
             async def work(here: CallContext) -> Any:
                 with using_context(here):
-                    return await tries.of(lambda: body(*args, **kwargs))
+                    return await tries.run(lambda: body(*args, **kwargs))
 
-            return await run_step(context, own, work)
+            return await run_step(context, call_spec, work)
 
         return wrapper
 
@@ -125,17 +124,17 @@ def tool(
     effects: Literal["pure", "env", "external"] = "external",
     reconcile: Callable[..., Awaitable[Any]] | None = None,
 ) -> Any:
-    """Make a function a tool: recorded as one call of the run's graph.
+    """Make a function a tool: recorded as one call in the run's graph.
 
-    A plain function runs in a thread, so that it does not hold up the other branches. Outside a
-    run it is the plain function.
+    A plain function (not async) runs in a thread, so that it does not block other branches. Outside
+    a run a tool is just the function.
 
     Args:
-        effects: what doing it twice would do: "pure": nothing; "env": the same to the run's own
-            files; "external": something to the world outside, once more. A run that died in the
-            middle of an external effect is resumed only if it can be reconciled.
-        reconcile: finds out about an effect of which nobody knows whether it happened. Called
-            with the tool's arguments, it returns Happened(result), or None if it did not.
+        effects: what calling it twice does: "pure": nothing more; "env": the same again to the
+            run's own files and shell; "external": a second effect on the outside world. If an
+            external effect was interrupted, the run can only be resumed with `reconcile`.
+        reconcile: finds out whether an interrupted external effect took place. Called with the
+            tool's arguments, it returns Happened(result) if so, or None if not.
     """
 
     def decorate(body: Callable[..., Any]) -> Callable[..., Coroutine[None, None, Any]]:
@@ -143,21 +142,22 @@ def tool(
         codec = result_codec(body, f"tool {name}")
         spec = StepSpec(name, StepKind.TOOL, codec, Effects(effects))
         digest = CallDigest(body)
-        doing, asking = awaitable(body), reconcile and awaitable(reconcile)
+        function, reconciler = awaitable(body), reconcile and awaitable(reconcile)
 
         @functools.wraps(body)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            async def within(here: CallContext) -> Any:
+            async def work(here: CallContext) -> Any:
                 with using_context(here):
-                    return await doing(*args, **kwargs)
+                    return await function(*args, **kwargs)
 
             context = current_context_or_none()
             if context is None:
-                return await doing(*args, **kwargs)
-            own = replace(spec, arguments=digest.of(args, kwargs))
-            if asking is not None:
-                own = replace(own, reconcile=functools.partial(asking, *args, **kwargs))
-            return await run_tool_call(context, own, within)
+                return await function(*args, **kwargs)
+            call_spec = replace(spec, arguments=digest.of(args, kwargs))
+            if reconciler is not None:
+                bound = functools.partial(reconciler, *args, **kwargs)
+                call_spec = replace(call_spec, reconcile=bound)
+            return await run_tool_call(context, call_spec, work)
 
         return wrapper
 
@@ -165,7 +165,7 @@ def tool(
 
 
 class StepDecorator(Protocol):
-    """What `step` and `tool` with parameters give."""
+    """The decorator that `step` and `tool` with parameters return."""
 
     @overload
     def __call__(
@@ -181,7 +181,7 @@ class StepDecorator(Protocol):
 
 
 def _max_age_s(cache: bool | str | float) -> float | None:
-    """How old a result may be that is used again; None: none is."""
+    """The maximum age of a cached result, in seconds; None: no cache."""
     if cache is False:
         return None
     return math.inf if cache is True else seconds_of(cache)

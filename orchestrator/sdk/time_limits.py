@@ -1,4 +1,4 @@
-"""within, remaining, has_deadline: the deadline of the code that runs now."""
+"""within, remaining, has_deadline: the deadline of the current code."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ SECONDS = ValueCodec("a time", float)
 
 @asynccontextmanager
 async def within(duration: str | float) -> AsyncIterator[None]:
-    """Shorten the deadline for a block, and cancel what is not done by then.
+    """Shorten the deadline for a block; the block is cancelled when it passes.
 
-    The deadline around the block still holds: a longer duration changes nothing. A shorter one is
-    a promise of its own: the engine is asked to end this block's calls by then, and not the run.
+    The deadline around the block still holds: a longer duration has no effect. With a shorter one
+    the engine is asked to end this block's calls, but not the rest of the run, by then.
 
     Raises:
-        DeadlineExceeded: the block's own limit passed, or the one around it has already.
+        DeadlineExceeded: the block's deadline passed, or the one around it has passed already.
         InvalidDuration: not a duration.
     """
     context = current_context("within()")
     run = context.run
     here = context.step_path.text or run.flow
 
-    # A share of what remains may be 0 by now, and is no wrong duration.
+    # A share of remaining() may be 0 after the deadline, and must not raise InvalidDuration.
     allowed_s = 0.0 if context.remaining_s() <= 0 else seconds_of(duration)
     if allowed_s <= 0 and not run.recorded_steps:
         raise DeadlineExceeded(here, 0.0)
     began_s = run.since_start_s()
-    # The same when the run is resumed, however late that is.
+    # Recorded, so that a resumed run has the same limit, counted from the first execution.
     until_s = record_value(context, "within", SECONDS, lambda: began_s + allowed_s)
     deadline_at_s = min(context.deadline_at_s, run.started_s + until_s)
     with using_context(context.derive(deadline_at_s=deadline_at_s)):
@@ -51,9 +51,9 @@ async def within(duration: str | float) -> AsyncIterator[None]:
 
 
 def remaining() -> float:
-    """Seconds until the deadline here: infinity where there is none, never below 0.
+    """Seconds until the current deadline, at least 0; infinity without a deadline.
 
-    A resumed run is told what it was told before, so that it decides alike.
+    The value is recorded, so that a resumed run gets the same one and takes the same branches.
     """
     context = current_context("remaining()")
     if math.isinf(context.deadline_at_s):
@@ -62,5 +62,5 @@ def remaining() -> float:
 
 
 def has_deadline() -> bool:
-    """Whether the code that runs now has a deadline."""
+    """Whether the current code has a deadline."""
     return not math.isinf(current_context("has_deadline()").deadline_at_s)

@@ -1,8 +1,8 @@
-"""What a run tells -> OpenTelemetry spans, by the semantic conventions for generative AI.
+"""Converts a run's events to OpenTelemetry spans, by the semantic conventions for generative AI.
 
 The names are those of github.com/open-telemetry/semantic-conventions-genai as of November 2026, all
-in development; what they have no word for is under `orchestrate.`. No span holds a prompt, an
-answer or the text of an error.
+in development. Attributes without a convention begin with `orchestrate.`. No span holds a prompt,
+an answer or the message of an error.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from orchestrator.events import (
 )
 from store.records import Status
 
-# Whose format a call has, as the conventions call it; other engines go by their own names.
+# The provider names of the conventions, by engine; other engines keep their own names.
 _PROVIDERS = {"embedded": "vllm", "remote": "openai"}
 
 Value = str | int | float | Sequence[str] | None
 
 
 class RunSpans:
-    """Listens to runs and tells of them in spans: run, steps within, calls within these.
+    """A listener that makes a span for each run, for the steps in it and for the calls in these.
 
-    What belongs to what is read from the paths of steps and calls, whichever task tells of them.
+    A span's parent is found by the path of its step or call, not by the current task.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -43,12 +43,12 @@ class RunSpans:
         self._runs: dict[str, _Run] = {}
 
     def __call__(self, event: Event) -> None:
-        """Begin or end the span that an event is about."""
+        """Begin or end the span of an event."""
         if isinstance(event, RunStarted):
             self._run_started(event)
             return
         run = self._runs.get(event.run_id)
-        if run is None:  # something was left running when its run ended
+        if run is None:  # an event of work that outlived its run
             return
         match event:
             case StepStarted():
@@ -64,20 +64,20 @@ class RunSpans:
                 run.end(event)
 
     def close(self) -> None:
-        """End what is still open, as where the store failed and a run's end was not told."""
+        """End the spans that are still open, as of runs whose end the store could not record."""
         for run in self._runs.values():
             run.end(None)
         self._runs.clear()
 
     def _run_started(self, event: RunStarted) -> None:
-        if former := self._runs.pop(event.run_id, None):  # whose end could not be recorded
+        if former := self._runs.pop(event.run_id, None):  # its end could not be recorded
             former.end(None)
-        around = context.get_current()
+        parent = context.get_current()
         span = self._tracer.start_span(
             f"invoke_workflow {event.flow}",
-            around,
+            parent,
             SpanKind.INTERNAL,
-            _given(
+            _without_none(
                 {
                     "gen_ai.operation.name": "invoke_workflow",
                     "gen_ai.workflow.name": event.flow,
@@ -86,7 +86,7 @@ class RunSpans:
                 }
             ),
         )
-        self._runs[event.run_id] = _Run(span, around, event.deadline_s)
+        self._runs[event.run_id] = _Run(span, parent, event.deadline_s)
 
     def _call_started(self, run: _Run, event: CallStarted) -> None:
         attributes: dict[str, Value] = {
@@ -122,42 +122,43 @@ class RunSpans:
         attributes: Mapping[str, Value],
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> None:
-        if path in run.open:  # a path is one step, however often it is told of
+        if path in run.open:  # a step has one span, even if its start is reported twice
             return
-        told = _given({"orchestrate.path": path, **attributes})
-        span = self._tracer.start_span(name, run.parent_of(path), kind, told)
+        present = _without_none({"orchestrate.path": path, **attributes})
+        span = self._tracer.start_span(name, run.parent_of(path), kind, present)
         run.open[path] = span
-        run.within[path] = _within(span, run.around)
+        run.within[path] = _child_context(span, run.parent)
 
 
 @dataclass(slots=True)
 class _Run:
-    """The spans of a run that goes on.
+    """The spans of a run in progress.
 
     Attributes:
-        around: where the run was started.
+        span: of the run itself.
+        parent: the context in which the run was started.
         open: the spans that have not ended, by path.
-        within: what their children begin in, by path; kept until the run ends, as what a step
-            left running may begin something after it.
-        calls: those that have not ended, by node.
+        within: the contexts for child spans, by path; kept until the run ends, as tasks that a
+            step left running may begin steps after its end.
+        calls: the starts of calls that have not ended, by node.
     """
 
     span: Span
-    around: Context
+    parent: Context
     deadline_s: float | None
     open: dict[str, Span] = field(default_factory=dict)
     within: dict[str, Context] = field(default_factory=dict)
     calls: dict[int, CallStarted] = field(default_factory=dict)
 
     def parent_of(self, path: str) -> Context:
-        """Of the innermost step around a path that was told of; of the run itself without one."""
-        for above in reversed(paths_to(path)[:-1]):
-            if above in self.within:
-                return self.within[above]
-        return _within(self.span, self.around)
+        """The context of the innermost step with a span around a path, or of the run."""
+        for outer in reversed(paths_to(path)[:-1]):
+            if outer in self.within:
+                return self.within[outer]
+        return _child_context(self.span, self.parent)
 
     def end(self, event: RunFinished | None) -> None:
-        """End the run and what it left open, innermost first; nobody knows how that ended."""
+        """End the run's span, and first those still open, innermost first, as still running."""
         for span in reversed(self.open.values()):
             _end(span, Status.RUNNING, None)
         if event is None:
@@ -177,7 +178,7 @@ def _call_finished(run: _Run, event: CallFinished) -> None:
         "orchestrate.slack_s": None if due_s is None else due_s - event.at_s
     }
     if started.kind == "llm":
-        run.within.pop(started.path, None)  # nothing begins within it
+        run.within.pop(started.path, None)  # an LLM call has no children
         if event.status == Status.COMPLETED:
             reason = event.finish_reason
             attributes |= {
@@ -196,17 +197,17 @@ def _end(
 ) -> None:
     if span is None:
         return
-    told = {"orchestrate.status": status, "error.type": error_type, **(attributes or {})}
-    span.set_attributes(_given(told))
+    attributes = {"orchestrate.status": status, "error.type": error_type, **(attributes or {})}
+    span.set_attributes(_without_none(attributes))
     if error_type is not None:
-        span.set_status(StatusCode.ERROR)  # without the error's message, which may quote a text
+        span.set_status(StatusCode.ERROR)  # without the message, which may quote a user's text
     span.end()
 
 
-def _given(attributes: Mapping[str, Value]) -> dict[str, str | int | float | Sequence[str]]:
+def _without_none(attributes: Mapping[str, Value]) -> dict[str, str | int | float | Sequence[str]]:
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _within(span: Span, around: Context) -> Context:
-    """What a span's children begin in: its identity is enough, and light."""
-    return trace.set_span_in_context(NonRecordingSpan(span.get_span_context()), around)
+def _child_context(span: Span, parent: Context) -> Context:
+    """The context for a span's children; it holds the span's identity only, to save memory."""
+    return trace.set_span_in_context(NonRecordingSpan(span.get_span_context()), parent)

@@ -1,6 +1,6 @@
-"""Telemetry: runs told of in OpenTelemetry spans, exported as the standard OTEL_* variables say.
+"""Telemetry: exports runs as OpenTelemetry spans, according to the standard OTEL_* variables.
 
-Loaded only where ORCHESTRATE_TELEMETRY asks for it.
+Imported only if ORCHESTRATE_TELEMETRY is set.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from orchestrator.telemetry.spans import RunSpans
 logger = logging.getLogger("orchestrate")
 
 FLUSH_LIMIT_S = 4.5
-"""How long the end of a runtime waits for the last spans to be exported."""
+"""Seconds that the end of a runtime waits for the last spans to be exported."""
 
 ABORT_LIMIT_S = 0.5
-"""How long it waits, after that, for exporters that are told to give up."""
+"""Seconds that it waits, after that, for all exporters to shut down."""
 
 EXPORTER = "OTEL_TRACES_EXPORTER"
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -37,18 +37,18 @@ _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 @asynccontextmanager
 async def open_telemetry() -> AsyncIterator[Listener]:
-    """A listener that tells of runs in spans; what it told is exported when the block ends.
+    """A listener that makes spans of runs; they have been exported when the block ends.
 
-    The application's own tracer provider is used where it has set one, else one that exports as
-    the OTEL_* variables say. A collector that is out of reach holds up the end for
-    FLUSH_LIMIT_S + ABORT_LIMIT_S at most, and fails nothing.
+    The application's own tracer provider is used if it has set one, else one according to the
+    OTEL_* variables. An unreachable collector delays the end by at most
+    FLUSH_LIMIT_S + ABORT_LIMIT_S, and is no error.
 
     Raises:
-        InvalidSettings: an OTEL_* variable names an exporter that there is not, or cannot be used.
+        InvalidSettings: an OTEL_* variable names an unknown exporter, or one that cannot be used.
     """
     provider, exporters = trace.get_tracer_provider(), list[SpanExporter]()
-    own = isinstance(provider, trace.ProxyTracerProvider)
-    if own:
+    is_ours = isinstance(provider, trace.ProxyTracerProvider)
+    if is_ours:
         exporters = _exporters()
         provider = _provider_of(exporters)
     spans = RunSpans(provider.get_tracer("orchestrate"))
@@ -56,11 +56,11 @@ async def open_telemetry() -> AsyncIterator[Listener]:
         yield spans
     finally:
         spans.close()
-        flush = getattr(provider, "shutdown" if own else "force_flush", None)
-        if flush is not None and not await _in_time(flush, FLUSH_LIMIT_S):
+        flush = getattr(provider, "shutdown" if is_ours else "force_flush", None)
+        if flush is not None and not await _ends_within(flush, FLUSH_LIMIT_S):
             logger.warning("telemetry: the last spans were not exported within %s s", FLUSH_LIMIT_S)
             for exporter in exporters:
-                await _in_time(exporter.shutdown, ABORT_LIMIT_S / len(exporters))
+                await _ends_within(exporter.shutdown, ABORT_LIMIT_S / len(exporters))
 
 
 def _provider_of(exporters: Sequence[SpanExporter]) -> trace.TracerProvider:
@@ -79,7 +79,7 @@ def _provider_of(exporters: Sequence[SpanExporter]) -> trace.TracerProvider:
 
 
 def _exporters() -> list[SpanExporter]:
-    """The exporters that OTEL_TRACES_EXPORTER names, otlp by default; none where it says so."""
+    """The exporters that OTEL_TRACES_EXPORTER names, otlp by default; none for "none"."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     names = [name.strip() for name in os.environ.get(EXPORTER, "").split(",") if name.strip()]
@@ -91,10 +91,10 @@ def _exporter(name: str) -> SpanExporter:
     found = tuple(group.select(name=_otlp() if name == "otlp" else name))
     if not found:
         known = ", ".join(sorted({*group.names, "none"}))
-        raise InvalidSettings(f"{EXPORTER}: no exporter {name!r} is installed; there are: {known}")
+        raise InvalidSettings(f"{EXPORTER}: no exporter {name!r} is installed; known are: {known}")
     try:
         exporter: SpanExporter = found[0].load()()
-    except Exception as error:  # it read other OTEL_* variables
+    except Exception as error:  # its constructor reads other OTEL_* variables
         raise InvalidSettings(
             f"{EXPORTER}: {name} cannot be used: {type(error).__name__}: {error}"
         ) from error
@@ -102,7 +102,7 @@ def _exporter(name: str) -> SpanExporter:
 
 
 def _otlp() -> str:
-    """The exporter that speaks the protocol which is asked for, as the SDK itself has them."""
+    """The SDK's name of the OTLP exporter for the protocol that is asked for."""
     for variable in _PROTOCOLS:
         protocol = os.environ.get(variable, "").strip()
         if protocol:
@@ -112,10 +112,11 @@ def _otlp() -> str:
     return "otlp"
 
 
-async def _in_time(work: Callable[[], object], limit_s: float) -> bool:
-    """Whether work that blocks ended in time; it is left behind where not, and logged if it fails.
+async def _ends_within(work: Callable[[], object], limit_s: float) -> bool:
+    """Run blocking work in a daemon thread; returns whether it ended within `limit_s`.
 
-    In a thread that holds up neither the event loop nor the exit.
+    An error of the work is logged. After the limit the thread is abandoned; it blocks neither the
+    event loop nor the exit of the process.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
 

@@ -14,7 +14,7 @@ from store.fits import Fits
 from store.patterns import Patterns
 
 POINTS = {
-    "reading": (fitting, "kept_patterns"),
+    "reading": (fitting, "readable_patterns"),
     "clustering": (fitting, "_compacted"),
     "lengths": (fitting, "fit"),
     "renaming": (os, "replace"),

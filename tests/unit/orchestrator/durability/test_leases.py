@@ -135,7 +135,7 @@ def test_a_store_that_fails_at_a_renewal_is_asked_again_at_the_next(
 
     with caplog.at_level(logging.WARNING, "orchestrate"):
         in_jumping_time(run())
-    assert "leases of 1 runs are not renewed" in caplog.text
+    assert "could not renew the leases of 1 runs" in caplog.text
 
 
 async def test_a_run_has_its_lease_from_the_moment_that_it_is_taken(runtime: Runtime) -> None:

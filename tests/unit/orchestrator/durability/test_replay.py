@@ -160,7 +160,7 @@ def two_steps_and_others() -> tuple[Flow[[], str], dict[str, Flow[[], str]]]:
 
 @pytest.mark.parametrize(
     ("change", "where"),
-    [("turned", "step a is recorded where the flow now comes to step b"), ("shorter", "step b")],
+    [("turned", "step a is recorded where the flow now begins step b"), ("shorter", "step b")],
 )
 async def test_a_changed_flow_is_found_out_and_told_where(
     runtime: Runtime, change: str, where: str
@@ -230,12 +230,12 @@ def versions(before: Any, after: Any) -> tuple[Flow[[], Any], Flow[[], Any]]:
 
 
 CHANGES = [
-    (side_by_side, one_by_one, "value gather-3 is recorded where the flow now comes to step a"),
-    (one_by_one, side_by_side, "step a is recorded where the flow now comes to value gather-3"),
+    (side_by_side, one_by_one, "value gather-3 is recorded where the flow now begins step a"),
+    (one_by_one, side_by_side, "step a is recorded where the flow now begins value gather-3"),
     (side_by_side, fewer, "value gather-3 is recorded .* value gather-2"),
     (side_by_side, turned, "with other arguments"),
-    (longer_branches, side_by_side, "is recorded where the flow now comes to nothing more"),
-    (after_one, side_by_side, "step b is recorded where the flow now comes to value gather-3"),
+    (longer_branches, side_by_side, "is recorded where the flow now begins no further step"),
+    (after_one, side_by_side, "step b is recorded where the flow now begins value gather-3"),
 ]
 
 

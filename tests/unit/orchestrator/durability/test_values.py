@@ -145,7 +145,7 @@ REFUSED: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("annotation", "value"), REFUSED)
 def test_what_would_come_back_otherwise_is_refused(annotation: Any, value: Any) -> None:
-    with pytest.raises(ResultNotSerialisable, match="what it gives cannot be recorded"):
+    with pytest.raises(ResultNotSerialisable, match="the value of it cannot be recorded"):
         ValueCodec("it", annotation).dump(value)
 
 
@@ -163,7 +163,7 @@ def test_all_that_json_can_say_comes_back(value: Any) -> None:
 
 
 def test_what_is_of_another_type_by_now_has_a_name() -> None:
-    with pytest.raises(ResultUnreadable, match="what is recorded of it"):
+    with pytest.raises(ResultUnreadable, match="the recorded value of it"):
         ValueCodec("it", int).load(b'"text"')
     with pytest.raises(ResultUnreadable):
         ValueCodec("it", int).load(b"{")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import DeadlineExceeded, OutsideRun, best_so_far, flow, step, within
-from orchestrator.execution.deadline_handling import AGAIN_S, DeadlineHandling
+from orchestrator.execution.deadline_handling import RECANCEL_S, DeadlineHandling
 from tests.unit.orchestrator.deadline_samples import WAYS, Elapsed, Ways, kept
 from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import Boom, law
@@ -182,7 +182,7 @@ async def caught_by_a_group_that_is_failing(elapsed: Elapsed) -> None:
 def test_a_cancellation_that_was_lost_comes_again(work: Any, way: str) -> None:
     elapsed = Elapsed()
     assert in_ten_seconds(way, lambda: work(elapsed)) == "told"
-    assert elapsed.seconds <= AGAIN_S
+    assert elapsed.seconds <= RECANCEL_S
 
 
 def test_a_flow_that_catches_its_cancellation_ends_all_the_same() -> None:
@@ -213,7 +213,7 @@ def test_what_ends_at_its_deadline_is_left_time_to_clean_up() -> None:
         try:
             await never()
         finally:
-            await asyncio.sleep(0.9 * AGAIN_S)
+            await asyncio.sleep(0.9 * RECANCEL_S)
             cleaned = True
 
     with pytest.raises(DeadlineExceeded):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator import Runtime, WrongLoop, flow, map, step, tool  # noqa: A004
-from orchestrator.execution.threads import MOST_AT_ONCE, run_in_thread
+from orchestrator.execution.threads import MAX_THREADS, run_in_thread
 from orchestrator.langgraph.event_loops import run_on_loop
 from tests.places import ROOT
 
@@ -57,7 +57,7 @@ async def test_a_thread_that_is_left_behind_takes_no_place() -> None:
     try:
         left = [
             asyncio.create_task(run_in_thread(release.wait, name="left"))
-            for _ in range(MOST_AT_ONCE)
+            for _ in range(MAX_THREADS)
         ]
         await asyncio.sleep(0)
         for task in left:
@@ -78,14 +78,14 @@ async def test_of_more_functions_than_there_are_places_all_are_done() -> None:
         most.append(len(at_work))
         at_work.discard(threading.get_ident())
 
-    await asyncio.gather(*(run_in_thread(count, name="count") for _ in range(2 * MOST_AT_ONCE)))
-    assert len(most) == 2 * MOST_AT_ONCE
-    assert max(most) <= MOST_AT_ONCE
+    await asyncio.gather(*(run_in_thread(count, name="count") for _ in range(2 * MAX_THREADS)))
+    assert len(most) == 2 * MAX_THREADS
+    assert max(most) <= MAX_THREADS
 
 
 def test_a_loop_that_is_closed_is_not_kept() -> None:
     async def crowd() -> weakref.ref[asyncio.AbstractEventLoop]:
-        works = (run_in_thread(lambda: None, name="work") for _ in range(MOST_AT_ONCE + 1))
+        works = (run_in_thread(lambda: None, name="work") for _ in range(MAX_THREADS + 1))
         await asyncio.gather(*works)
         return weakref.ref(asyncio.get_running_loop())
 
@@ -97,13 +97,13 @@ def test_a_loop_that_is_closed_is_not_kept() -> None:
 
 async def test_functions_that_hold_all_places_do_not_wait_for_those_within_them() -> None:
     loop = asyncio.get_running_loop()
-    all_of_them = threading.Barrier(MOST_AT_ONCE, timeout=30)
+    all_of_them = threading.Barrier(MAX_THREADS, timeout=30)
 
     def outer() -> str:
         all_of_them.wait()
         return run_on_loop(loop, "inner", lambda: run_in_thread(lambda: "done", name="inner"))
 
-    works = (run_in_thread(outer, name="outer") for _ in range(MOST_AT_ONCE))
+    works = (run_in_thread(outer, name="outer") for _ in range(MAX_THREADS))
     assert set(await asyncio.gather(*works)) == {"done"}
 
 
@@ -178,7 +178,7 @@ class Yielding:
 def test_what_yields_is_refused_where_it_is_decorated(
     decorate: Callable[[Any], Any], body: Any
 ) -> None:
-    with pytest.raises(TypeError, match="collect what it yields in a list"):
+    with pytest.raises(TypeError, match="in a list, and return the list"):
         decorate(body)
 
 

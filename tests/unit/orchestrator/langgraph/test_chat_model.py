@@ -18,7 +18,7 @@ from langchain_core.messages import (
 
 from orchestrator import Message, RunEnded, WouldBlock, flow, gather, step
 from orchestrator.chat_model import ChatOrchestrate
-from orchestrator.langgraph.event_loops import borrowed_loop, run_on_loop
+from orchestrator.langgraph.event_loops import loop_for_sync_call, run_on_loop
 from orchestrator.testing import ScriptedEngine
 from serving.errors import InvalidRequest
 from serving.slo import SloKind
@@ -245,13 +245,13 @@ async def test_many_prompts_at_once_are_as_many_calls_of_the_run(tmp_path: Path)
 
 
 def test_threads_without_a_loop_share_one_for_as_long_as_they_use_it() -> None:
-    with borrowed_loop() as first:
-        with borrowed_loop() as second:
+    with loop_for_sync_call() as first:
+        with loop_for_sync_call() as second:
             assert second is first
         assert run_on_loop(first, "adding", lambda: asyncio.sleep(0, result=3)) == 3
         assert first.is_running()
     assert first.is_closed()
-    with borrowed_loop() as third:
+    with loop_for_sync_call() as third:
         assert third is not first
 
 

@@ -40,7 +40,7 @@ async def test_a_damaged_pattern_is_left_out_and_said(
             result = await runtime.run(usual)
         stages = await stages_of(runtime.store, result.run_id)
     assert {match.run_id for match in stages[0].matches} == {first.run_id}
-    assert "left out of what is learned" in caplog.text
+    assert "skipped as unreadable" in caplog.text
 
 
 async def test_a_kernel_that_is_none_is_left_out_and_said(
@@ -144,4 +144,4 @@ async def test_a_run_that_no_pattern_can_hold_is_recorded_all_the_same(
         found = await recorded(runtime.store, result.run_id)
     assert found.run.status is Status.COMPLETED
     assert found.pattern_records == []
-    assert "leaves no pattern" in caplog.text
+    assert "no pattern of run" in caplog.text

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import DeadlineInfeasible, Runtime, flow, tool
-from orchestrator.learning.feasibility import ENOUGH_RUNS, check_feasible, learned_bound
+from orchestrator.learning.feasibility import MIN_RUNS, check_feasible, learned_bound
 from orchestrator.testing import VirtualClock
 from patterns.library import KeptPattern, PatternLibrary
 from patterns.nodes import ToolNode
@@ -43,7 +43,7 @@ def test_a_deadline_fails_exactly_if_every_one_of_enough_runs_took_longer(
     runs_s: list[list[float]], deadline_s: float
 ) -> None:
     past = library(*runs_s)
-    enough = len(runs_s) >= ENOUGH_RUNS
+    enough = len(runs_s) >= MIN_RUNS
     is_infeasible = enough and all(sum(stages_s) > deadline_s for stages_s in runs_s)
     try:
         check_feasible("f", deadline_s, past, "fail")
@@ -65,7 +65,7 @@ def test_a_pattern_stands_for_all_the_runs_that_it_is_the_medoid_of() -> None:
 async def past_runs(tmp_path: Path) -> None:
     """Five of 10 s each."""
     async with scripted_runtime(tmp_path, clock=(clock := VirtualClock())) as runtime:
-        for _ in range(int(ENOUGH_RUNS)):
+        for _ in range(int(MIN_RUNS)):
             await runtime.run(working(clock), 10.0)
 
 
@@ -103,7 +103,7 @@ async def test_a_run_that_is_to_try_is_warned_of(
 
 
 def test_another_word_is_refused_where_the_flow_is_made() -> None:
-    with pytest.raises(ValueError, match="warn or fail"):
+    with pytest.raises(ValueError, match="must be 'warn' or 'fail'"):
         working(VirtualClock(), infeasible="ignore")
 
 

@@ -12,7 +12,7 @@ import pytest
 from orchestrator import Runtime
 from orchestrator.learning.background_fit import BackgroundFit, fit_alone, lock_of
 from orchestrator.learning.fitting import FitReport, fit_application
-from orchestrator.learning.knowledge import kept_patterns
+from orchestrator.learning.knowledge import readable_patterns
 from orchestrator.learning.model_files import model_file, models_folder
 from orchestrator.learning.stage_deadlines import LEARNED
 from patterns.codec import CODEC_VERSION, encode
@@ -177,7 +177,7 @@ async def test_a_fit_in_a_process_of_its_own_changes_what_the_next_run_knows(
         background = BackgroundFit(store_url(tmp_path))
         for _ in range(5):
             background.start("usual")
-        assert len(background._running) == 1
+        assert len(background._watchers) == 1
         async with asyncio.timeout(120):
             while True:
                 async with runtime.store.reading() as tx:
@@ -186,7 +186,7 @@ async def test_a_fit_in_a_process_of_its_own_changes_what_the_next_run_knows(
                     break
                 await asyncio.sleep(0.05)
         await runtime.run(usual)
-    [watch] = background._running.values()
+    [watch] = background._watchers.values()
     await asyncio.to_thread(watch.join, 60)
     assert not watch.is_alive()
 
@@ -197,7 +197,7 @@ async def test_a_background_fit_that_goes_wrong_is_said(
     (tmp_path / "store.db").write_bytes(b"no database" * 100)
     background = BackgroundFit(store_url(tmp_path))
     background.start("usual")
-    [watch] = background._running.values()
+    [watch] = background._watchers.values()
     await asyncio.to_thread(watch.join, 60)
     assert "usual was not fitted (exit 1)" in caplog.text
     assert "StoreCorrupt" in (tmp_path / "store.models" / "fit.log").read_text()
@@ -242,7 +242,7 @@ async def test_a_library_follows_runs_that_change_for_good(store: Store, tmp_pat
         document = encode(PatternGraph(nodes, ((0, 1),)))
         for place in range(number):
             at = NOW + timedelta(hours=begin + place)
-            known = kept_patterns(await all_of(store))
+            known = readable_patterns(await all_of(store))
             used = {pattern.key: 1.0 / len(known) for pattern in known}
             async with store.transaction() as tx:
                 await tx.patterns.add(PatternRecord("app", document, CODEC_VERSION, at, uses=1.0))
@@ -259,7 +259,7 @@ async def test_a_library_follows_runs_that_change_for_good(store: Store, tmp_pat
             await runs(10, first_s, start + place)
             now = NOW + timedelta(hours=start + place + 10)
             await fit_application(store, "app", models=tmp_path, now=now, capacity=capacity)
-    left = kept_patterns(await all_of(store))
+    left = readable_patterns(await all_of(store))
     assert len(left) == capacity
     assert {round(pattern.stages[0].seconds, 1) for pattern in left} == {0.1}
 
@@ -275,4 +275,4 @@ def test_patterns_come_oldest_first() -> None:
         PatternRecord("app", document, CODEC_VERSION, NOW, id=number, used_at=NOW)
         for number in (3, 1, 2)
     ]
-    assert [pattern.key for pattern in kept_patterns(records)] == [1, 2, 3]
+    assert [pattern.key for pattern in readable_patterns(records)] == [1, 2, 3]

@@ -321,7 +321,7 @@ async def test_a_second_start_of_a_run_at_work_is_refused_and_takes_nothing_from
     if when != "at once":
         await gate.reached.wait()
     second = runtime.start(gate.flow, "word")
-    with pytest.raises(RunNotResumable, match="is at work"):
+    with pytest.raises(RunNotResumable, match="is executing it"):
         await second
     assert await all_of(second) == []
     gate.opened.set()

@@ -49,7 +49,7 @@ async def test_a_run_of_another_living_process_is_refused_until_that_is_gone(
     runtime: Runtime, living: subprocess.Popen[bytes]
 ) -> None:
     await add(runtime.store, a_run(process_id=living.pid))
-    with pytest.raises(RunNotResumable, match=f"process {living.pid} on {HERE} is at work"):
+    with pytest.raises(RunNotResumable, match=f"process {living.pid} on {HERE} is executing it"):
         await runtime.resume(ID, work)
     assert (await recorded(runtime.store, ID)).run.attempts == 1
     living.kill()
@@ -68,7 +68,7 @@ async def test_a_run_that_this_process_is_at_work_on_is_refused(runtime: Runtime
 
     running = asyncio.create_task(runtime.run(waiting.options(run_id=ID)))
     await begun.wait()
-    with pytest.raises(RunNotResumable, match=f"process {os.getpid()} on {HERE} is at work"):
+    with pytest.raises(RunNotResumable, match=f"process {os.getpid()} on {HERE} is executing it"):
         await runtime.resume(ID, waiting)
     go_on.set()
     assert (await running).value == "done"
@@ -102,7 +102,7 @@ async def test_a_run_that_another_host_has_leased_is_refused_until_its_lease_has
 ) -> None:
     now = datetime.now(UTC)
     await add(runtime.store, a_run(host="another", leased_until=now + timedelta(hours=1)))
-    with pytest.raises(RunNotResumable, match="on another is at work"):
+    with pytest.raises(RunNotResumable, match="on another is executing it"):
         await runtime.resume(ID, work)
     async with runtime.store.transaction() as tx:
         await tx.runs.lease({ID: 1}, now - timedelta(hours=1))

@@ -182,7 +182,7 @@ async def test_a_run_at_work_is_not_taken(runtime: Runtime) -> None:
 
     running = asyncio.create_task(runtime.run(long.options(run_id=ID)))
     await at_work.wait()
-    with pytest.raises(RunNotResumable, match="is at work"):
+    with pytest.raises(RunNotResumable, match="is executing it"):
         await runtime.resume(ID, long)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -271,7 +271,7 @@ async def test_arguments_that_could_not_be_recorded_can_be_given_again(runtime: 
         return type(what).__name__
 
     await interrupted(runtime, use, object())
-    with pytest.raises(RunNotResumable, match="give them to run"):
+    with pytest.raises(RunNotResumable, match="with them and its run_id"):
         await runtime.resume(ID, use)
     assert (await runtime.run(use.options(run_id=ID), object())).value == "object"
 

@@ -127,7 +127,7 @@ async def test_a_json_schema_passes_as_it_is_and_gives_the_json_value(tmp_path: 
 
 
 async def test_what_is_no_json_schema_is_the_callers_error(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="no JSON schema"):
+    with pytest.raises(InvalidRequest, match="the JSON schema is not valid"):
         await answered(tmp_path, saying("{}"), schema={"type": "nonsense"})
 
 

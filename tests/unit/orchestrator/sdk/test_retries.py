@@ -21,7 +21,7 @@ from orchestrator import (
     step,
     within,
 )
-from orchestrator.sdk.retries import FIRST_PAUSE_S, MOST_PAUSE_S, Retries
+from orchestrator.sdk.retries import FIRST_PAUSE_S, MAX_PAUSE_S, Retries
 from serving.errors import EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreFull
 from store.records import Status
@@ -92,7 +92,7 @@ def test_a_step_is_tried_once_and_then_as_often_as_it_may_be_until_it_succeeds(
     else:
         assert tried(failing, retries=retries) == "done"
     assert failing.num_tries == min(failures, retries) + 1
-    expected_s = [min(FIRST_PAUSE_S * 2**n, MOST_PAUSE_S) for n in range(failing.num_tries - 1)]
+    expected_s = [min(FIRST_PAUSE_S * 2**n, MAX_PAUSE_S) for n in range(failing.num_tries - 1)]
     assert failing.pauses_s == pytest.approx(expected_s)
 
 

@@ -31,7 +31,7 @@ def runtime_settings(folder: Path) -> Settings:
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("OTEL_TRACES_EXPORTER", "unheard-of", "'unheard-of' is installed; there are: console, "),
+        ("OTEL_TRACES_EXPORTER", "unheard-of", "'unheard-of' is installed; known are: console, "),
         ("OTEL_TRACES_EXPORTER", "none, unheard-of", "no exporter 'unheard-of'"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon", "'pigeon' is none of grpc, http/protobuf"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "otlp cannot be used: ValueError"),
