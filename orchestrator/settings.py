@@ -33,7 +33,7 @@ class Settings(BaseSettings):
         record_text: record prompts and answers as well.
         fit_every: number of runs of a flow after which its models are fitted in a background
             process; 0: only by `orchestrate patterns fit`.
-        user: who the runs belong to, for policies with `fairness`; a flow may name another user.
+        user: the user of runs, for policies with `fairness`; a flow may name another one.
         telemetry: report runs, steps and calls as OpenTelemetry spans, exported according to the
             standard OTEL_* variables.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.errors import BadInput
 from cli.reading.store_reader import existing_store
-from orchestrator.learning.knowledge import REPLAYED_CALLS, readable_patterns, kernel_of
+from orchestrator.learning.knowledge import REPLAYED_CALLS, kernel_of, readable_patterns
 from orchestrator.learning.model_files import load_lengths, models_folder
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
 from patterns.library import KeptPattern

@@ -32,15 +32,15 @@ _DESCRIBED_BY_STR = (
     complex,
     range,
 )
-"""Types whose `str` holds the whole value; datetime is a subclass of date."""
+"""Types of values that `str` shows completely; datetime is a subclass of date."""
 
 
 def digest_of(*values: object) -> bytes | None:
     """A digest of the values' content, NUM_BYTES long.
 
-    A value whose content is unknown, such as an instance of a plain class, counts by its class
-    name alone. None if a value is circular, is a dict with keys that JSON does not allow, or
-    raises while it is read: such calls are not compared.
+    A value with unknown content, such as an instance of a plain class, counts by its class name
+    alone. None if a value is circular, is a dict with keys that JSON does not allow, or raises
+    while it is read: such calls are not compared.
     """
     try:
         text = json.dumps(values, default=_describe)

@@ -136,7 +136,7 @@ def _message_of(error: Exception) -> str | None:
 
 
 def _with_message(kind: type[Exception], error: Exception, message: str) -> Exception:
-    """The same error, of a subclass with the same name whose message is fixed."""
+    """The same error, of a subclass with the same name and a fixed message."""
     overrides = {
         "__str__": lambda _: message,
         "__module__": kind.__module__,

@@ -80,7 +80,7 @@ class StepPath:
         return StepPath(self.text, self.name, f"{self._branch}[{TASK}{first_step}{suffix}]")
 
     def isolated(self, mark: str) -> StepPath:
-        """A branch whose steps are numbered independently of all others that begin here."""
+        """A branch with steps that are numbered independently of all others that begin here."""
         return StepPath(self.text, self.name, f"{self._branch}[{mark}]")
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from store.records import RunRecord, Status
 
 ORPHANED = "orphaned"
-"""Shown for a run recorded as running whose process is gone: it was killed, or the power failed."""
+"""Status shown for a run that is recorded as running although its process is gone."""
 
 _executing: Counter[str] = Counter()
 """The ids of the runs that this process executes now."""

@@ -83,7 +83,7 @@ class RunRecorder:
         result: bytes | None = None,
         pattern: PatternRecord | None = None,
     ) -> None:
-        """Record how the run ended: its result, the steps whose error ended it, its pattern."""
+        """Record how the run ended: its result, the steps that ended it by errors, its pattern."""
 
         async def write(tx: Transaction) -> None:
             payload = await self._store_json(tx, result)

@@ -38,7 +38,7 @@ class RecordedSteps:
 
     Args:
         calls: the run's recorded calls.
-        forget: called with the paths of steps whose records are to be deleted.
+        forget: called with the paths of steps, to delete their records.
         allow_changed: where the flow begins another step than is recorded, forget the recorded
             one and all that followed it, instead of raising FlowChanged.
     """
@@ -78,8 +78,8 @@ class RecordedSteps:
         Raises:
             FlowChanged: another step is recorded at this place, or this step with other
                 arguments.
-            OutcomeUnknown: this step is recorded with other arguments, as an external effect
-                whose outcome is unknown.
+            OutcomeUnknown: this step is recorded with other arguments, as an external effect with
+                an unknown outcome.
         """
         if not self._by_path:
             return None

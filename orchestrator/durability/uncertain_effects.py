@@ -1,4 +1,4 @@
-"""External effects whose outcome is uncertain: they began, and did not complete successfully."""
+"""External effects with uncertain outcomes: they began, and did not complete successfully."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def _is_plain(value: Any) -> bool:
 def is_same(first: Any, second: Any) -> bool:
     """Whether two values are equal, where NaN counts as equal to NaN, also within other values.
 
-    Values that define no equality, or whose comparison raises, are the same if of one class.
+    Values that define no equality, or that raise when compared, are the same if of one class.
     """
     if isinstance(first, float) and isinstance(second, float):
         return first == second or (math.isnan(first) and math.isnan(second))

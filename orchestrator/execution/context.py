@@ -85,10 +85,10 @@ class LiveRun:
         pattern_uses: pattern key -> the largest weight it had in an estimate of this run.
         recorded_steps: its steps that were recorded before it was resumed.
         answers: output tokens of its LLM calls so far.
-        uncertain_effects: external effects whose outcome is not known.
+        uncertain_effects: external effects with unknown outcomes.
         loop: the event loop that it runs on; None: not bound to one.
         was_cancelled: whether the task that waits for the run was cancelled.
-        user: who the run belongs to, for policies with `fairness`.
+        user: the run's user, for policies with `fairness`.
     """
 
     id: str

@@ -114,7 +114,7 @@ async def run_by_own_deadline(
     deadline_handling: DeadlineHandling,
     work: Callable[[], Awaitable[R]],
 ) -> R:
-    """Run a flow within another one, whose deadline it can only shorten.
+    """Run a flow within another one; it can shorten the deadline around it, but not extend it.
 
     Its deadline counts from when it first began, even if the run is resumed later.
 

@@ -30,7 +30,7 @@ class FlowSpec(Generic[P, R]):
         expected_stages: number of stages of calls that a run is expected to have; used until
             past runs are known.
         run_id: of the run to start or resume; None: a new one.
-        user: who the run belongs to, for policies with `fairness`; None: the runtime's user.
+        user: the run's user, for policies with `fairness`; None: the runtime's user.
         deadline_handling: what happens when the deadline passes.
         infeasible: "warn" or "fail" if the deadline is shorter than every past run.
     Raises:
@@ -69,8 +69,8 @@ class FlowSpec(Generic[P, R]):
             deadline: end to end ("60s", or seconds).
             stages: expected number of stages of calls.
             run_id: of the run to start or resume.
-            user: who the run belongs to; a policy with `fairness` shares the machine among users.
-                By default the runtime's user.
+            user: the run's user; a policy with `fairness` shares the machine among users. By
+                default the runtime's user.
         Raises:
             InvalidDuration: the deadline is not a positive time.
             InvalidRunId: the id is not valid.

@@ -55,7 +55,7 @@ async def cached_result(
 
 
 def require_cacheable(body: Callable[..., Any]) -> None:
-    """Raise ValueError for a step whose result may depend on more than its code and arguments."""
+    """Raise ValueError if a step's result may depend on more than its code and arguments."""
     if not inspect.isfunction(body):
         raise ValueError(f"cache= needs a plain function; {body!r} may hold state of its own")
     if body.__closure__:

@@ -52,8 +52,8 @@ def attach(
     the code that awaits them is cancelled. Records are not replayed: to resume a graph, use
     LangGraph's checkpointer.
 
-    Within a run, as in a node of another attached graph, an invocation is a step of that run, whose
-    deadline it can only shorten.
+    Within a run, as in a node of another attached graph, an invocation is a step of that run. It
+    can shorten the run's deadline for itself, but not extend it.
 
     Args:
         graph: a compiled StateGraph, or an entrypoint of the functional API.

@@ -138,7 +138,7 @@ class FanOuts:
 
 
 class ReservedPath(StepPath):
-    """A path from which one step begins whose own path was determined in advance."""
+    """A path from which one step begins; that step's own path was determined in advance."""
 
     def __init__(self, outer: StepPath, reserved: StepPath) -> None:
         super().__init__(outer.text, outer.name)

@@ -23,7 +23,7 @@ MIN_REMAINING_S = 0.001
 """Smallest deadline of a call, in seconds from now: the wire format has no past deadlines."""
 
 LIMIT_RESOLUTION_S = 0.001
-"""Time limits whose ends differ by at most this are equal: smaller differences are rounding."""
+"""Time limits that end within this many seconds of each other are equal: the rest is rounding."""
 
 Reveal = Callable[[int], Stage | None]
 
@@ -168,7 +168,7 @@ def call_slo(
         limit_at_s: the deadline around the call: the run's, or that of a shorter limit.
         num_programs: number of parallel branches with limits of their own that divide the run.
         length: prediction of the answer's length; None if unknown.
-        user: who the run belongs to.
+        user: the run's user.
     """
     if math.isinf(limit_at_s):
         return Slo(length=length, user=user)

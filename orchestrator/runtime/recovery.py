@@ -104,7 +104,7 @@ class InterruptedRun:
             live.calls.append(_trace(live, call))
 
     def _replayable_steps(self) -> list[StepRecord]:
-        """The steps; those whose error ended the run count as running, to be executed again."""
+        """The steps; those that ended the run by errors count as running, to be executed again."""
         return [
             replace(step, status=Status.RUNNING) if step.ended_run else step for step in self.steps
         ]

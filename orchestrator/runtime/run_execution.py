@@ -1,4 +1,4 @@
-"""Executes a run whose start is recorded, and records its end."""
+"""Executes a run and records its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Arguments) -> RunResult[R]:
-    """Execute a run whose start is recorded, and record its end, successful or not.
+    """Execute a run and record its end, successful or not; its start is recorded already.
 
     Raises the same errors as `Runtime.run`.
     """

@@ -50,7 +50,7 @@ class Runtime:
         learner: the knowledge from past runs; by default read from the store, without fits.
         durable: record arguments and results, so that an interrupted run can be resumed.
         record_text: record prompts and answers as well.
-        user: who the runs belong to whose flows name no user.
+        user: the user of runs, unless their flows name one.
         on_event: called with every event of every run, for display. A listener that raises is
             logged and not called again; the runs continue.
     """

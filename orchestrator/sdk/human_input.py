@@ -42,9 +42,9 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
     """Wait for a human's answer, until the current deadline.
 
     In another process, `orchestrate answer RUN` shows the question, and
-    `orchestrate answer RUN TEXT` answers it. A run whose process has ended meanwhile can be
-    resumed, and gets the answer then. If an answer does not fit the schema, the question is asked
-    again together with the reason.
+    `orchestrate answer RUN TEXT` answers it. If the run's process has ended meanwhile, the run can
+    be resumed, and gets the answer then. If an answer does not fit the schema, the question is
+    asked again together with the reason.
 
     Args:
         schema: the answer's type, anything that pydantic validates. For str the text itself is the

@@ -54,8 +54,8 @@ class Retries:
     async def run(self, work: Callable[[], Awaitable[R]]) -> R:
         """The result of the first successful try; raises the last try's error if all fail.
 
-        A permanent error is raised at once, as is an error whose pause the deadline does not allow.
-        Steps of different tries are numbered separately: a resumed run may need fewer tries.
+        A permanent error is raised at once. So is any error if the deadline does not allow the
+        pause before the next try. Steps of different tries are numbered separately: a resumed run may need fewer tries.
         """
         context = current_context("a step's tries")
         for index in range(self.retries):
@@ -72,7 +72,7 @@ class Retries:
         if self.timeout_s is None:
             with using_context(context):
                 return await work()
-        # Not `within`, whose limit is recorded: in a resumed run a try has its whole timeout again.
+        # Not by `within`, which records its limit: in a resumed run a try has its whole timeout.
         ends_at_s = context.run.clock.now_s() + self.timeout_s
         with using_context(context.derive(deadline_at_s=min(context.deadline_at_s, ends_at_s))):
             try:

@@ -1,4 +1,4 @@
-"""step and tool: decorators for functions whose executions are recorded."""
+"""step and tool: decorators for functions with recorded results."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def step(
 ) -> Any:
     """Make a function a step: recorded under its call path, with its LLM calls.
 
-    A step whose result is recorded is not executed again: a resumed run uses the recorded result.
+    A step with a recorded result is not executed again: a resumed run uses that result.
     So other effects of a step, such as changing a list that it was given, are lost on resume.
     A plain function (not async) runs in a thread. A thread cannot be stopped: at a deadline it is
     abandoned. Outside a run a step is just the function. (Its coroutines are typed without Any,

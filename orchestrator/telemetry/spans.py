@@ -64,7 +64,7 @@ class RunSpans:
                 run.end(event)
 
     def close(self) -> None:
-        """End the spans that are still open, as of runs whose end the store could not record."""
+        """End the spans that are still open, as of runs with ends that could not be recorded."""
         for run in self._runs.values():
             run.end(None)
         self._runs.clear()
