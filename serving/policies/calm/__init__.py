@@ -1,1 +1,1 @@
-"""CALM, ours: admission by value density, then least slack."""
+"""CALM, the version of this project: admission by value density, then least slack."""

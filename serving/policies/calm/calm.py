@@ -1,17 +1,23 @@
-"""CALM, ours: admit what can be in time together, run first who can wait least.
+"""CALM, this project's version: admission control by value density, then least slack first.
 
-Where the published formulation (Wu (2025), section 4.2; here `calm_published`) ranks requests by
-goodput per second of generation and runs the best of them, this one first asks which programs the
-machine can serve in time together, and spends nothing on the others while it is busy.
+The published formulation (Wu (2025), section 4.2; here `calm_published`) ranks requests by goodput
+per second of generation and runs the best. This one first decides which programs the machine can
+serve in time together, and spends no time on the others while it is busy.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.calm.admission import admit, demands_of, expected, utilisation_of
-from serving.policies.calm.plan_builder import planned
+from serving.policies.calm.admission import (
+    admit,
+    demand_curves_of,
+    expected_demand,
+    utilisation_of,
+)
+from serving.policies.calm.plan_builder import build_plan
 from serving.policies.calm.program_demand import (
+    MIN_S,
     Calls,
     ProgramDemand,
     arrived_programs,
@@ -20,7 +26,6 @@ from serving.policies.calm.program_demand import (
     present_programs,
 )
 from serving.policies.calm.step_duration import (
-    LEAST_S,
     StepDuration,
     backlog_duration,
     best_duration,
@@ -36,24 +41,25 @@ from serving.view import Plan, StepView
 Bytes = np.ndarray[tuple[int], np.dtype[np.int8]]
 
 BEGIN_MARGIN = 0.55
-"""Who has not begun must be in time alone at steps so many times as long as the pace: shorter ones,
-as it may turn out shorter than foretold, and steps are shortened for who is a little behind."""
+"""A program that has not begun must be in time alone with steps of this factor times the chosen
+duration. It is below 1 because answers may be shorter than predicted, and because steps are
+shortened for programs that are slightly behind."""
 
 TOKEN_SHARE = 0.6
-"""Of a program's worth, what its tokens make. They are further from what could be earned than kept
-promises are, and so weigh a little more."""
+"""Share of a program's value that its tokens make; the rest is for meeting its SLO. It is above one
+half because, of the upper bound, tokens are further away than met SLOs."""
 
 HELD_SHARE, SOONEST = 0.25, 0.1
-"""Without a crowd a plan takes no more than this share of the time in which streams that arrived
-lately were promised their first token: of all but the soonest tenth of them."""
+"""With few requests, a plan holds for at most HELD_SHARE of the TTFT of recent streams, measured at
+the SOONEST quantile of their TTFTs."""
 
 CROWD = 128
-"""For each so many requests a plan holds for one more step: deciding takes longer the more there
-are, and so never more than about the same share of the time."""
+"""A plan holds for one more step per this many requests, because planning takes longer with more
+requests: so it takes about the same share of the time."""
 
 LONGEST_HOLD_S = 0.5
-"""Nobody who arrives is kept out of all plans for more decode steps than last so long, however many
-are here: a pile of late work least of all. Steps that read prompts are longer."""
+"""Limit on the decode steps, in seconds, for which an arrival waits for a plan; steps with prefill
+take longer."""
 
 
 def calm(
@@ -74,120 +80,130 @@ def calm(
     correct: bool = True,
     save: bool = True,
 ) -> Plan:
-    """Admission by value per need, execution by slack, at the pace that is worth most.
+    """Admit by value / demand, order by slack, with steps of the most valuable duration.
 
     Args:
-        batch: how many requests run at once; 0: as many as the engine has slots.
-        utilisation: the share of the machine's time that admission gives away; 0: by how uneven
-            the needs are of what it is expected to do, and how long that can wait.
-        token_share: of a program's worth, what its tokens make; the rest is for a kept promise.
-        pace: seconds that a step may take; 0: what is worth most for what arrived lately.
-        margin: who has not begun must be in time alone at steps this many times as long as that
-            pace, or at the shortest that there are if those are longer.
-        gate: who has begun gives way only to what is worth this share more per need: forecasts
-            differ from one look to the next by more than equals do, and what was begun is lost.
-        leftover: of the time that admission leaves over, the share for those who have a promise
-            that will not be kept. Best-effort work has all of it.
-        frame_steps: steps between two decisions, unless something arrives or ends.
-        least_steps: what arrives or ends within so many steps is gathered; more of them where a
-            crowd makes decisions dear (CROWD), fewer where steps are long (LONGEST_HOLD_S).
-        fairness: f, how much of its worth the work of the user who was served most loses; above 0,
-            who is ahead has no more than an equal share of a step for what is not admitted.
-        price: whether room is kept for better work that is still to arrive.
-        urgent: whether the admitted run by slack; if not, by worth per need.
-        correct: whether lengths and futures are corrected by how the latest turned out, and lengths
-            taken from them where none was foretold.
-        save: whether steps are shorter for a while to save who is a little behind, or would be by
-            work that came at once, if no pace is given.
+        batch: number of requests that run at once; 0: the engine's slots.
+        utilisation: share of machine time that admission allocates; 0: by `utilisation_of`.
+        token_share: share of a program's value that its tokens make; the rest is for its SLO.
+        pace: seconds that a step may take; 0: by `best_duration`.
+        margin: a program that has not begun must be in time alone with steps of this factor times
+            the duration, or with the shortest possible steps if those are longer.
+        gate: relative bonus on the value / demand of programs that have begun. Predictions change
+            between plans by more than equal programs differ, and begun work that is displaced is
+            lost.
+        leftover: share of the time left by admission for requests that will miss their SLO.
+            Best-effort requests may have all of it.
+        frame_steps: steps between two plans, unless a request arrives or ends.
+        least_steps: arrivals and ends within this many steps are answered by one plan; more steps
+            with many requests (CROWD), fewer if steps are long (LONGEST_HOLD_S).
+        fairness: f: how much of its value the work of the most-served user loses. Above 0, a user
+            who is ahead is limited to an equal share of a step for requests that are not admitted.
+        price: whether capacity is reserved for better work still to arrive.
+        urgent: whether admitted requests are ordered by slack; if not, by value / demand.
+        correct: whether predicted lengths and futures are corrected by recent outcomes, and
+            missing lengths replaced by recent ones.
+        save: whether steps may be shorter for a while, to save programs that are slightly behind
+            or would be because of a backlog; only if no pace is given.
     """
     view = _prepared(view, correct=correct)
     urgency, calls = urgency_of(view), calls_of(view.requests, view.model)
     programs, arrived = present_programs(view, calls), arrived_programs(view)
-    is_telling = bool((view.arrivals.kind != BEST_EFFORT).any())
-    recent = (view.arrivals, arrived) if is_telling else (view.requests, programs)
-    unit = _mean_tokens(*recent)
-    coming = arrived.value(view.arrivals, unit, token_share)
-    value = programs.value(view.requests, unit, token_share)
+    slos_arrived = bool((view.arrivals.kind != BEST_EFFORT).any())
+    recent = (view.arrivals, arrived) if slos_arrived else (view.requests, programs)
+    mean_tokens = _mean_tokens(*recent)
+    arrived_value = arrived.value(view.arrivals, mean_tokens, token_share)
+    value = programs.value(view.requests, mean_tokens, token_share)
     if fairness:
         users = (view.requests.user_tokens[programs.first], view.arrivals.user_tokens)
         discount = mix_in_fairness(1.0, fair_scores(np.concatenate(users)), fairness)
         value *= discount[: len(value)]
-        coming *= discount[len(value) :]
-    step = best_duration(view, *recent, coming if is_telling else value, only_s=pace)
-    begins_s = margin * step.each_s
+        arrived_value *= discount[len(value) :]
+    recent_value = arrived_value if slos_arrived else value
+    step = best_duration(view, *recent, recent_value, only_s=pace)
+    begin_step_s = margin * step.expected_s
     has_begun = view.requests.program_tokens[programs.first] > 0
-    value *= _can_be_in_time(view, programs, urgency, has_begun, begins_s)
-    timely = view.arrivals.arrival_s + arrived.isolated_latency_s(begins_s) <= arrived.ends_s
-    expects = expected(view, arrived, coming * timely, step)
-    utilisation = utilisation or utilisation_of(expects, view.arrivals_s)
+    value *= _can_be_in_time(view, programs, urgency, has_begun, begin_step_s)
+    arrived_end_s = view.arrivals.arrival_s + arrived.isolated_latency_s(begin_step_s)
+    expected = expected_demand(
+        view, arrived, arrived_value * (arrived_end_s <= arrived.ends_s), step
+    )
+    utilisation = utilisation or utilisation_of(expected, view.arrivals_s)
     if not price:
-        expects = expects._replace(by=np.zeros_like(expects.by))
-    need_s, due_s = step.of(programs.need_s(view.model)), _due_s(programs, urgency, step)
-    demands = demands_of(view, calls, programs, need_s, due_s, step)
-    density = value / need_s
+        expected = expected._replace(by_horizon=np.zeros_like(expected.by_horizon))
+    demand_s = step.with_fixed_cost(programs.demand_s(view.model))
+    due_s = _due_s(programs, urgency, step)
+    curves = demand_curves_of(view, calls, programs, demand_s, due_s, step)
+    density = value / demand_s
     density[has_begun] *= 1.0 + gate
-    chosen = admit(demands, density, expects, utilisation=utilisation)
-    admitted = chosen.programs[programs.of]
+    admission = admit(curves, density, expected, utilisation=utilisation)
+    admitted = admission.programs[programs.row_of]
     call_due_s = _call_due_s(calls, programs, due_s, step)
-    key = call_due_s if urgent else -density[programs.of]
-    waits = _can_wait(view, calls, call_due_s, step)
-    order = np.lexsort((key, waits, _ranks(view, urgency, admitted, value[programs.of] > 0)))
+    key = call_due_s if urgent else -density[programs.row_of]
+    can_wait = _can_wait(view, calls, call_due_s, step)
+    ranks = _ranks(view, urgency, admitted, value[programs.row_of] > 0)
+    order = np.lexsort((key, can_wait, ranks))
     least_steps = _held_steps(view, least_steps, step)
     if save and not pace:
-        saved = value * chosen.programs
-        is_read = calls.unread[programs.first] == 0
+        admitted_value = value * admission.programs
+        is_computed = calls.uncomputed[programs.first] == 0
         step = backlog_duration(
             view,
             step,
             programs,
-            (saved > 0) & (is_read | ~programs.streams),
+            (admitted_value > 0) & (is_computed | ~programs.is_stream),
             backlog_s=float(calls.prompt_s.sum()),
             due_s=due_s,
             num_steps=frame_steps,
         )
-        step = saving_duration(view, step, programs, saved)
-    plan = planned(
+        step = saving_duration(view, step, programs, admitted_value)
+    plan = build_plan(
         view,
         calls,
         order[~to_drop(view, urgency.stay)[order]],
         admitted=admitted,
         urgency=urgency,
-        spare=np.where(view.requests.kind == BEST_EFFORT, 1.0, leftover) * chosen.spare,
-        given=utilisation,
+        spare=np.where(view.requests.kind == BEST_EFFORT, 1.0, leftover) * admission.spare,
+        utilisation=utilisation,
         step=step,
         size=batch or view.slots,
         frame_steps=max(frame_steps, least_steps),
     )
     plan = plan._replace(least_steps=least_steps)
-    # What is admitted has been weighed against the others; it is not held back again.
+    # Fairness has already discounted the value of admitted requests: they are not limited again.
     return limit_users_ahead(view, plan, unless=admitted) if fairness else plan
 
 
 def _prepared(view: StepView, *, correct: bool) -> StepView:
-    """Requests by (arrival, id), so that ties end in their place; lengths and futures as they were
-    lately."""
+    """The view with its requests by (arrival, id), which breaks ties, and corrected predictions."""
     requests, arrivals = view.requests.take(sorted_indices(view.requests)), view.arrivals
     if correct:
-        requests.length[:], requests.future[:] = _corrected(requests)  # of a copy that is ours
+        requests.length[:], requests.future[:] = _corrected(requests)  # `take` made a copy
         length, future = _corrected(arrivals)
         arrivals = arrivals.with_columns(length=length, future=future)
     return view._replace(requests=requests, arrivals=arrivals)
 
 
 def _corrected(requests: Requests) -> tuple[Floats, Floats]:
-    """Lengths and futures as those foretold have turned out, lengths as usual where none was:
-    (n, levels) and (n, parts). What of a future is left open stays so."""
+    """Lengths and futures times their recent ratio of true to predicted values.
+
+    A missing length is replaced by the user's default length; unknown parts of a future stay
+    unknown.
+
+    Returns:
+        (n, levels) and (n, parts).
+    """
     future = requests.future * requests.future_ratio[:, np.newaxis]
     future = np.where(requests.future < MAX_VALUE, future, requests.future)
-    told = requests.length * requests.length_ratio[:, np.newaxis]
-    if (untold := np.isnan(told[:, 0])).any():
-        told[untold] = requests.default_length[untold]
-        told[told[:, -1] == 0.0] = np.nan  # no answer has ended as yet
-    return told, future
+    length = requests.length * requests.length_ratio[:, np.newaxis]
+    if (is_missing := np.isnan(length[:, 0])).any():
+        length[is_missing] = requests.default_length[is_missing]
+        length[length[:, -1] == 0.0] = np.nan  # no answer has ended yet
+    return length, future
 
 
 def _mean_tokens(requests: Requests, programs: ProgramDemand) -> float:
-    """What the worth of tokens is measured in: the mean program that was promised anything."""
+    """Mean goodput tokens of the programs that have an SLO: the unit of value for tokens."""
     counts = programs.counts * (requests.kind[programs.first] != BEST_EFFORT)
     total = float(counts.sum())
     return max(float(programs.tokens @ counts) / total, 1.0) if total else 1.0
@@ -196,59 +212,71 @@ def _mean_tokens(requests: Requests, programs: ProgramDemand) -> float:
 def _can_be_in_time(
     view: StepView, programs: ProgramDemand, urgency: Urgency, has_begun: Flags, step_s: float
 ) -> Flags:
-    """Whether each program can: one that has not begun at steps as long as this, another if it had
-    the machine to itself and its answers turned out short."""
-    isolated_latency_s = view.model.base_s + view.model.token_s
-    takes_s = programs.isolated_latency_s(
-        np.where(has_begun, isolated_latency_s, max(step_s, isolated_latency_s))
+    """Whether each program can be in time: (m,).
+
+    Without waiting, and with steps of step_s for a program that has not begun; in the best case,
+    with the shortest steps, for one that has.
+    """
+    shortest_s = view.model.base_s + view.model.token_s
+    latency_s = programs.isolated_latency_s(
+        np.where(has_begun, shortest_s, max(step_s, shortest_s))
     )
-    in_time: Flags = view.now_s + takes_s <= programs.ends_s
-    hoping = has_begun & ~in_time  # who is in time as foretold is so at its least too
-    least_latency_s = programs.least_latency_s(view.requests, isolated_latency_s, hoping)
-    in_time[hoping] = view.now_s + least_latency_s <= programs.ends_s[hoping]
+    in_time: Flags = view.now_s + latency_s <= programs.ends_s
+    to_test = has_begun & ~in_time  # a program that is in time as predicted is so in the best case
+    least_latency_s = programs.least_latency_s(view.requests, shortest_s, to_test)
+    in_time[to_test] = view.now_s + least_latency_s <= programs.ends_s[to_test]
     return in_time & ~expired(programs, urgency.deadline_class)
 
 
 def _due_s(programs: ProgramDemand, urgency: Urgency, step: StepDuration) -> Floats:
-    """When each program's next token is due: of a stream by its schedule, of another such that it
-    would be in time without a pause from then on, (m,)."""
-    last_s = programs.ends_s - programs.isolated_latency_s(step.each_s)
-    return np.where(programs.streams, urgency.due_s[programs.first], last_s)
+    """The time from which each program must run without a pause to be in time: (m,).
+
+    For a stream, the due time of its next token.
+    """
+    last_s = programs.ends_s - programs.isolated_latency_s(step.expected_s)
+    return np.where(programs.is_stream, urgency.due_s[programs.first], last_s)
 
 
 def _call_due_s(calls: Calls, programs: ProgramDemand, due_s: Floats, step: StepDuration) -> Floats:
-    """The same of each call: the stage's longest has no more time than its program, (n,)."""
-    later_s = (programs.longest[programs.of] - calls.tokens) * step.each_s
-    later: Floats = due_s[programs.of] + later_s
-    return later
+    """The same for each call: (n,). Only its stage's longest call is due with its program."""
+    shorter_by = programs.longest_tokens[programs.row_of] - calls.tokens
+    call_due_s: Floats = due_s[programs.row_of] + shorter_by * step.expected_s
+    return call_due_s
 
 
 def _held_steps(view: StepView, least_steps: int, step: StepDuration) -> int:
-    """How many steps gather what arrives and ends, at least 1."""
+    """Number of steps whose arrivals and ends are answered by one plan, at least 1."""
     ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY]
     if len(ttft_s):
-        place = int(SOONEST * len(ttft_s))
-        soon_s = HELD_SHARE * float(np.partition(ttft_s, place)[place])
-        least_steps = max(min(least_steps, int(soon_s / step.step_s)), 1)
-    within = int(LONGEST_HOLD_S / max(view.token_s, LEAST_S))
-    return max(min(least_steps + len(view.requests) // CROWD, within), 1)
+        index = int(SOONEST * len(ttft_s))
+        held_s = HELD_SHARE * float(np.partition(ttft_s, index)[index])
+        least_steps = max(min(least_steps, int(held_s / step.step_s)), 1)
+    longest = int(LONGEST_HOLD_S / max(view.token_s, MIN_S))
+    return max(min(least_steps + len(view.requests) // CROWD, longest), 1)
 
 
 def _can_wait(view: StepView, calls: Calls, due_s: Floats, step: StepDuration) -> Flags:
-    """Who has not begun, and is in time after all that others have begun to read, (n,): where no
-    step is limited nobody is pressed, and who has begun is not displaced for nothing."""
+    """Whether each request has not begun and is in time after all prefills that have: (n,).
+
+    Such requests rank behind those that have begun, so that these are not displaced without need.
+    False for all if steps are limited.
+    """
     requests = view.requests
     has_begun = requests.computed_tokens > 0
-    own_s = np.where(requests.kind == LATENCY, calls.prompt_s, 0.0)  # a program's is in its due
-    read_s = step.of(own_s + calls.prompt_s[has_begun].sum())
-    can_wait: Flags = ~has_begun & (view.now_s + read_s < due_s) & (not step.is_limited)
+    # The due time of a program already accounts for its own prefill, that of a stream does not.
+    own_s = np.where(requests.kind == LATENCY, calls.prompt_s, 0.0)
+    prefill_s = step.with_fixed_cost(own_s + calls.prompt_s[has_begun].sum())
+    can_wait: Flags = ~has_begun & (view.now_s + prefill_s < due_s) & (not step.is_limited)
     return can_wait
 
 
-def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_worth: Flags) -> Bytes:
-    """Classes of execution, lowest first; of those that hold for a request the last counts."""
+def _ranks(view: StepView, urgency: Urgency, admitted: Flags, has_value: Flags) -> Bytes:
+    """The class in which each request is ordered, lowest first: (n,).
+
+    0: admitted; 1: can be in time, or best effort; 2: cannot be in time; 3 and above: late.
+    """
     late = urgency.deadline_class > DeadlineClass.FEASIBLE
-    rank = np.where(has_worth | (view.requests.kind == BEST_EFFORT), 1, 2).astype(np.int8)
+    rank = np.where(has_value | (view.requests.kind == BEST_EFFORT), 1, 2).astype(np.int8)
     rank[admitted] = 0
     rank[late] = 3 + urgency.deadline_class[late]
     return rank

@@ -1,25 +1,25 @@
-"""From an order and who is admitted to a plan: who is computed, and in how long steps."""
+"""From an order and the admitted requests to a plan: which requests run, in how large steps."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from serving.policies.calm.program_demand import Calls
-from serving.policies.calm.step_duration import LEAST_S, StepDuration
+from serving.policies.calm.program_demand import MIN_S, Calls
+from serving.policies.calm.step_duration import StepDuration
 from serving.policies.prefill_decode import tokens_within
 from serving.policies.ranking import plan_of, without_weaker_memory_holders
 from serving.policies.urgency import BEST_EFFORT_DEADLINE_S, DeadlineClass, Urgency
 from serving.requests import BEST_EFFORT, Flags, Floats, Ints
 from serving.view import Plan, StepView
 
-FEWEST_CHUNK_TOKENS = 64
-"""However many decode, so much of a prompt is read in a step."""
+MIN_PREFILL_TOKENS = 64
+"""Tokens for prefill in each step, however many requests decode."""
 
-FEW = 0.3
-"""Who decodes pauses for nobody's prompt while all who do take at most this share of the room."""
+FEW_DECODES_SHARE = 0.3
+"""If all decodes take at most this share of a frame's capacity, they come before prefill."""
 
 
-def planned(
+def build_plan(
     view: StepView,
     calls: Calls,
     order: Ints,
@@ -27,34 +27,35 @@ def planned(
     admitted: Flags,
     urgency: Urgency,
     spare: Floats,
-    given: float,
+    utilisation: float,
     step: StepDuration,
     size: int,
     frame_steps: int,
 ) -> Plan:
-    """The plan that computes the admitted, and others in what they leave over.
+    """The plan that runs the admitted requests, and others in the time that these leave.
 
     Args:
-        order: places of the requests that are kept, best first; the view is by arrival.
+        order: indices of the requests that are not dropped, best first; the view is by arrival.
         admitted: (n,).
-        spare: the share of the machine's time that each may have who is not admitted, (n,).
-        given: the share of its time that the machine gives away: what of it the admitted who are
-            here leave of the next second is for work without a promise.
-        size: how many may run at once.
-        frame_steps: how many steps the plan is for.
+        spare: share of machine time for each request that is not admitted, (n,).
+        utilisation: share of machine time that is allocated. Best-effort requests get what the
+            present admitted requests leave of it in the next second.
+        step: the duration of steps.
+        size: number of requests that may run at once.
+        frame_steps: validity of the plan in steps.
     """
     late = urgency.deadline_class > DeadlineClass.FEASIBLE
     run = np.ones(len(admitted), dtype=bool)
-    if admitted[order].any():  # else nobody is in the way
-        idle = _idle(view, calls, order[admitted[order]], given, step)
+    if admitted[order].any():  # otherwise all others may run
+        idle = _idle_share(view, calls, order[admitted[order]], utilisation, step)
         spare = np.where(view.requests.kind == BEST_EFFORT, np.maximum(spare, idle), spare)
         run = admitted | _in_spare_time(view, calls, order[~admitted[order]], spare)
     if step.is_limited:
-        room_s = frame_steps * (step.step_s - view.model.base_s)
-        run &= _in_room(view, calls, order[run[order]], frame_steps, room_s)
+        capacity_s = frame_steps * (step.step_s - view.model.base_s)
+        run &= _in_frame(view, calls, order[run[order]], frame_steps, capacity_s)
     overdue = _longest_overdue(view, order[~late[order]])
     if size == 1 and admitted[order].any():
-        overdue = overdue[:0]  # it would be the only one that ever runs
+        overdue = overdue[:0]  # it would take the only slot in every plan
     run[overdue] = False
     chosen = np.zeros(len(run), dtype=bool)
     chosen[order[run[order]][: size - len(overdue)]] = True
@@ -62,8 +63,8 @@ def planned(
     weaker = ~admitted
     weaker[overdue] = False
     chosen = without_weaker_memory_holders(view, order, chosen, weaker)
-    decoding = chosen & (calls.unread == 0)
-    first = decoding & ~late  # each is a single token
+    decoding = chosen & (calls.uncomputed == 0)
+    first = decoding & ~late  # decodes take one token each
     first[overdue] = True
     order = np.concatenate([order[each[order]] for each in (first, chosen & ~first, ~chosen)])
     budget = _step_tokens(view, decoding, step)
@@ -73,53 +74,66 @@ def planned(
 
 
 def _in_spare_time(view: StepView, calls: Calls, others: Ints, spare: Floats) -> Flags:
-    """Whose next second of work fits into the spare time that those before it leave."""
+    """Flags of the requests with spare time left after the work of those before them: (n,).
+
+    Args:
+        others: indices of the requests that are not admitted, best first.
+        spare: share of the next second for each request, (n,).
+    """
     fits = np.zeros(len(spare), dtype=bool)
     if not spare.any():
         return fits
-    adds_s = _adds_s(view, calls, others, 1.0 / max(view.token_s, LEAST_S))
+    adds_s = _adds_s(view, calls, others, 1.0 / max(view.token_s, MIN_S))
     before_s = np.cumsum(adds_s) - adds_s
     fits[others[before_s < spare[others]]] = True
     return fits
 
 
-def _idle(view: StepView, calls: Calls, admitted: Ints, given: float, step: StepDuration) -> float:
-    """The share of the next second that these leave over, whatever may arrive or was foretold."""
-    steps = 1.0 / max(view.token_s, step.step_s if step.is_limited else 0.0, LEAST_S)
-    return max(given * step.share - float(_adds_s(view, calls, admitted, steps).sum()), 0.0)
+def _idle_share(
+    view: StepView, calls: Calls, admitted: Ints, utilisation: float, step: StepDuration
+) -> float:
+    """The share of the next second that the present admitted requests leave unused."""
+    steps = 1.0 / max(view.token_s, step.step_s if step.is_limited else 0.0, MIN_S)
+    busy = float(_adds_s(view, calls, admitted, steps).sum())
+    return max(utilisation * step.useful_share - busy, 0.0)
 
 
-def _in_room(view: StepView, calls: Calls, chosen: Ints, frame_steps: int, room_s: float) -> Flags:
-    """For whose work the frame still has room when it comes to them."""
-    adds_s, decodes = _adds_s(view, calls, chosen, frame_steps), calls.unread[chosen] == 0
-    if adds_s[decodes].sum() <= FEW * room_s:
+def _in_frame(
+    view: StepView, calls: Calls, chosen: Ints, frame_steps: int, capacity_s: float
+) -> Flags:
+    """Flags of the requests with capacity left in the frame after those before them: (n,)."""
+    adds_s, decodes = _adds_s(view, calls, chosen, frame_steps), calls.uncomputed[chosen] == 0
+    if adds_s[decodes].sum() <= FEW_DECODES_SHARE * capacity_s:
         decodes_first = np.argsort(~decodes, kind="stable")
         chosen, adds_s = chosen[decodes_first], adds_s[decodes_first]
     before_s = np.cumsum(adds_s) - adds_s
     fits = np.zeros(len(view.requests), dtype=bool)
-    fits[chosen[before_s <= max(room_s, 0.0)]] = True
+    fits[chosen[before_s <= max(capacity_s, 0.0)]] = True
     return fits
 
 
-def _adds_s(view: StepView, calls: Calls, places: Ints, steps: float) -> Floats:
-    """Seconds that each of these adds to so many steps."""
-    model, tokens = view.model, np.minimum(calls.tokens[places], steps)
-    token_s = model.token_s + model.sequence_s + model.context_s * calls.context[places]
-    adds_s: Floats = calls.prompt_s[places] + token_s * tokens
+def _adds_s(view: StepView, calls: Calls, indices: Ints, steps: float) -> Floats:
+    """Seconds that each of these requests adds to this number of steps: (k,)."""
+    model, tokens = view.model, np.minimum(calls.tokens[indices], steps)
+    token_s = model.token_s + model.sequence_s + model.context_s * calls.context[indices]
+    adds_s: Floats = calls.prompt_s[indices] + token_s * tokens
     return adds_s
 
 
-def _longest_overdue(view: StepView, places: Ints) -> Ints:
-    """Who has waited longest beyond the default deadline: it runs in every plan, lest it starve."""
-    best_effort = np.sort(places[view.requests.kind[places] == BEST_EFFORT])[:1]
+def _longest_overdue(view: StepView, indices: Ints) -> Ints:
+    """The oldest best-effort request past its default deadline; it runs in every plan.
+
+    So no best-effort request starves. At most one index.
+    """
+    best_effort = np.sort(indices[view.requests.kind[indices] == BEST_EFFORT])[:1]
     waited_s = view.now_s - view.requests.arrival_s[best_effort]
     overdue: Ints = best_effort[waited_s > BEST_EFFORT_DEADLINE_S]
     return overdue
 
 
 def _step_tokens(view: StepView, decoding: Flags, step: StepDuration) -> int:
-    """As many tokens as keep a step within the pace."""
+    """The token budget of a step of at most `step.step_s`."""
     if not step.is_limited:
         return view.step_tokens
-    fewest = int(decoding.sum()) + FEWEST_CHUNK_TOKENS
+    fewest = int(decoding.sum()) + MIN_PREFILL_TOKENS
     return min(max(tokens_within(view, decoding, step.step_s), fewest), view.step_tokens)

@@ -1,7 +1,7 @@
-"""What each program still needs from the machine, and what it is worth: the measure of calm.
+"""The remaining machine time of each program (its demand) and the value of meeting its SLO.
 
-A program is all calls of a run, or a single call. Its cost comes from the measured step model,
-its lengths from the sketches that its calls carry, its later stages from the learned future.
+A program is all calls of a run, or a single call. Costs come from the measured step model, lengths
+from the sketches of its calls, later stages from the predicted future.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from serving.requests import (
 from serving.slo import FutureWork
 from serving.view import StepModel, StepView
 
-LEAST_S = 1e-6
-"""No program needs less than this, whatever the model says of a machine not yet measured."""
+MIN_S = 1e-6
+"""Smallest demand of a program and smallest step, in seconds, for step models not measured yet."""
 
 MEDIAN = 0.5
-"""Needs are foretold by the length that an answer has as likely as not."""
+"""The quantile of output lengths that demand is computed with."""
 
-SHORT, LITTLE = 0.1, 0.6
-"""What may still be in time is judged by answers that one in ten falls short of, and by so much of
-what else is foretold."""
+OPTIMISTIC_LEVEL, OPTIMISTIC_SHARE = 0.1, 0.6
+"""The best case of a program that has begun: the 10% quantile of output lengths, and 60% of its
+prefill, tools and predicted future."""
 
-SHARE_IN_TIME = 0.9
-"""A stream keeps its promise as a whole while this share of its tokens is in time."""
+IN_TIME_SHARE = 0.9
+"""A stream meets its SLO as a whole if this share of its tokens is in time."""
 
 _CALLS, _PREFILL, _DECODE, _CRITICAL, _TOOLS, _SERIAL = map(
     FutureWork._fields.index,
@@ -44,224 +44,257 @@ _CALLS, _PREFILL, _DECODE, _CRITICAL, _TOOLS, _SERIAL = map(
 
 
 class Calls(NamedTuple):
-    """What each request still has before it, (n,) each."""
+    """The remaining work of each request, (n,) each.
 
-    unread: Ints  # tokens to prefill, those of a lost cache too, but for what may be found in it
-    prompt_s: Floats  # seconds that these add to steps
-    tokens: Floats  # output to come
-    context: Floats  # tokens in its cache while it decodes, on average
+    Attributes:
+        uncomputed: tokens to prefill, with those of an evicted KV cache, without those expected in
+            the prefix cache.
+        prompt_s: seconds that they add to steps.
+        tokens: predicted output tokens to decode.
+        context: mean number of tokens in its context while it decodes.
+    """
+
+    uncomputed: Ints
+    prompt_s: Floats
+    tokens: Floats
+    context: Floats
 
 
 class ProgramDemand(NamedTuple):
-    """One row for each program, m in all.
+    """The remaining work of m programs; attributes are (m,) unless noted.
 
     Attributes:
-        of: (n,) the program of each request.
-        first: (m,) the place of one of its requests.
-        streams: which are a latency stream.
-        ends_s: when each must end; infinity for a stream, which counts token by token.
-        prompts_s: seconds that its prompts still add to steps.
-        decode: tokens that it still wants, and `contexts`: of its decodes, added up.
-        longest: tokens of the longest call of its present stage.
-        serial: decodes of it that come one after the other.
-        fixed_s: seconds on its critical path that are no decodes: prompts and tools.
-        tokens: goodput that it earns if it ends in time.
-        kept: whether it can still count as a whole; a stream that was behind and has caught up is
-            taken to, as nobody remembers its late tokens.
-        counts: of how many programs it tells, as StepView.arrival_counts; 1 if it is here.
+        row_of: (n,) the row here of each request's program.
+        first: the index of one of its requests.
+        is_stream: whether it is a latency stream.
+        ends_s: its deadline; infinity for a stream, which counts token by token.
+        prompts_s: seconds that its prefills still add to steps.
+        decode_tokens: tokens to decode.
+        context_tokens: sum of the contexts of these decodes.
+        longest_tokens: remaining output of the longest call of its present stage.
+        serial_tokens: decode steps on its critical path.
+        fixed_s: seconds of its critical path without decodes: prefill and tools.
+        tokens: tokens that count as goodput if it meets its SLO.
+        can_meet_slo: whether it can still meet its SLO as a whole. A stream that was late and has
+            caught up counts as able to, because its late tokens are not recorded.
+        counts: its weight among arrivals (StepView.arrival_counts); 1 for a present program.
     """
 
-    of: Ints
+    row_of: Ints
     first: Ints
-    streams: Flags
+    is_stream: Flags
     ends_s: Floats
     prompts_s: Floats
-    decode: Floats
-    contexts: Floats
-    longest: Floats
-    serial: Floats
+    decode_tokens: Floats
+    context_tokens: Floats
+    longest_tokens: Floats
+    serial_tokens: Floats
     fixed_s: Floats
     tokens: Floats
-    kept: Flags
+    can_meet_slo: Flags
     counts: Floats
 
-    def need_s(self, model: StepModel) -> Floats:
-        """Seconds that as many as each counts add to steps of the machine until their end: (m,)."""
-        decode_s = self.decode * (model.token_s + model.sequence_s)
-        each_s = np.maximum(self.prompts_s + decode_s + self.contexts * model.context_s, LEAST_S)
+    def demand_s(self, model: StepModel) -> Floats:
+        """Seconds that each program still adds to steps, times its weight: (m,)."""
+        decode_s = self.decode_tokens * (model.token_s + model.sequence_s)
+        context_s = self.context_tokens * model.context_s
+        each_s = np.maximum(self.prompts_s + decode_s + context_s, MIN_S)
         return each_s * self.counts
 
     def isolated_latency_s(self, step_s: float | Floats) -> Floats:
-        """Seconds until each one's end if every step takes this long and nothing waits: (m,).
+        """Seconds until each program ends if it never waits: (m,).
 
         Args:
-            step_s: one for all, or one each, (m,).
+            step_s: duration of a step, one for all programs or one each, (m,).
         """
-        return self.fixed_s + self.serial * step_s
+        return self.fixed_s + self.serial_tokens * step_s
 
     def least_latency_s(self, requests: Requests, step_s: float, asked: Flags) -> Floats:
-        """The same if things turn out well, never more: answers short, of the learned rest little.
+        """`isolated_latency_s` in the best case: short answers, and a part of everything else.
 
         Args:
-            asked: the programs of which this is asked, (m,); so many are returned, in their order.
+            step_s: duration of a step.
+            asked: flags of k programs, (m,).
+        Returns:
+            (k,), in the order of the programs.
         """
-        places = np.flatnonzero(asked[self.of])
-        short = requests.take(places).remaining_tokens(SHORT)
-        longest = largest_of(self.of[places], len(self.first), short)[asked]
-        later = (self.serial - self.longest)[asked]
-        return LITTLE * self.fixed_s[asked] + (longest + LITTLE * later) * step_s
+        indices = np.flatnonzero(asked[self.row_of])
+        short = requests.take(indices).remaining_tokens(OPTIMISTIC_LEVEL)
+        longest = largest_of(self.row_of[indices], len(self.first), short)[asked]
+        later = (self.serial_tokens - self.longest_tokens)[asked]
+        return (
+            OPTIMISTIC_SHARE * self.fixed_s[asked] + (longest + OPTIMISTIC_SHARE * later) * step_s
+        )
 
     def value(self, requests: Requests, mean_tokens: float, token_share: float) -> Floats:
-        """Tokens, in the unit of the mean program, make this share; the rest is a promise kept.
+        """The value of meeting each program's SLO: (m,); 0 for best effort.
 
-        Of as many as each counts: (m,).
+        weight * counts * (token_share * tokens / mean_tokens + (1 - token_share) * can_meet_slo)
         """
-        value = token_share * self.tokens / mean_tokens + (1 - token_share) * self.kept
+        value = token_share * self.tokens / mean_tokens + (1 - token_share) * self.can_meet_slo
         value *= self.counts
-        promised = requests.kind[self.first] != BEST_EFFORT
-        return np.where(promised, value * requests.weight[self.first], 0.0)
+        has_slo = requests.kind[self.first] != BEST_EFFORT
+        return np.where(has_slo, value * requests.weight[self.first], 0.0)
 
 
 def calls_of(requests: Requests, model: StepModel) -> Calls:
-    """What each request still has before it, its length taken at the median."""
+    """The remaining work of each request, with the median of its predicted length."""
     tokens = requests.remaining_tokens(MEDIAN)
     behind = requests.prompt_tokens + requests.output_tokens
     waits = requests.state == RequestState.WAITING
-    known = np.maximum(requests.computed_tokens, requests.cached_tokens * waits)
-    unread = np.maximum(behind - known - 1, 0)
-    prompt_s = model.prompt_s(unread, known)
-    return Calls(unread, prompt_s, tokens, behind + tokens / 2)
+    cached = np.maximum(requests.computed_tokens, requests.cached_tokens * waits)
+    uncomputed = np.maximum(behind - cached - 1, 0)
+    prompt_s = model.prompt_s(uncomputed, cached)
+    return Calls(uncomputed, prompt_s, tokens, behind + tokens / 2)
 
 
 def present_programs(view: StepView, calls: Calls) -> ProgramDemand:
-    """The programs whose calls are in the view, with their learned futures."""
+    """The programs whose calls are in the view, with their predicted futures."""
     requests, model = view.requests, view.model
-    first, of = _grouped(requests.program)
-    count = len(first)
-    future = np.fmax(requests.future.take(first, axis=0), 0.0)  # NaN gives way
-    at_once = requests.stage_calls[first]
+    first, row_of = _grouped(requests.program)
+    num_programs = len(first)
+    future = np.fmax(requests.future.take(first, axis=0), 0.0)  # fmax turns NaN into 0
+    parallel_calls = requests.stage_calls[first]
     later_s = _later_prompts_s(future, requests.prefix_hit_rate[first], model)
-    # Calls of the stage that are still to arrive are taken to be like those that have.
-    missing = requests.stage_missing[first] / np.bincount(of, minlength=count)
-    to_read = np.maximum(requests.prompt_tokens - requests.cached_tokens - 1, 0)
-    missing_s = missing * np.bincount(of, model.prompt_s(to_read, requests.cached_tokens), count)
-    decode = (1.0 + missing) * np.bincount(of, calls.tokens, count)
-    contexts = (1.0 + missing) * np.bincount(of, calls.tokens * calls.context, count)
-    tokens_of_missing = missing * np.bincount(of, requests.prompt_tokens + calls.tokens, count)
-    # Whatever of it was computed, found in a cache or computed twice, it counts once.
+    # Calls of the stage that have not arrived are assumed to be like those that have.
+    missing = requests.stage_missing[first] / np.bincount(row_of, minlength=num_programs)
+    new_tokens = np.maximum(requests.prompt_tokens - requests.cached_tokens - 1, 0)
+    whole_prompt_s = model.prompt_s(new_tokens, requests.cached_tokens)
+    missing_s = missing * np.bincount(row_of, whole_prompt_s, num_programs)
+    decode_tokens = (1.0 + missing) * np.bincount(row_of, calls.tokens, num_programs)
+    call_contexts = calls.tokens * calls.context
+    context_tokens = (1.0 + missing) * np.bincount(row_of, call_contexts, num_programs)
+    call_tokens = requests.prompt_tokens + calls.tokens
+    missing_tokens = missing * np.bincount(row_of, call_tokens, num_programs)
+    # Tokens count once, even if they were found in the prefix cache or computed twice.
     present = requests.prompt_tokens + requests.output_tokens + calls.tokens
-    whole = requests.ended_tokens[first] + np.bincount(of, present, count) + tokens_of_missing
+    whole = requests.ended_tokens[first] + np.bincount(row_of, present, num_programs)
+    whole += missing_tokens
     whole += future[:, _PREFILL] + future[:, _DECODE]
-    streams = requests.kind[first] == LATENCY
-    kept = np.ones(count, dtype=bool)
-    kept[streams] = ~_is_broken(view, calls, first[streams])
-    longest = largest_of(of, count, calls.tokens)
+    is_stream = requests.kind[first] == LATENCY
+    can_meet_slo = np.ones(num_programs, dtype=bool)
+    can_meet_slo[is_stream] = ~_has_missed_slo(view, calls, first[is_stream])
+    longest_tokens = largest_of(row_of, num_programs, calls.tokens)
+    prompt_s = largest_of(row_of, num_programs, calls.prompt_s)
     return ProgramDemand(
-        of=of,
+        row_of=row_of,
         first=first,
-        streams=streams,
-        ends_s=np.where(streams, np.inf, requests.final_s[first]),
-        prompts_s=np.bincount(of, calls.prompt_s, count) + missing_s + later_s,
-        decode=decode + future[:, _DECODE],
-        contexts=contexts + _contexts(future),
-        longest=longest,
-        serial=longest + _later_serial(future, at_once, model),
-        fixed_s=largest_of(of, count, calls.prompt_s) + later_s / at_once + future[:, _TOOLS],
-        tokens=np.where(streams, calls.tokens[first], whole),
-        kept=kept,
-        counts=np.ones(count),
+        is_stream=is_stream,
+        ends_s=np.where(is_stream, np.inf, requests.final_s[first]),
+        prompts_s=np.bincount(row_of, calls.prompt_s, num_programs) + missing_s + later_s,
+        decode_tokens=decode_tokens + future[:, _DECODE],
+        context_tokens=context_tokens + _later_context_tokens(future),
+        longest_tokens=longest_tokens,
+        serial_tokens=longest_tokens + _later_serial_tokens(future, parallel_calls, model),
+        fixed_s=prompt_s + later_s / parallel_calls + future[:, _TOOLS],
+        tokens=np.where(is_stream, calls.tokens[first], whole),
+        can_meet_slo=can_meet_slo,
+        counts=np.ones(num_programs),
     )
 
 
 def arrived_programs(view: StepView) -> ProgramDemand:
-    """The programs that arrived lately, as they were then: each by its first call."""
+    """The programs that arrived recently, in their state at arrival: each has one call."""
     requests = view.arrivals
     calls = calls_of(requests, view.model)
     future = np.fmax(requests.future, 0.0)
-    at_once = requests.stage_calls
+    parallel_calls = requests.stage_calls
     rows = np.arange(len(requests))
-    prompts_s = calls.prompt_s * at_once + _later_prompts_s(
+    prompts_s = calls.prompt_s * parallel_calls + _later_prompts_s(
         future, requests.prefix_hit_rate, view.model
     )
-    prefill = requests.prompt_tokens * at_once + future[:, _PREFILL]
-    decode = calls.tokens * at_once + future[:, _DECODE]
-    streams = requests.kind == LATENCY
+    prefill_tokens = requests.prompt_tokens * parallel_calls + future[:, _PREFILL]
+    decode_tokens = calls.tokens * parallel_calls + future[:, _DECODE]
+    call_contexts = calls.tokens * calls.context * parallel_calls
+    is_stream = requests.kind == LATENCY
     return ProgramDemand(
-        of=rows,
+        row_of=rows,
         first=rows,
-        streams=streams,
-        ends_s=np.where(streams, np.inf, requests.final_s),
+        is_stream=is_stream,
+        ends_s=np.where(is_stream, np.inf, requests.final_s),
         prompts_s=prompts_s,
-        decode=decode,
-        contexts=calls.tokens * calls.context * at_once + _contexts(future),
-        longest=calls.tokens,
-        serial=calls.tokens + _later_serial(future, at_once, view.model),
-        fixed_s=prompts_s / at_once + future[:, _TOOLS],
-        tokens=np.where(streams, calls.tokens, prefill + decode),
-        kept=np.ones(len(rows), dtype=bool),
+        decode_tokens=decode_tokens,
+        context_tokens=call_contexts + _later_context_tokens(future),
+        longest_tokens=calls.tokens,
+        serial_tokens=calls.tokens + _later_serial_tokens(future, parallel_calls, view.model),
+        fixed_s=prompts_s / parallel_calls + future[:, _TOOLS],
+        tokens=np.where(is_stream, calls.tokens, prefill_tokens + decode_tokens),
+        can_meet_slo=np.ones(len(rows), dtype=bool),
         counts=np.full(len(rows), view.arrival_counts),
     )
 
 
-def expired(programs: ProgramDemand, standing: Ints) -> Flags:
-    """Which programs have a call that can earn nothing any more: (m,)."""
+def expired(programs: ProgramDemand, classes: Ints) -> Flags:
+    """Whether each program has a call that can no longer earn goodput: (m,).
+
+    Args:
+        classes: the DeadlineClass of each request, (n,).
+    """
     late = np.zeros(len(programs.first), dtype=bool)
-    late[programs.of[standing > DeadlineClass.FEASIBLE]] = True
+    late[programs.row_of[classes > DeadlineClass.FEASIBLE]] = True
     return late
 
 
-def largest_of(of: Ints, count: int, values: Floats | Ints) -> Floats:
+def largest_of(row_of: Ints, num_programs: int, values: Floats | Ints) -> Floats:
     """The largest value among each program's calls, at least 0."""
-    largest = np.zeros(count)
-    np.maximum.at(largest, of, values.astype(np.float64))  # many times slower if it must convert
+    largest = np.zeros(num_programs)
+    np.maximum.at(largest, row_of, values.astype(np.float64))  # many times slower on integers
     return largest
 
 
 def _grouped(numbers: Ints) -> tuple[Ints, Ints]:
-    """Where each number is first, by number, and which of these each one is; numbers are small."""
+    """Group rows by their number; numbers are small and not negative.
+
+    Returns:
+        the first index of each number that occurs, in ascending order of the numbers, (m,); and
+        the group of each row, (n,).
+    """
     first = np.full(numbers.max(initial=-1) + 1, -1)
-    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)  # the last written stays
+    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)  # the last assignment wins
     present = np.flatnonzero(first >= 0)
-    which = np.empty_like(first)
-    which[present] = np.arange(len(present))
-    return first[present], which[numbers]
+    group = np.empty_like(first)
+    group[present] = np.arange(len(present))
+    return first[present], group[numbers]
 
 
 def _later_prompts_s(future: Floats, prefix_hit_rate: Floats, model: StepModel) -> Floats:
-    """Seconds that the prompts of later stages add to steps, taken to be all of one length."""
+    """Seconds that the prefills of later stages add to steps, assuming prompts of equal length."""
     calls = np.maximum(future[:, _CALLS], 1.0)
     prompt = future[:, _PREFILL] / calls
     return calls * model.prompt_s((1.0 - prefix_hit_rate) * prompt, prefix_hit_rate * prompt)
 
 
-def _later_serial(future: Floats, at_once: Ints, model: StepModel) -> Floats:
-    """Decodes of later stages that come one after the other, as they were foretold.
+def _later_serial_tokens(future: Floats, parallel_calls: Ints, model: StepModel) -> Floats:
+    """Decode steps of later stages on the critical path: the prediction, if there is one.
 
-    Where they were not: those of so many calls at once as now, or of more where so many steps would
-    not fit into the learned critical path.
+    Without one: decode tokens / parallel calls of the present stage, limited to the shortest steps
+    that fit into the predicted critical path.
     """
-    told = future[:, _SERIAL]
+    predicted = future[:, _SERIAL]
     path_s = np.maximum(future[:, _CRITICAL] - future[:, _TOOLS], 0.0)
-    at_most = path_s / max(model.base_s + model.token_s, LEAST_S)
-    untold = np.minimum(future[:, _DECODE] / at_once, at_most)
-    serial: Floats = np.where(told < MAX_VALUE, told, untold)
+    limit = path_s / max(model.base_s + model.token_s, MIN_S)
+    estimated = np.minimum(future[:, _DECODE] / parallel_calls, limit)
+    serial: Floats = np.where(predicted < MAX_VALUE, predicted, estimated)
     return serial
 
 
-def _contexts(future: Floats) -> Floats:
-    """Contexts of the decodes of later stages, added up: each call reads its prompt and itself."""
+def _later_context_tokens(future: Floats) -> Floats:
+    """Sum of the contexts of later stages' decodes, assuming calls of equal length."""
     prefill, decode = future[:, _PREFILL], future[:, _DECODE]
     contexts: Floats = decode * (prefill + decode / 2) / np.maximum(future[:, _CALLS], 1.0)
     return contexts
 
 
-def _is_broken(view: StepView, calls: Calls, streams: Ints) -> Flags:
-    """Whether more tokens of each of these streams were due and have not come than may be late."""
-    requests, came = view.requests, view.requests.output_tokens[streams]
+def _has_missed_slo(view: StepView, calls: Calls, streams: Ints) -> Flags:
+    """Whether each of these streams has missed its SLO as a whole.
+
+    Either more tokens are overdue than 1 - IN_TIME_SHARE allows, or the first one is.
+    """
+    requests, generated = view.requests, view.requests.output_tokens[streams]
     arrival_s, ttft_s = requests.arrival_s[streams], requests.ttft_s[streams]
     since_s = view.now_s - arrival_s - ttft_s
     due = np.floor(np.clip(since_s / requests.tbt_s[streams], -1.0, 1e12)) + 1
-    late = np.maximum(due - came, 0.0)
-    broken: Flags = late > (1 - SHARE_IN_TIME) * (came + calls.tokens[streams])
-    broken |= (came == 0) & (view.now_s > arrival_s + ttft_s)
-    return broken
+    overdue = np.maximum(due - generated, 0.0)
+    missed: Flags = overdue > (1 - IN_TIME_SHARE) * (generated + calls.tokens[streams])
+    missed |= (generated == 0) & (view.now_s > arrival_s + ttft_s)
+    return missed

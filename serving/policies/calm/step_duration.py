@@ -1,9 +1,9 @@
-"""How long a step may take: the pace at which what arrived lately would have been worth most.
+"""The duration of steps: the one with which the recent arrivals would have had the highest value.
 
-Long steps use the machine best, since each pays its fixed cost for more tokens; short ones let
-streams and long chains of calls be in time. Neither is right for all work: so each pace is tried on
-the programs of the last minute, as if they came again. Steps are shorter for a while where that
-saves who is a little behind.
+Long steps use the machine best, because each pays its fixed cost for more tokens. Short steps let
+streams and long chains of calls be in time. So each candidate duration is tried on the programs of
+the last minute, as if they arrived again. Until the next plan, steps may be shorter than that to
+save programs that are slightly behind, or to keep a backlog of prompts from making others late.
 """
 
 from __future__ import annotations
@@ -14,71 +14,71 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.policies.calm.program_demand import ProgramDemand
+from serving.policies.calm.program_demand import MIN_S, ProgramDemand
 from serving.requests import Flags, Floats, Requests
 from serving.view import StepView
 
 TBT_SHARE = 0.9
-"""A step may take this share of the promised time between two tokens."""
+"""Longest step for a stream, as a share of its TBT."""
 
-NUM_PACES, SHORTEST = 16, 1.25
-"""So many paces are tried, from this many times what a step costs anyway to that of a full step."""
+NUM_DURATIONS, SHORTEST_FACTOR = 16, 1.25
+"""Number of candidate durations: geometric from this factor times an empty step to a full step."""
 
-LEAST_S, LEAST_SHARE, ROUNDING = 1e-6, 1e-3, 1e-9
+MIN_USEFUL_SHARE, ROUNDING = 1e-3, 1e-9
 
-SAVING_SHARE, MOST_SAVED = 0.95, 64
-"""Who is behind is saved by steps of this share of what it bears, as some last longer; and so many
-are tried together, those that are least behind."""
+SAVING_SHARE, MAX_SAVED = 0.95, 64
+"""A program that is behind is saved by steps of this share of its longest bearable step, because
+some steps take longer than planned. At most so many programs are considered, the least late."""
 
-LOSS_OF_TIME = 4.0
-"""A second without work costs so many times what is earned in one: what was to run then may be late
-too, and what it had before is lost. With 1, promises half as long keep a fifth fewer tokens."""
+LOST_TIME_COST = 4.0
+"""Cost of a second of lost machine time, relative to the value of an average second: admitted
+programs may be late, and their work so far is lost. With 1, SLOs half as long keep a fifth fewer
+tokens."""
 
-UTILISATION, MARGIN = 0.85, 0.75
-"""While paces are compared, so much of the machine's time is given away at each, and who has a
-deadline must be in time at steps this many times as long."""
+PLANNING_UTILISATION, PLANNING_MARGIN = 0.85, 0.75
+"""For the comparison of durations: the share of machine time that is used, and the factor on the
+duration with which a program with a deadline must be in time."""
 
-
-AT_EASE = 0.75
-"""And where what arrived fits into that share, steps that no pace limits are taken to last so much
-of what is foretold: a machine that has time to spare is not limited for forecasts too high."""
+SPARE_TIME_FACTOR = 0.75
+"""Factor on the predicted duration of unlimited steps if all arrivals fit into
+PLANNING_UTILISATION: predictions may be too high, and a machine with spare time needs no limit."""
 
 
 class StepDuration(NamedTuple):
-    """How long steps are.
+    """The limit on the duration of steps, and what follows from it.
 
     Attributes:
-        step_s: seconds that a step may take.
-        is_limited: whether that is less than what the engine's own token budget allows.
-        each_s: seconds that a step is taken to last: the limit, or else as long as what came in one
-            before it makes it.
-        share: of the machine's time, what such steps leave beside their fixed cost.
-        worth_per_s: what a second of the machine earns at it, by what arrived lately.
-        affords_s: the shortest steps, of those that are tried, that would leave room for all that
-            arrived lately; infinity if there are none.
+        step_s: longest step, in seconds.
+        is_limited: whether step_s is below a step that uses the engine's whole token budget.
+        expected_s: expected duration of a step: step_s if limited, otherwise the time to compute
+            what arrives during one step.
+        useful_share: share of machine time that such steps leave beside their fixed cost.
+        value_per_s: value per second of machine time, computed from the recent arrivals.
+        affordable_s: the shortest candidate with which the demand of the recent arrivals still
+            fits; infinity if there is none.
     """
 
     step_s: float
     is_limited: bool
-    each_s: float
-    share: float
+    expected_s: float
+    useful_share: float
     value_per_s: float = 0.0
-    affords_s: float = math.inf
+    affordable_s: float = math.inf
 
-    def of(self, seconds: Floats) -> Floats:
-        """Seconds of the machine for what adds so many to its steps."""
-        return seconds / self.share
+    def with_fixed_cost(self, seconds: Floats) -> Floats:
+        """Machine time for work that adds so many seconds to steps: seconds / useful_share."""
+        return seconds / self.useful_share
 
 
 def step_duration_of(view: StepView, step_s: float) -> StepDuration:
-    """The pace of steps that take so long: no less than one costs, no more than the longest.
+    """Steps of this duration, clamped between an empty and a full step.
 
-    Where that limits nothing, a step is taken to last its fixed cost.
+    If that is a full step, expected_s is the fixed cost.
     """
-    base_s, longest_s = view.model.base_s, _longest_s(view)
-    step_s = min(max(step_s, base_s + view.model.token_s), longest_s)
-    is_limited = step_s < longest_s
-    share = max(1.0 - base_s / step_s, LEAST_SHARE)
+    base_s, full_s = view.model.base_s, _full_step_s(view)
+    step_s = min(max(step_s, base_s + view.model.token_s), full_s)
+    is_limited = step_s < full_s
+    share = max(1.0 - base_s / step_s, MIN_USEFUL_SHARE)
     return StepDuration(step_s, is_limited, step_s if is_limited else base_s, share)
 
 
@@ -90,37 +90,39 @@ def best_duration(
     *,
     only_s: float = 0.0,
 ) -> StepDuration:
-    """The pace at which these programs would have earned most.
+    """The duration with which these programs would have had the highest total value.
 
-    At each pace those that are in time alone are taken by worth per second of need, until the time
-    in which they arrived is used up; the last one in part. Where all of them leave the machine time
-    to spare, its steps are shorter than they may be, and the pace limits none of them. Of equal
-    paces the longest.
+    For each duration, the programs that are in time alone are taken by decreasing value / demand
+    until the machine time of their arrival window is used up; the last one in part. If all of them
+    leave spare time, steps are shorter than the limit anyway, so no limit affects them. Of equally
+    good durations the longest is taken.
 
     Args:
-        requests: the arrivals; or those of the view, if none arrived lately.
-        worth: of each program, (m,).
-        only_s: the one pace to try, in seconds of a step; 0: any.
+        requests: the recent arrivals; the requests of the view if nothing arrived.
+        programs: their programs.
+        value: of each program, (m,).
+        only_s: the only candidate, in seconds; 0: all candidates.
     """
-    shortest_s, longest_s = SHORTEST * (view.model.base_s + view.model.token_s), _longest_s(view)
-    paces = (
+    base_s, full_s = view.model.base_s, _full_step_s(view)
+    shortest_s = SHORTEST_FACTOR * (base_s + view.model.token_s)
+    durations_s = (
         np.array([step_duration_of(view, only_s).step_s])
         if only_s
-        else _paces(shortest_s, longest_s)
+        else _candidates_s(shortest_s, full_s)
     )
-    need_s = programs.need_s(view.model)
-    values = _values(view, requests, programs, need_s, value, paces)
+    demand_s = programs.demand_s(view.model)
+    values = _values(view, requests, programs, demand_s, value, durations_s)
     best = np.flatnonzero(values >= (1.0 - ROUNDING) * values.max())[-1]
-    found = step_duration_of(view, float(paces[best]))
-    each_s = found.each_s
-    wanted_s = need_s[value > 0]
-    if not found.is_limited:
-        each_s = max(min(_unlimited_s(view, wanted_s), found.step_s), each_s)
-    left = 1.0 - float(wanted_s.sum()) / (UTILISATION * view.arrivals_s)
-    return found._replace(
-        each_s=each_s,
+    step = step_duration_of(view, float(durations_s[best]))
+    expected_s = step.expected_s
+    wanted_s = demand_s[value > 0]
+    if not step.is_limited:
+        expected_s = max(min(_unlimited_s(view, wanted_s), step.step_s), expected_s)
+    spare_share = 1.0 - float(wanted_s.sum()) / (PLANNING_UTILISATION * view.arrivals_s)
+    return step._replace(
+        expected_s=expected_s,
         value_per_s=float(values[best]) / view.arrivals_s,
-        affords_s=max(view.model.base_s / left, shortest_s) if left > 0 else math.inf,
+        affordable_s=max(base_s / spare_share, shortest_s) if spare_share > 0 else math.inf,
     )
 
 
@@ -128,140 +130,146 @@ def backlog_duration(
     view: StepView,
     step: StepDuration,
     programs: ProgramDemand,
-    pressed: Flags,
+    candidates: Flags,
     *,
     backlog_s: float,
     due_s: Floats,
     num_steps: int,
 ) -> StepDuration:
-    """The pace until the next plan where none is limited: such that no backlog makes others late.
+    """The duration until the next plan if `step` is not limited: a limit against backlogs.
 
-    However little arrives in a minute, prompts that came at once fill the steps until they are
-    read, and so does work without a promise. Who would be late by that has shorter steps, as far as
-    they leave room for what arrived lately: a stream that is not ahead of its schedule, and another
-    if it could not bear full steps for so long.
+    Prompts that arrive together, or best-effort work, fill whole steps until they are computed,
+    even if the mean load is low. Programs that would be late by that get shorter steps, if these
+    still leave room for the recent arrivals: streams that are not ahead of their schedule, and
+    other programs that cannot bear full steps for the whole backlog.
 
     Args:
-        pressed: the programs that may have them, (m,).
-        backlog_s: what reading all prompts that are here adds to steps.
-        due_s: when each program's next token is due, (m,); asked of streams.
-        num_steps: how many steps the plan is for.
+        candidates: the programs that may get shorter steps, (m,).
+        backlog_s: seconds that the prefill of all present prompts adds to steps.
+        due_s: due time of each program's next token, (m,); used for streams.
+        num_steps: validity of the plan in steps.
     """
-    if step.is_limited or not pressed.any():
+    if step.is_limited or not candidates.any():
         return step
     tbt_s = view.requests.tbt_s[programs.first]
     ahead_s = np.maximum(due_s - view.now_s - tbt_s, 0.0)
-    left_s, serial = programs.ends_s - view.now_s - programs.fixed_s, programs.serial
-    full_s = backlog_s / step.share
-    takes_s = full_s + (serial - full_s / step.step_s) * step.each_s
-    is_late = left_s < np.minimum(takes_s, serial * step.step_s)
-    bears_s = np.where(
-        programs.streams,
+    left_s, serial = programs.ends_s - view.now_s - programs.fixed_s, programs.serial_tokens
+    backlog_time_s = backlog_s / step.useful_share
+    needed_s = backlog_time_s + (serial - backlog_time_s / step.step_s) * step.expected_s
+    is_late = left_s < np.minimum(needed_s, serial * step.step_s)
+    bearable_s = np.where(
+        programs.is_stream,
         TBT_SHARE * (tbt_s + ahead_s / num_steps),
         SAVING_SHARE * left_s / np.maximum(serial, 1.0),
     )
-    pressed = pressed & (programs.streams | is_late) & (bears_s >= step.affords_s)
-    limit_s = float(bears_s[pressed].min(initial=np.inf))
+    limiting = candidates & (programs.is_stream | is_late) & (bearable_s >= step.affordable_s)
+    limit_s = float(bearable_s[limiting].min(initial=np.inf))
     if limit_s >= step.step_s:
         return step
-    return step._replace(step_s=limit_s, is_limited=True, each_s=min(step.each_s, limit_s))
+    expected_s = min(step.expected_s, limit_s)
+    return step._replace(step_s=limit_s, is_limited=True, expected_s=expected_s)
 
 
 def saving_duration(
     view: StepView, step: StepDuration, programs: ProgramDemand, value: Floats
 ) -> StepDuration:
-    """The pace until the next plan: shorter where who is behind is worth what that costs.
+    """The duration until the next plan: shorter if programs that are behind are worth its cost.
 
-    Who is behind bears steps that let all its tokens come by its end. Until then each of the steps
-    that come in addition costs the machine its fixed cost, a time without work.
+    A program that is behind can still be in time with steps of at most its time left / its decode
+    steps. Until its end, each additional step costs the machine one fixed cost.
 
     Args:
-        step: the pace at which they are behind.
-        worth: of each program that may be saved, (m,); 0 of the others.
+        step: the duration with which they are late.
+        value: of each program that may be saved, (m,); 0 for the others.
     """
     left_s = programs.ends_s - view.now_s
-    bears_s = SAVING_SHARE * (left_s - programs.fixed_s) / np.maximum(programs.serial, 1.0)
-    shortest_s = max(view.model.base_s + view.model.token_s, LEAST_S)
-    behind = np.flatnonzero((bears_s < step.each_s) & (bears_s >= shortest_s) & (value > 0))
+    decode_s = left_s - programs.fixed_s
+    bearable_s = SAVING_SHARE * decode_s / np.maximum(programs.serial_tokens, 1.0)
+    shortest_s = max(view.model.base_s + view.model.token_s, MIN_S)
+    is_behind = (bearable_s < step.expected_s) & (bearable_s >= shortest_s) & (value > 0)
+    behind = np.flatnonzero(is_behind)
     if not len(behind):
         return step
-    behind = behind[np.argsort(-bears_s[behind], kind="stable")][:MOST_SAVED]
-    bears_s, left_s = bears_s[behind], left_s[behind]
-    more_per_s = 1.0 / bears_s - 1.0 / step.each_s
-    moments_s = np.sort(left_s)
-    # Each row: what the first so many of them ask for until each moment, as long as they are there.
-    asked = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= moments_s))
-    more_steps = asked @ np.diff(moments_s, prepend=0.0)
-    lost_per_s = LOSS_OF_TIME * step.value_per_s
-    saved = np.cumsum(value[behind]) - lost_per_s * view.model.base_s * more_steps
-    best = int(np.argmax(saved))
-    return step_duration_of(view, float(bears_s[best])) if saved[best] > 0 else step
+    behind = behind[np.argsort(-bearable_s[behind], kind="stable")][:MAX_SAVED]
+    bearable_s, left_s = bearable_s[behind], left_s[behind]
+    more_per_s = 1.0 / bearable_s - 1.0 / step.expected_s
+    times_s = np.sort(left_s)
+    # Row k: additional steps per second until each time, if the first k + 1 programs are saved.
+    additional = np.maximum.accumulate(more_per_s[:, None] * (left_s[:, None] >= times_s))
+    more_steps = additional @ np.diff(times_s, prepend=0.0)
+    lost_per_s = LOST_TIME_COST * step.value_per_s
+    gain = np.cumsum(value[behind]) - lost_per_s * view.model.base_s * more_steps
+    best = int(np.argmax(gain))
+    return step_duration_of(view, float(bearable_s[best])) if gain[best] > 0 else step
 
 
 @lru_cache(maxsize=8)
-def _paces(shortest_s: float, longest_s: float) -> Floats:
-    """The same until the model of a step is measured anew, which is seldom."""
-    paces = np.geomspace(np.clip(shortest_s, LEAST_S, longest_s), longest_s, NUM_PACES)
-    paces.flags.writeable = False
-    return paces
+def _candidates_s(shortest_s: float, full_s: float) -> Floats:
+    """The candidate durations; cached, because the fitted step model rarely changes."""
+    durations_s = np.geomspace(np.clip(shortest_s, MIN_S, full_s), full_s, NUM_DURATIONS)
+    durations_s.flags.writeable = False
+    return durations_s
 
 
 def _values(
     view: StepView,
     requests: Requests,
     programs: ProgramDemand,
-    need_s: Floats,
+    demand_s: Floats,
     value: Floats,
-    paces: Floats,
+    durations_s: Floats,
 ) -> Floats:
-    """What would have been earned at each pace."""
+    """The total value of the served programs with each duration: (durations,)."""
     rows = programs.first
     order = np.flatnonzero(value > 0)
-    is_at_ease = need_s[order].sum() <= UTILISATION * view.arrivals_s
-    unlimited_s = (AT_EASE if is_at_ease else 1.0) * _unlimited_s(view, need_s[order])
-    lasts_s = np.minimum(paces, unlimited_s)
-    order = order[np.argsort(-value[order] / need_s[order], kind="stable")]
-    need_s, value = need_s[order], value[order]
-    is_new = requests is view.arrivals
-    begins_s = requests.arrival_s[rows] if is_new else view.now_s
+    has_spare_time = demand_s[order].sum() <= PLANNING_UTILISATION * view.arrivals_s
+    unlimited_s = _unlimited_s(view, demand_s[order])
+    unlimited_s *= SPARE_TIME_FACTOR if has_spare_time else 1.0
+    lasts_s = np.minimum(durations_s, unlimited_s)
+    order = order[np.argsort(-value[order] / demand_s[order], kind="stable")]
+    demand_s, value = demand_s[order], value[order]
+    have_arrived = requests is view.arrivals
+    begins_s = requests.arrival_s[rows] if have_arrived else view.now_s
     allowed_s = programs.ends_s - begins_s - programs.fixed_s
-    serial = np.maximum(programs.serial, 1.0)
-    # A stream that begins at once is ahead of its schedule by its first token's time.
-    ahead_s = np.maximum(requests.ttft_s[rows] - programs.fixed_s, 0.0) if is_new else 0.0
+    serial = np.maximum(programs.serial_tokens, 1.0)
+    # A stream that begins at once is ahead of its schedule by its TTFT, less its prefill.
+    ahead_s = np.maximum(requests.ttft_s[rows] - programs.fixed_s, 0.0) if have_arrived else 0.0
     bearable_s = np.where(
-        programs.streams,
+        programs.is_stream,
         TBT_SHARE * (requests.tbt_s[rows] + ahead_s / serial),
-        allowed_s / (MARGIN * serial),
+        allowed_s / (PLANNING_MARGIN * serial),
     )
     in_time = bearable_s[order] >= lasts_s[:, None]
-    room_s = UTILISATION * view.arrivals_s * (1.0 - view.model.base_s / paces)
-    values: Floats = _served(in_time, need_s, room_s) @ value
+    useful_share = 1.0 - view.model.base_s / durations_s
+    capacity_s = PLANNING_UTILISATION * view.arrivals_s * useful_share
+    values: Floats = _served(in_time, demand_s, capacity_s) @ value
     return values
 
 
-def _served(in_time: Flags, need_s: Floats, room_s: Floats) -> Floats:
-    """Which part of each program is served if those in time are taken in their order.
+def _served(in_time: Flags, demand_s: Floats, capacity_s: Floats) -> Floats:
+    """The served share of each program if those in time are served in order: (durations, m).
 
     Args:
-        in_time: (paces, m).
-        need_s, room_s: of each program, (m,), and at each pace, (paces,).
+        in_time: (durations, m).
+        demand_s: of each program, (m,).
+        capacity_s: machine time with each duration, (durations,).
     """
-    wanted_s = in_time * need_s
-    served = np.cumsum(wanted_s, axis=1)  # of this one buffer all the rest is made
+    wanted_s = in_time * demand_s
+    served = np.cumsum(wanted_s, axis=1)  # the only large buffer: all later results reuse it
     served -= wanted_s
-    np.subtract(room_s[:, None], served, out=served)
-    served /= need_s
+    np.subtract(capacity_s[:, None], served, out=served)
+    served /= demand_s
     np.clip(served, 0.0, 1.0, out=served)
     served *= in_time
     return served
 
 
-def _unlimited_s(view: StepView, need_s: Floats) -> float:
-    """How long steps are that wait for nothing: each holds what came during the one before."""
-    busy = float(need_s.sum()) / view.arrivals_s
-    return view.model.base_s / max(1.0 - busy, LEAST_SHARE)
+def _unlimited_s(view: StepView, demand_s: Floats) -> float:
+    """Duration of steps without a limit: each computes what arrived during the one before."""
+    load = float(demand_s.sum()) / view.arrivals_s
+    return view.model.base_s / max(1.0 - load, MIN_USEFUL_SHARE)
 
 
-def _longest_s(view: StepView) -> float:
-    """Seconds of a step that uses all of the engine's own token budget."""
-    return max(view.model.base_s + view.step_tokens * view.prefill_token_s, LEAST_S)
+def _full_step_s(view: StepView) -> float:
+    """Seconds of a step that uses the engine's whole token budget."""
+    return max(view.model.base_s + view.step_tokens * view.prefill_token_s, MIN_S)

@@ -1,4 +1,4 @@
-"""Who is admitted together: the blocks are a matter of speed, not of who is in them."""
+"""Admission: greedy by density, priced by expected demand, in blocks that only save time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policies.calm.admission import (
-    AHEAD_S,
-    BLOCK,
-    LEAST_UTILISATION,
-    MOST_UTILISATION,
-    Demands,
-    Expected,
+    BLOCK_SIZE,
+    HORIZONS_S,
+    MAX_UTILISATION,
+    MIN_UTILISATION,
+    DemandCurves,
+    ExpectedDemand,
     admit,
-    demands_of,
+    demand_curves_of,
     utilisation_of,
 )
 from serving.policies.calm.program_demand import calls_of, present_programs
-from serving.policies.calm.step_duration import UTILISATION, StepDuration
+from serving.policies.calm.step_duration import PLANNING_UTILISATION, StepDuration
 from serving.policies.urgency import next_token_due_s
 from serving.requests import Flags, Floats, RequestState
 from serving.slo import FutureWork
@@ -34,31 +34,31 @@ from tests.unit.serving.serving_examples import (
     step,
 )
 
-NOBODY = Expected(*np.zeros((5, 0)), np.zeros((1, len(AHEAD_S))))
+NOTHING_EXPECTED = ExpectedDemand(*np.zeros((5, 0)), np.zeros((1, len(HORIZONS_S))))
 MODEL = StepModel(base_s=0.5, token_s=0.25, sequence_s=0.0, context_s=0.0)
 STEP = StepDuration(2.0, True, 2.0, 0.75)
 
 
-def due(need_s: Floats, due_s: Floats) -> Demands:
-    """Programs that want all they need by one moment."""
-    return Demands(due_s, need_s, np.zeros(len(need_s)), np.ones(len(need_s)))
+def due_at_once(demand_s: Floats, due_s: Floats) -> DemandCurves:
+    """Programs whose whole demand is due at one time."""
+    return DemandCurves(due_s, demand_s, np.zeros(len(demand_s)), np.ones(len(demand_s)))
 
 
-def one_by_one(
-    demands: Demands, density: Floats, expects: Expected, utilisation: float
+def admitted_one_by_one(
+    curves: DemandCurves, density: Floats, expected: ExpectedDemand, utilisation: float
 ) -> list[int]:
-    """Each program for itself, the best first, until one block of them was refused as a whole."""
-    order = sorted(np.flatnonzero(density > 0).tolist(), key=lambda place: -density[place])
-    taken, admitted = np.zeros(len(AHEAD_S)), []
-    for begin in range(0, len(order), BLOCK):
+    """Test each program by itself, the best first, until a whole block is refused."""
+    order = sorted(np.flatnonzero(density > 0).tolist(), key=lambda index: -density[index])
+    taken, admitted = np.zeros(len(HORIZONS_S)), []
+    for begin in range(0, len(order), BLOCK_SIZE):
         before = len(admitted)
-        for place in order[begin : begin + BLOCK]:
-            [wanted] = demands.of(np.array([place]))
-            [priced] = expects.above(density[[place]])
-            fits = taken + wanted <= utilisation * AHEAD_S - priced
+        for index in order[begin : begin + BLOCK_SIZE]:
+            [wanted] = curves.by_horizon(np.array([index]))
+            [reserved] = expected.above(density[[index]])
+            fits = taken + wanted <= utilisation * HORIZONS_S - reserved
             if (fits | (wanted == 0)).all():
                 taken = taken + wanted
-                admitted.append(place)
+                admitted.append(index)
         if len(admitted) == before:
             break
     return sorted(admitted)
@@ -67,58 +67,59 @@ def one_by_one(
 @law
 @given(
     seed=st.integers(0, 10**6),
-    count=st.integers(1, 4 * BLOCK),
+    count=st.integers(1, 4 * BLOCK_SIZE),
     largest_s=st.sampled_from([1, 8, 64, 1024]),
     num_expected=st.integers(0, 3),
 )
-def test_blocks_admit_whom_greed_admits_one_by_one(
+def test_blocks_admit_the_same_programs_as_a_test_of_each_one(
     seed: int, count: int, largest_s: int, num_expected: int
 ) -> None:
-    """In eighths of seconds, whose sums are exact."""
+    """All times are in eighths of a second, so that sums are exact."""
     random = np.random.default_rng(seed)
-    demands = due(random.integers(1, 8 * largest_s, count) / 8, random.uniform(-5.0, 1500.0, count))
+    demand_s = random.integers(1, 8 * largest_s, count) / 8
+    curves = due_at_once(demand_s, random.uniform(-5.0, 1500.0, count))
     density = random.integers(0, 20, count).astype(np.float64)
-    priced = np.sort(random.integers(1, 20, num_expected))[::-1].astype(np.float64)
-    by = np.cumsum(random.integers(0, 40, (num_expected + 1, len(AHEAD_S))), axis=0) / 8.0
-    expects = Expected(priced, *np.ones((4, len(priced))), by)
-    chosen = admit(demands, density, expects, utilisation=0.5)
-    assert np.flatnonzero(chosen.programs).tolist() == one_by_one(demands, density, expects, 0.5)
+    expected_density = np.sort(random.integers(1, 20, num_expected))[::-1].astype(np.float64)
+    by = np.cumsum(random.integers(0, 40, (num_expected + 1, len(HORIZONS_S))), axis=0) / 8.0
+    expected = ExpectedDemand(expected_density, *np.ones((4, num_expected)), by)
+    chosen = np.flatnonzero(admit(curves, density, expected, utilisation=0.5).programs)
+    assert chosen.tolist() == admitted_one_by_one(curves, density, expected, 0.5)
 
 
-def admitted(demands: Demands, *density: float, utilisation: float = 1.0) -> list[bool]:
-    chosen = admit(demands, np.array(density), NOBODY, utilisation=utilisation)
+def admitted(curves: DemandCurves, *density: float, utilisation: float = 1.0) -> list[bool]:
+    chosen = admit(curves, np.array(density), NOTHING_EXPECTED, utilisation=utilisation)
     flags: list[bool] = chosen.programs.tolist()
     return flags
 
 
-def test_who_does_not_fit_leaves_its_room_to_who_is_worth_less() -> None:
-    demands = due(np.array([6.0, 9.0, 3.0]), np.array([10.0, 10.0, 10.0]))
-    assert admitted(demands, 3.0, 2.0, 1.0) == [True, False, True]
+def test_a_program_that_does_not_fit_leaves_its_time_to_one_of_lower_density() -> None:
+    curves = due_at_once(np.array([6.0, 9.0, 3.0]), np.array([10.0, 10.0, 10.0]))
+    assert admitted(curves, 3.0, 2.0, 1.0) == [True, False, True]
 
 
-def test_what_is_due_later_does_not_need_the_room_that_is_gone_before() -> None:
-    demands = due(np.array([6.0, 6.0, 6.0]), np.array([10.0, 10.0, 100.0]))
-    assert admitted(demands, 3.0, 2.0, 1.0) == [True, False, True]
+def test_a_later_demand_does_not_need_the_time_that_is_taken_before() -> None:
+    curves = due_at_once(np.array([6.0, 6.0, 6.0]), np.array([10.0, 10.0, 100.0]))
+    assert admitted(curves, 3.0, 2.0, 1.0) == [True, False, True]
 
 
-def test_who_is_worth_nothing_is_not_admitted_into_an_empty_machine() -> None:
-    demands = due(np.array([1.0]), np.array([100.0]))
-    assert admitted(demands, 0.0) == [False]
+def test_a_program_without_value_is_not_admitted_even_if_the_machine_is_idle() -> None:
+    curves = due_at_once(np.array([1.0]), np.array([100.0]))
+    assert admitted(curves, 0.0) == [False]
 
 
-def test_better_work_that_is_still_to_arrive_has_its_room_kept() -> None:
-    demands = due(np.array([4.0, 4.0]), np.array([10.0, 10.0]))
-    by = np.zeros((2, len(AHEAD_S)))
-    by[1, AHEAD_S > 9.0] = 7.0
-    better = Expected(np.array([2.0]), *np.ones((4, 1)), by)
-    chosen = admit(demands, np.array([5.0, 1.0]), better, utilisation=1.0)
+def test_time_is_reserved_for_better_work_that_is_still_to_arrive() -> None:
+    curves = due_at_once(np.array([4.0, 4.0]), np.array([10.0, 10.0]))
+    by = np.zeros((2, len(HORIZONS_S)))
+    by[1, HORIZONS_S > 9.0] = 7.0
+    better = ExpectedDemand(np.array([2.0]), *np.ones((4, 1)), by)
+    chosen = admit(curves, np.array([5.0, 1.0]), better, utilisation=1.0)
     assert chosen.programs.tolist() == [True, False]
 
 
-def test_the_spare_share_is_that_of_the_scarcest_moment() -> None:
-    demands = due(np.array([5.0]), np.array([10.0]))
-    assert admit(demands, np.array([1.0]), NOBODY, utilisation=0.9).spare == pytest.approx(
-        0.9 - 5.0 / AHEAD_S[AHEAD_S >= 10.0][0]
+def test_the_spare_share_is_that_of_the_scarcest_horizon() -> None:
+    curves = due_at_once(np.array([5.0]), np.array([10.0]))
+    assert admit(curves, np.array([1.0]), NOTHING_EXPECTED, utilisation=0.9).spare == pytest.approx(
+        0.9 - 5.0 / HORIZONS_S[HORIZONS_S >= 10.0][0]
     )
 
 
@@ -130,26 +131,28 @@ def crowd(*, streams: Flags) -> StepView:
     return step(*requests, now_s=5.0, token_s=0.1, model=MODEL)
 
 
-def demands_in(view: StepView) -> Demands:
-    """At steps of 2 s, which leave three quarters of the machine's time."""
+def curves_of(view: StepView) -> DemandCurves:
+    """The demand curves with steps of 2 s, of which three quarters are useful."""
     calls = calls_of(view.requests, view.model)
     programs = present_programs(view, calls)
     last_s = programs.ends_s - programs.isolated_latency_s(2.0)
-    due_s = np.where(programs.streams, next_token_due_s(view)[programs.first], last_s)
-    need_s = STEP.of(programs.need_s(view.model))
-    return demands_of(view, calls, programs, need_s, due_s, STEP)
+    due_s = np.where(programs.is_stream, next_token_due_s(view)[programs.first], last_s)
+    demand_s = STEP.with_fixed_cost(programs.demand_s(view.model))
+    return demand_curves_of(view, calls, programs, demand_s, due_s, STEP)
 
 
-def coming(need_s: list[float], waits_s: float, at_work: float, counts: float = 1.0) -> Expected:
-    """What is expected, each worth less a second than the one before."""
-    waits, counted = np.full((2, len(need_s)), ([waits_s], [counts]))
-    by = np.zeros((len(need_s) + 1, 1))
-    value = -np.arange(len(need_s))
-    return Expected(value, np.array(need_s), counted, waits / (1 - at_work), waits, by)
+def expected_of(
+    demand_s: list[float], slack_s: float, at_work: float, counts: float = 1.0
+) -> ExpectedDemand:
+    """Expected demand of programs in the order of decreasing density."""
+    slacks, weights = np.full((2, len(demand_s)), ([slack_s], [counts]))
+    by = np.zeros((len(demand_s) + 1, 1))
+    density = -np.arange(len(demand_s))
+    return ExpectedDemand(density, np.array(demand_s), weights, slacks / (1 - at_work), slacks, by)
 
 
 @pytest.mark.parametrize(
-    ("need_s", "deviation"),
+    ("demand_s", "deviation"),
     [
         ([0.01] * 64, 1 / 8),
         ([1e299] * 64, 1 / 8),
@@ -157,131 +160,131 @@ def coming(need_s: list[float], waits_s: float, at_work: float, counts: float = 
         ([0.01] * 9_900 + [20.0], 0.1682),
     ],
 )
-def test_the_more_alike_and_the_more_programs_the_more_time_is_given_away(
-    need_s: list[float], deviation: float
+def test_more_and_more_equal_programs_allow_a_higher_utilisation(
+    demand_s: list[float], deviation: float
 ) -> None:
-    """They arrived in as long a time as each of them can wait."""
-    share = utilisation_of(coming(need_s, 1e301, at_work=0.8), 1e301)
+    """The arrival window is as long as the slack of each program."""
+    share = utilisation_of(expected_of(demand_s, 1e301, at_work=0.8), 1e301)
     assert share == pytest.approx(1 - 0.8 * deviation, abs=1e-4)
 
 
-@pytest.mark.parametrize(("arrivals_s", "waits_s"), [(60.0, 30.0), (5.0, 10.0)])
-def test_the_longer_they_can_wait_the_more_time_is_given_away(
-    arrivals_s: float, waits_s: float
-) -> None:
-    """In a quarter of the time twice as much more comes, or less, than the mean."""
-    share = utilisation_of(coming([0.01] * 36, waits_s, at_work=0.8), arrivals_s)
-    assert share == pytest.approx(1 - 0.8 / 6 * (arrivals_s / waits_s) ** 0.5)
+@pytest.mark.parametrize(("arrivals_s", "slack_s"), [(60.0, 30.0), (5.0, 10.0)])
+def test_a_longer_slack_allows_a_higher_utilisation(arrivals_s: float, slack_s: float) -> None:
+    """The relative deviation grows with the root of window / slack."""
+    share = utilisation_of(expected_of([0.01] * 36, slack_s, at_work=0.8), arrivals_s)
+    assert share == pytest.approx(1 - 0.8 / 6 * (arrivals_s / slack_s) ** 0.5)
 
 
 @pytest.mark.parametrize("at_work", [0.3, 0.6])
-def test_the_shorter_they_are_at_work_the_more_time_is_given_away(at_work: float) -> None:
-    """Who has not begun is displaced at no loss."""
-    share = utilisation_of(coming([0.01] * 16, 60.0, at_work=at_work), 60.0)
+def test_a_shorter_time_at_work_allows_a_higher_utilisation(at_work: float) -> None:
+    """A program that has not begun is displaced without loss."""
+    share = utilisation_of(expected_of([0.01] * 16, 60.0, at_work=at_work), 60.0)
     assert share == pytest.approx(1 - at_work / 4)
 
 
 @pytest.mark.parametrize(
-    ("need_s", "waits_s", "share"),
+    ("demand_s", "slack_s", "share"),
     [
-        ([], 1.0, UTILISATION),
-        ([3.0], 60.0, LEAST_UTILISATION),
-        ([0.01] * 10_000, 60.0, MOST_UTILISATION),
-        ([0.01] * 10_000, 0.0, LEAST_UTILISATION),
-        ([0.01] * 100 + [50.0], 60.0, LEAST_UTILISATION),
+        ([], 1.0, PLANNING_UTILISATION),
+        ([3.0], 60.0, MIN_UTILISATION),
+        ([0.01] * 10_000, 60.0, MAX_UTILISATION),
+        ([0.01] * 10_000, 0.0, MIN_UTILISATION),
+        ([0.01] * 100 + [50.0], 60.0, MIN_UTILISATION),
     ],
 )
-def test_how_much_time_is_given_away_has_its_limits(
-    need_s: list[float], waits_s: float, share: float
-) -> None:
-    assert utilisation_of(coming(need_s, waits_s, at_work=0.8), 60.0) == share
+def test_the_utilisation_has_limits(demand_s: list[float], slack_s: float, share: float) -> None:
+    assert utilisation_of(expected_of(demand_s, slack_s, at_work=0.8), 60.0) == share
 
 
-def test_needs_that_are_told_of_for_longer_even_out_no_more_than_they_do() -> None:
-    """Eight of which each counts an eighth are as uneven as the one in eight that they tell of."""
-    told = coming([0.01] * 64, 20.0, at_work=0.8, counts=0.125)
-    assert utilisation_of(told, 60.0) == pytest.approx(
-        utilisation_of(coming([0.08] * 8, 20.0, at_work=0.8), 60.0)
+def test_arrivals_of_a_longer_window_have_the_deviation_of_their_true_number() -> None:
+    """64 arrivals with a weight of 1/8 deviate like 8 arrivals."""
+    weighted = expected_of([0.01] * 64, 20.0, at_work=0.8, counts=0.125)
+    assert utilisation_of(weighted, 60.0) == pytest.approx(
+        utilisation_of(expected_of([0.08] * 8, 20.0, at_work=0.8), 60.0)
     )
 
 
 @pytest.mark.parametrize("arrivals_s", [1.0, 1.1])
-def test_what_has_no_room_beside_better_work_leaves_none_free(arrivals_s: float) -> None:
-    """100 small ones take 1 s together, and the last and worst would need 1,000."""
-    expects = coming([0.01] * 100 + [1000.0], arrivals_s, at_work=0.8)
+def test_arrivals_without_room_beside_better_ones_do_not_raise_the_headroom(
+    arrivals_s: float,
+) -> None:
+    """100 small programs take 1 s together, and the last and worst would take 1,000 s."""
+    expected = expected_of([0.01] * 100 + [1000.0], arrivals_s, at_work=0.8)
     served = [0.01] * 100 + ([arrivals_s - 1.0] if arrivals_s > 1.0 else [])
     deviation = np.linalg.norm(served) / arrivals_s
-    assert utilisation_of(expects, arrivals_s) == pytest.approx(1 - 0.8 * deviation)
+    assert utilisation_of(expected, arrivals_s) == pytest.approx(1 - 0.8 * deviation)
 
 
-def test_a_stream_wants_its_prompt_first_and_then_its_tokens_as_they_fall_due() -> None:
-    """The first is due in 3 s; 9 tokens are unread, 10 are to come, 0.25 s each."""
-    demands = demands_in(crowd(streams=np.array([False] * 5 + [True])))
-    [wanted] = demands.of(np.array([5]))
-    shares_by = wanted / (demands.first_s + demands.rest_s)[5]
-    by_token = dict(zip(AHEAD_S.tolist(), shares_by.tolist(), strict=True))
-    shares = [share for ahead_s, share in by_token.items() if ahead_s < 3.0]
-    assert shares == [0.0] * len(shares)
-    at_s = min(ahead_s for ahead_s in by_token if ahead_s >= 3.0)
+def test_a_stream_demands_its_prefill_first_and_then_its_tokens_when_they_are_due() -> None:
+    """The first token is due in 3 s; 9 prompt and 10 output tokens remain, 0.25 s each."""
+    curves = curves_of(crowd(streams=np.array([False] * 5 + [True])))
+    [wanted] = curves.by_horizon(np.array([5]))
+    shares = wanted / (curves.first_s + curves.rest_s)[5]
+    share_by = dict(zip(HORIZONS_S.tolist(), shares.tolist(), strict=True))
+    before = [share for horizon_s, share in share_by.items() if horizon_s < 3.0]
+    assert before == [0.0] * len(before)
+    at_s = min(horizon_s for horizon_s in share_by if horizon_s >= 3.0)
     due_tokens = (at_s - 3.0) / 0.5 + 1.0
-    assert by_token[at_s] == pytest.approx((9 * 0.25 + due_tokens * 0.25) / (19 * 0.25))
-    assert by_token[AHEAD_S[-1]] == pytest.approx(1.0)
+    assert share_by[at_s] == pytest.approx((9 * 0.25 + due_tokens * 0.25) / (19 * 0.25))
+    assert share_by[HORIZONS_S[-1]] == pytest.approx(1.0)
     assert (np.diff(wanted) >= 0).all()
 
 
-def test_a_deadline_wants_its_tokens_evenly_once_it_can_no_longer_pause() -> None:
-    """25 s are left, its 9 unread tokens and 10 steps take 22.25 s of them."""
-    demands = demands_in(crowd(streams=np.array([False])))
-    [wanted] = demands.of(np.array([0]))
-    need_s = 19 * 0.25 / 0.75
-    shares = np.clip((AHEAD_S - 2.75) / 22.25, 0.0, 1.0)
-    assert wanted == pytest.approx(need_s * shares)
+def test_a_deadline_request_demands_time_evenly_once_it_can_no_longer_pause() -> None:
+    """25 s are left; its 9 prompt tokens and 10 steps take 22.25 s."""
+    curves = curves_of(crowd(streams=np.array([False])))
+    [wanted] = curves.by_horizon(np.array([0]))
+    demand_s = 19 * 0.25 / 0.75
+    shares = np.clip((HORIZONS_S - 2.75) / 22.25, 0.0, 1.0)
+    assert wanted == pytest.approx(demand_s * shares)
 
 
-def test_what_each_wants_does_not_depend_on_who_is_asked_along() -> None:
-    demands = demands_in(crowd(streams=np.arange(40) % 3 == 0))
-    places = np.random.default_rng(0).permutation(40)
-    alone = [demands.of(np.array([place]))[0].tolist() for place in places]
-    assert demands.of(places).tolist() == alone
+def test_the_curve_of_a_program_does_not_depend_on_the_others() -> None:
+    curves = curves_of(crowd(streams=np.arange(40) % 3 == 0))
+    indices = np.random.default_rng(0).permutation(40)
+    alone = [curves.by_horizon(np.array([index]))[0].tolist() for index in indices]
+    assert curves.by_horizon(indices).tolist() == alone
 
 
-def test_calls_of_a_stage_that_are_still_to_arrive_are_needed_too() -> None:
-    """One of three calls, with the others to come, asks for as much as all three."""
+def test_demand_includes_calls_of_the_stage_that_have_not_arrived() -> None:
+    """One of three calls, with two missing, has the same demand as all three."""
     rows = [request(name, slo=compound(60.0, program="p"), max_tokens=100) for name in "abc"]
     model = MODEL._replace(pair_s=0.125)
     whole = step(*rows, model=model)
     first = step(rows[0]._replace(stage_missing=2), model=model)
-    asked = [present_programs(view, calls_of(view.requests, view.model)) for view in (whole, first)]
-    for name in ("prompts_s", "decode", "contexts", "serial", "tokens"):
-        assert getattr(asked[0], name) == pytest.approx(getattr(asked[1], name)), name
+    left, right = (
+        present_programs(view, calls_of(view.requests, view.model)) for view in (whole, first)
+    )
+    for name in ("prompts_s", "decode_tokens", "context_tokens", "serial_tokens", "tokens"):
+        assert getattr(left, name) == pytest.approx(getattr(right, name)), name
 
 
-def test_a_long_prompt_needs_more_than_its_tokens_do() -> None:
-    """What is read already stands before what is not, and is not read again."""
+def test_demand_includes_the_attention_of_long_prompts() -> None:
+    """Computed tokens precede the others and are not computed again."""
     pairs = MODEL._replace(pair_s=0.5)
     fresh = request("a", prompt_tokens=11, max_tokens=1)
     begun = fresh._replace(state=RequestState.RUNNING, computed_tokens=6)
-    for row, unread, before in ((fresh, 10, 0), (begun, 4, 6)):
+    for row, tokens, before in ((fresh, 10, 0), (begun, 4, 6)):
         views = [step(row, model=model) for model in (MODEL, pairs)]
         plain, priced = [
-            present_programs(view, calls_of(view.requests, view.model)).need_s(view.model)
+            present_programs(view, calls_of(view.requests, view.model)).demand_s(view.model)
             for view in views
         ]
-        assert priced - plain == pytest.approx(0.5 * unread * (before + unread / 2))
+        assert priced - plain == pytest.approx(0.5 * tokens * (before + tokens / 2))
 
 
-def test_who_waits_need_not_read_what_the_prefix_cache_holds() -> None:
-    """Until it is read: then it is known what was found."""
+def test_cached_prompt_tokens_of_a_waiting_request_are_not_computed() -> None:
+    """Once it has begun, computed_tokens contains the cached tokens."""
     model = StepModel(base_s=0.5, token_s=0.25)
-    waits = request("waits", prompt_tokens=100, cached_tokens=64)
-    reads = running("reads", prompt_tokens=100, cached_tokens=64, computed_tokens=32)
-    found = calls_of(step(waits, reads).requests, model)
-    assert found.unread.tolist() == [35, 67]
-    assert found.prompt_s.tolist() == [0.25 * 35, 0.25 * 67]
+    waiting = request("waiting", prompt_tokens=100, cached_tokens=64)
+    prefill = running("prefill", prompt_tokens=100, cached_tokens=64, computed_tokens=32)
+    calls = calls_of(step(waiting, prefill).requests, model)
+    assert calls.uncomputed.tolist() == [35, 67]
+    assert calls.prompt_s.tolist() == [0.25 * 35, 0.25 * 67]
 
 
-def test_what_later_calls_will_find_in_the_prefix_cache_costs_nothing() -> None:
-    """It earns what it would earn all the same."""
+def test_tokens_that_later_calls_will_find_in_the_prefix_cache_have_no_demand() -> None:
+    """They count as goodput all the same."""
     model = StepModel(base_s=0.5, token_s=0.25)
     slo = compound(90.0, final_s=200.0, program="p", future=FutureWork(2.0, 400.0, 0.0, 1.0, 0.0))
     rows = [request("a", slo=slo, prompt_tokens=1, prefix_hit_rate=share) for share in (0.0, 0.75)]

@@ -1,4 +1,4 @@
-"""What calm's plans say beside the laws of every policy."""
+"""Plans of calm, beyond the laws that every policy satisfies."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.unit.serving.serving_examples import deadline, latency, request, runn
 MODEL = StepModel(base_s=0.02, token_s=1e-4, sequence_s=0.0, context_s=0.0)
 
 
-def test_a_late_decode_gives_way_to_a_prompt_that_is_not_late() -> None:
-    """Although decodes come before prompts, as each is a single token; if at all."""
+def test_a_late_decode_ranks_behind_a_prompt_that_is_not_late() -> None:
+    """Decodes that are not late come first, because each takes a single token."""
     late = running("late", slo=deadline(1.0), computed_tokens=12, output_tokens=3)
     in_time = running("in time", slo=deadline(100.0), computed_tokens=12, output_tokens=3)
     view = step(late, in_time, request("prompt"), now_s=50.0, model=MODEL, slots=3)
@@ -37,7 +37,7 @@ def test_a_late_decode_gives_way_to_a_prompt_that_is_not_late() -> None:
         (5 * CROWD, 1.0, 1, 10),
     ],
 )
-def test_a_plan_for_a_crowd_holds_longer_and_none_more_than_half_a_second(
+def test_a_plan_holds_longer_with_more_requests_but_at_most_half_a_second(
     num_requests: int, token_s: float, least_steps: int, steps: int
 ) -> None:
     crowd = (request(f"{number}") for number in range(num_requests))
@@ -46,9 +46,9 @@ def test_a_plan_for_a_crowd_holds_longer_and_none_more_than_half_a_second(
 
 
 @pytest.mark.parametrize(
-    ("ttft_s", "least_steps"), [(60.0, 4), (0.01, 1)], ids=["has time", "within a step"]
+    ("ttft_s", "least_steps"), [(60.0, 4), (0.01, 1)], ids=["long", "below a step"]
 )
-def test_a_plan_takes_little_of_the_time_in_which_streams_were_promised_a_token(
+def test_a_plan_holds_for_a_single_step_if_recent_streams_have_a_short_ttft(
     ttft_s: float, least_steps: int
 ) -> None:
     streams = Requests.of([request(f"{n}", slo=latency(ttft_s, 0.1)) for n in range(3)])
@@ -63,9 +63,9 @@ def test_a_plan_takes_little_of_the_time_in_which_streams_were_promised_a_token(
         ([20.0] * 4, 20, 0.2, 25),
         ([20.0] * 4, 0, 0.0, 22),
     ],
-    ids=["all but the soonest tenth", "of streams alone", "in steps as long as they may be"],
+    ids=["ignores the shortest tenth", "ignores others", "counts the longest steps"],
 )
-def test_a_quarter_of_the_time_to_a_first_token_is_what_a_plan_may_take(
+def test_a_plan_holds_for_at_most_a_quarter_of_the_ttft_of_recent_streams(
     ttfts_s: list[float], others: int, pace: float, least_steps: int
 ) -> None:
     """A full step takes 0.22 s."""
@@ -75,8 +75,8 @@ def test_a_quarter_of_the_time_to_a_first_token_is_what_a_plan_may_take(
     assert calm(view, least_steps=40, pace=pace).least_steps == least_steps
 
 
-def test_who_has_begun_is_given_up_where_its_shortest_answer_would_be_late() -> None:
-    """100 tokens do not come within a second, and what is not given up has begun and goes on."""
+def test_a_program_that_has_begun_is_given_up_if_its_shortest_answer_would_be_late() -> None:
+    """100 tokens take longer than a second, but not longer than 3 s."""
     length = LengthSketch((100.0,) * len(LENGTH_LEVELS))
     other = request("other", slo=deadline(90.0), max_tokens=40)
 
@@ -88,8 +88,8 @@ def test_who_has_begun_is_given_up_where_its_shortest_answer_would_be_late() -> 
     assert (first(3.0), first(1.0)) == ("begun", "other")
 
 
-def test_who_has_begun_has_hope_until_its_shortest_answer_would_be_late() -> None:
-    """At 20 ms a step 100 tokens come within 5 s, and the 1,000 that are as likely do not."""
+def test_a_program_that_has_begun_is_judged_by_its_best_case_and_a_new_one_is_not() -> None:
+    """With steps of 20 ms, 100 tokens are in time within 5 s, and the median of 1,000 is not."""
     levels = (50.0, 100.0, *[1000.0] * (len(LENGTH_LEVELS) - 2))
     slo = deadline(5.0, length=LengthSketch(levels))
     begun = running("begun", slo=slo, max_tokens=2000, program_tokens=10)
@@ -102,25 +102,25 @@ def test_who_has_begun_has_hope_until_its_shortest_answer_would_be_late() -> Non
     assert (first(begun), first(new)) == ("begun", "other")
 
 
-def test_best_effort_work_that_waits_longest_beyond_its_default_deadline_runs() -> None:
+def test_the_oldest_best_effort_request_past_its_default_deadline_runs() -> None:
     waiting = [request(f"{arrival_s}", arrival_s=arrival_s) for arrival_s in (3.0, 2.0)]
     in_time = running("in time", slo=deadline(200.0), computed_tokens=12, output_tokens=3)
     busy = step(*waiting, in_time, now_s=100.0, model=MODEL, slots=2, token_s=0.02)
     assert calm(busy).run == {"in time", "2.0"}
 
 
-def test_steps_are_as_long_as_the_chains_that_arrived_can_bear() -> None:
-    """100 tokens within 10 s bear steps of less than 0.1 s; without a promise none is limited."""
-    pressed, free = (request("one", slo=slo, max_tokens=100) for slo in (deadline(10.0), Slo()))
-    budget = calm(step(pressed, model=MODEL, arrivals=Requests.of([pressed]))).step_tokens
+def test_steps_are_limited_to_what_recent_programs_with_slos_can_bear() -> None:
+    """100 tokens within 10 s bear steps below 0.1 s; best-effort work does not limit steps."""
+    tight, free = (request("one", slo=slo, max_tokens=100) for slo in (deadline(10.0), Slo()))
+    budget = calm(step(tight, model=MODEL, arrivals=Requests.of([tight]))).step_tokens
     assert budget is not None
     assert MODEL.seconds(new_tokens=budget, num_decodes=0, decode_context_tokens=0) < 0.1 / 0.75
     view = step(free, model=MODEL, arrivals=Requests.of([free]))
     assert calm(view).step_tokens == view.step_tokens
 
 
-def test_a_frame_takes_no_more_decodes_than_the_pace_has_time_for() -> None:
-    """Of 29.5 ms a step, 9.5 are left for decodes of 1 ms; those who can wait least come first."""
+def test_a_frame_has_no_more_decodes_than_fit_in_its_steps() -> None:
+    """Steps of 29.5 ms leave 9.5 ms for decodes of 1 ms; those with least slack come first."""
     model = StepModel(base_s=0.02, token_s=1e-3, sequence_s=0.0, context_s=0.0)
     crowd = [
         running(f"{number:02}", slo=deadline(900.0 - number), output_tokens=1, max_tokens=100)
@@ -131,10 +131,10 @@ def test_a_frame_takes_no_more_decodes_than_the_pace_has_time_for() -> None:
 
 
 @pytest.mark.parametrize(("num_decodes", "decoding"), [(9, 9), (11, 0)])
-def test_who_decodes_pauses_for_no_prompt_while_all_who_do_take_little(
+def test_decodes_are_not_paused_for_a_prompt_while_they_take_little_of_a_frame(
     num_decodes: int, decoding: int
 ) -> None:
-    """Of 30 ms a step, 10 are left; nine decodes of 0.3 ms take 2.7 and eleven 3.3 of them."""
+    """Steps of 30 ms leave 10 ms; nine decodes of 0.3 ms take 2.7 ms of it, eleven take 3.3."""
     model = StepModel(base_s=0.02, token_s=3e-4, sequence_s=0.0, context_s=0.0)
     slo = deadline(900.0)
     decodes = [
@@ -146,54 +146,56 @@ def test_who_decodes_pauses_for_no_prompt_while_all_who_do_take_little(
     assert len(plan.run) - 1 == decoding
 
 
-def of_user(user: str, served: float, name: str, output_tokens: int) -> RequestView:
+def of_user(user: str, served: float, request_id: str, output_tokens: int) -> RequestView:
     slo = deadline(20.0, user=user)
-    return request(name, slo=slo, prompt_tokens=100, max_tokens=output_tokens, user_tokens=served)
+    return request(
+        request_id, slo=slo, prompt_tokens=100, max_tokens=output_tokens, user_tokens=served
+    )
 
 
-def test_what_was_promised_nothing_does_not_change_what_tokens_are_worth() -> None:
-    """A call without a sketch may be as long as its caller's limit, which is no foretold length."""
-    promised = [request(f"p{n}", slo=deadline(60.0), max_tokens=90) for n in range(3)]
+def test_best_effort_work_does_not_change_the_mean_tokens_of_a_program() -> None:
+    """Without a sketch a call counts with its max_tokens, which is not a prediction."""
+    with_slo = [request(f"p{n}", slo=deadline(60.0), max_tokens=90) for n in range(3)]
     free = [request(f"f{n}", max_tokens=100_000) for n in range(3)]
-    for rows in (promised, promised + free):
+    for rows in (with_slo, with_slo + free):
         arrivals = Requests.of(rows)
         arrived = arrived_programs(step(model=MODEL, arrivals=arrivals))
         assert _mean_tokens(arrivals, arrived) == 100.0
 
 
 @pytest.mark.parametrize("fairness", [0.0, 0.5])
-def test_arrivals_without_a_promise_change_nothing_for_those_that_have_one(fairness: float) -> None:
-    """Where only such arrived lately, worth and pace are those of the programs that are here."""
+def test_best_effort_arrivals_alone_do_not_change_the_plan(fairness: float) -> None:
+    """Values and step duration are then computed from the present programs."""
     crowd = [
         running(f"{n}", slo=latency(2.0, 0.05), output_tokens=1, max_tokens=400) for n in range(20)
     ]
     crowd += [request(f"deadline {n}", slo=deadline(60.0), max_tokens=300) for n in range(20)]
     view = step(*crowd, now_s=0.5, model=MODEL, slots=64, step_tokens=8192, token_s=0.02)
-    untagged = view._replace(arrivals=Requests.of([request("gone", max_tokens=90)]))
+    untagged = view._replace(arrivals=Requests.of([request("ended", max_tokens=90)]))
     assert calm(untagged, fairness=fairness) == calm(view, fairness=fairness)
     assert calm(view).step_tokens != view.step_tokens
 
 
-def test_a_user_who_is_ahead_is_not_slowed_while_there_is_room_for_all() -> None:
+def test_fairness_does_not_change_the_plan_while_all_requests_are_admitted() -> None:
     view = step(
         of_user("heavy", 1e6, "prompt", 50), of_user("light", 0.0, "other", 50), model=MODEL
     )
     assert calm(view, fairness=0.9) == calm(view)
 
 
-@pytest.mark.parametrize("still_here", [0, 1])
-def test_no_room_is_kept_for_what_a_user_who_is_ahead_will_ask(still_here: int) -> None:
-    """A flood of work that is worth more a second than the last one here, by who has had most."""
+@pytest.mark.parametrize("num_present", [0, 1])
+def test_no_time_is_reserved_for_expected_work_of_a_user_who_is_ahead(num_present: int) -> None:
+    """The most-served user floods the engine with work of a higher density than "last"."""
     flood = [of_user("flooder", 1e6, f"flood {number}", 20) for number in range(400)]
     best, last = of_user("light", 0.0, "best", 10), of_user("light", 0.0, "last", 200)
-    here = step(best, last, *flood[:still_here], model=MODEL, slots=64, step_tokens=1000)
-    flooded = here._replace(arrivals=Requests.of([best, last, *flood]), arrivals_s=1.0)
+    view = step(best, last, *flood[:num_present], model=MODEL, slots=64, step_tokens=1000)
+    flooded = view._replace(arrivals=Requests.of([best, last, *flood]), arrivals_s=1.0)
     assert "last" not in calm(flooded, leftover=0.0).run
     assert "last" in calm(flooded, leftover=0.0, fairness=0.9).run
 
 
-def test_where_not_all_fit_who_was_served_less_is_admitted() -> None:
-    """The machine has time for one of two programs, and the heavy user's is worth more a second."""
+def test_fairness_admits_the_less_served_user_if_not_all_programs_fit() -> None:
+    """The machine has time for one of two programs; the heavy user's has the higher density."""
     model = StepModel(base_s=0.01, token_s=0.01)
     heavy = of_user("heavy", 1e6, "heavy", 500)
     light = of_user("light", 0.0, "light", 600)
@@ -202,34 +204,36 @@ def test_where_not_all_fit_who_was_served_less_is_admitted() -> None:
     assert calm(view, leftover=0.0, fairness=0.9).run == {"light"}
 
 
-def test_among_many_alike_nearly_all_of_the_time_is_given_away() -> None:
-    """What is here needs nine tenths of the time: too much if few or uneven programs arrive."""
+def test_nearly_all_time_is_allocated_if_many_equal_programs_arrive() -> None:
+    """The present programs demand 90% of the time: too much if few programs arrive."""
     model = StepModel(base_s=0.001, token_s=0.01)
-    here = [request(f"{number:02}", slo=deadline(20.0), max_tokens=85) for number in range(20)]
-    view = step(*here, model=model, slots=64, step_tokens=1000)
-    alike = [request(f"gone {number}", slo=deadline(90.0), max_tokens=91) for number in range(400)]
-    for gone, fits in ((alike, True), (alike[:1], False)):
-        arrived = view._replace(arrivals=Requests.of(gone), arrivals_s=1e6)
-        assert (calm(arrived, leftover=0.0).run == {row.request_id for row in here}) == fits
+    present = [request(f"{number:02}", slo=deadline(20.0), max_tokens=85) for number in range(20)]
+    view = step(*present, model=model, slots=64, step_tokens=1000)
+    equal = [request(f"ended {number}", slo=deadline(90.0), max_tokens=91) for number in range(400)]
+    for arrivals, fits in ((equal, True), (equal[:1], False)):
+        arrived = view._replace(arrivals=Requests.of(arrivals), arrivals_s=1e6)
+        assert (calm(arrived, leftover=0.0).run == {row.request_id for row in present}) == fits
 
 
-def test_a_call_of_which_no_length_was_foretold_is_as_long_as_such_calls_were_lately() -> None:
-    """At 10 ms a token its limit cannot be reached within 5 s, and 40 tokens can."""
+def test_a_call_without_a_length_prediction_has_the_user_s_default_length() -> None:
+    """At 10 ms a token, max_tokens cannot be reached within 5 s, and 40 tokens can."""
     call = request("call", slo=deadline(5.0), max_tokens=4000)
-    usual = call._replace(default_length=(20.0, 30.0, 35.0, 40.0, 45.0, 50.0, 60.0))
-    told = usual._replace(slo=deadline(5.0, length=LengthSketch((3000.0,) * len(LENGTH_LEVELS))))
+    with_default = call._replace(default_length=(20.0, 30.0, 35.0, 40.0, 45.0, 50.0, 60.0))
+    with_sketch = with_default._replace(
+        slo=deadline(5.0, length=LengthSketch((3000.0,) * len(LENGTH_LEVELS)))
+    )
     model = StepModel(base_s=0.01, token_s=1e-5, sequence_s=0.0, context_s=0.0)
     other = request("other", slo=deadline(90.0), max_tokens=40)
 
     def first(row: RequestView, *, correct: bool = True) -> str:
         return calm(step(row, other, model=model, slots=1, token_s=0.01), correct=correct).order[0]
 
-    assert first(usual) == "call"
-    assert first(call) == first(told) == first(usual, correct=False) == "other"
+    assert first(with_default) == "call"
+    assert first(call) == first(with_sketch) == first(with_default, correct=False) == "other"
 
 
-def test_the_only_place_is_for_what_was_promised() -> None:
-    """Best-effort work beyond its default deadline has a place of several, not the only one."""
+def test_the_only_slot_is_not_given_to_overdue_best_effort_work() -> None:
+    """It would take the slot in every plan; without admitted requests it runs."""
     waiting = request("waiting", arrival_s=3.0)
     in_time = running("in time", slo=deadline(200.0), computed_tokens=12, output_tokens=3)
     busy = step(waiting, in_time, now_s=100.0, model=MODEL, slots=1, token_s=0.02)
@@ -241,12 +245,12 @@ def test_the_only_place_is_for_what_was_promised() -> None:
 @pytest.mark.parametrize(
     ("tokens", "gate", "admitted"),
     [(90, 0.1, "begun"), (90, 0.0, "new"), (60, 0.1, "new")],
-    ids=["a little less to do", "without a gate", "much less to do"],
+    ids=["a little less work", "without a gate", "much less work"],
 )
-def test_who_has_begun_gives_way_only_to_what_is_worth_more_by_the_gate(
+def test_a_begun_program_is_displaced_only_by_a_density_above_the_gate(
     tokens: int, gate: float, admitted: str
 ) -> None:
-    """Only one of the two can be in time, and who has less to do earns its promise for less."""
+    """Only one of the two can be in time; the one with less work has the higher density."""
     begun = running(
         "begun",
         slo=deadline(12.0),

@@ -1,4 +1,4 @@
-"""What a program still has before it: how long its chain of calls is, at least and as foretold."""
+"""The remaining work of a program: the length of its chain of calls, predicted and at best."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODEL = StepModel(base_s=0.009, token_s=0.001, sequence_s=0.0, context_s=0.0)
 
 
 def run_that_begins(**future: float) -> tuple[ProgramDemand, ProgramDemand]:
-    """Its first stage is one call of 100 tokens: as it is seen while it is here, and as arrived."""
+    """A program whose first stage is one call of 100 tokens: as present, and as an arrival."""
     rest = FutureWork(0.0, 0.0, 0.0, 0.0, 0.0)._replace(**future)
     slo = compound(50.0, final_s=100.0, program="run", stage_calls=1, future=rest)
     first = request("first", slo=slo, max_tokens=100)
@@ -31,43 +31,50 @@ def run_that_begins(**future: float) -> tuple[ProgramDemand, ProgramDemand]:
 
 
 @pytest.mark.parametrize(
-    ("critical_s", "tool_s", "serial"),
+    ("critical_s", "tool_s", "serial_tokens"),
     [(3.0, 0.0, 400.0), (3.0, 1.0, 300.0), (60.0, 1.0, 1000.0), (0.0, 1.0, 100.0)],
 )
-def test_a_chain_that_is_not_foretold_has_no_more_steps_than_its_critical_path_has_time_for(
-    critical_s: float, tool_s: float, serial: float
+def test_without_serial_tokens_the_chain_has_at_most_the_steps_of_its_critical_path(
+    critical_s: float, tool_s: float, serial_tokens: float
 ) -> None:
-    """After one call 900 tokens are to come; of how many calls at once, the path's seconds tell."""
+    """900 tokens follow; the critical path limits how many of them are serial."""
     future = {"calls": 9, "decode_tokens": 900, "critical_s": critical_s, "tool_s": tool_s}
     for programs in run_that_begins(**future):
-        assert programs.serial.tolist() == [pytest.approx(serial)]
-        assert programs.decode.tolist() == [1000.0]
+        assert programs.serial_tokens.tolist() == [pytest.approx(serial_tokens)]
+        assert programs.decode_tokens.tolist() == [1000.0]
 
 
-@pytest.mark.parametrize(("told", "serial"), [(0.0, 100.0), (250.0, 350.0), (2000.0, 2100.0)])
+@pytest.mark.parametrize(
+    ("predicted", "serial_tokens"), [(0.0, 100.0), (250.0, 350.0), (2000.0, 2100.0)]
+)
 @pytest.mark.parametrize("critical_s", [0.0, 1e9])
-def test_a_chain_that_was_foretold_is_as_long_however_long_past_runs_waited(
-    told: float, serial: float, critical_s: float
+def test_predicted_serial_tokens_are_used_regardless_of_the_critical_path(
+    predicted: float, serial_tokens: float, critical_s: float
 ) -> None:
-    future = {"calls": 9, "decode_tokens": 900, "critical_s": critical_s, "serial_tokens": told}
+    future = {
+        "calls": 9,
+        "decode_tokens": 900,
+        "critical_s": critical_s,
+        "serial_tokens": predicted,
+    }
     for programs in run_that_begins(**future):
-        assert programs.serial.tolist() == [pytest.approx(serial)]
-        assert programs.decode.tolist() == [1000.0]
+        assert programs.serial_tokens.tolist() == [pytest.approx(serial_tokens)]
+        assert programs.decode_tokens.tolist() == [1000.0]
 
 
-def test_programs_of_one_view_may_tell_their_chain_or_not() -> None:
-    untold = FutureWork(9.0, 0.0, 900.0, 60.0, 0.0)
-    futures = {"told": untold._replace(serial_tokens=250.0), "untold": untold}
+def test_programs_with_and_without_serial_tokens_may_be_in_one_view() -> None:
+    without = FutureWork(9.0, 0.0, 900.0, 60.0, 0.0)
+    futures = {"with": without._replace(serial_tokens=250.0), "without": without}
     rows = [
         request(name, slo=compound(50.0, program=name, future=future), max_tokens=100)
         for name, future in futures.items()
     ]
     view = step(*rows, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
-    assert programs.serial.tolist() == [350.0, 1000.0]
+    assert programs.serial_tokens.tolist() == [350.0, 1000.0]
 
 
-def test_at_least_a_program_takes_its_shortest_answers_and_little_of_what_is_foretold() -> None:
+def test_the_best_case_has_short_answers_and_60_percent_of_the_rest() -> None:
     length = LengthSketch((100.0, *(200.0 + n for n in range(len(LENGTH_LEVELS) - 1))))
     alone = request("alone", slo=deadline(9.0, length=length), max_tokens=1000)
     view = step(alone, model=MODEL)
@@ -84,7 +91,7 @@ def test_at_least_a_program_takes_its_shortest_answers_and_little_of_what_is_for
     ]
 
 
-def test_the_least_time_is_told_of_those_asked_alone_in_their_order() -> None:
+def test_the_best_case_is_computed_for_the_flagged_programs_in_their_order() -> None:
     rows = [request(f"r{n}", slo=deadline(9.0), max_tokens=n) for n in (100, 200, 300)]
     view = step(*rows, model=MODEL)
     programs = present_programs(view, calls_of(view.requests, MODEL))
@@ -93,7 +100,7 @@ def test_the_least_time_is_told_of_those_asked_alone_in_their_order() -> None:
         return programs.least_latency_s(view.requests, 0.01, np.array(asked)).tolist()
 
     prompt_s = 0.6 * programs.fixed_s[0]
-    every = least_latency_s(True, True, True)
-    assert every == pytest.approx([prompt_s + own_s for own_s in (1.0, 2.0, 3.0)])
-    assert least_latency_s(True, False, True) == [every[0], every[2]]
+    all_three = least_latency_s(True, True, True)
+    assert all_three == pytest.approx([prompt_s + own_s for own_s in (1.0, 2.0, 3.0)])
+    assert least_latency_s(True, False, True) == [all_three[0], all_three[2]]
     assert least_latency_s(False, False, False) == []
