@@ -1,5 +1,5 @@
-"""What runs did, kept durably: SQLite by default, PostgreSQL by URL.
+"""Durable records of runs: in SQLite by default, in PostgreSQL by URL.
 
 Start at store.session (open_store) and store.unit_of_work (a transaction's repositories). Nothing
-is imported here, so that whoever needs only the records or errors does not load SQLAlchemy.
+is imported here, so that code which needs only the records or errors does not load SQLAlchemy.
 """

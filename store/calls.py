@@ -1,4 +1,4 @@
-"""LLM and tool calls of a run, and what each had to wait for."""
+"""LLM and tool calls of a run, and the dependencies between them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ class Calls:
         self._connection = connection
 
     async def start(self, call: CallRecord, *, parents: Collection[int] = ()) -> None:
-        """Record that a call begins, and the nodes that had to end before it could.
+        """Record the start of a call.
 
+        Args:
+            parents: nodes of the calls that had to end before this one.
         Raises:
             RunNotFound: its run is not recorded.
             NotStarted: a parent is not recorded.
-            AlreadyRecorded: a call of this node began before.
+            AlreadyRecorded: the run has a call with this node already.
             PayloadMissing: its prompt is not stored.
         """
-        assert call.node not in parents, "no call waits for itself"
+        assert call.node not in parents, "a call cannot depend on itself"
         if parents:
             await self._require_calls(call.run_id, set(parents))
         key = await insert_referring(
@@ -50,28 +52,28 @@ class Calls:
             await self._connection.execute(insert(Edge), edges)
 
     async def finish(self, run_id: str, node: int, outcome: CallOutcome) -> None:
-        """Record how a call ended; only its first end counts.
+        """Record the outcome of a call; a recorded outcome is final.
 
         Raises:
-            NotStarted: no such call began.
-            AlreadyRecorded: it has ended before.
+            NotStarted: the start of the call is not recorded.
+            AlreadyRecorded: its outcome is recorded already.
             PayloadMissing: its output is not stored.
         """
         assert outcome.status is not Status.RUNNING
         if outcome.output_payload is not None:
             await require(self._connection, run_id=None, payloads=(outcome.output_payload,))
-        known = {name: value for name, value in columns_of(outcome).items() if value is not None}
+        changes = {name: value for name, value in columns_of(outcome).items() if value is not None}
         result = await self._connection.execute(
             update(Call)
             .where(Call.run_id == run_id, Call.node == node, Call.status == Status.RUNNING)
-            .values(**known)
+            .values(**changes)
         )
         if not result.rowcount:
             await self._require_calls(run_id, {node})
             raise AlreadyRecorded(run_id, f"the end of call {node}")
 
     async def interrupt(self, run_id: str) -> None:
-        """Record that the calls of a run that were at work went down with their process."""
+        """Mark the running calls of a run as cancelled, because their process died."""
         await self._connection.execute(
             update(Call)
             .where(Call.run_id == run_id, Call.status == Status.RUNNING)
@@ -79,14 +81,14 @@ class Calls:
         )
 
     async def of_run(self, run_id: str) -> Sequence[CallRecord]:
-        """The calls of a run by node; none if there is no such run."""
+        """The calls of a run, ordered by node; empty if the run does not exist."""
         result = await self._connection.execute(
             _COLUMNS.where(Call.run_id == run_id).order_by(Call.node)
         )
         return [record_of(CallRecord, row) for row in result.mappings()]
 
     async def edges_of_run(self, run_id: str) -> Sequence[EdgeRecord]:
-        """What waited for what in a run, by parent and child."""
+        """The dependencies between the calls of a run, ordered by parent, then child."""
         result = await self._connection.execute(
             select(Edge.run_id, Edge.parent, Edge.child)
             .where(Edge.run_id == run_id)
@@ -95,10 +97,10 @@ class Calls:
         return [record_of(EdgeRecord, row) for row in result.mappings()]
 
     async def length_samples(self, application: str, *, limit: int) -> Sequence[LengthSample]:
-        """What the newest LLM calls of a flow's runs teach about lengths, oldest first.
+        """Training samples for the length predictor: a flow's newest LLM calls, oldest first.
 
-        Only completed calls count, with features and a known number of output tokens; the newest
-        are those that ended last in the runs that started last.
+        Only completed calls that have features and a number of output tokens count. Calls are
+        ordered by the start of their run, then by their own end.
         """
         result = await self._connection.execute(
             select(

@@ -1,7 +1,7 @@
-"""Cut bytes into pieces at places that their own content decides.
+"""Content-defined chunking: the bytes themselves decide where they are split.
 
-Bytes that were inserted or appended change the pieces around them and no others, so texts that
-grow, like a conversation, share nearly all of their pieces with what they were before.
+Inserting or appending bytes changes only the chunks around them. So a text that grows, such as a
+conversation, shares nearly all of its chunks with its earlier versions.
 """
 
 from __future__ import annotations
@@ -13,48 +13,55 @@ from typing import Any
 
 from blake3 import blake3
 
-LEAST_BYTES = 256
+MIN_BYTES = 256
+"""Smallest chunk, except the last one of some data."""
+
 MEAN_BYTES = 1024
-MOST_BYTES = 8192
+"""Mean distance between two possible ends of chunks; a power of 2."""
+
+MAX_BYTES = 8192
+"""Largest chunk."""
 
 _MASK = MEAN_BYTES - 1
-_WINDOW = 16  # bytes that decide whether a piece ends behind them; a power of 2
+_WINDOW = 16  # a chunk may end after a byte if the hash of so many last bytes fits; a power of 2
 
 
-def pieces(data: bytes) -> Iterator[bytes]:
-    """The pieces of some bytes in order, each of LEAST_BYTES to MOST_BYTES, but for the last.
+def split_into_chunks(data: bytes) -> Iterator[bytes]:
+    """The chunks of some bytes in order, each of MIN_BYTES to MAX_BYTES, except the last.
 
-    The same bytes are always cut alike: pieces that are stored are found again by later versions.
+    The same bytes are always split in the same way, so that chunks which are stored already are
+    found again by later versions of this program.
     Source: content-defined chunking with a gear hash, Xia et al. (2016), FastCDC, section 3.
     """
     start = 0
-    places = _places(data)
-    while len(data) - start > LEAST_BYTES:
-        most = min(start + MOST_BYTES, len(data))
-        index = bisect_left(places, start + LEAST_BYTES)
-        end = min(places[index], most) if index < len(places) else most
+    cut_points = _cut_points(data)
+    while len(data) - start > MIN_BYTES:
+        limit = min(start + MAX_BYTES, len(data))
+        index = bisect_left(cut_points, start + MIN_BYTES)
+        end = min(cut_points[index], limit) if index < len(cut_points) else limit
         yield data[start:end]
         start = end
     if start < len(data):
         yield data[start:]
 
 
-def _places(data: bytes) -> list[int]:
-    """Where pieces may end, ascending."""
+def _cut_points(data: bytes) -> list[int]:
+    """Offsets at which a chunk may end, ascending."""
     import numpy as np
 
-    hashes = _gear()[np.frombuffer(data, dtype=np.uint8)]
-    back = 1  # bytes that are in each hash: then twice as many, from the hash so far before it
-    while back < _WINDOW:
-        hashes[back:] += hashes[:-back] << np.uint32(back)
-        back *= 2
-    places: list[int] = (np.flatnonzero(hashes >> np.uint32(16) & _MASK == 0) + 1).tolist()
-    return places
+    hashes = _gear_table()[np.frombuffer(data, dtype=np.uint8)]
+    # Each round adds the hash that ends `width` bytes earlier: a hash then covers twice as many.
+    width = 1
+    while width < _WINDOW:
+        hashes[width:] += hashes[:-width] << np.uint32(width)
+        width *= 2
+    cut_points: list[int] = (np.flatnonzero(hashes >> np.uint32(16) & _MASK == 0) + 1).tolist()
+    return cut_points
 
 
 @cache
-def _gear() -> Any:
-    """A number for each byte, chosen once and for all."""
+def _gear_table() -> Any:
+    """A fixed pseudo-random number for each byte value; stored chunks depend on it."""
     import numpy as np
 
     return np.frombuffer(blake3(b"orchestrate gear").digest(4 * 256), dtype="<u4").copy()

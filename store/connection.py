@@ -1,9 +1,9 @@
 """Connections of both databases behind one interface.
 
-PostgreSQL is a server, and SQLAlchemy's asynchronous engine talks to it. SQLite is a library: a
-statement of ours takes some ten microseconds, a fraction of what it takes to hand it to a thread
-and back, so it runs where it is asked for. Only the wait for another process's lock takes long,
-and there the event loop goes on.
+PostgreSQL is a server: SQLAlchemy's asynchronous engine talks to it. SQLite is a library: a typical
+statement takes some ten microseconds, much less than a hand-over to a thread and back, so it runs
+in the event loop's thread. Only waiting for another process's lock takes long; the event loop runs
+other tasks meanwhile.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from store.failures import is_busy
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-_RETRY_S = 0.005
+_RETRY_S = 0.005  # between two attempts to begin a transaction
 
 
 class StoreConnection(Protocol):
-    """What repositories need of a connection within a transaction."""
+    """The part of a connection that repositories use within a transaction."""
 
     @property
     def dialect(self) -> Dialect:
-        """Of its database."""
+        """The dialect of its database."""
         ...
 
     @property
     def engine(self) -> Any:
-        """That it is of: a SQLAlchemy engine of either kind, with its `url`."""
+        """Its SQLAlchemy engine, blocking or asynchronous; it has a `url`."""
         ...
 
     async def execute(
         self, statement: Executable, parameters: Parameters | None = None, /
     ) -> CursorResult[Any]:
-        """Execute a statement; its rows are there."""
+        """Execute a statement; its rows can be read without waiting."""
         ...
 
     async def scalar(self, statement: Executable, /) -> Any:
@@ -51,11 +51,11 @@ class StoreConnection(Protocol):
 
 
 class StoreEngine(Protocol):
-    """Gives connections out, each with a transaction of its own."""
+    """Opens transactions, each on a connection of its own."""
 
     @property
     def url(self) -> URL:
-        """Of the database."""
+        """The database's URL."""
         ...
 
     def begin(self) -> AbstractAsyncContextManager[StoreConnection]:
@@ -63,12 +63,12 @@ class StoreEngine(Protocol):
         ...
 
     async def dispose(self) -> None:
-        """Close what is not in use."""
+        """Close the connections that are not in use."""
         ...
 
 
 class InlineConnection:
-    """A blocking connection whose statements run at once."""
+    """A blocking connection behind the asynchronous interface: statements run in the caller."""
 
     __slots__ = ("_connection", "_results")
 
@@ -77,28 +77,28 @@ class InlineConnection:
         self._results: list[CursorResult[Any]] = []
 
     def close_results(self) -> None:
-        """End statements whose rows were not all read, as where reading them failed.
+        """Close statements whose rows were not all read, for example because reading them failed.
 
-        SQLite keeps a connection at the moment that such a statement sees, whatever transaction
-        comes after, and a traceback may keep the statement alive for good.
+        While such a statement is open, SQLite keeps the connection at the snapshot that the
+        statement sees, in later transactions too. A traceback may keep the statement alive.
         """
         for result in self._results:
             result.close()
 
     @property
     def dialect(self) -> Dialect:
-        """Of its database."""
+        """The dialect of its database."""
         return self._connection.dialect
 
     @property
     def engine(self) -> Any:
-        """That it is of."""
+        """Its SQLAlchemy engine."""
         return self._connection.engine
 
     async def execute(
         self, statement: Executable, parameters: Parameters | None = None, /
     ) -> CursorResult[Any]:
-        """Execute a statement; its rows are there."""
+        """Execute a statement; its rows can be read without waiting."""
         result = self._connection.execute(statement, parameters)
         if result.returns_rows:
             self._results.append(result)
@@ -113,34 +113,34 @@ class InlineEngine:
     """A blocking engine, used without threads.
 
     Args:
-        places: transactions that may be open at once; others of this process wait their turn.
-        wait_s: how long to wait for a turn, and for other processes.
+        max_open: transactions that may be open at once; further ones of this process wait.
+        wait_s: seconds to wait for one of those to end, and for other processes' locks.
     """
 
-    def __init__(self, engine: Engine, *, places: int, wait_s: float) -> None:
+    def __init__(self, engine: Engine, *, max_open: int, wait_s: float) -> None:
         self._engine = engine
-        self._turns = asyncio.Semaphore(places)
+        self._slots = asyncio.Semaphore(max_open)
         self._wait_s = wait_s
 
     @property
     def url(self) -> URL:
-        """Of the database."""
+        """The database's URL."""
         return self._engine.url
 
     @property
-    def is_taken(self) -> bool:
-        """Whether all its places are: a further transaction would wait."""
-        return self._turns.locked()
+    def is_full(self) -> bool:
+        """Whether so many transactions are open that a further one would wait."""
+        return self._slots.locked()
 
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[StoreConnection]:
         """A transaction: committed when its block ends, rolled back when that raises.
 
         Raises:
-            sqlalchemy.exc.TimeoutError: no turn came in time.
-            OperationalError: another process held its lock for too long, among others.
+            sqlalchemy.exc.TimeoutError: too many transactions were open for `wait_s`.
+            OperationalError: among others, another process held its lock for `wait_s`.
         """
-        await self._take_turn()
+        await self._acquire_slot()
         try:
             with self._engine.connect() as connection:
                 await self._begin(connection)
@@ -151,24 +151,24 @@ class InlineEngine:
                     inline.close_results()
                 connection.commit()
         finally:
-            self._turns.release()
+            self._slots.release()
 
     async def dispose(self) -> None:
-        """Close what is not in use."""
+        """Close the connections that are not in use."""
         self._engine.dispose()
 
-    async def _take_turn(self) -> None:
-        if not self._turns.locked():
-            await self._turns.acquire()  # at once
+    async def _acquire_slot(self) -> None:
+        if not self._slots.locked():
+            await self._slots.acquire()  # does not wait
             return
         try:
             async with asyncio.timeout(self._wait_s):
-                await self._turns.acquire()
+                await self._slots.acquire()
         except TimeoutError as error:
-            raise PoolTimeout(f"no turn within {self._wait_s:g} s") from error
+            raise PoolTimeout(f"no other transaction ended within {self._wait_s:g} s") from error
 
     async def _begin(self, connection: Connection) -> None:
-        """Begin a transaction, asking again while another process holds the lock."""
+        """Begin a transaction; retry while another process holds the lock."""
         give_up_s = time.monotonic() + self._wait_s
         while True:
             try:

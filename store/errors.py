@@ -1,4 +1,4 @@
-"""What can go wrong in the store: the cause, and what to do about it.
+"""Errors of the store: each names its cause and what to do about it.
 
 Every error keeps its constructor's arguments, so that it survives pickling between processes.
 A `url` never carries a password.
@@ -14,7 +14,7 @@ class StoreError(Exception):
 
 
 class StoreLocked(StoreError):
-    """Somebody else held the store for longer than we wait; the transaction had no effect."""
+    """Another transaction held the store for longer than the timeout; nothing was written."""
 
     def __init__(self, url: str, cause: str) -> None:
         super().__init__(url, cause)
@@ -25,18 +25,18 @@ class StoreLocked(StoreError):
 
 
 class StoreFull(StoreError):
-    """No room is left for what was to be written; the transaction had no effect."""
+    """There is not enough disk space for the write; the transaction had no effect."""
 
     def __init__(self, url: str, cause: str) -> None:
         super().__init__(url, cause)
 
     def __str__(self) -> str:
         url, cause = self.args
-        return f"no room for the store {url}: {cause}. Free disk space, then try again"
+        return f"no space left for the store {url}: {cause}. Free disk space, then try again"
 
 
 class StoreCorrupt(StoreError):
-    """What is stored is not what was written, or no database at all."""
+    """Stored data is damaged, or the file is not a database."""
 
     def __init__(self, url: str, cause: str) -> None:
         super().__init__(url, cause)
@@ -47,7 +47,7 @@ class StoreCorrupt(StoreError):
 
 
 class StoreUnreachable(StoreError):
-    """The store cannot be opened or written: its URL, folder, rights, driver or server."""
+    """The store cannot be opened or written: a wrong URL, folder, permission, driver or server."""
 
     def __init__(self, url: str, cause: str) -> None:
         super().__init__(url, cause)
@@ -61,7 +61,7 @@ class StoreUnreachable(StoreError):
 
 
 class StoreNewer(StoreError):
-    """The schema is of a revision that this version does not know."""
+    """The database has a schema revision that this version does not know."""
 
     def __init__(self, url: str, revision: str) -> None:
         super().__init__(url, revision)
@@ -85,18 +85,21 @@ class StoreClosed(StoreError):
 
 
 class StoreFailed(StoreError):
-    """The database refused a statement for a reason that has no name of its own here."""
+    """The database refused a statement for a reason that no other error of this module covers."""
 
     def __init__(self, url: str, cause: str) -> None:
         super().__init__(url, cause)
 
     def __str__(self) -> str:
         url, cause = self.args
-        return f"the store {url} refused: {cause}. Nothing was written; this is likely a defect"
+        return (
+            f"the store {url} refused a statement: {cause}. Nothing was written; "
+            "this is probably a bug: please report it"
+        )
 
 
 class RunNotFound(StoreError):
-    """No run has this id, or an id that begins like this."""
+    """No run has this id, or an id with this prefix."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -106,49 +109,52 @@ class RunNotFound(StoreError):
 
 
 class RunAmbiguous(StoreError):
-    """Several runs' ids begin like this."""
+    """Several run ids have this prefix."""
 
     def __init__(self, prefix: str, run_ids: Sequence[str]) -> None:
         super().__init__(prefix, tuple(run_ids))
 
     def __str__(self) -> str:
         prefix, run_ids = self.args
-        return f"{prefix!r} begins several runs' ids, give more of it: {', '.join(run_ids)}"
+        return f"several run ids begin with {prefix!r}: {', '.join(run_ids)}. Give more characters"
 
 
 class RunExists(StoreError):
-    """A run with this id is recorded already."""
+    """The store already has a run with this id."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
 
     def __str__(self) -> str:
-        return f"run {self.args[0]!r} is recorded already; give the new run an id of its own"
+        return f"run {self.args[0]!r} is recorded already; give the new run another id"
 
 
 class RunChanged(StoreError):
-    """A run is not as it was read any more: another process goes on with it, or has ended it."""
+    """A run has changed since it was read: another process has resumed or ended it."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
 
     def __str__(self) -> str:
-        return f"run {self.args[0]!r} was taken by another process meanwhile; look at it again"
+        return f"run {self.args[0]!r} was resumed or ended by another process; read it again"
 
 
 class InvalidAttributes(StoreError):
-    """A run's attributes are no JSON; the run was not recorded."""
+    """A run's attributes cannot be written as JSON; the run was not recorded."""
 
     def __init__(self, run_id: str, cause: str) -> None:
         super().__init__(run_id, cause)
 
     def __str__(self) -> str:
         run_id, cause = self.args
-        return f"the attributes of run {run_id!r} are no JSON: {cause}. Give plain, finite values"
+        return (
+            f"the attributes of run {run_id!r} cannot be written as JSON: {cause}. "
+            "Give plain values and finite numbers"
+        )
 
 
 class AlreadyRecorded(StoreError):
-    """This part of a run is recorded already, and a record is never overwritten."""
+    """This part of a run is recorded already; records are never overwritten."""
 
     def __init__(self, run_id: str, part: str) -> None:
         super().__init__(run_id, part)
@@ -159,21 +165,21 @@ class AlreadyRecorded(StoreError):
 
 
 class NotStarted(StoreError):
-    """An end, or a child, was recorded for what never began."""
+    """A step or call has no recorded start, so that nothing can be recorded or read of it."""
 
     def __init__(self, run_id: str, part: str) -> None:
         super().__init__(run_id, part)
 
     def __str__(self) -> str:
         run_id, part = self.args
-        return f"{part} of run {run_id!r} never began; record its start first"
+        return f"{part} of run {run_id!r} has no recorded start; record its start first"
 
 
 class PayloadMissing(StoreError):
-    """The store holds no payload of this hash."""
+    """The store has no payload with this hash."""
 
     def __init__(self, payload_hash: str) -> None:
         super().__init__(payload_hash)
 
     def __str__(self) -> str:
-        return f"no payload {self.args[0]} in this store; put its bytes first"
+        return f"no payload {self.args[0]} in this store; store its bytes first"

@@ -1,4 +1,4 @@
-"""Fits: for each application, how its library was last made."""
+"""Fits: for each application, the last fit of its pattern library."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Fits:
         self._connection = connection
 
     async def put(self, fit: FitRecord) -> None:
-        """Record an application's fit in place of the one before.
+        """Record an application's fit; it replaces the previous one.
 
-        Its kernel comes back as JSON has it: with lists for tuples, and text for every key.
+        Its kernel is read back as JSON: lists for tuples, and text for every key.
 
         Raises:
-            TypeError, ValueError: its kernel is no plain JSON of finite numbers.
+            TypeError, ValueError: its kernel is not plain JSON with finite numbers.
         """
         values = columns_of(fit) | {"kernel": plain_json(dict(fit.kernel))}
         await put_row(self._connection, Fit, values)
@@ -38,6 +38,6 @@ class Fits:
         return None if row is None else record_of(FitRecord, row)
 
     async def all(self) -> Sequence[FitRecord]:
-        """The last fit of every application that has one, by application."""
+        """The last fit of every application that has one, ordered by application."""
         result = await self._connection.execute(_COLUMNS.order_by(Fit.application))
         return [record_of(FitRecord, row) for row in result.mappings()]

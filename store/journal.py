@@ -1,4 +1,4 @@
-"""The journal: which steps of a run began, how they ended, and what came of them."""
+"""The journal: the starts, outcomes and results of a run's steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from store.records import Effects, Status, StepOutcome, StepRecord
 from store.statements import columns_of, insert_referring, record_of
 
 _COLUMNS = select(*Step.__table__.columns)
-_THIS = (Step.run_id == bindparam("of_run"), Step.path == bindparam("at_path"))
+_IS_STEP = (Step.run_id == bindparam("of_run"), Step.path == bindparam("at_path"))
 
 
 class Journal:
@@ -25,11 +25,12 @@ class Journal:
         self._connection = connection
 
     async def start(self, step: StepRecord) -> None:
-        """Record that a step begins, or how one went that took no time.
+        """Record the start of a step; of one that takes no time, the outcome as well.
 
         Raises:
             RunNotFound: its run is not recorded.
-            AlreadyRecorded: a step of this path began before.
+            AlreadyRecorded: the run has a step with this path already.
+            PayloadMissing: its result is not stored.
         """
         key = await insert_referring(
             self._connection,
@@ -42,20 +43,22 @@ class Journal:
             raise AlreadyRecorded(step.run_id, f"step {step.path}")
 
     async def start_again(self, step: StepRecord, *, unless: Status | None = None) -> bool:
-        """Record that a step begins that began before: nothing of its former end is left.
+        """Record another attempt of a step; it replaces the outcome of the previous one.
 
         Args:
-            unless: a step that has this status by now is left as it is.
+            unless: do nothing if the step has this status by now.
         Returns:
-            whether it began.
+            whether the attempt was recorded.
         Raises:
-            NotStarted: it never began.
+            NotStarted: the step has no recorded start.
         """
-        this = [Step.run_id == step.run_id, Step.path == step.path]
+        conditions = [Step.run_id == step.run_id, Step.path == step.path]
         if unless is not None:
-            this.append(Step.status != unless)
+            conditions.append(Step.status != unless)
         result = await self._connection.execute(
-            update(Step).where(*this).values(columns_of(step) | {"attempts": Step.attempts + 1})
+            update(Step)
+            .where(*conditions)
+            .values(columns_of(step) | {"attempts": Step.attempts + 1})
         )
         if result.rowcount:
             return True
@@ -63,43 +66,52 @@ class Journal:
         return False
 
     async def forget(self, run_id: str, paths: Collection[str]) -> None:
-        """Remove steps that a flow does not come by any more; external effects whose end is not
-        known are kept beside them, under a path of their own."""
+        """Delete steps that a changed flow no longer executes.
+
+        External effects with an unknown outcome are not deleted, because they may have happened:
+        they get a new path, so that another step can have theirs.
+        """
         if paths:
-            mark = f"[gone:{uuid4().hex[:8]}]"
-            unknown = or_(Step.status == Status.RUNNING, Step.status == Status.CANCELLED)
-            aside = update(Step).where(*_THIS, Step.effects == Effects.EXTERNAL, unknown)
-            moved = aside.values(path=Step.path + mark)
-            await self._connection.execute(moved, _named(run_id, paths))
-            await self._connection.execute(delete(Step).where(*_THIS), _named(run_id, paths))
+            suffix = f"[gone:{uuid4().hex[:8]}]"
+            is_unknown = or_(Step.status == Status.RUNNING, Step.status == Status.CANCELLED)
+            effects = update(Step).where(*_IS_STEP, Step.effects == Effects.EXTERNAL, is_unknown)
+            rename = effects.values(path=Step.path + suffix)
+            await self._connection.execute(rename, _parameters(run_id, paths))
+            await self._connection.execute(
+                delete(Step).where(*_IS_STEP), _parameters(run_id, paths)
+            )
 
     async def finish(self, run_id: str, path: str, outcome: StepOutcome) -> None:
-        """Record how a step ended; only its first end counts.
+        """Record the outcome of a step; a recorded outcome is final.
 
         Raises:
-            NotStarted: no such step began.
-            AlreadyRecorded: it has ended before.
+            NotStarted: the start of the step is not recorded.
+            AlreadyRecorded: its outcome is recorded already.
         """
         assert outcome.status is not Status.RUNNING
-        this = (Step.run_id == run_id, Step.path == path)
+        is_step = (Step.run_id == run_id, Step.path == path)
         result = await self._connection.execute(
-            update(Step).where(*this, Step.status == Status.RUNNING).values(**columns_of(outcome))
+            update(Step)
+            .where(*is_step, Step.status == Status.RUNNING)
+            .values(**columns_of(outcome))
         )
         if result.rowcount:
             return
-        began = (await self._connection.execute(select(Step.path).where(*this))).first()
-        if began is None:
+        row = (await self._connection.execute(select(Step.path).where(*is_step))).first()
+        if row is None:
             raise NotStarted(run_id, f"step {path}")
         raise AlreadyRecorded(run_id, f"the end of step {path}")
 
     async def ended_run(self, run_id: str, paths: Collection[str]) -> None:
-        """Record that these steps' errors are what their run ended with."""
+        """Mark failed steps as those that ended their run; other steps are ignored."""
         if paths:
-            marked = update(Step).where(*_THIS, Step.status == Status.FAILED).values(ended_run=True)
-            await self._connection.execute(marked, _named(run_id, paths))
+            failed = update(Step).where(*_IS_STEP, Step.status == Status.FAILED)
+            await self._connection.execute(
+                failed.values(ended_run=True), _parameters(run_id, paths)
+            )
 
     async def get(self, run_id: str, path: str) -> StepRecord:
-        """One step; NotStarted if no such step began."""
+        """One step; raises NotStarted if it is not recorded."""
         result = await self._connection.execute(
             _COLUMNS.where(Step.run_id == run_id, Step.path == path)
         )
@@ -109,7 +121,11 @@ class Journal:
         return record_of(StepRecord, row)
 
     async def reusable(self, key: bytes, since: datetime) -> StepRecord | None:
-        """The result that was recorded last under a key, of a run that began since then."""
+        """The completed step with this reuse key, of the latest run; None if there is none.
+
+        Args:
+            since: runs that started earlier are ignored.
+        """
         result = await self._connection.execute(
             _COLUMNS.join(Run, Run.id == Step.run_id)
             .where(Step.reuse_key == key, Step.status == Status.COMPLETED, Run.started_at >= since)
@@ -120,12 +136,13 @@ class Journal:
         return None if row is None else record_of(StepRecord, row)
 
     async def of_run(self, run_id: str) -> Sequence[StepRecord]:
-        """The steps of a run by their start; none if there is no such run."""
+        """The steps of a run, ordered by start, then path; empty if the run does not exist."""
         result = await self._connection.execute(
             _COLUMNS.where(Step.run_id == run_id).order_by(Step.started_s, Step.path)
         )
         return [record_of(StepRecord, row) for row in result.mappings()]
 
 
-def _named(run_id: str, paths: Collection[str]) -> list[dict[str, str]]:
+def _parameters(run_id: str, paths: Collection[str]) -> list[dict[str, str]]:
+    """The parameters of `_IS_STEP`, for each path."""
     return [{"of_run": run_id, "at_path": path} for path in paths]

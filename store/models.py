@@ -1,7 +1,7 @@
 """The tables. Their rows never leave this package: repositories return records.
 
-A status is stored as plain text without a CHECK, because SQLite would have to copy the whole
-table to learn a new one; the Enum type still refuses unknown words on the way in and out.
+A status is stored as plain text without a CHECK constraint, because SQLite would have to copy the
+whole table to allow a new one. SQLAlchemy's Enum type refuses unknown values on write and on read.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _HASH = "payloads.hash"
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime. SQLite keeps no zone, so every value is stored in UTC."""
+    """An aware datetime. SQLite stores no time zone, so every value is stored in UTC."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Local and naive times are our bug: two machines would read them differently."""
+        """Convert to UTC. A naive time is a bug: two machines would read it differently."""
         if value is None:
             return None
         assert value.tzinfo is not None, "wall times must be aware"
         return value.astimezone(UTC)
 
     def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
-        """Give the zone back that SQLite dropped, or PostgreSQL's session chose."""
+        """Return the time in UTC: SQLite drops the zone, PostgreSQL uses the session's zone."""
         if value is None:
             return None
         aware: datetime = value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -57,27 +57,27 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class FreeText(TypeDecorator[str]):
-    """Text from the world: names, paths, error messages.
+    """Text from outside this program: names, paths, error messages.
 
-    PostgreSQL takes no NUL and no encoding takes lone surrogates. Losing the whole record for
-    the sake of one such character would be worse than replacing it. What is compared with a
-    column is replaced alike, so that a key is found by the text under which it was stored.
+    PostgreSQL refuses NUL, and UTF-8 cannot encode lone surrogates. Such characters are replaced,
+    because otherwise the whole record would be lost. They are replaced in the operands of
+    comparisons as well, so that a lookup with the original text finds the stored one.
     """
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Replace what a database cannot hold."""
+        """Replace the characters that a database cannot store."""
         if value is None:
             return None
         return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
-def _word(words: type[StrEnum]) -> Enum:
-    """A column for one of a few words, stored as they read."""
+def _enum_column(values: type[StrEnum]) -> Enum:
+    """A column type for the values of an enumeration, stored as text."""
     return Enum(
-        words,
+        values,
         native_enum=False,
         create_constraint=False,
         length=16,
@@ -86,7 +86,7 @@ def _word(words: type[StrEnum]) -> Enum:
 
 
 class Base(DeclarativeBase):
-    """Names every constraint, so that a migration can drop it on any database."""
+    """The base of all tables; it names every constraint, so that migrations can drop it."""
 
     metadata = MetaData(
         naming_convention={
@@ -100,16 +100,16 @@ class Base(DeclarativeBase):
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy declares it without ClassVar
         str: FreeText(),
         datetime: UtcDateTime(),
-        Status: _word(Status),
-        CallKind: _word(CallKind),
-        Encoding: _word(Encoding),
-        StepKind: _word(StepKind),
-        Effects: _word(Effects),
+        Status: _enum_column(Status),
+        CallKind: _enum_column(CallKind),
+        Encoding: _enum_column(Encoding),
+        StepKind: _enum_column(StepKind),
+        Effects: _enum_column(Effects),
     }
 
 
 class Payload(Base):
-    """Bytes under their own hash: the same bytes take one row."""
+    """Bytes and their hash; the same bytes are stored in one row only."""
 
     __tablename__ = "payloads"
 
@@ -241,7 +241,7 @@ class Pattern(Base):
     __table_args__ = (
         Index(None, "application", "id"),
         Index(None, "application", "weight", "id"),
-        # Others refer to patterns by id: that of a forgotten pattern must never be given again.
+        # Other tables refer to patterns by id: the id of a deleted pattern must not be reused.
         {"sqlite_autoincrement": True},
     )
 
@@ -257,7 +257,7 @@ class Pattern(Base):
 
 
 class Fit(Base):
-    """See FitRecord. No foreign key: its last pattern may be forgotten before it is."""
+    """See FitRecord. `last_pattern_id` is no foreign key, because that pattern may be deleted."""
 
     __tablename__ = "fits"
 
@@ -269,7 +269,7 @@ class Fit(Base):
 
 
 class Stage(Base):
-    """See StageRecord; `matches` holds a list of MatchRecords' fields."""
+    """See StageRecord; `matches` is a list of MatchRecords as JSON objects."""
 
     __tablename__ = "stages"
 

@@ -1,9 +1,10 @@
-"""Encoded pattern graphs of finished runs: what the pattern library is built from.
+"""Encoded pattern graphs of finished runs, from which the pattern library is built.
 
-An application's library is its patterns of positive weight; those of weight 0 are its history.
+The library of an application consists of its patterns with a positive weight; its patterns with
+weight 0 are its history.
 
-Whatever changes patterns locks them first, in the order of their ids, so that no two processes
-wait for each other. On SQLite a transaction that writes is alone from its start.
+Statements that change patterns lock the rows first, ordered by id, so that two processes cannot
+deadlock. On SQLite a write transaction holds the database's lock from its start.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from store.records import PatternRecord
 from store.statements import columns_of, insert_new, record_of, require
 
 _COLUMNS = select(*Pattern.__table__.columns)
-_THIS = Pattern.id == bindparam("pattern_id")
-_NEW_USES = (
+_IS_PATTERN = Pattern.id == bindparam("pattern_id")
+_UPDATE_USES = (
     update(Pattern)
-    .where(_THIS)
+    .where(_IS_PATTERN)
     .values(uses=bindparam("new_uses"), used_at=bindparam("new_used_at"))
 )
-_NEW_WEIGHT = update(Pattern).where(_THIS).values(weight=bindparam("new_weight"))
-_DELETE = delete(Pattern).where(_THIS)
+_UPDATE_WEIGHT = update(Pattern).where(_IS_PATTERN).values(weight=bindparam("new_weight"))
+_DELETE = delete(Pattern).where(_IS_PATTERN)
 
-_ADVISORY_CLASS = 0x70617474  # "patt": any number that other programs are unlikely to lock
+_ADVISORY_CLASS = 0x70617474  # "patt": arbitrary, unlikely to be locked by another program
 
 
 class Patterns:
@@ -40,27 +41,27 @@ class Patterns:
         self._connection = connection
 
     async def add(self, pattern: PatternRecord) -> int:
-        """Store a pattern; returns the id that it was given, greater than any before.
+        """Store a pattern; returns its new id, which is greater than all earlier ones.
 
         Raises:
             RunNotFound: its run is not recorded.
-            AlreadyRecorded: its run has given a pattern before.
+            AlreadyRecorded: its run has a pattern already.
         """
-        assert pattern.id is None, "the store gives ids"
+        assert pattern.id is None, "the store assigns ids"
         assert 0 <= pattern.weight < math.inf, "a weight is finite and not negative"
         await require(self._connection, run_id=pattern.run_id)
-        await self._take_turns(pattern.application)
+        await self._lock_application(pattern.application)
         values = columns_of(pattern) | {"used_at": pattern.used_at or pattern.created_at}
         del values["id"]
         key = await insert_new(self._connection, Pattern, values)
         if key is None:
-            assert pattern.run_id is not None, "only a run's pattern can be there already"
+            assert pattern.run_id is not None, "only the run's id is unique"
             raise AlreadyRecorded(pattern.run_id, "the pattern")
         new_id: int = key.id
         return new_id
 
     async def get(self, ids: Collection[int]) -> Sequence[PatternRecord]:
-        """The patterns of these ids, ascending; those that are not there are left out."""
+        """The patterns with these ids, ordered by id; ids without a pattern are ignored."""
         result = await self._connection.execute(
             _COLUMNS.where(Pattern.id.in_(set(ids))).order_by(Pattern.id)
         )
@@ -69,7 +70,11 @@ class Patterns:
     async def of_application(
         self, application: str, *, limit: int | None = None, in_library: bool = False
     ) -> Sequence[PatternRecord]:
-        """The patterns of one application, newest first; only its library's, if asked."""
+        """The patterns of one application, newest first.
+
+        Args:
+            in_library: only patterns with a positive weight.
+        """
         query = _COLUMNS.where(Pattern.application == application)
         if in_library:
             query = query.where(Pattern.weight > 0)
@@ -77,7 +82,7 @@ class Patterns:
         return [record_of(PatternRecord, row) for row in result.mappings()]
 
     async def count_by_application(self) -> Mapping[str, int]:
-        """How many patterns each application has, by name."""
+        """Application name -> number of its patterns."""
         result = await self._connection.execute(
             select(Pattern.application, func.count().label("num_patterns"))
             .group_by(Pattern.application)
@@ -93,7 +98,7 @@ class Patterns:
         return newest
 
     async def count_since(self, application: str, pattern_id: int) -> int:
-        """How many patterns an application has with a greater id than this."""
+        """The number of an application's patterns whose id is greater than `pattern_id`."""
         count: int | None = await self._connection.scalar(
             select(func.count()).where(Pattern.application == application, Pattern.id > pattern_id)
         )
@@ -103,58 +108,61 @@ class Patterns:
     async def update_uses(
         self, ids: Collection[int], rule: Callable[[int, float, datetime], float], *, at: datetime
     ) -> None:
-        """Bring the reuse counts of these patterns to a time; ids that are gone are ignored.
+        """Update the reuse counts of these patterns; ids without a pattern are ignored.
 
         Args:
-            rule: from a pattern's id, its count and the time to which that was decayed, to the
-                new count, >= 0.
-            at: the time of the new count; a pattern that was used later keeps its own.
+            rule: (pattern id, count, time to which the count was decayed) -> new count, >= 0.
+            at: the time of the new count; `used_at` becomes the later of this and its old value.
         """
         changes = []
-        for row in await self._locked(Pattern.id.in_(set(ids))):
+        for row in await self._lock(Pattern.id.in_(set(ids))):
             uses = rule(row["id"], row["uses"], row["used_at"])
             assert 0 <= uses < math.inf, "a count is finite and not negative"
             used_at = max(row["used_at"], at)
             changes.append({"pattern_id": row["id"], "new_uses": uses, "new_used_at": used_at})
         if changes:
-            await self._connection.execute(_NEW_USES, changes)
+            await self._connection.execute(_UPDATE_USES, changes)
 
     async def set_library(
         self, application: str, weights: Mapping[int, float], *, up_to: int
     ) -> None:
-        """Make these patterns the library: all others of the application become history.
+        """Make these patterns the library; the application's other patterns become history.
 
-        Patterns newer than `up_to` stay as they are, because whoever chose the weights did not
-        know of them. Ids that are gone, or another application's, are ignored.
+        Patterns newer than `up_to` do not change, because the fit that chose the weights did not
+        see them. Ids without a pattern, or of another application's, are ignored.
 
         Args:
-            weights: runs that each pattern stands for, > 0, by its id, <= `up_to`.
-            up_to: the id of the newest pattern that was considered.
+            weights: pattern id, <= `up_to` -> number of runs that it represents, > 0.
+            up_to: id of the newest pattern that the fit saw.
         """
         assert all(0 < weight < math.inf for weight in weights.values())
         assert all(pattern_id <= up_to for pattern_id in weights)
-        mine = (Pattern.application == application) & (Pattern.id <= up_to)
+        was_considered = (Pattern.application == application) & (Pattern.id <= up_to)
         changes = [
             {"pattern_id": row["id"], "new_weight": weights.get(row["id"], 0.0)}
-            for row in await self._locked(mine)
+            for row in await self._lock(was_considered)
             if row["weight"] != weights.get(row["id"], 0.0)
         ]
         if changes:
-            await self._connection.execute(_NEW_WEIGHT, changes)
+            await self._connection.execute(_UPDATE_WEIGHT, changes)
 
     async def delete(self, ids: Collection[int]) -> int:
-        """Delete patterns of the history; returns how many that were.
+        """Delete patterns of the history; returns how many were deleted.
 
-        What a library holds is not deleted, and ids that are gone are ignored.
+        Patterns of a library are not deleted; ids without a pattern are ignored.
         """
-        mine = Pattern.id.in_(set(ids)) & (Pattern.weight == 0)
-        doomed = [{"pattern_id": row["id"]} for row in await self._locked(mine)]
-        if doomed:
-            await self._connection.execute(_DELETE, doomed)
-        return len(doomed)
+        is_deletable = Pattern.id.in_(set(ids)) & (Pattern.weight == 0)
+        deleted = [{"pattern_id": row["id"]} for row in await self._lock(is_deletable)]
+        if deleted:
+            await self._connection.execute(_DELETE, deleted)
+        return len(deleted)
 
-    async def _locked(self, condition: ColumnElement[bool]) -> Sequence[RowMapping]:
-        """What may change of the patterns that fulfil a condition, ours until we are done."""
+    async def _lock(self, condition: ColumnElement[bool]) -> Sequence[RowMapping]:
+        """Lock the patterns that meet a condition until the transaction ends.
+
+        Returns:
+            their ids and the columns that may change, ordered by id.
+        """
         result = await self._connection.execute(
             select(Pattern.id, Pattern.weight, Pattern.uses, Pattern.used_at)
             .where(condition)
@@ -163,11 +171,11 @@ class Patterns:
         )
         return result.mappings().all()
 
-    async def _take_turns(self, application: str) -> None:
-        """Wait until nobody else has an uncommitted pattern of this application.
+    async def _lock_application(self, application: str) -> None:
+        """Wait until no other transaction has an uncommitted pattern of this application.
 
-        PostgreSQL gives ids before it commits. Without turns a pattern could come to light after
-        a newer one was seen, and `up_to` would take it for one that was considered.
+        PostgreSQL assigns ids before the commit. Without this lock, a pattern could become visible
+        after one with a greater id, and `up_to` would count it as seen by a fit that did not.
         """
         if self._connection.dialect.name == "postgresql":
             await self._connection.execute(

@@ -1,8 +1,9 @@
-"""Payloads: bytes under the hash of their content, each kept once and checked when read.
+"""Payloads: bytes, stored once under the hash of their content and checked when they are read.
 
-Large ones are kept in pieces, so that two that share most of their bytes share their rows too. The
-pieces are payloads themselves. Whoever is kept in pieces names them by their numbers: those of
-pieces that were stored together follow one another, and take about a byte where a hash takes 32.
+Large payloads are stored in chunks, so that two payloads which share most of their bytes share
+most of their rows too. Chunks are payloads themselves. A chunked payload refers to its chunks by
+their row ids: the ids of chunks that were stored together are consecutive, and take about one byte
+each after compression, where a hash takes 32.
 """
 
 from __future__ import annotations
@@ -18,31 +19,32 @@ from typing import Any, TypeVar
 from blake3 import blake3
 from sqlalchemy import Row, select
 
-from store.chunks import LEAST_BYTES, MOST_BYTES, pieces
+from store.chunks import MAX_BYTES, MIN_BYTES, split_into_chunks
 from store.connection import StoreConnection
 from store.errors import PayloadMissing, StoreCorrupt
 from store.models import Payload
 from store.records import Encoding, PayloadRef
 from store.statements import insert_all_new, insert_new, record_of
-from store.urls import shown
+from store.urls import without_password
 
 T = TypeVar("T")
 
-WHOLE_BYTES = MOST_BYTES
-"""More than this is kept in pieces: at least two of them, and none too large to be kept whole."""
+MAX_UNSPLIT_BYTES = MAX_BYTES
+"""Larger payloads are stored in chunks. No chunk is larger, so a chunk is never split again."""
 
-PIECE = "piece"
-"""Media type of a piece."""
+CHUNK_MEDIA_TYPE = "piece"
+"""Media type of a chunk, as stored."""
 
-# Compressing more than this takes long enough for other tasks to notice.
-_INLINE_BYTES = 128 << 10
-_NUMBER = struct.Struct("<q")
-_AT_ONCE = 500  # pieces in one statement: between two of them other tasks have their turn
-_BYTES = select(Payload.id, Payload.encoding, Payload.data, Payload.size)
+_MAX_INLINE_BYTES = 128 << 10
+"""More bytes are hashed and compressed in a thread: other tasks would notice the pause."""
+
+_ID = struct.Struct("<q")
+_BATCH = 500  # chunks in one statement; other tasks run between two statements
+_COLUMNS = select(Payload.id, Payload.encoding, Payload.data, Payload.size)
 
 
 def payload_hash(data: bytes) -> str:
-    """The blake3 hash, in hex, under which these bytes are stored."""
+    """The blake3 hash of these bytes, in hex: the name under which they are stored."""
     return blake3(data).hexdigest()
 
 
@@ -55,39 +57,41 @@ class Payloads:
     async def put(self, data: bytes, *, media_type: str = "application/octet-stream") -> str:
         """Store bytes, unless they are stored already; returns their hash.
 
-        The media type is that of the first who stored them.
+        If they are stored already, their media type does not change.
         """
         name = payload_hash(data)
-        if not await self._known([name]):
-            encoding, stored = await self._encoded(data)
+        if not await self._ids_of([name]):
+            encoding, stored = await self._encode(data)
             await self._insert(name, len(data), media_type, encoding, stored)
         return name
 
     async def get(self, name: str) -> bytes:
-        """The bytes of this hash, as they were put.
+        """The bytes with this hash.
 
         Raises:
-            PayloadMissing: none are stored under it.
-            StoreCorrupt: what is stored under it is something else, or a piece of it is gone.
+            PayloadMissing: the store has no payload with this hash.
+            StoreCorrupt: the stored bytes have another hash, or a chunk is missing.
         """
-        result = await self._connection.execute(_BYTES.where(Payload.hash == name))
+        result = await self._connection.execute(_COLUMNS.where(Payload.hash == name))
         row = result.one_or_none()
         if row is None:
             raise PayloadMissing(name)
         try:
-            if row.encoding is Encoding.PIECES:
-                data = await self._joined(row.data, row.size)
+            if row.encoding is Encoding.CHUNKED:
+                data = await self._join_chunks(row.data, row.size)
             else:
-                data = await _aside(row.size, lambda: _decode(row.encoding, row.data, row.size))
-            if await _aside(len(data), lambda: payload_hash(data)) != name:
+                data = await _in_thread_if_large(
+                    row.size, lambda: _decode(row.encoding, row.data, row.size)
+                )
+            if await _in_thread_if_large(len(data), lambda: payload_hash(data)) != name:
                 raise ValueError(f"its {len(data)} bytes have another hash")
         except (zlib.error, ValueError) as error:
-            url = shown(self._connection.engine.url)
-            raise StoreCorrupt(url, f"payload {name} is not what was put: {error}") from error
+            url = without_password(self._connection.engine.url)
+            raise StoreCorrupt(url, f"payload {name} cannot be restored: {error}") from error
         return data
 
     async def describe(self, name: str) -> PayloadRef:
-        """Size and media type of a payload; PayloadMissing if none is stored."""
+        """The size and media type of a payload; raises PayloadMissing if it is not stored."""
         result = await self._connection.execute(
             select(Payload.hash, Payload.size, Payload.media_type).where(Payload.hash == name)
         )
@@ -96,89 +100,94 @@ class Payloads:
             raise PayloadMissing(name)
         return record_of(PayloadRef, row)
 
-    async def _known(self, names: Sequence[str]) -> dict[str, int]:
-        """The numbers of those of these hashes under which something is stored."""
-        known: dict[str, int] = {}
-        for start in range(0, len(names), _AT_ONCE):
+    async def _ids_of(self, names: Sequence[str]) -> dict[str, int]:
+        """Hash -> row id, for those of these hashes that are stored."""
+        ids: dict[str, int] = {}
+        for start in range(0, len(names), _BATCH):
             if start:
                 await asyncio.sleep(0)
-            wanted = names[start : start + _AT_ONCE]
+            batch = names[start : start + _BATCH]
             result = await self._connection.execute(
-                select(Payload.hash, Payload.id).where(Payload.hash.in_(wanted))
+                select(Payload.hash, Payload.id).where(Payload.hash.in_(batch))
             )
-            known.update((row.hash, row.id) for row in result)
-        return known
+            ids.update((row.hash, row.id) for row in result)
+        return ids
 
     async def _insert(
         self, name: str, size: int, media_type: str, encoding: Encoding, stored: bytes
     ) -> int:
-        """Store a row, unless another process has done so since it was looked for; its number."""
+        """Store a row, unless another process has stored the same payload; returns its id."""
         values = _row(name, size, media_type, encoding, stored)
         key = await insert_new(self._connection, Payload, values)
-        return (await self._known([name]))[name] if key is None else int(key[0])
+        return (await self._ids_of([name]))[name] if key is None else int(key[0])
 
-    async def _encoded(self, data: bytes) -> tuple[Encoding, bytes]:
-        """The bytes as they are to be stored: in pieces, or compressed where that is smaller."""
-        if len(data) <= WHOLE_BYTES:
-            return _encode(data)
-        cut = await _aside(
-            len(data), lambda: [(payload_hash(piece), piece) for piece in pieces(data)]
+    async def _encode(self, data: bytes) -> tuple[Encoding, bytes]:
+        """The stored form of a payload; stores its chunks if it is large."""
+        if len(data) <= MAX_UNSPLIT_BYTES:
+            return _compress(data)
+        chunks = await _in_thread_if_large(
+            len(data), lambda: [(payload_hash(chunk), chunk) for chunk in split_into_chunks(data)]
         )
-        numbers = await self._known([name for name, _ in cut])
-        new = [(name, piece) for name, piece in dict(cut).items() if name not in numbers]
-        for start in range(0, len(new), _AT_ONCE):
-            numbers |= await self._insert_pieces(new[start : start + _AT_ONCE])
-        return Encoding.PIECES, listed([numbers[name] for name, _ in cut])
+        ids = await self._ids_of([name for name, _ in chunks])
+        new = [(name, chunk) for name, chunk in dict(chunks).items() if name not in ids]
+        for start in range(0, len(new), _BATCH):
+            ids |= await self._insert_chunks(new[start : start + _BATCH])
+        return Encoding.CHUNKED, encode_chunk_ids([ids[name] for name, _ in chunks])
 
-    async def _insert_pieces(self, some: Sequence[tuple[str, bytes]]) -> dict[str, int]:
-        """Store pieces under their hashes, as `_insert`; their numbers."""
-        rows = await _aside(
-            sum(len(piece) for _, piece in some),
-            lambda: [_row(name, len(piece), PIECE, *_encode(piece)) for name, piece in some],
+    async def _insert_chunks(self, chunks: Sequence[tuple[str, bytes]]) -> dict[str, int]:
+        """Store chunks, given as (hash, bytes), unless they are stored; returns hash -> row id."""
+        rows = await _in_thread_if_large(
+            sum(len(chunk) for _, chunk in chunks),
+            lambda: [
+                _row(name, len(chunk), CHUNK_MEDIA_TYPE, *_compress(chunk))
+                for name, chunk in chunks
+            ],
         )
         await insert_all_new(self._connection, Payload, rows)
-        return await self._known([name for name, _ in some])
+        return await self._ids_of([name for name, _ in chunks])
 
-    async def _joined(self, stored: bytes, size: int) -> bytes:
-        """The bytes whose pieces are listed."""
-        numbers = numbers_in(stored, size)
-        found: dict[int, bytes] = {}
-        for start in range(0, len(numbers), _AT_ONCE):
-            wanted = set(numbers[start : start + _AT_ONCE])
-            result = await self._connection.execute(_BYTES.where(Payload.id.in_(wanted)))
-            found |= await _aside(size, partial(_decoded, result.all()))
-        missing = next((number for number in numbers if number not in found), None)
+    async def _join_chunks(self, stored: bytes, size: int) -> bytes:
+        """The bytes of a chunked payload; ValueError or zlib.error if it is damaged."""
+        ids = decode_chunk_ids(stored, size)
+        chunks: dict[int, bytes] = {}
+        for start in range(0, len(ids), _BATCH):
+            batch = set(ids[start : start + _BATCH])
+            result = await self._connection.execute(_COLUMNS.where(Payload.id.in_(batch)))
+            chunks |= await _in_thread_if_large(size, partial(_decode_rows, result.all()))
+        missing = next((chunk_id for chunk_id in ids if chunk_id not in chunks), None)
         if missing is not None:
-            raise ValueError(f"piece {missing} of it is not stored")
-        data = b"".join(found[number] for number in numbers)
+            raise ValueError(f"chunk {missing} of it is not stored")
+        data = b"".join(chunks[chunk_id] for chunk_id in ids)
         if len(data) != size:
-            raise ValueError(f"its pieces have {len(data)} bytes, {size} were put")
+            raise ValueError(f"its chunks have {len(data)} bytes instead of {size}")
         return data
 
 
-def listed(numbers: Sequence[int]) -> bytes:
-    """Numbers of pieces as they are stored: each less the one before, compressed."""
-    steps = (new - old for old, new in zip((0, *numbers), numbers, strict=False))
-    return zlib.compress(b"".join(map(_NUMBER.pack, steps)))
+def encode_chunk_ids(ids: Sequence[int]) -> bytes:
+    """The stored form of a list of chunk ids: differences of successive ids, compressed."""
+    differences = (new - old for old, new in zip((0, *ids), ids, strict=False))
+    return zlib.compress(b"".join(map(_ID.pack, differences)))
 
 
-def numbers_in(stored: bytes, size: int) -> list[int]:
-    """The numbers that were listed for a payload of a size.
+def decode_chunk_ids(stored: bytes, size: int) -> list[int]:
+    """The inverse of `encode_chunk_ids`.
 
+    Args:
+        size: bytes of the payload; it limits how many chunks there can be.
     Raises:
-        zlib.error, ValueError: they are no such list.
+        zlib.error, ValueError: the list is damaged.
     """
-    # Damaged input may claim to be enormous: never inflate more than so many bytes can be cut to.
-    most = _NUMBER.size * (size // LEAST_BYTES + 1)
-    steps = zlib.decompressobj().decompress(stored, most + 1)
-    if len(steps) > most or len(steps) % _NUMBER.size:
-        raise ValueError("its list of pieces is damaged")
-    return list(accumulate(number for (number,) in _NUMBER.iter_unpack(steps)))
+    # Damaged input may decompress to any size: stop at the size of the longest possible list.
+    max_bytes = _ID.size * (size // MIN_BYTES + 1)
+    differences = zlib.decompressobj().decompress(stored, max_bytes + 1)
+    if len(differences) > max_bytes or len(differences) % _ID.size:
+        raise ValueError("its list of chunks is damaged")
+    return list(accumulate(difference for (difference,) in _ID.iter_unpack(differences)))
 
 
-async def _aside(size: int, work: Callable[[], T]) -> T:
-    """Do the work, in a thread if it has many bytes to go through."""
-    return work() if size <= _INLINE_BYTES else await asyncio.to_thread(work)
+async def _in_thread_if_large(size: int, work: Callable[[], T]) -> T:
+    """Run `work`; in a thread if it processes more than _MAX_INLINE_BYTES."""
+    return work() if size <= _MAX_INLINE_BYTES else await asyncio.to_thread(work)
 
 
 def _row(
@@ -193,8 +202,8 @@ def _row(
     }
 
 
-def _encode(data: bytes) -> tuple[Encoding, bytes]:
-    """The bytes as they are to be stored: compressed where that is smaller."""
+def _compress(data: bytes) -> tuple[Encoding, bytes]:
+    """The stored form of one row's bytes: compressed, unless that is not smaller."""
     compressed = zlib.compress(data)
     if len(compressed) < len(data):
         return Encoding.ZLIB, compressed
@@ -202,13 +211,13 @@ def _encode(data: bytes) -> tuple[Encoding, bytes]:
 
 
 def _decode(encoding: Encoding, stored: bytes, size: int) -> bytes:
-    """Bytes of one row as they were put, or others; zlib.error if they cannot be."""
+    """The bytes of one row, wrong ones if it is damaged; zlib.error if they are not decodable."""
     if encoding is Encoding.ZLIB:
-        # Damaged input may claim to be enormous: never inflate more than was put.
+        # Damaged input may decompress to any size: one byte too many is enough to notice.
         return zlib.decompressobj().decompress(stored, size + 1)
     return stored
 
 
-def _decoded(rows: Sequence[Row[Any]]) -> dict[int, bytes]:
-    """The bytes of pieces, by number."""
+def _decode_rows(rows: Sequence[Row[Any]]) -> dict[int, bytes]:
+    """Row id -> bytes of chunks."""
     return {row.id: _decode(row.encoding, row.data, row.size) for row in rows}

@@ -1,6 +1,6 @@
-"""What repositories take and return: frozen facts, without any tie to the database.
+"""The records that repositories take and return: frozen dataclasses, independent of the database.
 
-Wall times are aware datetimes. Every other time is in seconds since the run's start, on the
+Wall-clock times are aware datetimes. Other times are in seconds since the run's start, on the
 run's own clock. A payload field holds the blake3 hash (hex) under which its bytes are stored.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Status(StrEnum):
-    """Where a run, a step or a call stands."""
+    """The status of a run, a step or a call."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -23,41 +23,41 @@ class Status(StrEnum):
 
 
 class CallKind(StrEnum):
-    """What a call went to."""
+    """Whether a call went to a language model or to a tool."""
 
     LLM = "llm"
     TOOL = "tool"
 
 
 class StepKind(StrEnum):
-    """What a step of the journal is."""
+    """The kind of a step in the journal."""
 
     STEP = "step"
     TOOL = "tool"
     LLM = "llm"
     INPUT = "input"  # a human's answer
-    VALUE = "value"  # what the code asked for and another run would not get: the time, a number
+    VALUE = "value"  # a value that would differ when the code runs again: a time, a random number
 
 
 class Effects(StrEnum):
-    """What doing a step again would do."""
+    """The side effects of repeating a step."""
 
-    PURE = "pure"  # nothing
-    ENV = "env"  # the same to the run's own files and shell
-    EXTERNAL = "external"  # something to the world outside, once more
+    PURE = "pure"  # none
+    ENV = "env"  # the same changes to the run's own files and shell
+    EXTERNAL = "external"  # the same effect on the outside world a second time
 
 
 class Encoding(StrEnum):
-    """How a payload's bytes lie in the database."""
+    """How a payload's bytes are stored."""
 
     IDENTITY = "identity"
     ZLIB = "zlib"
-    PIECES = "pieces"  # the numbers of its pieces, compressed, each less the one before
+    CHUNKED = "pieces"  # a compressed list of its chunks' row ids, see payloads.encode_chunk_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """The error that a run, a step or a call ended with; None if it did not end with one."""
+    """The error with which a run, a step or a call ended; None without an error."""
 
     error_type: str | None = None
     error_message: str | None = None
@@ -65,7 +65,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult(Failure):
-    """What is known of a call once it has ended; None until then."""
+    """The results of a call; a field is None until the call has ended, or if it is not known."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -89,18 +89,18 @@ class RunRecord(Failure):
     engine: str = ""
     model: str = ""
     policy: str = ""
-    random_weights: bool = False  # the model's answers are noise: a demonstration, no result
+    random_weights: bool = False  # the model is a demo: its answers are noise
     process_id: int = 0
     host: str = ""
-    process: str | None = None  # which of all processes that have this id, as it says itself
-    attributes: Mapping[str, object] = field(default_factory=dict)  # small JSON facts for display
+    process: str | None = None  # identifies its process among all machines and times
+    attributes: Mapping[str, object] = field(default_factory=dict)  # small JSON values, for display
     input_payload: str | None = None
     result_payload: str | None = None
-    attempts: int = 1  # how often it was begun: once, and again each time it was resumed
+    attempts: int = 1  # 1, and 1 more for each time it was resumed
     entry: str | None = None  # where its flow's code is, "module:name"
-    claimed_at: datetime | None = None  # when its process began or resumed it
-    leased_until: datetime | None = None  # until then nobody else may resume it
-    slo_user: str = ""  # whose it is, to the scheduler
+    claimed_at: datetime | None = None  # when its process started or resumed it
+    leased_until: datetime | None = None  # no other process may resume it before
+    slo_user: str = ""  # the user to whom the scheduler accounts it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +115,9 @@ class RunOutcome(Failure):
 
 @dataclass(frozen=True, slots=True)
 class StepRecord(Failure):
-    """One step of a run, known by its path: whatever is not done again once its outcome is known.
+    """One step of a run, identified by its path. A step is not repeated if its outcome is recorded.
 
-    A small result lies in the record itself, a large one is a payload.
+    A small result is stored in the record itself, a large one as a payload.
     """
 
     run_id: str
@@ -125,16 +125,16 @@ class StepRecord(Failure):
     name: str
     started_s: float
     kind: StepKind = StepKind.STEP
-    place: int = 0  # among those that began from the same place, 0 the first
+    place: int = 0  # its index among the steps that began in the same scope
     effects: Effects = Effects.PURE
-    attempts: int = 1  # how often it was begun
+    attempts: int = 1  # how often it was started
     status: Status = Status.RUNNING
     finished_s: float | None = None
     result: bytes | None = None
     result_payload: str | None = None
-    reuse_key: bytes | None = None  # under which other runs may find its result
-    arguments: bytes | None = None  # a digest of what it was called with
-    ended_run: bool = False  # its error is what the run ended with: both are tried again
+    reuse_key: bytes | None = None  # the key under which other runs find and reuse its result
+    arguments: bytes | None = None  # a digest of its arguments
+    ended_run: bool = False  # its error ended the run: a resumed run tries it again
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,14 +163,14 @@ class CallRecord(CallResult):
     sub_deadline_s: float | None = None
     deadline_source: str | None = None
     prompt_payload: str | None = None
-    features: bytes | None = None  # what the length predictor knew of the call; opaque here
-    length_bound: float | None = None  # output tokens not exceeded with probability 0.9, predicted
+    features: bytes | None = None  # the length predictor's input; opaque here
+    length_bound: float | None = None  # predicted 0.9 quantile of the output tokens
     bound_source: str | None = None  # what predicted the bound
 
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome(CallResult):
-    """How a call ended; what is None here stays as its start recorded it."""
+    """How a call ended; a field that is None here keeps the value recorded at the start."""
 
     status: Status
     finished_s: float
@@ -178,12 +178,12 @@ class CallOutcome(CallResult):
 
 @dataclass(frozen=True, slots=True)
 class LengthSample:
-    """How long a call's answer was, and what had been known and predicted when it began."""
+    """The length of a call's answer, with the features and the prediction from its start."""
 
     run_id: str
     identity: str
     run_started_at: datetime
-    started_s: float  # as its record has it: since the run's start
+    started_s: float  # since the run's start
     finished_s: float
     features: bytes
     output_tokens: int
@@ -201,7 +201,7 @@ class EdgeRecord:
 
 @dataclass(frozen=True, slots=True)
 class PayloadRef:
-    """A stored payload without its bytes; size in bytes, uncompressed."""
+    """A stored payload without its bytes; `size` is in bytes, uncompressed."""
 
     hash: str
     size: int
@@ -212,8 +212,8 @@ class PayloadRef:
 class PatternRecord:
     """An encoded pattern graph, opaque to the store.
 
-    An application's patterns of positive weight are its library: each stands for as many runs as
-    its weight says. The others, of weight 0, are kept as history only.
+    An application's patterns with a positive weight are its library; the weight is the number of
+    runs that a pattern represents. Patterns with weight 0 are kept as history only.
     """
 
     application: str
@@ -222,37 +222,37 @@ class PatternRecord:
     created_at: datetime
     weight: float = 1.0  # runs
     run_id: str | None = None
-    id: int | None = None  # given by the store
-    uses: float = 0.0  # how often later runs reused it, decayed to used_at
-    used_at: datetime | None = None  # when adding: None, the store takes created_at
+    id: int | None = None  # assigned by the store
+    uses: float = 0.0  # how often later runs used it, decayed to used_at
+    used_at: datetime | None = None  # None when a pattern is added means created_at
 
 
 @dataclass(frozen=True, slots=True)
 class FitRecord:
-    """The last fit of an application's library: when, from what, and the kernel that it chose."""
+    """The last fit of an application's library: its time, its input and the kernel it selected."""
 
     application: str
     fitted_at: datetime
-    last_pattern_id: int  # the newest pattern that it took into account
-    num_patterns: int  # how many it took into account
+    last_pattern_id: int  # the newest pattern in its input
+    num_patterns: int  # the size of its input
     kernel: Mapping[str, Any]  # a small JSON document, opaque to the store
 
 
 @dataclass(frozen=True, slots=True)
 class MatchRecord:
-    """A past pattern that a live run was compared with, and how much it counted.
+    """A past pattern that a live run was matched with, and its weight in the estimate.
 
-    The pattern itself may be forgotten by the time this is read.
+    The pattern itself may have been deleted since.
     """
 
     pattern_id: int
-    run_id: str | None  # the run that left the pattern
-    weight: float  # its part in the decision
+    run_id: str | None  # the run that the pattern was recorded from
+    weight: float  # its share of the estimate
 
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """The deadline that a stage of a run was given when it began, and why that one."""
+    """The sub-deadline that a stage of a run was given when it began, and its basis."""
 
     run_id: str
     stage: int
@@ -262,5 +262,5 @@ class StageRecord:
     share: float | None = None  # of the run's deadline, from its start to this stage's end; 0 to 1
     spread: float | None = None  # the standard deviation of that share
     num_candidates: int = 0  # patterns that were compared
-    num_matches: int = 0  # those that it rests on
-    matches: Sequence[MatchRecord] = ()  # the heaviest of them
+    num_matches: int = 0  # patterns that the estimate is based on
+    matches: Sequence[MatchRecord] = ()  # those with the largest weights

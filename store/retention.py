@@ -1,11 +1,11 @@
-"""What is not kept for good: runs that ended long ago, and payloads that nothing refers to.
+"""Garbage collection: removes runs that ended long ago, and payloads that nothing refers to.
 
-Each transaction marks what has to go in tables that only its connection sees, then removes it; who
-has much to remove needs several, as others wait for each. Patterns outlive their runs: they are
-what was learned.
+Each transaction marks in temporary tables what to remove, then removes it. Removing much takes
+several transactions, because other processes wait for the end of each. Patterns are kept when
+their runs are removed: later runs still use them.
 
-A SQLite transaction that writes is alone from its start (BEGIN IMMEDIATE): nobody can begin to use
-what was found unused. How it is on PostgreSQL, `_be_alone` tells.
+A SQLite transaction that writes is the only one from its start (BEGIN IMMEDIATE), so that no other
+process can begin to use a payload that was found unused. On PostgreSQL `_lock_tables` ensures that.
 """
 
 from __future__ import annotations
@@ -39,45 +39,47 @@ from sqlalchemy.schema import CreateTable, DropTable
 
 from store.connection import StoreConnection
 from store.models import Call, Edge, Pattern, Payload, Run, Stage, Step
-from store.payloads import WHOLE_BYTES
+from store.payloads import MAX_UNSPLIT_BYTES
 from store.records import Status
 from store.urls import WAIT_S
 from store.usage import IS_UNUSED, REFERENCES, Usage
 
 PARTS = (Edge, Call, Step, Stage)
-"""What goes with its run; before it, those that refer to it."""
+"""Tables whose rows are removed with their run. A table precedes those to which it refers."""
 
-_GOING = Table("gc_runs", MetaData(), Column("id", Text, primary_key=True), prefixes=["TEMPORARY"])
-_GOING_IDS = select(_GOING.c.id)
+_EXPIRED = Table(
+    "gc_runs", MetaData(), Column("id", Text, primary_key=True), prefixes=["TEMPORARY"]
+)
+_EXPIRED_IDS = select(_EXPIRED.c.id)
 
-# What a damaged payload may consist of: no piece is larger.
-_MAY_BE_NAMED = Payload.size <= WHOLE_BYTES
+# No chunk is larger: these may be chunks of a damaged payload.
+_MAY_BE_CHUNK = Payload.size <= MAX_UNSPLIT_BYTES
 
 HOLD_S = 5.0
-"""For so long one transaction removes payloads: others wait for its end, and WAIT_S at most."""
+"""Seconds after which a transaction stops removing payloads: other transactions wait for its end,
+and fail after WAIT_S."""
 
-# Hashes are evenly spread: these divide them.
-_BORDERS = [f"{first:02x}" for first in range(4, 256, 4)]
-_SHARES = [
+# Hashes are uniformly distributed: these bounds divide the payloads into equal parts.
+_BOUNDS = [f"{first:02x}" for first in range(4, 256, 4)]
+_HASH_RANGES = [
     and_(
         true() if low is None else Payload.hash >= low,
         true() if high is None else Payload.hash < high,
     )
-    for low, high in zip([None, *_BORDERS], [*_BORDERS, None], strict=True)
+    for low, high in zip([None, *_BOUNDS], [*_BOUNDS, None], strict=True)
 ]
-_RETRY_S = 0.05
+_RETRY_S = 0.05  # between two attempts to lock PostgreSQL's tables
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What was removed, or would be.
+    """What was removed, or would be removed.
 
     Attributes:
-        payload_bytes: what the payloads took in the database, compressed and in pieces.
-        num_damaged: payloads in use that are damaged, so that their pieces are not known.
-        num_spared: payloads that are kept although nothing is known to use them, because a
-            damaged one may.
-        is_complete: whether nothing is left to remove; else another transaction should go on.
+        payload_bytes: stored bytes of the payloads, after compression and chunking.
+        num_damaged: payloads in use that are damaged, so that their chunks are not known.
+        num_spared: unused payloads that are kept because they may be chunks of a damaged one.
+        is_complete: False if another transaction should continue the removal.
     """
 
     num_runs: int
@@ -90,7 +92,7 @@ class Removal:
     is_complete: bool = True
 
     def and_then(self, later: Removal) -> Removal:
-        """Both together, the other being what a later transaction removed."""
+        """The sum of this removal and one by a later transaction, whose state it has."""
         return replace(
             later,
             num_runs=self.num_runs + later.num_runs,
@@ -102,7 +104,7 @@ class Removal:
 
 
 class Retention:
-    """What one transaction removes."""
+    """Removes expired runs and unused payloads within one transaction."""
 
     def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
@@ -114,56 +116,56 @@ class Retention:
         now: datetime,
         dry_run: bool = False,
         hold_s: float = HOLD_S,
-        progress: Callable[[str], None] = lambda told: None,
+        progress: Callable[[str], None] = lambda message: None,
     ) -> Removal:
         """Remove runs that ended before a moment, then every payload that nothing refers to.
 
-        A run that is recorded as running stays, whenever that was; so does one that is leased.
+        Runs that are recorded as running are kept, however old they are; so are leased runs.
 
         Args:
-            now: leases that ended before have run out.
+            now: leases until this moment have expired.
             dry_run: change nothing, only count.
-            hold_s: leave payloads for another transaction when removing them has taken that long.
-            progress: told what is being done.
+            hold_s: stop after so many seconds of removing payloads; see `is_complete`.
+            progress: called with a message when the next part of the work begins.
 
         Raises:
-            StoreLocked: other processes did not let go of PostgreSQL's tables for WAIT_S.
+            StoreLocked: other processes held PostgreSQL's tables for WAIT_S.
         """
         if not dry_run:
-            await self._be_alone()
-        progress("looking for what is in use")
-        await self._mark_runs(ended_before, now)
+            await self._lock_tables()
+        progress("finding payloads in use")
+        await self._mark_expired(ended_before, now)
         usage = Usage(self._connection)
-        num_damaged = await usage.mark(_GOING_IDS)
-        is_going = and_(IS_UNUSED, ~_MAY_BE_NAMED) if num_damaged else IS_UNUSED
-        counted = await self._counted()
+        num_damaged = await usage.mark(_EXPIRED_IDS)
+        is_removable = and_(IS_UNUSED, ~_MAY_BE_CHUNK) if num_damaged else IS_UNUSED
+        expired = await self._count_expired()
         if not dry_run:
             progress("removing runs")
             await self._remove_runs()
         removal = await self._remove_payloads(
-            counted, is_going, hold_s=None if dry_run else hold_s, progress=progress
+            expired, is_removable, hold_s=None if dry_run else hold_s, progress=progress
         )
         if num_damaged and removal.is_complete:
-            num_unused = await self._number(
+            num_unused = await self._count(
                 select(func.count()).select_from(Payload).where(IS_UNUSED)
             )
             num_spared = num_unused - (removal.num_payloads if dry_run else 0)
             removal = replace(removal, num_damaged=num_damaged, num_spared=num_spared)
-        await usage.forget()
-        await self._connection.execute(DropTable(_GOING))
+        await usage.drop()
+        await self._connection.execute(DropTable(_EXPIRED))
         return removal
 
-    async def _be_alone(self) -> None:
-        """Keep others on PostgreSQL from using what is about to be found unused, until we commit.
+    async def _lock_tables(self) -> None:
+        """On PostgreSQL, keep others from using unused payloads until this transaction commits.
 
-        Whoever puts a payload looks for its hash first, and where it is known stores nothing: from
-        that look to the end of its transaction the row must stay. Only ACCESS EXCLUSIVE has us wait
-        for those who have looked, and those who are about to look for us. A foreign key would fail
-        them instead, and no foreign key protects a piece.
+        `Payloads.put` reads the hash first and stores nothing if it exists: from that read to the
+        end of its transaction the row must not be removed. Only ACCESS EXCLUSIVE makes this
+        transaction wait for those that have read, and later readers wait for this one. A foreign
+        key would make them fail instead, and chunks are not protected by a foreign key.
 
-        We need the tables that refer to payloads as well, for their indexes. Others may hold one
-        of them and wait for a payload: to wait for them in turn would be a deadlock, so we let go
-        of all, and try again.
+        The tables that refer to payloads are locked too, for `_index_references`. Another
+        transaction may hold one of them and wait for a payload. Waiting for it would be a deadlock,
+        so all locks are released and requested again.
         """
         if self._connection.dialect.name != "postgresql":
             return
@@ -176,81 +178,81 @@ class Retention:
                     text("LOCK runs, steps, calls IN ACCESS EXCLUSIVE MODE NOWAIT")
                 )
             except OperationalError as error:
-                is_taken = getattr(error.orig, "sqlstate", None) == "55P03"
-                if not is_taken or time.monotonic() > give_up_s:
+                is_locked = getattr(error.orig, "sqlstate", None) == "55P03"
+                if not is_locked or time.monotonic() > give_up_s:
                     raise
                 await self._connection.execute(text("ROLLBACK TO SAVEPOINT gc"))
                 await asyncio.sleep(_RETRY_S)
             else:
                 return
 
-    async def _mark_runs(self, ended_before: datetime, now: datetime) -> None:
+    async def _mark_expired(self, ended_before: datetime, now: datetime) -> None:
         is_free = or_(Run.leased_until.is_(None), Run.leased_until <= now)
-        going = select(Run.id).where(
+        expired = select(Run.id).where(
             Run.status != Status.RUNNING, Run.finished_at < ended_before, is_free
         )
-        await self._connection.execute(CreateTable(_GOING))
-        await self._connection.execute(insert(_GOING).from_select(["id"], going))
+        await self._connection.execute(CreateTable(_EXPIRED))
+        await self._connection.execute(insert(_EXPIRED).from_select(["id"], expired))
 
-    async def _counted(self) -> Removal:
-        """The runs that are marked, with what goes with them, in numbers."""
+    async def _count_expired(self) -> Removal:
+        """The numbers of marked runs and of their steps and calls."""
         return Removal(
-            num_runs=await self._number(select(func.count()).select_from(_GOING)),
-            num_steps=await self._number(select(func.count()).where(Step.run_id.in_(_GOING_IDS))),
-            num_calls=await self._number(select(func.count()).where(Call.run_id.in_(_GOING_IDS))),
+            num_runs=await self._count(select(func.count()).select_from(_EXPIRED)),
+            num_steps=await self._count(select(func.count()).where(Step.run_id.in_(_EXPIRED_IDS))),
+            num_calls=await self._count(select(func.count()).where(Call.run_id.in_(_EXPIRED_IDS))),
             num_payloads=0,
             payload_bytes=0,
         )
 
-    async def _number(self, query: Select[Any]) -> int:
+    async def _count(self, query: Select[Any]) -> int:
         return int(await self._connection.scalar(query) or 0)
 
     async def _remove_runs(self) -> None:
-        """Remove the runs with all that they did; what was learned of them stays, without them."""
+        """Remove the marked runs with their steps, calls and stages; detach their patterns."""
         for part in PARTS:
-            await self._connection.execute(delete(part).where(part.run_id.in_(_GOING_IDS)))
-        theirs = Pattern.run_id.in_(_GOING_IDS)
-        # Whoever changes patterns locks them first, in the order of their ids.
+            await self._connection.execute(delete(part).where(part.run_id.in_(_EXPIRED_IDS)))
+        is_detached = Pattern.run_id.in_(_EXPIRED_IDS)
+        # Patterns are locked in the order of their ids before they change; see store/patterns.py.
         locked = await self._connection.execute(
-            select(Pattern.id).where(theirs).order_by(Pattern.id).with_for_update()
+            select(Pattern.id).where(is_detached).order_by(Pattern.id).with_for_update()
         )
-        locked.all()  # SQLite drops no table while a statement has rows left
-        await self._connection.execute(update(Pattern).where(theirs).values(run_id=None))
-        await self._connection.execute(delete(Run).where(Run.id.in_(_GOING_IDS)))
+        locked.all()  # SQLite cannot drop a table while a statement has unread rows
+        await self._connection.execute(update(Pattern).where(is_detached).values(run_id=None))
+        await self._connection.execute(delete(Run).where(Run.id.in_(_EXPIRED_IDS)))
 
     async def _remove_payloads(
         self,
         removal: Removal,
-        is_going: ColumnElement[bool],
+        is_removable: ColumnElement[bool],
         *,
         hold_s: float | None,
         progress: Callable[[str], None],
     ) -> Removal:
-        """Remove payloads, share by share, so that an interruption is heard in between.
+        """Remove payloads, one range of hashes after another, so that Ctrl-C works in between.
 
         Args:
-            removal: what is removed besides.
-            hold_s: None only counts them.
+            removal: the counts so far, to which the payloads are added.
+            hold_s: as in `remove`; None: only count the payloads.
         """
-        numbers = select(
+        totals = select(
             func.count().label("num"), func.sum(func.length(Payload.data)).label("size")
         ).select_from(Payload)
         began_s, is_indexed = time.monotonic(), False
-        for number, share in enumerate(_SHARES, 1):
-            result = await self._connection.execute(numbers.where(is_going, share))
-            found = result.mappings().one()
+        for number, hash_range in enumerate(_HASH_RANGES, 1):
+            result = await self._connection.execute(totals.where(is_removable, hash_range))
+            total = result.mappings().one()
             removal = replace(
                 removal,
-                num_payloads=removal.num_payloads + found["num"],
-                payload_bytes=removal.payload_bytes + int(found["size"] or 0),
+                num_payloads=removal.num_payloads + total["num"],
+                payload_bytes=removal.payload_bytes + int(total["size"] or 0),
             )
-            if found["num"] and hold_s is not None:
+            if total["num"] and hold_s is not None:
                 if not is_indexed:
                     await self._index_references()
                     is_indexed = True
-                await self._connection.execute(delete(Payload).where(is_going, share))
-                progress(f"removing payloads: {100 * number // len(_SHARES)}%")
-                if time.monotonic() - began_s > hold_s and number < len(_SHARES):
+                await self._connection.execute(delete(Payload).where(is_removable, hash_range))
+                progress(f"removing payloads: {100 * number // len(_HASH_RANGES)}%")
+                if time.monotonic() - began_s > hold_s and number < len(_HASH_RANGES):
                     removal = replace(removal, is_complete=False)
                     break
             await asyncio.sleep(0)
@@ -259,10 +261,10 @@ class Retention:
         return removal
 
     async def _index_references(self) -> None:
-        """For each payload that goes the database looks through all that could still refer to it.
+        """Create indexes on the columns that refer to payloads, until the transaction ends.
 
-        These indexes spare it that. They last as long as the transaction: nothing else needs them,
-        and every step that is recorded would have to pay for them.
+        For each deleted payload the database checks that no row refers to it: a full scan without
+        an index. The indexes are not permanent, because they would slow down every write.
         """
         for _, column in REFERENCES:
             table, name = column.class_.__tablename__, column.key

@@ -1,4 +1,4 @@
-"""Runs: the head of everything that a flow did."""
+"""Runs of flows: their starts, outcomes, attempts and leases."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _KEPT_ON_RESUME = {
     "slo_user",
     "started_at",
 }
-"""Columns that a run keeps when it is resumed; all others are those of the new attempt."""
+"""Columns that a run keeps when it is resumed; the new attempt replaces all others."""
 
-_NAMED_CANDIDATES = 5  # enough for a person to choose from
+_MAX_CANDIDATES = 5  # ids that RunAmbiguous lists: enough for a person to choose from
 
 
 class Runs:
@@ -48,9 +48,9 @@ class Runs:
         """Record a new run.
 
         Raises:
-            RunExists: a run with this id is recorded already.
-            PayloadMissing: its payload is not stored.
-            InvalidAttributes: they cannot be written as JSON.
+            RunExists: the store already has a run with this id.
+            PayloadMissing: its input or result is not stored.
+            InvalidAttributes: its attributes cannot be written as JSON.
         """
         _require_json(run)
         payloads = (run.input_payload, run.result_payload)
@@ -60,14 +60,14 @@ class Runs:
             raise RunExists(run.id)
 
     async def finish(self, run_id: str, outcome: RunOutcome, *, attempts: int = 1) -> None:
-        """Record how a run ended; only its first end counts.
+        """Record the outcome of a run; a recorded outcome is final.
 
         Args:
-            attempts: how often it was begun, as far as the caller knows.
+            attempts: the caller's attempt, as in RunRecord.
         Raises:
-            RunNotFound: no such run.
-            RunChanged: somebody has resumed it since.
-            AlreadyRecorded: it has ended before.
+            RunNotFound: the run is not recorded.
+            RunChanged: another process has resumed it since.
+            AlreadyRecorded: its outcome is recorded already.
             PayloadMissing: its result is not stored.
         """
         assert outcome.status is not Status.RUNNING
@@ -85,10 +85,12 @@ class Runs:
         raise AlreadyRecorded(run_id, "the end")
 
     async def resume(self, former: RunRecord, record: RunRecord) -> None:
-        """Record that a run that has not ended well is at work again, by another process.
+        """Record a new attempt of a run; all but _KEPT_ON_RESUME is taken from `record`.
 
+        Args:
+            former: the run as it was read.
         Raises:
-            RunChanged: another one was faster; nothing has changed.
+            RunChanged: the run has changed since it was read; nothing was written.
         """
         values = columns_of(record)
         result = await self._connection.execute(
@@ -104,18 +106,19 @@ class Runs:
             raise RunChanged(former.id)
 
     async def lease(self, attempts: Mapping[str, int], until: datetime) -> Collection[str]:
-        """Record that runs are at work until then at least; those that have ended are ignored.
+        """Lease runs until a moment; runs that have ended are not changed.
 
         Args:
-            attempts: of each run, how often it was begun, as far as the caller knows.
+            attempts: run id -> the caller's attempt, as in RunRecord.
         Returns:
-            those of which that is so: the others were resumed by somebody else, or removed.
+            ids of the runs that still are at that attempt; others were resumed by another
+            process, or removed.
         """
         result = await self._connection.execute(
             select(Run.id, Run.attempts).where(Run.id.in_(list(attempts)))
         )
-        ours = [row.id for row in result if row.attempts == attempts[row.id]]
-        for run_id in ours:
+        current = [row.id for row in result if row.attempts == attempts[row.id]]
+        for run_id in current:
             await self._connection.execute(
                 update(Run)
                 .where(
@@ -125,10 +128,10 @@ class Runs:
                 )
                 .values(leased_until=until)
             )
-        return ours
+        return current
 
     async def get(self, run_id: str) -> RunRecord:
-        """The run of this very id; RunNotFound if there is none."""
+        """The run with exactly this id; raises RunNotFound if there is none."""
         result = await self._connection.execute(_COLUMNS.where(Run.id == run_id))
         row = result.mappings().one_or_none()
         if row is None:
@@ -136,16 +139,16 @@ class Runs:
         return record_of(RunRecord, row)
 
     async def find(self, prefix: str) -> RunRecord:
-        """The run of this id, or the only one whose id begins like this.
+        """The run with this id, or else the only run whose id has this prefix.
 
         Raises:
-            RunNotFound: none does.
-            RunAmbiguous: several do; the error names some of them.
+            RunNotFound: no id has this prefix.
+            RunAmbiguous: several have; the error names the newest ones.
         """
-        begins = func.substr(Run.id, 1, len(prefix), type_=FreeText) == prefix
+        has_prefix = func.substr(Run.id, 1, len(prefix), type_=FreeText) == prefix
         exact_first = (Run.id == prefix).desc()
         result = await self._connection.execute(
-            _COLUMNS.where(begins).order_by(exact_first, *_NEWEST_FIRST).limit(_NAMED_CANDIDATES)
+            _COLUMNS.where(has_prefix).order_by(exact_first, *_NEWEST_FIRST).limit(_MAX_CANDIDATES)
         )
         found = [record_of(RunRecord, row) for row in result.mappings()]
         if not found:
@@ -162,7 +165,7 @@ class Runs:
     async def newest(
         self, *, limit: int | None = None, status: Status | None = None
     ) -> Sequence[RunRecord]:
-        """Runs by their start, newest first; those of one status, if given."""
+        """Runs ordered by their start, newest first; only those with a status, if given."""
         query = _COLUMNS.order_by(*_NEWEST_FIRST).limit(limit)
         if status is not None:
             query = query.where(Run.status == status)
@@ -171,7 +174,7 @@ class Runs:
 
 
 def _require_json(run: RunRecord) -> None:
-    """Refuse what the drivers would refuse in ways of their own, or store and never read."""
+    """Refuse attributes that are not JSON: drivers would raise other errors, or accept NaN."""
     try:
         json.dumps(dict(run.attributes), allow_nan=False)
     except (TypeError, ValueError) as error:

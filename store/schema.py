@@ -1,7 +1,7 @@
-"""Bring a database to the schema of this version: at most once, whoever opens it first.
+"""Migrate a database to the schema of this version, on its first use by this version.
 
-Nothing here is needed once a store is at the head, so session.py imports it only when the one
-query of its fast path finds another revision; Alembic stays out of the common start.
+session.py imports this module only if the database is at another revision than HEAD, because
+importing Alembic would slow down every start.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ from sqlalchemy.engine import URL, Engine
 
 from store.errors import StoreNewer
 from store.failures import is_busy, named_opening_errors
-from store.urls import connect_args, file_of, is_sqlite, shown, wait_s
+from store.urls import connect_args, file_of, is_sqlite, wait_s, without_password
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-_ADVISORY_KEY = 0x6F726368  # "orch": any number that other programs are unlikely to lock
-_RETRY_S = 0.01
+_ADVISORY_KEY = 0x6F726368  # "orch": arbitrary, unlikely to be locked by another program
+_RETRY_S = 0.01  # between two attempts to switch to WAL
 
-# Alembic keeps the migration at work in module globals: one at a time in a process.
+# Alembic keeps the current migration in module globals: a process can run only one at a time.
 _ALEMBIC = threading.Lock()
 
 
 def alembic_config() -> Config:
-    """Alembic's configuration, found wherever the package is installed."""
+    """Alembic's configuration, with the migrations of the installed package."""
     config = Config()
-    # Alembic reads % as interpolation, and a folder's name may hold one.
+    # Alembic interpolates %, and a folder's name may contain one.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
 
 
 def upgrade(url: URL) -> None:
-    """Bring the database to the head in one transaction, alone; blocks, so call it in a thread.
+    """Migrate the database to the newest revision, in one transaction and under a lock.
 
-    A process killed half-way leaves the database as it was before.
+    If the process is killed meanwhile, the database does not change. Call it in a thread: it
+    blocks.
 
     Raises:
-        StoreNewer: the database is of a revision that this version does not know.
-        StoreLocked, StoreFull, StoreCorrupt, StoreUnreachable: as their names say.
+        StoreNewer: the database has a revision that this version does not know.
+        StoreLocked, StoreFull, StoreCorrupt, StoreUnreachable: see store/errors.py.
     """
-    with named_opening_errors(url), _engine(url) as engine, _alone(engine), _ALEMBIC:
+    with named_opening_errors(url), _engine(url) as engine, _migration_lock(engine), _ALEMBIC:
         config = alembic_config()
         with engine.begin() as connection:
             if not is_sqlite(url):
@@ -64,12 +65,12 @@ def upgrade(url: URL) -> None:
 
 @contextmanager
 def _engine(url: URL) -> Iterator[Engine]:
-    """A blocking engine that holds no connection when it is done."""
+    """A blocking engine, disposed of at the end; it pools no connections."""
     driver = "sqlite" if is_sqlite(url) else "postgresql+psycopg"
     blocking_url = url.set(drivername=driver)
     engine = create_engine(blocking_url, poolclass=NullPool, connect_args=connect_args(url))
     if is_sqlite(url):
-        event.listen(engine, "connect", _leave_transactions_to_us)
+        event.listen(engine, "connect", _disable_autocommit)
         event.listen(engine, "begin", _begin_immediate)
     try:
         yield engine
@@ -77,8 +78,8 @@ def _engine(url: URL) -> Iterator[Engine]:
         engine.dispose()
 
 
-def _leave_transactions_to_us(connection: sqlite3.Connection, _record: object) -> None:
-    # Python's driver would commit before each CREATE TABLE, and so halve a migration.
+def _disable_autocommit(connection: sqlite3.Connection, _record: object) -> None:
+    # Python's sqlite3 would commit before each CREATE TABLE, and so split a migration.
     connection.isolation_level = None
 
 
@@ -87,11 +88,12 @@ def _begin_immediate(connection: Connection) -> None:
 
 
 @contextmanager
-def _alone(engine: Engine) -> Iterator[None]:
-    """Hold what keeps other processes from preparing the same store, and make it a WAL one.
+def _migration_lock(engine: Engine) -> Iterator[None]:
+    """Keep other processes from migrating the same SQLite file, and switch it to WAL mode.
 
-    The transaction alone would do for the tables; the switch to WAL happens outside of one, and
-    SQLite does not wait for others there. PostgreSQL locks within the transaction instead.
+    The tables are protected by the migration's transaction. The switch to WAL happens outside of a
+    transaction, where SQLite does not wait for other processes, so it needs this lock file.
+    PostgreSQL has an advisory lock within the transaction instead.
     """
     if not is_sqlite(engine.url):
         yield
@@ -105,12 +107,12 @@ def _alone(engine: Engine) -> Iterator[None]:
 
 
 def _switch_to_wal(engine: Engine) -> None:
-    """WAL is a property of the file: it stays for every later connection."""
+    """Switch to WAL mode. It is a property of the file and applies to all later connections."""
     give_up = time.monotonic() + wait_s(engine.url)
     with closing(engine.raw_connection()) as connection:
         while True:
             try:
-                # Not before its row is fetched is the statement done, and the switch with it.
+                # The switch happens when the statement's row is fetched.
                 connection.cursor().execute("PRAGMA journal_mode=WAL").fetchall()
             except sqlite3.OperationalError as error:
                 if not is_busy(error) or time.monotonic() > give_up:
@@ -121,8 +123,8 @@ def _switch_to_wal(engine: Engine) -> None:
 
 
 def _refuse_newer(connection: Connection, scripts: ScriptDirectory, url: URL) -> None:
-    """Raise before touching a database whose revision is none of ours."""
+    """Raise StoreNewer if the database has a revision that has no migration here."""
     known = {script.revision for script in scripts.walk_revisions()}
     for revision in MigrationContext.configure(connection).get_current_heads():
         if revision not in known:
-            raise StoreNewer(shown(url), revision)
+            raise StoreNewer(without_password(url), revision)

@@ -1,10 +1,10 @@
-"""Open a store: connections set up, schema brought to this version.
+"""Open a store: set up its connections and migrate its schema to this version.
 
-SQLite stores have one connection for writing, for which the tasks of a process queue in memory,
-and a pool for reading that cannot write. WAL lets both work at once. With synchronous=NORMAL a
-commit is in the operating system's hands before it is acknowledged: it survives the death of the
-process at any instruction, though the last ones may be lost, never torn, when the whole machine
-loses power. PostgreSQL keeps its own defaults.
+A SQLite store has one connection for writing, for which the tasks of a process queue, and a pool
+of read-only connections. In WAL mode both work at the same time. With synchronous=NORMAL a commit
+is written to the operating system before it is acknowledged: it survives the death of the process
+at any moment. If the machine loses power, the last commits may be lost as a whole, but none in
+part. PostgreSQL keeps its defaults.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from store.connection import InlineEngine, StoreEngine
 from store.errors import StoreClosed
 from store.failures import is_missing_table, named_opening_errors
 from store.unit_of_work import Transaction, unit_of_work
-from store.urls import connect_args, file_of, is_sqlite, normalised, shown, wait_s
+from store.urls import connect_args, file_of, is_sqlite, normalised, wait_s, without_password
 
 HEAD = "0007"  # the newest revision in migrations/versions
 
-_SQLITE_READERS = 4
-_BUSY_S = 0.005  # how long the event loop may stand still for another process's lock
+_SQLITE_READERS = 4  # connections for reading
+_BUSY_S = 0.005  # how long a writer may block the event loop while another process has the lock
 _REVISIONS = "SELECT version_num FROM alembic_version"
 
 
@@ -46,34 +46,34 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Where the store is, without a password."""
-        return shown(self._url)
+        """The store's URL, without a password."""
+        return without_password(self._url)
 
     @property
-    def answers_at_once(self) -> bool:
-        """Whether a transaction that writes can begin now, and runs without any pause."""
-        return isinstance(self._writer, InlineEngine) and not self._writer.is_taken
+    def can_write_inline(self) -> bool:
+        """Whether a write transaction can begin now and runs without leaving the event loop."""
+        return isinstance(self._writer, InlineEngine) and not self._writer.is_full
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction that may write: committed as a whole when its block ends.
+        """A transaction that may write; it commits when its block ends.
 
-        A SQLite store has one at a time. Do nothing slow in it, and never begin one within
-        another: it would wait for itself.
+        A SQLite store has one at a time. Do nothing slow in it. Do not begin one within another:
+        the inner one would wait for the outer one, and fail with StoreLocked.
 
         Raises:
-            StoreClosed: now.
+            StoreClosed: when it is called.
             StoreLocked, StoreFull, StoreCorrupt, StoreUnreachable: in the block, or at its end.
         """
         self._require_open()
         return unit_of_work(self._writer)
 
     def reading(self) -> AbstractAsyncContextManager[Transaction]:
-        """A transaction that sees the store as it is at its first statement; cannot write."""
+        """A read-only transaction; it sees a snapshot taken at its first statement."""
         self._require_open()
         return unit_of_work(self._reader)
 
     async def close(self) -> None:
-        """Close every connection; once is enough, twice does no harm."""
+        """Close every connection; a second call does nothing."""
         self._is_open = False
         await self._reader.dispose()
         await self._writer.dispose()
@@ -95,7 +95,7 @@ class Store:
 
 
 async def open_store(url: str) -> Store:
-    """Open the store at a URL; create it, or bring its schema up to date, where needed.
+    """Open the store at a URL; create it or migrate its schema if needed.
 
     Args:
         url: sqlite:///file (relative to the working directory; sqlite:////file is absolute), with
@@ -103,10 +103,11 @@ async def open_store(url: str) -> Store:
             postgresql://user@host/name.
 
     Raises:
-        StoreUnreachable: the URL, folder, rights, driver or server are wrong.
-        StoreCorrupt: the file is no database.
+        StoreUnreachable: the URL, folder, permissions, driver or server are wrong.
+        StoreCorrupt: the file is not a database.
         StoreNewer: a newer version wrote it.
-        StoreLocked, StoreFull: another process is in the way; no room to create it.
+        StoreLocked: another process held it for too long.
+        StoreFull: there is no space to create it.
     """
     address = normalised(url)
     with named_opening_errors(address):
@@ -116,7 +117,7 @@ async def open_store(url: str) -> Store:
         store = Store(address, writer=writer, reader=reader)
         try:
             if await _revisions(address, reader) != [HEAD]:
-                # Alembic takes longer to import than the rest of opening does.
+                # Importing Alembic takes longer than the rest of opening a store.
                 from store.schema import upgrade
 
                 await asyncio.to_thread(upgrade, address)
@@ -127,7 +128,7 @@ async def open_store(url: str) -> Store:
 
 
 async def _revisions(url: URL, engine: StoreEngine) -> list[str]:
-    """The schema revisions that a database says it has; none if it is new."""
+    """The schema revisions that a database has; empty if it is new."""
     try:
         if is_sqlite(url):
             return await asyncio.to_thread(_revisions_in_file, url)
@@ -140,46 +141,46 @@ async def _revisions(url: URL, engine: StoreEngine) -> list[str]:
 
 
 def _revisions_in_file(url: URL) -> list[str]:
-    """The same of a file, without leaving a connection in a pool."""
+    """The schema revisions of a SQLite file; leaves no connection in a pool."""
     with closing(sqlite3.connect(file_of(url), timeout=wait_s(url))) as connection:
         return [revision for (revision,) in connection.execute(_REVISIONS)]
 
 
 def _engines(url: URL) -> tuple[StoreEngine, StoreEngine]:
-    """An engine to write with, and one to read with."""
+    """The engine for writing and the engine for reading."""
     options: dict[str, Any] = {
         "pool_timeout": wait_s(url),
-        "hide_parameters": True,  # an error's text must not carry prompts into a log
+        "hide_parameters": True,  # prompts must not get into logs with an error's text
     }
     if is_sqlite(url):
-        # IMMEDIATE takes the write lock at once. A transaction that read first and then asked for
-        # it would fail without waiting, whenever another had written in between.
-        writer = _sqlite_engine(url, "BEGIN IMMEDIATE", places=1, busy_s=_BUSY_S, **options)
+        # IMMEDIATE takes the write lock at the start. A transaction that reads first and requests
+        # the lock later fails without waiting if another one has written in between.
+        writer = _sqlite_engine(url, "BEGIN IMMEDIATE", max_open=1, busy_s=_BUSY_S, **options)
         reader = _sqlite_engine(
-            url, "BEGIN DEFERRED", places=_SQLITE_READERS, busy_s=wait_s(url), **options
+            url, "BEGIN DEFERRED", max_open=_SQLITE_READERS, busy_s=wait_s(url), **options
         )
         return writer, reader
-    # A server may have restarted since a pooled connection was last used.
+    # pool_pre_ping: the server may have restarted since a pooled connection was last used.
     server = create_async_engine(url, connect_args=connect_args(url), pool_pre_ping=True, **options)
     snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     return cast("StoreEngine", server), cast("StoreEngine", server.execution_options(**snapshot))
 
 
 def _sqlite_engine(
-    url: URL, begin: str, *, places: int, busy_s: float, **options: Any
+    url: URL, begin: str, *, max_open: int, busy_s: float, **options: Any
 ) -> InlineEngine:
     engine = create_engine(
-        url, connect_args={"timeout": busy_s}, pool_size=places, max_overflow=0, **options
+        url, connect_args={"timeout": busy_s}, pool_size=max_open, max_overflow=0, **options
     )
-    query_only = "OFF" if places == 1 else "ON"
+    query_only = "OFF" if max_open == 1 else "ON"
     event.listen(engine, "connect", partial(_set_up, query_only=query_only))
     event.listen(engine, "begin", partial(_begin, statement=begin))
-    return InlineEngine(engine, places=places, wait_s=wait_s(url))
+    return InlineEngine(engine, max_open=max_open, wait_s=wait_s(url))
 
 
 def _set_up(connection: DBAPIConnection, _record: object, *, query_only: str) -> None:
-    """Prepare a new SQLite connection; WAL is a property of the file and set with its schema."""
-    connection.isolation_level = None  # we begin transactions ourselves
+    """Configure a new SQLite connection; WAL mode was set when the file was migrated."""
+    connection.isolation_level = None  # the engine begins transactions, see `_begin`
     cursor = connection.cursor()
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.execute("PRAGMA synchronous=NORMAL")

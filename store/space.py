@@ -1,4 +1,4 @@
-"""The room that a SQLite store takes on its disk. A server sees to its own (autovacuum)."""
+"""Disk space of a SQLite store. PostgreSQL reclaims its space by itself (autovacuum)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sqlalchemy.engine import URL
 from store.failures import named_opening_errors
 from store.urls import file_of, is_sqlite, normalised, wait_s
 
-LEAST_FREE = 0.05
-"""The part of a file's pages that must be free for it to be written anew: fewer are soon used."""
+MIN_FREE_SHARE = 0.05
+"""A file is rewritten if this share of its pages is free; fewer are soon used again."""
 
 
 def stored_bytes(url: str) -> int | None:
-    """Bytes that the file of a store takes, with its log of late changes; None for a server."""
+    """Bytes of a SQLite store's file and write-ahead log; None for PostgreSQL."""
     address = normalised(url)
     if not is_sqlite(address):
         return None
@@ -27,32 +27,33 @@ def stored_bytes(url: str) -> int | None:
 
 
 async def reclaim(url: str) -> None:
-    """Give the disk back what a SQLite store's file holds of free pages, where those are many.
+    """Return the free pages of a SQLite store's file to the file system, if they are many.
 
-    Writes the file anew, in a thread: others can read meanwhile, and writers wait. No transaction
-    of this process may be open. Killed at any moment it leaves the store as it was.
+    The file is rewritten in a thread. Other connections can read meanwhile, and writers wait. This
+    process may have no open transaction. If it is killed meanwhile, the store does not change.
 
     Raises:
-        StoreLocked: another process wrote for too long.
-        StoreFull: it takes up to twice the file's room.
-        StoreCorrupt, StoreUnreachable: as their names say.
+        StoreLocked: another process held the write lock for too long.
+        StoreFull: rewriting needs free space of up to twice the file's size.
+        StoreCorrupt, StoreUnreachable: see store/errors.py.
     """
     address = normalised(url)
     if not is_sqlite(address):
         return
     with named_opening_errors(address):
-        await asyncio.to_thread(_write_anew, address)
+        await asyncio.to_thread(_vacuum, address)
 
 
-def _write_anew(url: URL) -> None:
+def _vacuum(url: URL) -> None:
     with closing(
         sqlite3.connect(file_of(url), timeout=wait_s(url), isolation_level=None)
     ) as connection:
         [(free,)] = connection.execute("PRAGMA freelist_count").fetchall()
         [(pages,)] = connection.execute("PRAGMA page_count").fetchall()
-        if free and free >= LEAST_FREE * pages:
+        if free and free >= MIN_FREE_SHARE * pages:
             connection.execute("VACUUM")
-            # Only now the file is cut; while somebody reads the old one, by a later checkpoint.
+            # VACUUM writes to the log; this checkpoint shortens the file. If another connection
+            # still reads the old pages, a later checkpoint does.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 

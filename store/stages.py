@@ -1,4 +1,4 @@
-"""Stages: the deadline that each stage of a run was given, and the past runs that decided it."""
+"""Stages: the sub-deadline of each stage of a run, and the past runs that it was derived from."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Stages:
         self._connection = connection
 
     async def start(self, stage: StageRecord) -> None:
-        """Record that a stage begins, under which deadline.
+        """Record the start of a stage and its sub-deadline.
 
         Raises:
             RunNotFound: its run is not recorded.
-            AlreadyRecorded: this stage of the run began before.
+            AlreadyRecorded: the start of this stage is recorded already.
             ValueError: a match's weight is not finite.
         """
         key = await insert_referring(
@@ -38,11 +38,15 @@ class Stages:
             raise AlreadyRecorded(stage.run_id, f"stage {stage.stage}")
 
     async def start_again(self, stage: StageRecord) -> None:
-        """The same for a stage of a resumed run, which may have begun before; raises ValueError."""
+        """Record the start of a stage of a resumed run; replaces an earlier record.
+
+        Raises:
+            ValueError: a match's weight is not finite.
+        """
         await put_row(self._connection, Stage, _values_of(stage))
 
     async def of_run(self, run_id: str) -> Sequence[StageRecord]:
-        """The stages of a run in their order; none if there is no such run."""
+        """The stages of a run, in their order; empty if the run does not exist."""
         result = await self._connection.execute(
             _COLUMNS.where(Stage.run_id == run_id).order_by(Stage.stage)
         )
@@ -55,6 +59,6 @@ def _values_of(stage: StageRecord) -> dict[str, Any]:
 
 
 def _stage_of(row: RowMapping) -> StageRecord:
-    """The record of a row, its matches as a tuple."""
+    """The record of a row, with `matches` as a tuple of records."""
     matches = tuple(MatchRecord(**match) for match in row["matches"])
     return StageRecord(**dict(row) | {"matches": matches})

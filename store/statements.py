@@ -1,4 +1,4 @@
-"""Statements that several repositories share, and the way between rows and records."""
+"""Statements that several repositories share, and conversions between rows and records."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ else:
 
 
 def columns_of(record: DataclassInstance) -> dict[str, Any]:
-    """A record's fields by name, which are its table's columns. Values are not copied."""
+    """A record's fields by name: they are columns of its table. Values are not copied."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def plain_json(value: Any) -> Any:
-    """The value itself, if every database takes it as JSON; SQLite alone would take NaN.
+    """The value itself, if it can be written as JSON; SQLite would accept NaN, PostgreSQL not.
 
     Raises:
-        TypeError, ValueError: it holds what JSON has no word for.
+        TypeError, ValueError: it has a value that JSON cannot represent.
     """
     json.dumps(value, allow_nan=False)
     return value
 
 
 def record_of(record_type: type[RecordT], row: RowMapping) -> RecordT:
-    """The record of a row that holds exactly its fields."""
+    """The record of a row whose columns are exactly the record's fields."""
     return record_type(**dict(row))
 
 
 @cache
 def _upsert(dialect: str, table: type[Base]) -> Insert:
-    """An INSERT that replaces all but the key where the row exists."""
+    """An INSERT that replaces all columns but the key if the row exists."""
     key = inspect(table).primary_key
     others = [column.name for column in table.__table__.columns if column not in key]
     statement = sqlite.insert(table) if dialect == "sqlite" else postgresql.insert(table)
@@ -57,7 +57,7 @@ def _upsert(dialect: str, table: type[Base]) -> Insert:
 
 @cache
 def _insert(dialect: str, table: type[Base]) -> Insert:
-    """An INSERT that changes nothing, and so breaks no transaction, where the row exists."""
+    """An INSERT that does nothing if the row exists, so that the transaction can continue."""
     if dialect == "sqlite":
         return sqlite.insert(table).on_conflict_do_nothing()
     return postgresql.insert(table).on_conflict_do_nothing()
@@ -65,14 +65,14 @@ def _insert(dialect: str, table: type[Base]) -> Insert:
 
 @cache
 def _insert_for_key(dialect: str, table: type[Base]) -> ReturningInsert[Any]:
-    """The same; its row is the key, if it was inserted."""
+    """As `_insert`; it returns the key if the row was inserted."""
     return _insert(dialect, table).returning(*inspect(table).primary_key)
 
 
 async def insert_new(
     connection: StoreConnection, table: type[Base], values: Mapping[str, Any]
 ) -> Row[Any] | None:
-    """Insert a row; returns its key, or None, and nothing has changed, if that is taken."""
+    """Insert a row; returns its key, or None if the row exists already and nothing was written."""
     statement = _insert_for_key(connection.dialect.name, table)
     key: Row[Any] | None = (await connection.execute(statement, dict(values))).one_or_none()
     return key
@@ -81,7 +81,7 @@ async def insert_new(
 async def insert_all_new(
     connection: StoreConnection, table: type[Base], rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Insert rows in their order, but for those that exist; at a fraction of the price of each."""
+    """Insert the rows that do not exist, in order; much faster than one statement for each."""
     if rows:
         await connection.execute(_insert(connection.dialect.name, table), rows)
 
@@ -94,13 +94,13 @@ async def insert_referring(
     run_id: str,
     payloads: tuple[str | None, ...] = (),
 ) -> Row[Any] | None:
-    """The same for a row that refers to others, which are looked for where one is missing.
+    """As `insert_new`, for a row that refers to a run and payloads; a missing one is named.
 
-    PostgreSQL gives up the whole transaction at a missing reference: there they are looked for
-    before, at the price of a query.
+    On SQLite the references are checked only if the insert fails. PostgreSQL aborts the whole
+    transaction at a missing reference, so they are checked before, which costs a query.
 
     Raises:
-        RunNotFound, PayloadMissing: the store does not hold it.
+        RunNotFound, PayloadMissing: the store does not have the run, or one of the payloads.
     """
     if connection.dialect.name != "sqlite":
         await require(connection, run_id=run_id, payloads=payloads)
@@ -115,17 +115,17 @@ async def insert_referring(
 async def put_row(
     connection: StoreConnection, table: type[Base], values: Mapping[str, Any]
 ) -> None:
-    """Insert a row, or put its values in the place of those that stand under its key."""
+    """Insert a row, or replace the row with the same key."""
     await connection.execute(_upsert(connection.dialect.name, table), dict(values))
 
 
 async def require(
     connection: StoreConnection, *, run_id: str | None, payloads: tuple[str | None, ...] = ()
 ) -> None:
-    """Check what a row is about to refer to: a foreign key would not say which one is missing.
+    """Check that a run and payloads exist: a violated foreign key does not say what is missing.
 
     Raises:
-        RunNotFound, PayloadMissing: the store does not hold it.
+        RunNotFound, PayloadMissing: the store does not have the run, or one of the payloads.
     """
     hashes = [payload for payload in payloads if payload is not None]
     checks = [exists().where(Payload.hash == payload) for payload in hashes]
@@ -136,6 +136,6 @@ async def require(
     found = (await connection.execute(select(*checks))).one()
     if run_id is not None and not found[-1]:
         raise RunNotFound(run_id)
-    for payload, is_there in zip(hashes, found, strict=False):
-        if not is_there:
+    for payload, is_stored in zip(hashes, found, strict=False):
+        if not is_stored:
             raise PayloadMissing(payload)

@@ -1,4 +1,4 @@
-"""One transaction: everything in it is recorded together, or nothing is."""
+"""A unit of work: one transaction and its repositories; it commits as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from store.stages import Stages
 
 
 class Transaction:
-    """The repositories of one transaction; of no use after it ended."""
+    """The repositories of one transaction; do not use them after it has ended."""
 
     __slots__ = ("calls", "fits", "journal", "patterns", "payloads", "retention", "runs", "stages")
 
@@ -35,9 +35,9 @@ class Transaction:
 
 @asynccontextmanager
 async def unit_of_work(engine: StoreEngine) -> AsyncIterator[Transaction]:
-    """Commit when the block ends, roll back when it raises or is cancelled.
+    """Commit when the block ends; roll back when it raises or is cancelled.
 
-    What the block itself raises passes unchanged; the database's errors get their names.
+    Exceptions of the block itself pass unchanged; database errors become those of store/errors.py.
     """
     with named_database_errors(engine.url):
         async with engine.begin() as connection:

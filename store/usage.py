@@ -1,4 +1,4 @@
-"""Which payloads are in use: those of runs, steps and calls, and the pieces of these."""
+"""Marks the payloads in use: those of runs, steps and calls, and their chunks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sqlalchemy.schema import CreateTable, DropTable
 
 from store.connection import StoreConnection
 from store.models import Call, Payload, Run, Step
-from store.payloads import numbers_in
+from store.payloads import decode_chunk_ids
 from store.records import Encoding
 
 REFERENCES = (
@@ -36,7 +36,7 @@ REFERENCES = (
     (Call.run_id, Call.prompt_payload),
     (Call.run_id, Call.output_payload),
 )
-"""Every column that refers to a payload, after the one that says whose run it is."""
+"""(column with the run's id, column that refers to a payload): all such columns."""
 
 USED = Table(
     "gc_used",
@@ -44,84 +44,84 @@ USED = Table(
     Column("id", BigInteger, primary_key=True),
     prefixes=["TEMPORARY"],
 )
-"""The marks: a table that only its connection sees. It may name payloads that are not there."""
+"""Ids of the payloads in use: a temporary table, visible to its connection only."""
 
 IS_UNUSED: ColumnElement[bool] = ~exists().where(USED.c.id == Payload.id)
 
-_AT_ONCE = 500  # rows or numbers in one query
+_BATCH = 500  # rows or ids in one query
 
 
 class Usage:
-    """Marks what is in use, within one transaction, on whose connection the marks are."""
+    """Marks the payloads in use in a temporary table of the transaction's connection."""
 
     def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
-    async def mark(self, going: Select[str]) -> int:
-        """Mark every payload that is in use.
+    async def mark(self, excluded_runs: Select[str]) -> int:
+        """Mark every payload in use.
 
         Args:
-            going: ids of the runs whose payloads do not count as used by them.
+            excluded_runs: ids of runs that do not count as users of their payloads.
 
         Returns:
-            how many of those in use are damaged, so that what they consist of is not known: it is
-            marked as far as it is. The bytes themselves are not checked.
+            number of payloads in use whose list of chunks is damaged; only the chunks that can
+            still be found are marked. The bytes of payloads are not checked.
         """
         await self._connection.execute(CreateTable(USED))
-        named = union(
+        referenced = union(
             *(
-                select(payload).where(payload.is_not(None), run_id.not_in(going))
+                select(payload).where(payload.is_not(None), run_id.not_in(excluded_runs))
                 for run_id, payload in REFERENCES
             )
         )
         await self._connection.execute(
-            insert(USED).from_select(["id"], select(Payload.id).where(Payload.hash.in_(named)))
+            insert(USED).from_select(["id"], select(Payload.id).where(Payload.hash.in_(referenced)))
         )
-        num_damaged = await self._num_of_no_kind()
-        in_pieces = (
+        num_damaged = await self._num_unknown_encodings()
+        chunked = (
             select(Payload.id, Payload.data, Payload.size)
             .join(USED, USED.c.id == Payload.id)
-            .where(Payload.encoding == Encoding.PIECES)
+            .where(Payload.encoding == Encoding.CHUNKED)
             .order_by(Payload.id)
-            .limit(_AT_ONCE)
+            .limit(_BATCH)
         )
-        rows = await self._rows(in_pieces)
+        rows = await self._rows(chunked)
         while rows:
-            num_damaged += await self._mark_pieces(rows)
-            rows = await self._rows(in_pieces.where(Payload.id > rows[-1].id))
+            num_damaged += await self._mark_chunks(rows)
+            rows = await self._rows(chunked.where(Payload.id > rows[-1].id))
         return num_damaged
 
-    async def forget(self) -> None:
-        """Remove the marks."""
+    async def drop(self) -> None:
+        """Drop the table of marks."""
         await self._connection.execute(DropTable(USED))
 
-    async def _mark_pieces(self, rows: Sequence[Row[Any]]) -> int:
-        """Mark what these payloads consist of; how many of them are damaged."""
-        listed = [_numbers(row.data, row.size) for row in rows]
-        sizes = await self._sizes({number for numbers in listed for number in numbers})
+    async def _mark_chunks(self, rows: Sequence[Row[Any]]) -> int:
+        """Mark the chunks of these payloads; returns how many of the payloads are damaged."""
+        ids_of_each = [_chunk_ids(row.data, row.size) for row in rows]
+        sizes = await self._sizes({chunk_id for ids in ids_of_each for chunk_id in ids})
         if sizes:
             is_sqlite = self._connection.dialect.name == "sqlite"
             new = sqlite.insert(USED) if is_sqlite else postgresql.insert(USED)
             await self._connection.execute(
-                new.on_conflict_do_nothing(), [{"id": number} for number in sorted(sizes)]
+                new.on_conflict_do_nothing(), [{"id": chunk_id} for chunk_id in sorted(sizes)]
             )
         return sum(
-            sum(sizes.get(number, 0) for number in numbers) != row.size
-            for row, numbers in zip(rows, listed, strict=True)
+            sum(sizes.get(chunk_id, 0) for chunk_id in ids) != row.size
+            for row, ids in zip(rows, ids_of_each, strict=True)
         )
 
-    async def _sizes(self, numbers: Collection[int]) -> Mapping[int, int]:
-        """The sizes of those of these payloads that are there: bytes as they were put."""
-        wanted = sorted(numbers)
+    async def _sizes(self, ids: Collection[int]) -> Mapping[int, int]:
+        """Row id -> size in bytes, uncompressed, for those of these payloads that are stored."""
+        sorted_ids = sorted(ids)
         sizes: dict[int, int] = {}
-        for start in range(0, len(wanted), _AT_ONCE):
-            some = wanted[start : start + _AT_ONCE]
-            query = select(Payload.id, Payload.size).where(Payload.id.in_(some))
+        for start in range(0, len(sorted_ids), _BATCH):
+            batch = sorted_ids[start : start + _BATCH]
+            query = select(Payload.id, Payload.size).where(Payload.id.in_(batch))
             sizes.update((row.id, row.size) for row in await self._rows(query))
         return sizes
 
-    async def _num_of_no_kind(self) -> int:
-        """How many in use are of an encoding that does not exist: they may be in pieces."""
+    async def _num_unknown_encodings(self) -> int:
+        """The number of payloads in use with an unknown encoding: they may have chunks."""
         count: int | None = await self._connection.scalar(
             select(func.count()).where(
                 Payload.id == USED.c.id, Payload.encoding.not_in(list(Encoding))
@@ -134,9 +134,9 @@ class Usage:
         return (await self._connection.execute(query)).all()
 
 
-def _numbers(stored: bytes, size: int) -> list[int]:
-    """The pieces that are listed; none where the list is damaged."""
+def _chunk_ids(stored: bytes, size: int) -> list[int]:
+    """Row ids of a payload's chunks; empty if the list is damaged."""
     try:
-        return numbers_in(stored, size)
+        return decode_chunk_ids(stored, size)
     except (ValueError, zlib.error):
         return []

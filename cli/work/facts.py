@@ -223,7 +223,7 @@ def _store(url: str) -> tuple[str, bool, str | None]:
 
     from store.errors import StoreError
     from store.session import open_store
-    from store.urls import file_of, is_sqlite, normalised, shown
+    from store.urls import file_of, is_sqlite, normalised, without_password
 
     async def trial() -> None:
         async with await open_store(url) as store, store.reading() as tx:
@@ -234,12 +234,12 @@ def _store(url: str) -> tuple[str, bool, str | None]:
     except StoreError as error:
         return "given", True, str(error)
     if is_sqlite(address) and not file_of(address).exists():
-        return shown(address), False, _unwritable(file_of(address).parent)
+        return without_password(address), False, _unwritable(file_of(address).parent)
     try:
         asyncio.run(trial())
     except StoreError as error:
-        return shown(address), True, str(error)
-    return shown(address), True, None
+        return without_password(address), True, str(error)
+    return without_password(address), True, None
 
 
 def _unwritable(folder: Path) -> str | None:

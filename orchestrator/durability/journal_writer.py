@@ -55,7 +55,7 @@ class JournalWriter:
 
     async def write(self, work: Work) -> None:
         """Run work in a transaction; it completes even if the task is cancelled meanwhile."""
-        if not self._store.answers_at_once:
+        if not self._store.can_write_inline:
             await run_to_completion(self._write_transaction(work))
             return
         try:

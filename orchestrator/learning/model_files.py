@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from serving.analyzer.fitted import FittedLengths
 from serving.errors import CorruptModel, ServingError
-from store.urls import file_of, is_sqlite, normalised, shown
+from store.urls import file_of, is_sqlite, normalised, without_password
 
 logger = logging.getLogger("orchestrate")
 
@@ -26,7 +26,7 @@ def models_folder(store_url: str) -> Path:
     address = normalised(store_url)
     if is_sqlite(address):
         return file_of(address).with_suffix(".models")
-    name = blake3(shown(address).encode()).hexdigest()[:16]
+    name = blake3(without_password(address).encode()).hexdigest()[:16]
     return platformdirs.user_data_path("orchestrate") / "models" / name
 
 

@@ -1,4 +1,4 @@
-"""Run by Alembic: on the connection that the store hands over, or on a developer's URL."""
+"""Run by Alembic: on the store's connection, or on the URL of a developer's command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.models import Base, FreeText, UtcDateTime
 
 
 def render_type(kind: str, item: Any, _autogen: AutogenContext) -> str | Literal[False]:
-    """Write a column's type into a migration as plain SQLAlchemy: models change, history not."""
+    """A column's type as plain SQLAlchemy: models may change, released migrations may not."""
     if kind != "type":
         return False
     if isinstance(item, UtcDateTime):
@@ -21,7 +21,7 @@ def render_type(kind: str, item: Any, _autogen: AutogenContext) -> str | Literal
         return "sa.Text()"
     if isinstance(item, Enum):
         return f"sa.String(length={item.length})"
-    return False  # as Alembic would
+    return False  # Alembic's default
 
 
 def migrate(connection: Connection) -> None:
@@ -30,7 +30,7 @@ def migrate(connection: Connection) -> None:
         connection=connection,
         target_metadata=Base.metadata,
         render_item=render_type,
-        # SQLite alters a table by copying it.
+        # SQLite cannot alter most of a table in place: a batch copies it.
         render_as_batch=connection.dialect.name == "sqlite",
     )
     with context.begin_transaction():
@@ -38,10 +38,10 @@ def migrate(connection: Connection) -> None:
 
 
 def main() -> None:
-    """Take the store's connection; a developer's command line gives `-x url=...` instead."""
-    handed_over = context.config.attributes.get("connection")
-    if handed_over is not None:
-        migrate(handed_over)
+    """Migrate on the store's connection, or, from the command line, on `-x url=...`."""
+    store_connection = context.config.attributes.get("connection")
+    if store_connection is not None:
+        migrate(store_connection)
         return
     url = context.get_x_argument(as_dictionary=True)["url"]
     with create_engine(url, poolclass=NullPool).begin() as connection:

@@ -1,4 +1,4 @@
-"""Bad input to the runtime: each ends in an error of its own name, and harms no store."""
+"""Bad input to the runtime raises a specific error and does not damage the store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def runtime_in(folder: Path) -> AsyncIterator[Runtime]:
         yield runtime
 
 
-async def damaged(runtime: Runtime, statement: str) -> None:
+async def execute(runtime: Runtime, statement: str) -> None:
     async with runtime.store._writer.begin() as connection:
         await connection.execute(text(statement))
 
@@ -66,7 +66,7 @@ async def locked_database(folder: Path) -> None:
 
 async def full_database(folder: Path) -> None:
     async with runtime_in(folder) as runtime:
-        await damaged(runtime, "PRAGMA max_page_count=1")  # as many as there are by now
+        await execute(runtime, "PRAGMA max_page_count=1")  # SQLite raises it to the current count
         await runtime.run(works, random.Random(1).randbytes(500_000).hex())
 
 
@@ -80,10 +80,10 @@ async def corrupt_payload(folder: Path) -> None:
         with pytest.raises(Boom):
             await runtime.run(dies.options(run_id="corrupt"))
         try:
-            await damaged(runtime, "UPDATE payloads SET data = CAST(X'00' || data AS BLOB)")
+            await execute(runtime, "UPDATE payloads SET data = CAST(X'00' || data AS BLOB)")
             await runtime.resume("corrupt", dies)
         finally:
-            await damaged(runtime, "UPDATE payloads SET data = substr(data, 2)")
+            await execute(runtime, "UPDATE payloads SET data = substr(data, 2)")
 
 
 async def flow_that_raises(folder: Path) -> None:
@@ -96,7 +96,7 @@ async def flow_that_raises(folder: Path) -> None:
         await runtime.run(raises)
 
 
-async def result_that_cannot_be_kept(folder: Path) -> None:
+async def result_that_is_not_serialisable(folder: Path) -> None:
     @step
     async def strange():  # type: ignore[no-untyped-def]
         return object()
@@ -118,24 +118,27 @@ async def other_arguments(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "error", "told"),
+    ("bad_input", "error", "message"),
     [
         (unknown_engine, InvalidEngineConfig, "abacus"),
         (locked_database, StoreLocked, "store.db"),
         (full_database, StoreFull, "store.db"),
         (corrupt_payload, StoreCorrupt, "payload"),
         (flow_that_raises, Boom, "it does not work"),
-        (result_that_cannot_be_kept, ResultNotSerialisable, "step strange"),
+        (result_that_is_not_serialisable, ResultNotSerialisable, "step strange"),
         (other_arguments, ArgumentsDiffer, "twice"),
     ],
 )
-async def test_bad_input_has_a_name_and_loses_nothing(
-    tmp_path: Path, bad: Callable[[Path], Awaitable[None]], error: type[Exception], told: str
+async def test_bad_input_raises_its_error_and_damages_no_other_run(
+    tmp_path: Path,
+    bad_input: Callable[[Path], Awaitable[None]],
+    error: type[Exception],
+    message: str,
 ) -> None:
     async with runtime_in(tmp_path) as runtime:
         before = await runtime.run(works, "before")
-    with pytest.raises(error, match=told):
-        await bad(tmp_path)
+    with pytest.raises(error, match=message):
+        await bad_input(tmp_path)
     async with runtime_in(tmp_path) as runtime:
         async with runtime.store.reading() as tx:
             assert (await tx.runs.get(before.run_id)).status is Status.COMPLETED

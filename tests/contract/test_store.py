@@ -1,4 +1,4 @@
-"""Laws of every store, with real processes: nothing acknowledged is ever lost."""
+"""Laws of every store, with real processes: no committed transaction is ever lost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def main():
 asyncio.run(main())
 """
 
-# Says each call on stdout only after its transaction ended: what it has said, is acknowledged.
+# Prints the node of a call after its transactions have committed.
 WRITER = """
 import asyncio, sys
 from store.records import CallKind, CallOutcome, CallRecord, Status
@@ -58,7 +58,7 @@ async def main(url, run_id, first, num_calls):
 asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
 """
 
-# Uses two patterns again and again, in an order of its own.
+# Updates the reuse counts of some patterns again and again, in the given order.
 USER = """
 import asyncio, sys
 from datetime import UTC, datetime
@@ -70,14 +70,14 @@ async def main(url, ids):
         sys.stdin.readline()
         for _ in range(100):
             async with store.transaction() as tx:
-                more = lambda _, uses, __: uses + 1
-                await tx.patterns.update_uses(ids, more, at=datetime.now(UTC))
+                add_one = lambda _, uses, __: uses + 1
+                await tx.patterns.update_uses(ids, add_one, at=datetime.now(UTC))
         print("done", flush=True)
 
 asyncio.run(main(sys.argv[1], [int(id_) for id_ in sys.argv[2:]]))
 """
 
-# Stays in the middle of a transaction that has replaced the library and its fit.
+# Replaces the library and its fit, and then waits for ever within that transaction.
 FITTER = """
 import asyncio, sys
 from dataclasses import replace
@@ -106,43 +106,44 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 class Process:
-    """A Python process that waits at its start until it is told to go."""
+    """A Python process that waits after its start until `go` is called."""
 
     def __init__(self, program: str, *arguments: object) -> None:
         command = [sys.executable, "-c", program, *map(str, arguments)]
         self.popen = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert self.said() == "ready"
+        assert self.read_line() == "ready"
 
     def go(self) -> None:
         assert self.popen.stdin is not None
         self.popen.stdin.write("\n")
         self.popen.stdin.flush()
 
-    def said(self) -> str:
+    def read_line(self) -> str:
         assert self.popen.stdout is not None
         return self.popen.stdout.readline().strip()
 
     def kill(self) -> list[str]:
-        """Kill it at once; returns what it had said and nobody had read yet."""
+        """Kill it at once; returns the lines that were not read yet."""
         self.popen.send_signal(signal.SIGKILL)
         return self.end()
 
     def end(self) -> list[str]:
+        """Wait for its end; returns the lines that were not read yet."""
         rest, _ = self.popen.communicate()
-        # A last line without its end was not said yet.
+        # A last line without a newline was cut off by the kill.
         return rest.split("\n")[:-1]
 
 
-async def prepared(store_url: str, *run_ids: str) -> None:
+async def add_runs(store_url: str, *run_ids: str) -> None:
     async with await open_store(store_url) as store, store.transaction() as tx:
         for run_id in run_ids:
             await tx.runs.add(a_run(run_id))
 
 
 async def assert_holds(store: Store, run_id: str, nodes: set[int]) -> None:
-    """Every acknowledged call is there, ended, with its cause and its readable payloads."""
+    """Check that the calls of these nodes are stored and ended, with their edges and payloads."""
     async with store.reading() as tx:
         calls = {call.node: call for call in await tx.calls.of_run(run_id)}
         edges = {(edge.parent, edge.child) for edge in await tx.calls.edges_of_run(run_id)}
@@ -156,17 +157,19 @@ async def assert_holds(store: Store, run_id: str, nodes: set[int]) -> None:
             assert (node - 1, node) in edges or node % 1000 == 0
 
 
-async def test_processes_that_open_a_fresh_store_at_once_all_succeed(store_url: str) -> None:
+async def test_processes_that_open_a_new_store_at_the_same_time_all_succeed(
+    store_url: str,
+) -> None:
     processes = [Process(OPENER, store_url) for _ in range(4)]
     for process in processes:
         process.go()
-    said = [process.end() for process in processes]
-    assert said == [["0"]] * 4
+    lines = [process.end() for process in processes]
+    assert lines == [["0"]] * 4
     assert {process.popen.returncode for process in processes} == {0}
 
 
-async def test_processes_that_write_at_once_lose_nothing(store_url: str) -> None:
-    await prepared(store_url, "run-0", "run-1")
+async def test_concurrent_writes_to_different_runs_lose_nothing(store_url: str) -> None:
+    await add_runs(store_url, "run-0", "run-1")
     processes = [Process(WRITER, store_url, f"run-{i}", 0, 200) for i in range(2)]
     for process in processes:
         process.go()
@@ -178,8 +181,8 @@ async def test_processes_that_write_at_once_lose_nothing(store_url: str) -> None
             await assert_holds(store, run_id, set(range(200)))
 
 
-async def test_processes_that_write_one_run_lose_nothing(store_url: str) -> None:
-    await prepared(store_url, "run-0")
+async def test_concurrent_writes_to_one_run_lose_nothing(store_url: str) -> None:
+    await add_runs(store_url, "run-0")
     processes = [Process(WRITER, store_url, "run-0", 1000 * i, 50) for i in range(3)]
     for process in processes:
         process.go()
@@ -191,37 +194,39 @@ async def test_processes_that_write_one_run_lose_nothing(store_url: str) -> None
         )
 
 
-async def test_what_was_acknowledged_survives_kill_9(store_url: str) -> None:
-    """Killed again and again at other moments, in the same store."""
-    await prepared(store_url, "run-0")
-    chance = random.Random(0)
-    acknowledged: set[int] = set()
-    for life in range(8):
-        writer = Process(WRITER, store_url, "run-0", 1000 * life, 1000)
+async def test_committed_transactions_survive_kill_9(store_url: str) -> None:
+    """Processes are killed one after another at random moments, in the same store."""
+    await add_runs(store_url, "run-0")
+    generator = random.Random(0)
+    committed: set[int] = set()
+    for process in range(8):
+        writer = Process(WRITER, store_url, "run-0", 1000 * process, 1000)
         writer.go()
-        said = [writer.said() for _ in range(chance.randrange(1, 40))]
-        time.sleep(chance.uniform(0, 0.01))  # noqa: ASYNC251 - die between two lines, too
-        said += writer.kill()
-        acknowledged |= {int(line) for line in said}
+        lines = [writer.read_line() for _ in range(generator.randrange(1, 40))]
+        time.sleep(generator.uniform(0, 0.01))  # noqa: ASYNC251 - kill between two lines, too
+        lines += writer.kill()
+        committed |= {int(line) for line in lines}
         async with await open_store(store_url) as store:
-            await assert_holds(store, "run-0", acknowledged)
+            await assert_holds(store, "run-0", committed)
 
 
-async def test_a_process_killed_while_it_prepares_the_store_leaves_it_usable(
+async def test_a_process_killed_during_a_migration_leaves_the_store_usable(
     store_url: str,
 ) -> None:
-    chance = random.Random(0)
+    generator = random.Random(0)
     for _ in range(6):
         opener = Process(OPENER, store_url)
         opener.go()
-        time.sleep(chance.uniform(0.02, 0.4))  # noqa: ASYNC251 - somewhere in the migration
+        time.sleep(generator.uniform(0.02, 0.4))  # noqa: ASYNC251 - somewhere in the migration
         opener.kill()
-    await prepared(store_url, "run-0")
+    await add_runs(store_url, "run-0")
     async with await open_store(store_url) as store, store.reading() as tx:
         assert await tx.runs.get("run-0") == a_run("run-0")
 
 
-async def test_processes_that_use_patterns_at_once_lose_no_use(store_url: str) -> None:
+async def test_concurrent_updates_of_reuse_counts_by_processes_lose_no_use(
+    store_url: str,
+) -> None:
     async with await open_store(store_url) as store, store.transaction() as tx:
         ids = [await tx.patterns.add(a_pattern()) for _ in range(3)]
     processes = [Process(USER, store_url, *order) for order in (ids[:2], ids[1::-1], ids[::-2])]
@@ -229,12 +234,12 @@ async def test_processes_that_use_patterns_at_once_lose_no_use(store_url: str) -
         process.go()
     assert [process.end() for process in processes] == [["done"]] * 3
     async with await open_store(store_url) as store, store.reading() as tx:
-        found = await tx.patterns.get(ids)
-    assert [pattern.uses for pattern in found] == [300.0, 200.0, 100.0]
-    assert all(pattern.used_at is not None and pattern.used_at > NOON for pattern in found)
+        patterns = await tx.patterns.get(ids)
+    assert [pattern.uses for pattern in patterns] == [300.0, 200.0, 100.0]
+    assert all(pattern.used_at is not None and pattern.used_at > NOON for pattern in patterns)
 
 
-async def test_a_process_killed_before_it_commits_a_library_leaves_the_former_one(
+async def test_a_process_killed_before_it_commits_a_library_does_not_replace_the_previous_one(
     store_url: str,
 ) -> None:
     async with await open_store(store_url) as store, store.transaction() as tx:
@@ -242,11 +247,11 @@ async def test_a_process_killed_before_it_commits_a_library_leaves_the_former_on
         await tx.fits.put(a_fit())
     fitter = Process(FITTER, store_url, ids[-1])
     fitter.go()
-    assert fitter.said() == "fitted"
+    assert fitter.read_line() == "fitted"
     fitter.kill()
     async with await open_store(store_url) as store, store.transaction() as tx:
         left = await tx.patterns.get(ids)
         assert [pattern.weight for pattern in left] == [3.0, 0.0, 1.0]
         assert await tx.fits.get("research") == a_fit()
-        # Nor does the dead one hold any lock.
+        # The killed process holds no lock.
         await tx.patterns.set_library("research", {}, up_to=ids[-1])

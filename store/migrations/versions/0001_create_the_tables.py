@@ -137,7 +137,7 @@ def create_edges() -> None:
         sa.Column("run_id", sa.Text(), nullable=False),
         sa.Column("parent", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("child", sa.Integer(), autoincrement=False, nullable=False),
-        # op.f: the naming convention would put its prefix before a check's name once more.
+        # op.f: otherwise the naming convention would add its prefix to this name again.
         sa.CheckConstraint("parent <> child", name=op.f("ck_edges_no_loop")),
         sa.ForeignKeyConstraint(
             ["run_id", "child"], ["calls.run_id", "calls.node"], name="fk_edges_run_id_child_calls"

@@ -1,4 +1,4 @@
-"""Learn from past runs: a library among the patterns, fits, stages, predicted lengths."""
+"""Learn from past runs: pattern libraries, fits, stages and predicted lengths."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def upgrade() -> None:
 
 
 def extend_patterns() -> None:
-    """A pattern that nobody could have reused yet was last of use when it was made."""
+    """Add reuse counts. Existing patterns have no uses; `used_at` is when they were created."""
     op.add_column("patterns", sa.Column("uses", sa.Double(), nullable=True))
     op.add_column("patterns", sa.Column("used_at", sa.DateTime(timezone=True), nullable=True))
     op.execute("UPDATE patterns SET uses = 0, used_at = created_at")
-    # The copy that SQLite needs for NOT NULL also gives it ids that are never given again.
+    # SQLite copies the table for NOT NULL; the copy gets ids that are never reused.
     never_again = {"sqlite_autoincrement": True}
     with op.batch_alter_table("patterns", table_kwargs=never_again) as patterns:
         patterns.alter_column("uses", existing_type=sa.Double(), nullable=False)

@@ -1,4 +1,4 @@
-"""Resume runs: results of steps, what they were, and who is at work on a run."""
+"""Resume runs: the kinds, effects and results of steps, and the lease of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ down_revision = "0002"
 branch_labels = None
 depends_on = None
 
-# What was recorded before had no results: it is shown, and never resumed.
+# Steps that were recorded before have no results: their runs can be shown but not resumed.
 STEP_DEFAULTS: dict[str, tuple[sa.types.TypeEngine[Any], str]] = {
     "kind": (sa.String(length=16), "'step'"),
     "place": (sa.Integer(), "0"),
@@ -30,7 +30,7 @@ def extend_steps() -> None:
     for name, (kind, _) in STEP_DEFAULTS.items():
         op.add_column("steps", sa.Column(name, kind, nullable=True))
     values = ", ".join(f"{name} = {value}" for name, (_, value) in STEP_DEFAULTS.items())
-    op.execute(f"UPDATE steps SET {values}")  # noqa: S608 - all of it stands above
+    op.execute(f"UPDATE steps SET {values}")  # noqa: S608 - built from the constants above
     with op.batch_alter_table("steps") as steps:
         for name, (kind, _) in STEP_DEFAULTS.items():
             steps.alter_column(name, existing_type=kind, nullable=False)

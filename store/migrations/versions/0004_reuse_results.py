@@ -1,4 +1,4 @@
-"""Reuse results of steps: the key under which other runs find them."""
+"""Reuse results of steps: the key under which other runs find a result."""
 
 from __future__ import annotations
 

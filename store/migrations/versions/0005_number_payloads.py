@@ -1,4 +1,7 @@
-"""Number payloads: a piece is named by its number, which takes a byte where a hash takes 32."""
+"""Number payloads: chunked ones refer to chunks by row id, which is shorter than a hash.
+
+In this module a chunk is called a piece, and its row id a number, as in the stored encoding.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def downgrade() -> None:
 
 
 def rebuild(*parts: sa.schema.SchemaItem) -> None:
-    """SQLite gives a table another key by copying it; what refers to it does so by its name."""
+    """Copy the table, because SQLite cannot change a primary key; references are by table name."""
     op.create_table(
         "payloads_new",
         *parts,
@@ -64,7 +67,7 @@ def rebuild(*parts: sa.schema.SchemaItem) -> None:
 
 
 def without_references(work: Callable[[], None]) -> None:
-    """PostgreSQL keeps a key for as long as anything refers to it."""
+    """Do the work without foreign keys: PostgreSQL cannot drop a key that one refers to."""
     for table, column in REFERENCES:
         op.drop_constraint(f"fk_{table}_{column}_payloads", table, type_="foreignkey")
     work()
@@ -89,7 +92,7 @@ def unnumber() -> None:
 
 
 def rewrite_lists(read: Callable[[bytes], list[str]], write: Callable[[list[str]], bytes]) -> None:
-    """Write each list of pieces anew. One that is damaged stays as it is, and damaged."""
+    """Convert each list of pieces; a damaged list is not changed."""
     lists = sa.text("SELECT hash, data FROM payloads WHERE encoding = 'pieces'")
     change = sa.text("UPDATE payloads SET data = :data WHERE hash = :hash")
     written = []
@@ -98,12 +101,12 @@ def rewrite_lists(read: Callable[[bytes], list[str]], write: Callable[[list[str]
             written.append({"hash": row.hash, "data": write(read(row.data))})
         except (LookupError, ValueError, zlib.error):
             continue
-    for values in written:  # after all are read: one may be read by way of another
+    for values in written:  # after all reads: a list may be stored in a payload that has a list
         op.get_bind().execute(change, values)
 
 
 def hashes_listed(stored: bytes) -> list[str]:
-    """The pieces of a list of hashes, or of the payload that holds it."""
+    """Hashes of the pieces in a list, or in the payload to which a single hash refers."""
     listed = content(stored.hex()) if len(stored) == HASH_BYTES else stored
     return [listed[at : at + HASH_BYTES].hex() for at in range(0, len(listed), HASH_BYTES)]
 
@@ -120,7 +123,7 @@ def content(name: str) -> bytes:
 
 
 def numbers(hashes: list[str]) -> bytes:
-    """Their numbers, each as its distance from the one before."""
+    """The stored list of numbers: differences of successive ones, compressed."""
     query = sa.text("SELECT id FROM payloads WHERE hash = :hash")
     steps, before = [], 0
     for name in hashes:
@@ -133,7 +136,7 @@ def numbers(hashes: list[str]) -> bytes:
 
 
 def hashes_numbered(stored: bytes) -> list[str]:
-    """The reverse of `numbers`."""
+    """The inverse of `numbers`."""
     query = sa.text("SELECT hash FROM payloads WHERE id = :id")
     steps, at, hashes = zlib.decompress(stored), 0, []
     for start in range(0, len(steps), NUMBER_BYTES):

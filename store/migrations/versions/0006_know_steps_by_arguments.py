@@ -1,4 +1,4 @@
-"""Know a step by its arguments, those that ended a run, and a process among all of its id."""
+"""Record a digest of a step's arguments, which steps ended their run, and a process's identity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Know whose a run is, so that it is the same user's after it was resumed."""
+"""Record the user of a run, so that a resumed run keeps it."""
 
 from __future__ import annotations
 

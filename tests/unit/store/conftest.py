@@ -1,4 +1,4 @@
-"""A test that asks for `store_url` or `store` runs on SQLite, and on PostgreSQL if given one."""
+"""Fixtures: tests with `store_url` or `store` run on SQLite, and on PostgreSQL if it is set up."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ async def store(store_url: str) -> AsyncIterator[Store]:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """A store that does not wait long for others."""
+    """A SQLite store with a short timeout."""
     return f"sqlite:///{tmp_path / 'store.sqlite'}?timeout=0.05"

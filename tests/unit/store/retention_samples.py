@@ -1,4 +1,4 @@
-"""Runs to remove or to keep, and what a store holds before and after."""
+"""Runs to remove or to keep, and the contents of a store before and after."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ NOTHING = Removal(0, 0, 0, 0, 0)
 
 NOISE = random.Random(0).randbytes(400_000)
 SMALL = b"a result"
-IN_PIECES = NOISE[:60_000]
-MANY_PIECES = NOISE  # in many pieces
+CHUNKED = NOISE[:60_000]
+MANY_CHUNKS = NOISE
 TEXTS = [
     SMALL,
     b"another",
     NOISE[:3_000],
-    IN_PIECES,
-    IN_PIECES + b"more",
-    MANY_PIECES,
-    MANY_PIECES[:350_000],
+    CHUNKED,
+    CHUNKED + b"more",
+    MANY_CHUNKS,
+    MANY_CHUNKS[:350_000],
 ]
 
 
@@ -47,17 +47,17 @@ async def remove(store: Store, *, dry_run: bool = False, before: datetime = BETW
 async def record(
     tx: Transaction, run_id: str, used: Sequence[bytes | None], ended: datetime | None = OLD
 ) -> list[str | None]:
-    """Record a run with every part that it can have, using these bytes in as many places.
+    """Record a run with all kinds of parts and payloads.
 
     Args:
-        used: for the run's input and result, the step's result, the call's prompt and output.
-        ended: None leaves it running.
+        used: the run's input and result, the step's result, the call's prompt and output.
+        ended: None: the run is recorded as running.
     """
     names = [None if data is None else await tx.payloads.put(data) for data in used]
-    given, result, kept, prompt, output = names
-    await tx.runs.add(a_run(run_id, input_payload=given))
+    run_input, run_result, step_result, prompt, output = names
+    await tx.runs.add(a_run(run_id, input_payload=run_input))
     await tx.journal.start(a_step(run_id=run_id))
-    done = StepOutcome(Status.COMPLETED, 1.0, result_payload=kept)
+    done = StepOutcome(Status.COMPLETED, 1.0, result_payload=step_result)
     await tx.journal.finish(run_id, "plan", done)
     await tx.calls.start(a_call(0, run_id=run_id, prompt_payload=prompt))
     await tx.calls.start(a_call(1, run_id=run_id), parents=[0])
@@ -65,7 +65,7 @@ async def record(
     await tx.calls.finish(run_id, 1, answered)
     await tx.stages.start(a_stage(run_id=run_id))
     if ended is not None:
-        outcome = RunOutcome(Status.COMPLETED, ended, 1.0, result_payload=result)
+        outcome = RunOutcome(Status.COMPLETED, ended, 1.0, result_payload=run_result)
         await tx.runs.finish(run_id, outcome)
     return names
 
@@ -79,18 +79,19 @@ async def everything_of(store: Store, run_id: str) -> list[Any]:
         names = [run.input_payload, run.result_payload]
         names += [step.result_payload for step in steps]
         names += [name for call in calls for name in (call.prompt_payload, call.output_payload)]
-        found = [await tx.payloads.get(name) for name in names if name is not None]
+        payloads = [await tx.payloads.get(name) for name in names if name is not None]
         edges = await tx.calls.edges_of_run(run_id)
         stages = await tx.stages.of_run(run_id)
-    return [run, list(steps), list(calls), list(edges), list(stages), found]
+    return [run, list(steps), list(calls), list(edges), list(stages), payloads]
 
 
-async def stored(store: Store) -> set[str]:
+async def stored_hashes(store: Store) -> set[str]:
     async with store._reader.begin() as connection:
         return set((await connection.execute(select(Payload.hash))).scalars())
 
 
 def contents(url: str) -> dict[str, list[Any]]:
+    """Table name -> its rows."""
     with connected(url) as connection:
         tables = MetaData()
         tables.reflect(connection)

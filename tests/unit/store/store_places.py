@@ -1,4 +1,4 @@
-"""Where tests keep stores: a file of their own, or a schema of their own on a given server."""
+"""Databases for tests: a SQLite file, or a schema of its own on a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def fresh_store_url(database: str, folder: Path) -> Iterator[str]:
 
 
 def blocking(store_url: str) -> str:
-    """The URL as SQLAlchemy and Alembic take it themselves."""
+    """The URL for SQLAlchemy and Alembic without the store."""
     return store_url.replace("postgresql:", "postgresql+psycopg:")
 
 
 @contextmanager
 def connected(store_url: str) -> Iterator[Connection]:
-    """A plain connection, past everything that the store does."""
+    """A plain connection that does not use the store."""
     with create_engine(blocking(store_url), poolclass=NullPool).begin() as connection:
         yield connection

@@ -1,4 +1,4 @@
-"""Calls and their causes: the run's graph as it grew."""
+"""Calls and the dependencies between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.session import Store
 from tests.unit.store.store_samples import a_call, a_run
 
 
-async def test_a_call_comes_back_as_it_was_recorded(store: Store) -> None:
+async def test_a_call_is_read_as_it_was_recorded(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         prompt, answer = await tx.payloads.put(b"prompt"), await tx.payloads.put(b"answer")
@@ -49,7 +49,7 @@ async def test_a_call_comes_back_as_it_was_recorded(store: Store) -> None:
     )
 
 
-async def test_calls_and_edges_come_back_in_order(store: Store) -> None:
+async def test_calls_and_edges_are_read_in_order(store: Store) -> None:
     async with store.transaction() as tx:
         for run_id in ("run-1", "run-2"):
             await tx.runs.add(a_run(run_id))
@@ -62,10 +62,10 @@ async def test_calls_and_edges_come_back_in_order(store: Store) -> None:
         edges = [EdgeRecord("run-1", *pair) for pair in [(0, 1), (0, 2), (1, 2), (10, 2)]]
         assert list(await tx.calls.edges_of_run("run-1")) == edges
         assert list(await tx.calls.edges_of_run("run-2")) == []
-        assert list(await tx.calls.of_run("nobody")) == []
+        assert list(await tx.calls.of_run("unknown")) == []
 
 
-async def test_a_call_without_a_recorded_cause_is_not_recorded(store: Store) -> None:
+async def test_a_call_with_an_unrecorded_parent_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.calls.start(a_call(0))
@@ -74,7 +74,7 @@ async def test_a_call_without_a_recorded_cause_is_not_recorded(store: Store) -> 
         assert [call.node for call in await tx.calls.of_run("run-1")] == [0]
 
 
-async def test_a_node_is_taken_by_its_first_call(store: Store) -> None:
+async def test_a_second_call_with_the_same_node_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.calls.start(a_call(identity="first"))
@@ -83,7 +83,7 @@ async def test_a_node_is_taken_by_its_first_call(store: Store) -> None:
         assert [call.identity for call in await tx.calls.of_run("run-1")] == ["first"]
 
 
-async def test_only_the_first_end_of_a_call_counts(store: Store) -> None:
+async def test_the_outcome_of_a_call_is_never_overwritten(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.calls.start(a_call())
@@ -93,11 +93,11 @@ async def test_only_the_first_end_of_a_call_counts(store: Store) -> None:
         assert [call.status for call in await tx.calls.of_run("run-1")] == [Status.CANCELLED]
 
 
-async def test_a_call_refers_only_to_what_is_stored(store: Store) -> None:
+async def test_a_call_can_refer_only_to_stored_runs_and_payloads(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         with pytest.raises(RunNotFound):
-            await tx.calls.start(a_call(run_id="nobody"))
+            await tx.calls.start(a_call(run_id="unknown"))
         with pytest.raises(PayloadMissing):
             await tx.calls.start(a_call(prompt_payload="feed"))
         with pytest.raises(NotStarted):

@@ -1,4 +1,4 @@
-"""Errors say whose fault it is, and cross process boundaries whole."""
+"""Errors name their cause and what to do, and survive pickling between processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TestEveryError:
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), copy.args, str(copy)) == (type(error), error.args, str(error))
 
-    def test_names_everything_that_it_was_given(self, error: StoreError) -> None:
+    def test_names_all_of_its_arguments(self, error: StoreError) -> None:
         for argument in error.args:
             for part in argument if isinstance(argument, tuple) else (argument,):
                 assert part in str(error)
@@ -45,5 +45,5 @@ class TestEveryError:
         assert advice
 
 
-def test_no_error_is_left_out_of_these_examples() -> None:
+def test_the_examples_cover_every_error() -> None:
     assert {type(error) for error in EXAMPLES} == set(StoreError.__subclasses__())

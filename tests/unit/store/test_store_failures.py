@@ -1,4 +1,4 @@
-"""Errors of drivers and of the operating system get the right names, in one place."""
+"""Errors of database drivers and of the operating system become the right errors of the store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sqlite_error(code: int) -> Exception:
 
 
 @pytest.mark.parametrize(
-    ("code", "name"),
+    ("code", "error_type"),
     [
         (sqlite3.SQLITE_BUSY, StoreLocked),
         (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreLocked),
@@ -50,13 +50,13 @@ def sqlite_error(code: int) -> Exception:
         (sqlite3.SQLITE_CONSTRAINT_CHECK, StoreFailed),
     ],
 )
-def test_a_sqlite_code_has_one_name(code: int, name: type[StoreError]) -> None:
-    with pytest.raises(name, match="the cause"), named_database_errors(URL):
+def test_a_sqlite_code_becomes_its_error(code: int, error_type: type[StoreError]) -> None:
+    with pytest.raises(error_type, match="the cause"), named_database_errors(URL):
         raise sqlite_error(code)
 
 
 @pytest.mark.parametrize(
-    ("sqlstate", "name"),
+    ("sqlstate", "error_type"),
     [
         ("08006", StoreUnreachable),
         ("28P01", StoreUnreachable),
@@ -73,14 +73,14 @@ def test_a_sqlite_code_has_one_name(code: int, name: type[StoreError]) -> None:
         ("42703", StoreFailed),
     ],
 )
-def test_a_postgresql_state_has_one_name(sqlstate: str, name: type[StoreError]) -> None:
+def test_a_postgresql_state_becomes_its_error(sqlstate: str, error_type: type[StoreError]) -> None:
     errors = pytest.importorskip("psycopg.errors", exc_type=ImportError)
-    with pytest.raises(name), named_database_errors(URL):
+    with pytest.raises(error_type), named_database_errors(URL):
         raise OperationalError("SELECT 1", None, errors.lookup(sqlstate)("the cause"))
 
 
 @pytest.mark.parametrize(
-    ("error", "name"),
+    ("error", "error_type"),
     [
         (OSError(errno.ENOSPC, "no space"), StoreFull),
         (PermissionError(errno.EACCES, "denied"), StoreUnreachable),
@@ -88,22 +88,24 @@ def test_a_postgresql_state_has_one_name(sqlstate: str, name: type[StoreError]) 
         (ModuleNotFoundError("No module named 'psycopg'"), StoreUnreachable),
     ],
 )
-def test_opening_names_the_systems_errors(error: Exception, name: type[StoreError]) -> None:
-    with pytest.raises(name), named_opening_errors(URL):
+def test_errors_of_files_locks_and_imports_while_opening_become_store_errors(
+    error: Exception, error_type: type[StoreError]
+) -> None:
+    with pytest.raises(error_type), named_opening_errors(URL):
         raise error
 
 
-def test_waiting_in_vain_for_a_connection_is_a_lock() -> None:
+def test_a_timeout_while_waiting_for_a_connection_means_a_locked_store() -> None:
     with pytest.raises(StoreLocked), named_database_errors(URL):
         raise PoolTimeout("no connection")
 
 
-def test_an_error_without_a_name_of_its_own_is_not_swallowed() -> None:
+def test_a_database_error_without_its_own_class_becomes_store_failed() -> None:
     with pytest.raises(StoreFailed, match="duplicate"), named_database_errors(URL):
         raise IntegrityError("INSERT", None, Exception("duplicate"))
 
 
-def test_what_is_no_database_error_passes_unchanged() -> None:
+def test_an_error_that_is_not_of_the_database_passes_unchanged() -> None:
     error = PermissionError("the block's own")
     with pytest.raises(PermissionError) as raised, named_database_errors(URL):
         raise error
@@ -121,7 +123,9 @@ def test_what_is_no_database_error_passes_unchanged() -> None:
         "UPDATE payloads SET encoding = 'rot13'",
     ],
 )
-async def test_a_row_that_nobody_could_have_written_is_damage(sqlite_url: str, damage: str) -> None:
+async def test_a_row_with_an_invalid_value_means_a_corrupt_store(
+    sqlite_url: str, damage: str
+) -> None:
     async with await open_store(sqlite_url) as store:
         async with store.transaction() as tx:
             await tx.runs.add(a_run("run-1"))
@@ -141,7 +145,9 @@ async def test_a_row_that_nobody_could_have_written_is_damage(sqlite_url: str, d
 
 
 @pytest.mark.parametrize("error", [KeyError("k"), ValueError("v"), TypeError("t")])
-async def test_an_error_of_the_block_itself_is_no_damage(sqlite_url: str, error: Exception) -> None:
+async def test_an_error_of_the_block_itself_does_not_mean_a_corrupt_store(
+    sqlite_url: str, error: Exception
+) -> None:
     async with await open_store(sqlite_url) as store:
 
         async def fail() -> None:
@@ -173,7 +179,7 @@ asyncio.run(main())
 """
 
 
-def test_a_limit_on_the_size_of_files_is_a_lack_of_room(sqlite_url: str) -> None:
+def test_a_limit_on_the_size_of_files_means_a_full_store(sqlite_url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WRITES_TOO_MUCH, sqlite_url],
         capture_output=True,
@@ -183,14 +189,14 @@ def test_a_limit_on_the_size_of_files_is_a_lack_of_room(sqlite_url: str) -> None
     assert "Free disk space" in done.stdout, done.stderr
 
 
-async def test_an_error_does_not_carry_what_was_to_be_stored(store: Store) -> None:
+async def test_an_error_does_not_contain_the_values_to_be_stored(store: Store) -> None:
     with pytest.raises(StoreError) as refused:
         async with store.reading() as tx:
             await tx.runs.add(a_run(flow="a secret prompt"))
     assert "a secret prompt" not in f"{refused.value} {refused.value.__cause__}"
 
 
-def test_a_missing_driver_is_named_with_the_extra_to_install() -> None:
+def test_the_error_for_a_missing_driver_names_the_extra_to_install() -> None:
     program = (
         "import asyncio, sys\n"
         "sys.modules['psycopg'] = None\n"

@@ -1,4 +1,4 @@
-"""Steps: each path begins once and ends once."""
+"""Steps: each path has one start and one outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from store.session import Store
 from tests.unit.store.store_samples import a_run, a_step
 
 
-async def test_steps_come_back_in_the_order_of_their_start(store: Store) -> None:
+async def test_steps_are_read_in_the_order_of_their_starts(store: Store) -> None:
     write = a_step("write", started_s=2.5)
     plan = a_step("plan", started_s=0.5)
     inner = a_step("plan/read[0]", started_s=0.5)
@@ -22,10 +22,10 @@ async def test_steps_come_back_in_the_order_of_their_start(store: Store) -> None
             await tx.journal.start(step)
     async with store.reading() as tx:
         assert list(await tx.journal.of_run("run-1")) == [plan, inner, write]
-        assert list(await tx.journal.of_run("nobody")) == []
+        assert list(await tx.journal.of_run("unknown")) == []
 
 
-async def test_a_step_ends_as_it_was_recorded(store: Store) -> None:
+async def test_the_outcome_of_a_step_is_read_as_it_was_recorded(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.journal.start(a_step())
@@ -38,7 +38,7 @@ async def test_a_step_ends_as_it_was_recorded(store: Store) -> None:
     )
 
 
-async def test_a_path_is_taken_by_its_first_step(store: Store) -> None:
+async def test_a_second_step_with_the_same_path_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.journal.start(a_step(name="first"))
@@ -47,7 +47,7 @@ async def test_a_path_is_taken_by_its_first_step(store: Store) -> None:
         assert [step.name for step in await tx.journal.of_run("run-1")] == ["first"]
 
 
-async def test_a_recorded_end_is_never_overwritten(store: Store) -> None:
+async def test_the_outcome_of_a_step_is_never_overwritten(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.journal.start(a_step())
@@ -57,7 +57,7 @@ async def test_a_recorded_end_is_never_overwritten(store: Store) -> None:
         assert [step.status for step in await tx.journal.of_run("run-1")] == [Status.COMPLETED]
 
 
-async def test_a_step_that_begins_again_has_nothing_of_its_former_end(store: Store) -> None:
+async def test_another_attempt_of_a_step_replaces_its_outcome(store: Store) -> None:
     again = a_step(name="again", started_s=3.0)
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
@@ -71,7 +71,7 @@ async def test_a_step_that_begins_again_has_nothing_of_its_former_end(store: Sto
         assert await tx.journal.get("run-1", "plan") == replace(again, attempts=2)
 
 
-async def test_a_step_that_has_its_result_by_now_is_left_as_it_is(store: Store) -> None:
+async def test_another_attempt_does_not_replace_a_result_recorded_meanwhile(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.journal.start(a_step())
@@ -83,26 +83,26 @@ async def test_a_step_that_has_its_result_by_now_is_left_as_it_is(store: Store) 
             await tx.journal.start_again(a_step("another"), unless=Status.COMPLETED)
 
 
-async def test_what_never_began_cannot_end(store: Store) -> None:
+async def test_a_step_without_a_recorded_start_cannot_finish(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         with pytest.raises(NotStarted):
             await tx.journal.finish("run-1", "plan", StepOutcome(Status.COMPLETED, 1.0))
 
 
-async def test_a_step_belongs_to_a_recorded_run(store: Store) -> None:
+async def test_a_step_of_an_unrecorded_run_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         with pytest.raises(RunNotFound):
-            await tx.journal.start(a_step(run_id="nobody"))
+            await tx.journal.start(a_step(run_id="unknown"))
 
 
-async def test_what_is_forgotten_is_gone_but_for_effects_whose_end_is_not_known(
+async def test_forgotten_steps_are_deleted_except_external_effects_with_an_unknown_outcome(
     store: Store,
 ) -> None:
     def effect(path: str, status: Status) -> StepRecord:
         ended_s = None if status is Status.RUNNING else 1.0
-        facts = {"kind": StepKind.TOOL, "effects": Effects.EXTERNAL, "finished_s": ended_s}
-        return a_step(path, name="send", status=status, **facts)
+        fields = {"kind": StepKind.TOOL, "effects": Effects.EXTERNAL, "finished_s": ended_s}
+        return a_step(path, name="send", status=status, **fields)
 
     steps = [effect(str(status), status) for status in Status]
     async with store.transaction() as tx:
@@ -112,19 +112,19 @@ async def test_what_is_forgotten_is_gone_but_for_effects_whose_end_is_not_known(
         await tx.journal.forget("run-1", [*map(str, Status), "plan"])
         await tx.journal.forget("run-1", [])
         left = {step.path.partition("[")[0]: step for step in await tx.journal.of_run("run-1")}
-        await tx.journal.start(effect("running", Status.RUNNING))  # its place is free again
+        await tx.journal.start(effect("running", Status.RUNNING))  # its path is free again
     assert set(left) == {"running", "cancelled", "kept"}
     assert left["running"].path.startswith("running[gone:")
 
 
-async def test_which_steps_ended_a_run_is_recorded_of_those_that_failed(store: Store) -> None:
+async def test_only_failed_steps_are_marked_as_those_that_ended_their_run(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         for path, status in (("failed", Status.FAILED), ("other", Status.FAILED)):
             await tx.journal.start(a_step(path, status=status, finished_s=1.0))
         await tx.journal.start(a_step("well", status=Status.COMPLETED, finished_s=1.0))
-        many = [f"nobody-{number}" for number in range(2000)]
+        many = [f"unknown-{number}" for number in range(2000)]
         await tx.journal.ended_run("run-1", ["failed", "well", *many])
         await tx.journal.ended_run("run-1", [])
-        found = {step.path: step.ended_run for step in await tx.journal.of_run("run-1")}
-    assert found == {"failed": True, "other": False, "well": False}
+        marks = {step.path: step.ended_run for step in await tx.journal.of_run("run-1")}
+    assert marks == {"failed": True, "other": False, "well": False}

@@ -1,4 +1,4 @@
-"""Length samples: what past calls teach the length predictor."""
+"""Length samples: the length predictor's training data from past calls."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ async def record(
     output_tokens: int | None = 10,
     **changes: Any,
 ) -> None:
-    """A call that has ended."""
-    given: dict[str, Any] = {"run_id": run_id, "features": b"%d" % node}
-    await tx.calls.start(a_call(node, **given | changes))
+    """Record a call that has ended."""
+    fields: dict[str, Any] = {"run_id": run_id, "features": b"%d" % node}
+    await tx.calls.start(a_call(node, **fields | changes))
     outcome = CallOutcome(status, finished_s, output_tokens=output_tokens)
     await tx.calls.finish(run_id, node, outcome)
 
 
-async def test_a_sample_holds_what_was_known_predicted_and_found(store: Store) -> None:
+async def test_a_sample_has_the_features_the_prediction_and_the_length_of_a_call(
+    store: Store,
+) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await record(tx, 0, features=b"\x00\xff", length_bound=64.5, output_tokens=60)
@@ -49,8 +51,8 @@ async def test_a_sample_holds_what_was_known_predicted_and_found(store: Store) -
     assert (second.finished_s, second.length_bound) == (2.0, None)
 
 
-async def test_the_newest_samples_come_oldest_first(store: Store) -> None:
-    """By the start of their run, then by their own end; calls of one moment by node."""
+async def test_the_newest_samples_are_read_oldest_first(store: Store) -> None:
+    """Ordered by the start of their run, then by their own end, then by node."""
     async with store.transaction() as tx:
         for run_id, minute in (("new", 2), ("old", 1)):
             await tx.runs.add(a_run(run_id, started_at=NOON + timedelta(minutes=minute)))

@@ -1,4 +1,4 @@
-"""The library among the patterns: what it holds, how often it was used, what is forgotten."""
+"""The pattern library: its contents, reuse counts and deletion of patterns."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from store.session import Store, open_store
 from tests.unit.store.store_samples import NOON, a_pattern
 
 
-async def added(store: Store, *weights: float, application: str = "research") -> list[int]:
-    """New patterns of these weights; returns their ids."""
+async def add_patterns(store: Store, *weights: float, application: str = "research") -> list[int]:
+    """Add patterns with these weights; returns their ids."""
     async with store.transaction() as tx:
         return [
             await tx.patterns.add(a_pattern(application=application, weight=weight))
@@ -30,8 +30,8 @@ def one_more(_id: int, uses: float, _used_at: datetime) -> float:
     return uses + 1
 
 
-async def test_the_library_is_what_has_a_weight(store: Store) -> None:
-    history, small, _, large = await added(store, 0.0, 0.25, 0.0, 8.0)
+async def test_the_library_consists_of_the_patterns_with_a_positive_weight(store: Store) -> None:
+    history, small, _, large = await add_patterns(store, 0.0, 0.25, 0.0, 8.0)
     async with store.reading() as tx:
         library = await tx.patterns.of_application("research", in_library=True)
         assert [(pattern.id, pattern.weight) for pattern in library] == [(large, 8), (small, 0.25)]
@@ -40,9 +40,9 @@ async def test_the_library_is_what_has_a_weight(store: Store) -> None:
         assert history in {p.id for p in await tx.patterns.of_application("research")}
 
 
-async def test_a_new_library_replaces_the_former_one(store: Store) -> None:
-    ids = await added(store, 1.0, 1.0, 4.0, 0.0, 0.0)
-    others = await added(store, 1.0, application="coding")
+async def test_a_new_library_replaces_the_previous_one(store: Store) -> None:
+    ids = await add_patterns(store, 1.0, 1.0, 4.0, 0.0, 0.0)
+    others = await add_patterns(store, 1.0, application="coding")
     async with store.transaction() as tx:
         new = {ids[0]: 1.0, ids[2]: 3.0, ids[3]: 2.5}
         await tx.patterns.set_library("research", new, up_to=ids[-1])
@@ -50,48 +50,54 @@ async def test_a_new_library_replaces_the_former_one(store: Store) -> None:
     assert await weights_of(store, "coding") == {others[0]: 1.0}
 
 
-async def test_a_new_library_leaves_patterns_alone_that_it_did_not_know_of(store: Store) -> None:
-    known = await added(store, 1.0, 1.0)
-    newer = await added(store, 1.0, 0.0, 2.0)
+async def test_a_new_library_does_not_change_patterns_that_its_fit_did_not_see(
+    store: Store,
+) -> None:
+    considered = await add_patterns(store, 1.0, 1.0)
+    newer = await add_patterns(store, 1.0, 0.0, 2.0)
     async with store.transaction() as tx:
-        await tx.patterns.set_library("research", {known[0]: 2.0}, up_to=known[-1])
-    expected = dict(zip([*known, *newer], (2.0, 0.0, 1.0, 0.0, 2.0), strict=True))
+        await tx.patterns.set_library("research", {considered[0]: 2.0}, up_to=considered[-1])
+    expected = dict(zip([*considered, *newer], (2.0, 0.0, 1.0, 0.0, 2.0), strict=True))
     assert await weights_of(store) == expected
 
 
 async def test_a_library_may_be_empty(store: Store) -> None:
-    ids = await added(store, 1.0, 2.0)
+    ids = await add_patterns(store, 1.0, 2.0)
     async with store.transaction() as tx:
         await tx.patterns.set_library("research", {}, up_to=ids[-1])
         await tx.patterns.set_library("nothing", {}, up_to=0)
         assert await tx.patterns.of_application("research", in_library=True) == []
 
 
-async def test_a_library_takes_only_patterns_of_its_application_that_are_there(
+async def test_a_library_takes_only_existing_patterns_of_its_application(
     store: Store,
 ) -> None:
-    [mine] = await added(store, 1.0)
-    [other] = await added(store, 1.0, application="coding")
-    [gone] = await added(store, 0.0)
+    [own] = await add_patterns(store, 1.0)
+    [other] = await add_patterns(store, 1.0, application="coding")
+    [deleted] = await add_patterns(store, 0.0)
     async with store.transaction() as tx:
-        await tx.patterns.delete([gone])
-        weights = {mine: 2.0, other: 5.0, gone: 3.0}
-        await tx.patterns.set_library("research", weights, up_to=gone)
-    assert await weights_of(store) == {mine: 2.0}
+        await tx.patterns.delete([deleted])
+        weights = {own: 2.0, other: 5.0, deleted: 3.0}
+        await tx.patterns.set_library("research", weights, up_to=deleted)
+    assert await weights_of(store) == {own: 2.0}
     assert await weights_of(store, "coding") == {other: 1.0}
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-async def test_a_library_weighs_what_it_holds(store: Store, weight: float) -> None:
-    [id_] = await added(store, 1.0)
+async def test_a_library_refuses_a_weight_that_is_not_positive_and_finite(
+    store: Store, weight: float
+) -> None:
+    [id_] = await add_patterns(store, 1.0)
     with pytest.raises(AssertionError):
         async with store.transaction() as tx:
             await tx.patterns.set_library("research", {id_: weight}, up_to=id_)
     assert await weights_of(store) == {id_: 1.0}
 
 
-async def test_a_library_that_was_not_committed_leaves_the_former_one(store: Store) -> None:
-    ids = await added(store, 1.0, 0.0)
+async def test_a_library_that_was_not_committed_does_not_replace_the_previous_one(
+    store: Store,
+) -> None:
+    ids = await add_patterns(store, 1.0, 0.0)
 
     async def fit_and_fail() -> None:
         async with store.transaction() as tx:
@@ -103,25 +109,25 @@ async def test_a_library_that_was_not_committed_leaves_the_former_one(store: Sto
     assert await weights_of(store) == dict(zip(ids, (1.0, 0.0), strict=True))
 
 
-async def test_deleting_takes_of_the_history_and_never_of_the_library(store: Store) -> None:
-    ids = await added(store, 0.0, 1.0, 0.0, 0.0, 2.0)
-    for doomed, deleted, left in (
+async def test_only_patterns_of_the_history_can_be_deleted(store: Store) -> None:
+    ids = await add_patterns(store, 0.0, 1.0, 0.0, 0.0, 2.0)
+    for given, num_deleted, left in (
         ([], 0, ids),
         (ids[:2], 1, ids[1:]),
         ([*ids, 999], 2, [ids[1], ids[4]]),
         (ids, 0, [ids[1], ids[4]]),
     ):
         async with store.transaction() as tx:
-            assert await tx.patterns.delete(doomed) == deleted
+            assert await tx.patterns.delete(given) == num_deleted
         assert sorted(await weights_of(store)) == left
 
 
-async def test_a_rule_gets_the_count_and_its_time_and_its_result_is_kept(store: Store) -> None:
+async def test_a_rule_gets_the_count_and_its_time_and_its_result_is_stored(store: Store) -> None:
     later = NOON + timedelta(minutes=5)
-    seen = []
+    arguments = []
 
     def rule(id_: int, uses: float, used_at: datetime) -> float:
-        seen.append((id_, uses, used_at))
+        arguments.append((id_, uses, used_at))
         return uses / 2 + 1
 
     async with store.transaction() as tx:
@@ -130,25 +136,25 @@ async def test_a_rule_gets_the_count_and_its_time_and_its_result_is_kept(store: 
         third = await tx.patterns.add(a_pattern(uses=9.0))
         await tx.patterns.update_uses([second, first, 999, second], rule, at=later)
         await tx.patterns.update_uses([], rule, at=later)
-        found = await tx.patterns.get([first, second, third])
-    assert seen == [(first, 0.0, NOON), (second, 3.0, NOON)]
-    uses = [(pattern.uses, pattern.used_at) for pattern in found]
+        patterns = await tx.patterns.get([first, second, third])
+    assert arguments == [(first, 0.0, NOON), (second, 3.0, NOON)]
+    uses = [(pattern.uses, pattern.used_at) for pattern in patterns]
     assert uses == [(1.0, later), (2.5, later), (9.0, NOON)]
-    assert [pattern.weight for pattern in found] == [1.0, 0.0, 1.0]
+    assert [pattern.weight for pattern in patterns] == [1.0, 0.0, 1.0]
 
 
 async def test_the_time_of_a_count_never_goes_back(store: Store) -> None:
-    [id_] = await added(store, 1.0)
+    [id_] = await add_patterns(store, 1.0)
     async with store.transaction() as tx:
         await tx.patterns.update_uses([id_], one_more, at=NOON - timedelta(days=1))
         [pattern] = await tx.patterns.get([id_])
     assert (pattern.uses, pattern.used_at) == (1.0, NOON)
 
 
-async def test_counts_that_two_stores_raise_at_once_lose_nothing(store_url: str) -> None:
-    """Each in the order of its own, which would be a deadlock if that order were followed."""
+async def test_concurrent_updates_of_counts_by_two_stores_lose_no_use(store_url: str) -> None:
+    """Each gives the ids in another order: locking them in that order would be a deadlock."""
     async with await open_store(store_url) as one, await open_store(store_url) as two:
-        ids = await added(one, *[1.0] * 5)
+        ids = await add_patterns(one, *[1.0] * 5)
 
         async def use(store: Store, ids: list[int]) -> None:
             for number in range(20):
@@ -158,16 +164,16 @@ async def test_counts_that_two_stores_raise_at_once_lose_nothing(store_url: str)
 
         await asyncio.gather(use(one, ids), use(two, ids[::-1]), use(two, ids[1:]))
         async with one.reading() as tx:
-            found = await tx.patterns.get(ids)
-    assert [pattern.uses for pattern in found] == [40.0] + [60.0] * 4
-    assert {pattern.used_at for pattern in found} == {NOON + timedelta(seconds=19)}
+            patterns = await tx.patterns.get(ids)
+    assert [pattern.uses for pattern in patterns] == [40.0] + [60.0] * 4
+    assert {pattern.used_at for pattern in patterns} == {NOON + timedelta(seconds=19)}
 
 
-async def test_using_fitting_and_deleting_at_once_do_not_get_in_each_others_way(
+async def test_concurrent_uses_fits_and_deletions_neither_fail_nor_lose_uses(
     store_url: str,
 ) -> None:
     async with await open_store(store_url) as one, await open_store(store_url) as two:
-        ids = await added(one, *[1.0, 0.0] * 10)
+        ids = await add_patterns(one, *[1.0, 0.0] * 10)
 
         async def use() -> None:
             for _ in range(20):

@@ -1,4 +1,4 @@
-"""The migrations give exactly the models' tables, from anywhere, at most once."""
+"""The migrations create exactly the tables of the models, and are applied at most once."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def differences(store_url: str) -> list[Any]:
         return list(compare_metadata(context, Base.metadata))
 
 
-def test_the_migrations_give_the_models_tables(store_url: str) -> None:
+def test_the_migrations_create_the_tables_of_the_models(store_url: str) -> None:
     upgrade(normalised(store_url))
     assert differences(store_url) == []
 
 
-def test_a_difference_between_migrations_and_models_would_be_seen(store_url: str) -> None:
+def test_a_difference_between_migrations_and_models_is_detected(store_url: str) -> None:
     upgrade(normalised(store_url))
     with connected(store_url) as connection:
         connection.execute(text("ALTER TABLE steps DROP COLUMN name"))
@@ -43,24 +43,24 @@ def test_a_difference_between_migrations_and_models_would_be_seen(store_url: str
 def test_constraints_of_the_migrations_have_the_models_names(store_url: str) -> None:
     upgrade(normalised(store_url))
     with connected(store_url) as connection:
-        found = inspect(connection)
+        inspector = inspect(connection)
         for table in Base.metadata.sorted_tables:
-            names = {key["name"] for key in found.get_foreign_keys(table.name)}
-            names |= {check["name"] for check in found.get_check_constraints(table.name)}
-            names |= {unique["name"] for unique in found.get_unique_constraints(table.name)}
-            names.add(found.get_pk_constraint(table.name)["name"])
+            names = {key["name"] for key in inspector.get_foreign_keys(table.name)}
+            names |= {check["name"] for check in inspector.get_check_constraints(table.name)}
+            names |= {unique["name"] for unique in inspector.get_unique_constraints(table.name)}
+            names.add(inspector.get_pk_constraint(table.name)["name"])
             assert names == expected_names(table, connection)
 
 
 def expected_names(table: Table, connection: Connection) -> set[Any]:
-    """SQLAlchemy gives no name to a key that SQLite itself counts up."""
+    """A table's constraint names; SQLAlchemy gives an AUTOINCREMENT key of SQLite no name."""
     names: set[Any] = {constraint.name for constraint in table.constraints}
     if connection.dialect.name == "sqlite" and table.dialect_options["sqlite"]["autoincrement"]:
         names = names - {table.primary_key.name} | {None}
     return names
 
 
-def test_the_head_of_the_fast_path_is_the_newest_migration() -> None:
+def test_head_is_the_newest_migration() -> None:
     assert ScriptDirectory.from_config(alembic_config()).get_heads() == [HEAD]
 
 
@@ -85,7 +85,7 @@ def test_every_migration_can_be_undone(store_url: str) -> None:
     assert differences(store_url) == []
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(store_url: str) -> None:
+async def test_a_newer_schema_is_refused_and_not_changed(store_url: str) -> None:
     async with await open_store(store_url):
         pass
     with connected(store_url) as connection:
@@ -96,16 +96,16 @@ async def test_a_newer_schema_is_refused_and_left_alone(store_url: str) -> None:
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
 
 
-async def test_a_migration_that_fails_leaves_the_database_as_it_was(store_url: str) -> None:
+async def test_a_migration_that_fails_does_not_change_the_database(store_url: str) -> None:
     with connected(store_url) as connection:
-        connection.execute(text("CREATE TABLE stages (mine TEXT)"))  # the last one of ours
+        connection.execute(text("CREATE TABLE stages (mine TEXT)"))  # makes revision 0002 fail
     with pytest.raises(Exception, match="stages"):
         await open_store(store_url)
     with connected(store_url) as connection:
         assert inspect(connection).get_table_names() == ["stages"]
 
 
-async def test_a_store_at_the_head_opens_without_alembic(store_url: str) -> None:
+async def test_a_store_at_the_newest_revision_opens_without_alembic(store_url: str) -> None:
     async with await open_store(store_url):
         pass
     program = (
@@ -122,7 +122,7 @@ async def test_a_store_at_the_head_opens_without_alembic(store_url: str) -> None
     assert done.stdout.strip() == "False"
 
 
-def test_a_developer_can_compare_models_and_database_by_hand(store_url: str) -> None:
+def test_alembic_check_works_on_the_command_line(store_url: str) -> None:
     upgrade(normalised(store_url))
     arguments = ["-c", "store/migrations/alembic.ini", "-x", f"url={blocking(store_url)}", "check"]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Patterns: opaque documents, one a run, in the order in which they were recorded."""
+"""Patterns: opaque documents, one per run, in the order in which they were recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from store.session import Store
 from tests.unit.store.store_samples import NOON, a_pattern, a_run
 
 
-async def test_patterns_come_back_newest_first(store: Store) -> None:
+async def test_patterns_are_read_newest_first(store: Store) -> None:
     given = [a_pattern(weight=0.5**age, codec_version=age, used_at=NOON) for age in range(4)]
     async with store.transaction() as tx:
         ids = [await tx.patterns.add(pattern) for pattern in given]
@@ -26,7 +26,7 @@ async def test_patterns_come_back_newest_first(store: Store) -> None:
         assert await tx.patterns.count_by_application() == {"coding": 1, "research": 4}
 
 
-async def test_patterns_are_got_by_id_and_what_is_not_there_is_left_out(store: Store) -> None:
+async def test_patterns_are_read_by_id_and_unknown_ids_are_ignored(store: Store) -> None:
     given = [a_pattern(application=name, used_at=NOON) for name in ("research", "coding", "other")]
     async with store.transaction() as tx:
         ids = [await tx.patterns.add(pattern) for pattern in given]
@@ -36,18 +36,21 @@ async def test_patterns_are_got_by_id_and_what_is_not_there_is_left_out(store: S
         assert list(await tx.patterns.get([])) == []
 
 
-async def test_a_new_pattern_was_last_used_when_it_was_made_unless_it_says_otherwise(
+async def test_the_last_use_of_a_new_pattern_is_its_creation_unless_it_is_given(
     store: Store,
 ) -> None:
     later = NOON + timedelta(hours=1)
     async with store.transaction() as tx:
         plain = await tx.patterns.add(a_pattern())
         used = await tx.patterns.add(a_pattern(uses=2.5, used_at=later))
-        found = await tx.patterns.get([plain, used])
-    assert [(pattern.uses, pattern.used_at) for pattern in found] == [(0.0, NOON), (2.5, later)]
+        patterns = await tx.patterns.get([plain, used])
+    assert [(pattern.uses, pattern.used_at) for pattern in patterns] == [
+        (0.0, NOON),
+        (2.5, later),
+    ]
 
 
-async def test_ids_tell_which_patterns_of_an_application_are_new(store: Store) -> None:
+async def test_newer_patterns_of_an_application_have_greater_ids(store: Store) -> None:
     async with store.transaction() as tx:
         assert await tx.patterns.newest_id("research") is None
         assert await tx.patterns.count_since("research", 0) == 0
@@ -58,18 +61,18 @@ async def test_ids_tell_which_patterns_of_an_application_are_new(store: Store) -
         assert counts == [3, 2, 1, 0]
 
 
-async def test_the_id_of_a_forgotten_pattern_is_never_given_again(store: Store) -> None:
+async def test_the_id_of_a_deleted_pattern_is_never_reused(store: Store) -> None:
     async with store.transaction() as tx:
-        forgotten = await tx.patterns.add(a_pattern(weight=0.0))
-        assert await tx.patterns.delete([forgotten]) == 1
+        deleted = await tx.patterns.add(a_pattern(weight=0.0))
+        assert await tx.patterns.delete([deleted]) == 1
     async with store.transaction() as tx:
-        assert await tx.patterns.add(a_pattern()) > forgotten
+        assert await tx.patterns.add(a_pattern()) > deleted
 
 
-async def test_no_pattern_comes_to_light_after_a_newer_one_of_its_application(
+async def test_no_pattern_becomes_visible_before_an_older_one_of_its_application(
     store: Store,
 ) -> None:
-    """Two at once: the second is not there before the first is."""
+    """Of two concurrent transactions the second is not visible before the first."""
 
     async def add() -> int:
         async with store.transaction() as tx:
@@ -84,7 +87,7 @@ async def test_no_pattern_comes_to_light_after_a_newer_one_of_its_application(
     assert await second > first
 
 
-async def test_a_run_gives_one_pattern(store: Store) -> None:
+async def test_a_second_pattern_of_a_run_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.patterns.add(a_pattern(run_id="run-1"))
@@ -93,15 +96,17 @@ async def test_a_run_gives_one_pattern(store: Store) -> None:
         assert await tx.patterns.count_by_application() == {"research": 1}
 
 
-async def test_a_pattern_belongs_to_a_recorded_run_or_to_none(store: Store) -> None:
+async def test_a_pattern_has_a_recorded_run_or_none(store: Store) -> None:
     async with store.transaction() as tx:
         with pytest.raises(RunNotFound):
-            await tx.patterns.add(a_pattern(run_id="nobody"))
+            await tx.patterns.add(a_pattern(run_id="unknown"))
         await tx.patterns.add(a_pattern(run_id=None))
         await tx.patterns.add(a_pattern(run_id=None))
 
 
-async def test_an_application_may_have_a_name_that_databases_cannot_hold(store: Store) -> None:
+async def test_an_application_name_with_characters_that_databases_refuse_is_found(
+    store: Store,
+) -> None:
     async with store.transaction() as tx:
         new_id = await tx.patterns.add(a_pattern(application="nul \x00"))
         assert await tx.patterns.newest_id("nul \x00") == new_id

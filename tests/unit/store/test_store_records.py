@@ -1,4 +1,4 @@
-"""Records are the tables' columns, frozen."""
+"""Records are frozen and have the columns of their tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A removal at work: whole or not at all, beside others, in little time."""
+"""A removal is atomic, safe beside concurrent transactions, and fast."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from store.records import Status, StepOutcome
 from store.session import Store, open_store
 from tests.unit.store.retention_samples import (
     BETWEEN,
-    IN_PIECES,
-    MANY_PIECES,
+    CHUNKED,
+    MANY_CHUNKS,
     NEW,
     NOTHING,
     NOW,
@@ -29,10 +29,10 @@ from tests.unit.store.store_places import connected
 from tests.unit.store.store_samples import a_run, a_step
 
 
-async def test_a_removal_that_is_rolled_back_has_removed_nothing(store_url: str) -> None:
+async def test_a_removal_that_is_rolled_back_removes_nothing(store_url: str) -> None:
     async with await open_store(store_url) as store:
         async with store.transaction() as tx:
-            await record(tx, "old", [SMALL, None, IN_PIECES, MANY_PIECES, None])
+            await record(tx, "old", [SMALL, None, CHUNKED, MANY_CHUNKS, None])
         before = contents(store_url)
 
         async def remove_and_fail() -> None:
@@ -46,10 +46,10 @@ async def test_a_removal_that_is_rolled_back_has_removed_nothing(store_url: str)
         assert (await remove(store)).num_runs == 1
 
 
-async def test_what_takes_long_is_done_in_several_transactions(store: Store) -> None:
+async def test_a_long_removal_takes_several_transactions(store: Store) -> None:
     async with store.transaction() as tx:
-        await record(tx, "old", [MANY_PIECES, None, IN_PIECES, None, None])
-        await record(tx, "new", [MANY_PIECES[:350_000], None, None, None, None], NEW)
+        await record(tx, "old", [MANY_CHUNKS, None, CHUNKED, None, None])
+        await record(tx, "new", [MANY_CHUNKS[:350_000], None, None, None, None], NEW)
     before = await everything_of(store, "new")
     expected = await remove(store, dry_run=True)
     total = NOTHING
@@ -65,8 +65,8 @@ async def test_what_takes_long_is_done_in_several_transactions(store: Store) -> 
     assert total == expected
 
 
-async def test_the_tables_are_as_they_were_before(store_url: str) -> None:
-    """Its marks and indexes last as long as the transaction."""
+async def test_a_removal_does_not_change_the_schema(store_url: str) -> None:
+    """Its marks and indexes exist only within the transaction."""
 
     def schema() -> list[Any]:
         with connected(store_url) as connection:
@@ -81,14 +81,15 @@ async def test_the_tables_are_as_they_were_before(store_url: str) -> None:
 
     async with await open_store(store_url) as store:
         async with store.transaction() as tx:
-            await record(tx, "old", [SMALL, None, IN_PIECES, MANY_PIECES, None])
+            await record(tx, "old", [SMALL, None, CHUNKED, MANY_CHUNKS, None])
         before = schema()
         await remove(store)
     assert schema() == before
 
 
-async def test_who_stores_and_refers_at_the_same_time_loses_nothing(store_url: str) -> None:
-    """Two processes are two stores: each new run uses what the removal of the former sets free."""
+async def test_payloads_that_are_stored_again_during_a_removal_are_not_lost(store_url: str) -> None:
+    """Two stores stand for two processes. Each run uses the payloads of the one before it, which
+    the other store is removing."""
     async with await open_store(store_url) as store, await open_store(store_url) as other:
         done = asyncio.Event()
 
@@ -101,7 +102,7 @@ async def test_who_stores_and_refers_at_the_same_time_loses_nothing(store_url: s
             for number in range(20):
                 run_id = f"run-{number}"
                 async with other.transaction() as tx:
-                    await record(tx, run_id, [IN_PIECES, None, SMALL, None, None], NEW)
+                    await record(tx, run_id, [CHUNKED, None, SMALL, None, None], NEW)
                 before = await everything_of(other, run_id)
                 await asyncio.sleep(0)
                 assert await everything_of(other, run_id) == before
@@ -115,28 +116,28 @@ async def test_who_stores_and_refers_at_the_same_time_loses_nothing(store_url: s
             tasks.create_task(work())
 
 
-async def test_who_has_begun_and_then_stores_neither_fails_nor_waits_for_good(
+async def test_a_transaction_that_began_before_a_removal_does_not_deadlock_with_it(
     store_url: str,
 ) -> None:
     """It holds a table that the removal needs, and needs one that the removal holds."""
     async with await open_store(store_url) as store, await open_store(store_url) as other:
         async with store.transaction() as tx:
-            await record(tx, "old", [SMALL, None, IN_PIECES, None, None])
+            await record(tx, "old", [SMALL, None, CHUNKED, None, None])
         async with other.transaction() as tx:
             await tx.runs.add(a_run("new"))
             await tx.journal.start(a_step(run_id="new"))
             removal = asyncio.create_task(remove(store))
             await asyncio.sleep(0.2)
-            name = await tx.payloads.put(IN_PIECES)
+            name = await tx.payloads.put(CHUNKED)
             done = StepOutcome(Status.COMPLETED, 1.0, result_payload=name)
             await tx.journal.finish("new", "plan", done)
-        told = await removal
-        assert (told.num_runs, told.num_payloads) == (1, 1)
-        assert (await everything_of(other, "new"))[-1] == [IN_PIECES]
+        removed = await removal
+        assert (removed.num_runs, removed.num_payloads) == (1, 1)
+        assert (await everything_of(other, "new"))[-1] == [CHUNKED]
 
 
-async def test_removing_many_payloads_takes_time_in_proportion(store: Store) -> None:
-    """Without its indexes each one that goes would be looked for in every step."""
+async def test_the_time_to_remove_payloads_is_linear_in_their_number(store: Store) -> None:
+    """Without the removal's indexes, each removed payload would cost a scan of all steps."""
     num_steps = 2_000
     async with store.transaction() as tx:
         await tx.runs.add(a_run("old", status=Status.COMPLETED, finished_at=OLD))
@@ -146,7 +147,7 @@ async def test_removing_many_payloads_takes_time_in_proportion(store: Store) -> 
                 name = await tx.payloads.put(f"{run_id} {number}".encode())
                 step = a_step(f"step[{number}]", run_id=run_id, result_payload=name)
                 await tx.journal.start(step)
-    told = await remove(store)
-    assert told.num_payloads == told.num_steps == num_steps
+    removed = await remove(store)
+    assert removed.num_payloads == removed.num_steps == num_steps
     async with store._reader.begin() as connection:
         assert await connection.scalar(select(func.count()).select_from(Payload)) == num_steps

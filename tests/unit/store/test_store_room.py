@@ -1,4 +1,4 @@
-"""When no room is left: a named error, nothing half-written, and it goes on once there is room."""
+"""Without disk space: StoreFull, nothing is written in part, and writes work once space is free."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ NOISE = random.Random(0).randbytes(1 << 20)
 
 
 async def fill(store: Store) -> list[str]:
-    """Store payloads until there is no room; returns what was acknowledged."""
-    acknowledged: list[str] = []
+    """Store payloads until there is no space; returns the hashes of those that were committed."""
+    committed: list[str] = []
     try:
         while True:
-            number = len(acknowledged)
+            number = len(committed)
             async with store.transaction() as tx:
                 await tx.runs.add(a_run(f"run-{number}"))
                 name = await tx.payloads.put(NOISE[number : number + 20_000])
-            acknowledged.append(name)
+            committed.append(name)
     except StoreFull:
-        return acknowledged
+        return committed
 
 
-async def assert_whole(store: Store, acknowledged: list[str]) -> None:
+async def assert_holds(store: Store, committed: list[str]) -> None:
     async with store.reading() as tx:
-        assert len(await tx.runs.newest()) == len(acknowledged)
-        for number, name in enumerate(acknowledged):
+        assert len(await tx.runs.newest()) == len(committed)
+        for number, name in enumerate(committed):
             assert await tx.payloads.get(name) == NOISE[number : number + 20_000]
 
 
-async def test_a_full_database_keeps_what_it_acknowledged(sqlite_url: str) -> None:
+async def test_a_full_database_keeps_all_committed_transactions(sqlite_url: str) -> None:
     async with await open_store(sqlite_url) as store:
         async with store._writer.begin() as connection:
             await connection.execute(text("PRAGMA max_page_count=200"))
-        acknowledged = await fill(store)
-        assert acknowledged
-        await assert_whole(store, acknowledged)
+        committed = await fill(store)
+        assert committed
+        await assert_holds(store, committed)
         async with store._writer.begin() as connection:
             await connection.execute(text("PRAGMA max_page_count=100000"))
         async with store.transaction() as tx:
@@ -65,19 +65,19 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-async def test_a_full_disk_keeps_what_was_acknowledged(small_disk: Path) -> None:
+async def test_a_full_disk_keeps_all_committed_transactions(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(400_000))
     async with await open_store(f"sqlite:///{small_disk / 'store.sqlite'}") as store:
-        acknowledged = await fill(store)
-        assert acknowledged
+        committed = await fill(store)
+        assert committed
         ballast.unlink()
-        await assert_whole(store, acknowledged)
+        await assert_holds(store, committed)
         async with store.transaction() as tx:
             await tx.payloads.put(b"there is room again")
 
 
-async def test_a_disk_that_is_full_from_the_start_is_named(small_disk: Path) -> None:
+async def test_opening_a_store_on_a_full_disk_raises_store_full(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes((2 << 20) - 16_384))
     with pytest.raises(StoreFull):
         await open_store(f"sqlite:///{small_disk / 'store.sqlite'}")

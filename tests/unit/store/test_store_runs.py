@@ -1,4 +1,4 @@
-"""Runs: recorded once, ended once, found by a part of their id."""
+"""Runs: one start and one outcome for each id, and lookup by the beginning of an id."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.store.store_samples import NOON, a_full_run, a_run
 COMPLETED = RunOutcome(Status.COMPLETED, NOON + timedelta(seconds=3), 3.0)
 
 
-async def test_a_run_comes_back_as_it_was_added(store: Store) -> None:
+async def test_a_run_is_read_as_it_was_added(store: Store) -> None:
     async with store.transaction() as tx:
         hash_ = await tx.payloads.put(b"why?")
         run = a_full_run(input_payload=hash_)
@@ -52,7 +52,7 @@ async def test_a_finished_run_keeps_its_outcome(store: Store) -> None:
     )
 
 
-async def test_an_id_is_taken_by_its_first_run(store: Store) -> None:
+async def test_a_second_run_with_the_same_id_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run(flow="first"))
         with pytest.raises(RunExists):
@@ -60,7 +60,7 @@ async def test_an_id_is_taken_by_its_first_run(store: Store) -> None:
         assert (await tx.runs.get("run-1")).flow == "first"
 
 
-async def test_only_the_first_end_counts(store: Store) -> None:
+async def test_the_outcome_of_a_run_is_never_overwritten(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         await tx.runs.finish("run-1", COMPLETED)
@@ -69,15 +69,15 @@ async def test_only_the_first_end_counts(store: Store) -> None:
         assert (await tx.runs.get("run-1")).status is Status.COMPLETED
 
 
-async def test_an_unknown_run_can_neither_end_nor_be_got(store: Store) -> None:
+async def test_an_unknown_run_can_neither_be_finished_nor_read(store: Store) -> None:
     async with store.transaction() as tx:
         with pytest.raises(RunNotFound):
-            await tx.runs.finish("nobody", COMPLETED)
+            await tx.runs.finish("unknown", COMPLETED)
         with pytest.raises(RunNotFound):
-            await tx.runs.get("nobody")
+            await tx.runs.get("unknown")
 
 
-async def test_a_run_cannot_name_a_payload_that_is_not_stored(store: Store) -> None:
+async def test_a_run_cannot_refer_to_a_payload_that_is_not_stored(store: Store) -> None:
     async with store.transaction() as tx:
         with pytest.raises(PayloadMissing, match="feed"):
             await tx.runs.add(a_run(input_payload="feed"))
@@ -89,7 +89,7 @@ async def test_a_run_cannot_name_a_payload_that_is_not_stored(store: Store) -> N
         assert (await tx.runs.get("run-1")).status is Status.RUNNING
 
 
-async def test_a_run_is_found_by_what_begins_no_other_id(store: Store) -> None:
+async def test_a_run_is_found_by_a_unique_prefix_of_its_id(store: Store) -> None:
     async with store.transaction() as tx:
         for run_id in ("abc1", "abd2", "ABD3", "a%", "a_b"):
             await tx.runs.add(a_run(run_id))
@@ -104,7 +104,7 @@ async def test_a_run_is_found_by_what_begins_no_other_id(store: Store) -> None:
             await tx.runs.find("b")
 
 
-async def test_a_whole_id_is_never_ambiguous(store: Store) -> None:
+async def test_a_full_id_is_never_ambiguous(store: Store) -> None:
     async with store.transaction() as tx:
         for number in range(20):
             await tx.runs.add(a_run(f"run-1{number}", started_at=NOON + timedelta(number)))
@@ -127,7 +127,9 @@ async def test_runs_are_listed_newest_first(store: Store) -> None:
         assert latest.id == "new"
 
 
-async def test_an_error_message_may_hold_what_databases_cannot(store: Store) -> None:
+async def test_characters_that_databases_refuse_are_replaced_in_error_messages(
+    store: Store,
+) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         outcome = RunOutcome(
@@ -142,7 +144,7 @@ async def test_an_error_message_may_hold_what_databases_cannot(store: Store) -> 
     assert message == "nul \ufffd and half ? a pair"
 
 
-async def test_a_key_that_databases_cannot_hold_is_still_found(store: Store) -> None:
+async def test_a_key_with_characters_that_databases_refuse_is_found(store: Store) -> None:
     odd = "nul \x00 half \ud83d"
     async with store.transaction() as tx:
         await tx.runs.add(a_run(odd, flow=odd))
@@ -150,24 +152,25 @@ async def test_a_key_that_databases_cannot_hold_is_still_found(store: Store) -> 
         assert (await tx.runs.find(odd[:5])).flow == "nul \ufffd half ?"
 
 
-async def test_attributes_that_are_no_json_are_refused(store: Store) -> None:
+async def test_attributes_that_are_not_json_are_refused(store: Store) -> None:
     for value in (object(), float("nan"), float("inf"), b"bytes"):
         async with store.transaction() as tx:
             with pytest.raises(InvalidAttributes):
                 await tx.runs.add(a_run(attributes={"odd": value}))
 
 
-async def test_a_lease_is_renewed_for_whom_it_is(store: Store) -> None:
-    runs = [a_run("ours"), a_run("taken", attempts=2)]
+async def test_a_lease_is_renewed_only_for_the_current_attempt(store: Store) -> None:
+    runs = [a_run("current"), a_run("resumed", attempts=2)]
     async with store.transaction() as tx:
         for run in runs:
             await tx.runs.add(run)
-        assert list(await tx.runs.lease({"ours": 1, "taken": 1, "removed": 1}, NOON)) == ["ours"]
-        assert (await tx.runs.get("ours")).leased_until == NOON
-        assert await tx.runs.get("taken") == runs[1]
+        leased = await tx.runs.lease({"current": 1, "resumed": 1, "removed": 1}, NOON)
+        assert list(leased) == ["current"]
+        assert (await tx.runs.get("current")).leased_until == NOON
+        assert await tx.runs.get("resumed") == runs[1]
 
 
-async def test_who_does_not_know_of_a_later_attempt_ends_no_run(store: Store) -> None:
+async def test_an_earlier_attempt_cannot_finish_a_resumed_run(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run(attempts=2))
         with pytest.raises(RunChanged):

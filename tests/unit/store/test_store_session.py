@@ -1,4 +1,4 @@
-"""Opening, transactions and what they do when something goes wrong."""
+"""Opening a store, its transactions, and their behaviour after errors and cancellation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from store.errors import (
 from store.session import Store, open_store
 from tests.unit.store.store_samples import a_run
 
-NOBODY = 65534
+UNPRIVILEGED_USER = 65534
 
 
 async def ids(store: Store) -> list[str]:
@@ -32,18 +32,16 @@ async def ids(store: Store) -> list[str]:
         return [run.id for run in await tx.runs.newest()]
 
 
-async def test_a_sqlite_store_writes_ahead_and_checks_references(
-    sqlite_url: str, tmp_path: Path
-) -> None:
+async def test_a_sqlite_store_uses_wal_and_foreign_keys(sqlite_url: str, tmp_path: Path) -> None:
     async with await open_store(sqlite_url) as store:
         for engine in (store._writer, store._reader):
             async with engine.begin() as connection:
-                await connection.execute(text("SELECT * FROM runs"))  # notices the mode
-                found = {
+                await connection.execute(text("SELECT * FROM runs"))  # reads the file's mode
+                pragmas = {
                     name: await connection.scalar(text(f"PRAGMA {name}"))
                     for name in ("journal_mode", "synchronous", "foreign_keys")
                 }
-            assert found == {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1}
+            assert pragmas == {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1}
         assert (tmp_path / "store.sqlite-wal").is_file()
 
 
@@ -54,7 +52,7 @@ async def test_a_store_is_created_with_its_folders(tmp_path: Path, scheme: str) 
         assert file.is_file()
 
 
-async def test_a_relative_store_stays_where_it_was_opened(
+async def test_a_relative_path_is_resolved_when_the_store_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -83,13 +81,13 @@ async def test_a_relative_store_stays_where_it_was_opened(
         "postgresql://user:secret@127.0.0.1:1/name",
     ],
 )
-async def test_a_url_that_leads_nowhere_is_refused_without_its_password(url: str) -> None:
+async def test_an_unusable_url_is_refused_and_its_password_is_not_shown(url: str) -> None:
     with pytest.raises(StoreUnreachable) as refused:
         await open_store(url)
     assert "secret" not in str(refused.value)
 
 
-async def test_a_folder_or_a_path_through_a_file_is_no_store(tmp_path: Path) -> None:
+async def test_a_path_that_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     for path in (tmp_path, tmp_path / "file" / "store.sqlite", Path("/proc/no/store.sqlite")):
         with pytest.raises(StoreUnreachable):
@@ -98,7 +96,7 @@ async def test_a_folder_or_a_path_through_a_file_is_no_store(tmp_path: Path) -> 
 
 @pytest.fixture
 def foreign_folder() -> Iterator[Path]:
-    """A folder that we may read and not write; root becomes an ordinary user for that."""
+    """A folder for `make_read_only`, which makes root an unprivileged user until the test ends."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "foreign"
         folder.mkdir()
@@ -115,7 +113,7 @@ def make_read_only(folder: Path) -> None:
         file.chmod(0o444)
     folder.chmod(0o555)
     if os.geteuid() == 0:
-        os.seteuid(NOBODY)
+        os.seteuid(UNPRIVILEGED_USER)
 
 
 async def test_a_store_cannot_be_created_in_a_read_only_folder(foreign_folder: Path) -> None:
@@ -136,7 +134,7 @@ async def test_a_read_only_store_cannot_be_written(foreign_folder: Path) -> None
 
 
 @pytest.mark.parametrize("content", [b"no database at all, just text" * 50, b"\x00" * 5000])
-async def test_a_file_that_is_no_database_is_corrupt(tmp_path: Path, content: bytes) -> None:
+async def test_a_file_that_is_not_a_database_is_corrupt(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "store.sqlite"
     file.write_bytes(content)
     with pytest.raises(StoreCorrupt):
@@ -144,7 +142,7 @@ async def test_a_file_that_is_no_database_is_corrupt(tmp_path: Path, content: by
     assert file.read_bytes() == content
 
 
-async def test_a_torn_database_is_corrupt(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_partly_overwritten_database_is_corrupt(sqlite_url: str, tmp_path: Path) -> None:
     async with await open_store(sqlite_url) as store, store.transaction() as tx:
         await tx.runs.add(a_run())
     file = tmp_path / "store.sqlite"
@@ -155,7 +153,7 @@ async def test_a_torn_database_is_corrupt(sqlite_url: str, tmp_path: Path) -> No
             await tx.runs.get("run-1")
 
 
-async def test_a_store_held_by_another_for_too_long_is_locked(
+async def test_a_lock_held_past_the_timeout_raises_store_locked_for_writers_only(
     sqlite_url: str, tmp_path: Path
 ) -> None:
     async with await open_store(sqlite_url) as store:
@@ -164,14 +162,14 @@ async def test_a_store_held_by_another_for_too_long_is_locked(
             with pytest.raises(StoreLocked):
                 async with store.transaction():
                     pass
-            assert await ids(store) == []  # reading goes on
+            assert await ids(store) == []  # reading still works
             other.rollback()
         async with store.transaction() as tx:
             await tx.runs.add(a_run())
         assert await ids(store) == ["run-1"]
 
 
-async def test_a_transaction_within_another_is_locked_and_not_stuck(sqlite_url: str) -> None:
+async def test_a_transaction_within_another_raises_store_locked(sqlite_url: str) -> None:
     async with await open_store(sqlite_url) as store:
         async with store.transaction() as outer:
             with pytest.raises(StoreLocked):
@@ -188,7 +186,7 @@ async def add_and_raise(store: Store, error: BaseException) -> None:
         raise error
 
 
-async def test_an_exception_rolls_everything_back_and_passes_unchanged(store: Store) -> None:
+async def test_an_exception_rolls_the_transaction_back_and_passes_unchanged(store: Store) -> None:
     for error in (RuntimeError("mine"), OSError(28, "mine too"), RunNotFound("x"), SystemExit(3)):
         with pytest.raises(type(error)) as raised:
             await add_and_raise(store, error)
@@ -196,7 +194,7 @@ async def test_an_exception_rolls_everything_back_and_passes_unchanged(store: St
     assert await ids(store) == []
 
 
-async def test_a_cancelled_transaction_leaves_nothing_and_frees_the_store(store: Store) -> None:
+async def test_a_cancelled_transaction_is_rolled_back_and_releases_the_store(store: Store) -> None:
     added = asyncio.Event()
 
     async def add_and_wait() -> None:
@@ -215,33 +213,35 @@ async def test_a_cancelled_transaction_leaves_nothing_and_frees_the_store(store:
     assert await ids(store) == ["next"]
 
 
-async def test_cancelling_anywhere_leaves_whole_transactions_and_a_usable_store(
+async def test_a_transaction_cancelled_at_any_await_is_committed_as_a_whole_or_not_at_all(
     store: Store,
 ) -> None:
-    """Cancelled after any number of turns of the loop, it is recorded as a whole or not at all."""
-    acknowledged = set()
+    """Cancelled after each number of iterations of the event loop; the store stays usable."""
+    committed = set()
 
     async def add_two(number: int) -> None:
         async with store.transaction() as tx:
             await tx.runs.add(a_run(f"{number}-a"))
             await tx.runs.add(a_run(f"{number}-b"))
-        acknowledged.add(f"{number}-a")
+        committed.add(f"{number}-a")
 
-    outcomes = []  # keeps the cancellations' tracebacks, and all that hangs on them, alive
-    for turns in range(100):
-        task = asyncio.create_task(add_two(turns))
-        for turn in range(turns):
-            await asyncio.sleep(0 if turn % 3 else 0.0001)
+    outcomes = []  # keeps the cancellations' tracebacks, and the objects in them, alive
+    for num_iterations in range(100):
+        task = asyncio.create_task(add_two(num_iterations))
+        for iteration in range(num_iterations):
+            await asyncio.sleep(0 if iteration % 3 else 0.0001)
         task.cancel()
         outcomes += await asyncio.gather(task, return_exceptions=True)
-        await add_two(1000 + turns)
+        await add_two(1000 + num_iterations)
     assert {type(outcome) for outcome in outcomes} <= {asyncio.CancelledError, type(None)}
     stored = set(await ids(store))
-    assert acknowledged <= stored
+    assert committed <= stored
     assert stored == {run[:-1] + half for run in stored for half in "ab"}
 
 
-async def test_reading_sees_one_moment_and_never_waits_for_a_writer(store: Store) -> None:
+async def test_a_read_transaction_sees_a_snapshot_and_never_waits_for_a_writer(
+    store: Store,
+) -> None:
     async with store.reading() as reading:
         assert list(await reading.runs.newest()) == []
         async with store.transaction() as tx:
@@ -251,14 +251,14 @@ async def test_reading_sees_one_moment_and_never_waits_for_a_writer(store: Store
     assert await ids(store) == ["run-1"]
 
 
-async def test_reading_cannot_write(store: Store) -> None:
+async def test_a_read_transaction_cannot_write(store: Store) -> None:
     with pytest.raises(StoreError):
         async with store.reading() as tx:
             await tx.runs.add(a_run())
     assert await ids(store) == []
 
 
-async def test_tasks_of_one_process_write_in_turn(store: Store) -> None:
+async def test_concurrent_tasks_of_one_process_can_all_write(store: Store) -> None:
     async def add(number: int) -> None:
         async with store.transaction() as tx:
             assert len(await tx.runs.newest()) >= 0
@@ -268,7 +268,7 @@ async def test_tasks_of_one_process_write_in_turn(store: Store) -> None:
     assert len(await ids(store)) == 50
 
 
-async def test_a_closed_store_says_so(store: Store) -> None:
+async def test_a_closed_store_raises_store_closed(store: Store) -> None:
     await store.close()
     with pytest.raises(StoreClosed):
         store.transaction()
@@ -277,6 +277,6 @@ async def test_a_closed_store_says_so(store: Store) -> None:
     await store.close()
 
 
-async def test_a_stores_url_hides_the_password_and_names_no_driver(sqlite_url: str) -> None:
+async def test_the_url_of_a_sqlite_store_is_the_one_it_was_opened_with(sqlite_url: str) -> None:
     async with await open_store(sqlite_url) as store:
         assert store.url == sqlite_url

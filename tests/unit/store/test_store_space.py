@@ -1,4 +1,4 @@
-"""A file's room: given back where there is much of it, and never at the cost of what is stored."""
+"""Disk space: many free pages are returned to the file system, and no stored data is lost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.unit.store.store_samples import NOON, a_run
 NOISE = random.Random(0).randbytes(2_000_000)
 
 
-async def make_room(url: str, *, part: int) -> str:
-    """Store two payloads, and remove the first, that many bytes; returns the other's hash."""
+async def free_space(url: str, *, num_bytes: int) -> str:
+    """Store two payloads and remove the first, of `num_bytes`; returns the other's hash."""
     async with await open_store(url) as store, store.transaction() as tx:
-        await tx.payloads.put(NOISE[:part])
-        kept = await tx.payloads.put(NOISE[part:])
+        await tx.payloads.put(NOISE[:num_bytes])
+        kept = await tx.payloads.put(NOISE[num_bytes:])
         await tx.runs.add(a_run(input_payload=kept))
         await tx.retention.remove(ended_before=NOON, now=NOON)
     return kept
@@ -33,41 +33,41 @@ async def bytes_of(url: str, name: str) -> bytes:
         return await tx.payloads.get(name)
 
 
-async def test_what_was_removed_gives_its_room_back(sqlite_url: str) -> None:
-    part = 1_500_000
-    kept = await make_room(sqlite_url, part=part)
+async def test_the_space_of_removed_payloads_is_reclaimed(sqlite_url: str) -> None:
+    num_bytes = 1_500_000
+    kept = await free_space(sqlite_url, num_bytes=num_bytes)
     before = stored_bytes(sqlite_url)
     await reclaim(sqlite_url)
     after = stored_bytes(sqlite_url)
     assert before is not None
     assert after is not None
-    assert before - after > part
-    assert await bytes_of(sqlite_url, kept) == NOISE[part:]
+    assert before - after > num_bytes
+    assert await bytes_of(sqlite_url, kept) == NOISE[num_bytes:]
 
 
-async def test_a_file_with_little_free_room_is_left_as_it_is(
+async def test_a_file_with_little_free_space_is_not_rewritten(
     sqlite_url: str, tmp_path: Path
 ) -> None:
-    await make_room(sqlite_url, part=20_000)
+    await free_space(sqlite_url, num_bytes=20_000)
     before = (tmp_path / "store.sqlite").read_bytes()
     await reclaim(sqlite_url)
     assert (tmp_path / "store.sqlite").read_bytes() == before
 
 
-async def test_who_reads_meanwhile_is_not_disturbed(sqlite_url: str) -> None:
-    part = 1_500_000
-    kept = await make_room(sqlite_url, part=part)
+async def test_a_read_transaction_continues_while_space_is_reclaimed(sqlite_url: str) -> None:
+    num_bytes = 1_500_000
+    kept = await free_space(sqlite_url, num_bytes=num_bytes)
     async with await open_store(sqlite_url) as store, store.reading() as tx:
-        assert (await tx.payloads.describe(kept)).size == len(NOISE) - part
+        assert (await tx.payloads.describe(kept)).size == len(NOISE) - num_bytes
         await reclaim(sqlite_url)
-        assert await tx.payloads.get(kept) == NOISE[part:]
-    assert await bytes_of(sqlite_url, kept) == NOISE[part:]
+        assert await tx.payloads.get(kept) == NOISE[num_bytes:]
+    assert await bytes_of(sqlite_url, kept) == NOISE[num_bytes:]
 
 
-async def test_another_writer_is_told_of_and_nothing_is_lost(
+async def test_reclaiming_beside_another_writer_raises_store_locked_and_loses_nothing(
     sqlite_url: str, tmp_path: Path
 ) -> None:
-    kept = await make_room(sqlite_url, part=1_500_000)
+    kept = await free_space(sqlite_url, num_bytes=1_500_000)
     with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreLocked):
@@ -75,16 +75,16 @@ async def test_another_writer_is_told_of_and_nothing_is_lost(
     assert await bytes_of(sqlite_url, kept) == NOISE[1_500_000:]
 
 
-def test_a_store_that_is_not_there_takes_no_room(sqlite_url: str) -> None:
+def test_a_store_that_does_not_exist_takes_no_space(sqlite_url: str) -> None:
     assert stored_bytes(sqlite_url) == 0
 
 
-def test_a_server_sees_to_its_own_room() -> None:
-    url = "postgresql://nobody@nowhere/runs"
+def test_the_space_of_a_postgresql_store_is_neither_measured_nor_reclaimed() -> None:
+    url = "postgresql://user@nowhere/runs"
     assert stored_bytes(url) is None
     asyncio.run(reclaim(url))
 
 
-def test_a_url_that_is_none_has_no_room() -> None:
+def test_the_space_of_a_malformed_url_is_refused() -> None:
     with pytest.raises(StoreUnreachable):
         stored_bytes("nonsense")

@@ -1,4 +1,4 @@
-"""Stages: each begins once, with what decided its deadline."""
+"""Stages: each has one start, with the basis of its sub-deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from store.session import Store
 from tests.unit.store.store_samples import a_run, a_stage
 
 
-async def test_a_stage_comes_back_as_it_was_recorded(store: Store) -> None:
+async def test_a_stage_is_read_as_it_was_recorded(store: Store) -> None:
     matches = (MatchRecord(3, "run-0", 0.75), MatchRecord(1, None, 0.25))
     learned = a_stage(
         1, source="matched", share=0.4, spread=0.125, num_candidates=12, matches=matches
@@ -22,10 +22,10 @@ async def test_a_stage_comes_back_as_it_was_recorded(store: Store) -> None:
             await tx.stages.start(stage)
     async with store.reading() as tx:
         assert list(await tx.stages.of_run("run-1")) == [plain, learned]
-        assert list(await tx.stages.of_run("nobody")) == []
+        assert list(await tx.stages.of_run("unknown")) == []
 
 
-async def test_a_stage_is_taken_by_its_first_start(store: Store) -> None:
+async def test_a_second_start_of_a_stage_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         for run_id in ("run-1", "run-2"):
             await tx.runs.add(a_run(run_id))
@@ -35,7 +35,7 @@ async def test_a_stage_is_taken_by_its_first_start(store: Store) -> None:
         assert [stage.source for stage in await tx.stages.of_run("run-1")] == ["first"]
 
 
-async def test_a_match_weighs_something_finite(store: Store) -> None:
+async def test_a_match_with_a_weight_that_is_not_finite_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         await tx.runs.add(a_run())
         with pytest.raises(ValueError, match="JSON"):
@@ -43,7 +43,7 @@ async def test_a_match_weighs_something_finite(store: Store) -> None:
         assert list(await tx.stages.of_run("run-1")) == []
 
 
-async def test_a_stage_belongs_to_a_recorded_run(store: Store) -> None:
+async def test_a_stage_of_an_unrecorded_run_is_refused(store: Store) -> None:
     async with store.transaction() as tx:
         with pytest.raises(RunNotFound):
-            await tx.stages.start(a_stage(run_id="nobody"))
+            await tx.stages.start(a_stage(run_id="unknown"))

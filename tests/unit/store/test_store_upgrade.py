@@ -1,4 +1,4 @@
-"""Databases of every earlier revision, with rows in them, come to the head and lose nothing."""
+"""Databases of earlier revisions, with rows in them, are upgraded and lose nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alembic.config import Config
 from blake3 import blake3
 from sqlalchemy import Connection, MetaData, insert, inspect, select, text
 
-from store.chunks import pieces
+from store.chunks import split_into_chunks
 from store.errors import StoreCorrupt
 from store.records import CallKind, CallOutcome, EdgeRecord, PatternRecord, Status
 from store.schema import alembic_config
@@ -26,7 +26,7 @@ from tests.unit.store.store_samples import NOON, a_call, a_full_run, a_pattern, 
 ANSWER = "b3:answer"
 LATER = datetime(2025, 6, 2, tzinfo=UTC)
 
-# What revision 0001 held of a few runs, a table after the one to which it refers.
+# Rows of a few runs in revision 0001; a table follows those to which it refers.
 ROWS_OF_0001: dict[str, list[dict[str, Any]]] = {
     "payloads": [
         {
@@ -104,7 +104,7 @@ ROWS_OF_0001: dict[str, list[dict[str, Any]]] = {
 
 
 def at_0001(store_url: str) -> None:
-    """Make a database of that revision, with rows."""
+    """Create a database of revision 0001 with rows."""
     config = alembic_config()
     with connected(store_url) as connection:
         config.attributes["connection"] = connection
@@ -118,7 +118,7 @@ def at_0001(store_url: str) -> None:
 
 
 def contents(connection: Connection) -> dict[str, Sequence[Any]]:
-    """Every row of every table, in whatever columns it has."""
+    """Table name -> its rows, with the columns of the current revision."""
     tables = MetaData()
     tables.reflect(connection)
     return {
@@ -151,8 +151,8 @@ async def test_a_store_of_revision_0001_keeps_every_row(store_url: str) -> None:
         assert list(await tx.calls.length_samples("research", limit=9)) == []
 
 
-async def test_a_store_of_revision_0001_goes_on_where_it_was(store_url: str) -> None:
-    """Old patterns are the library until the first fit, and no id is given twice."""
+async def test_a_store_of_revision_0001_can_be_used_after_the_upgrade(store_url: str) -> None:
+    """Its patterns are the library until the first fit, and no id is assigned twice."""
     at_0001(store_url)
     async with await open_store(store_url) as store, store.transaction() as tx:
         library = await tx.patterns.of_application("research", in_library=True)
@@ -164,17 +164,17 @@ async def test_a_store_of_revision_0001_goes_on_where_it_was(store_url: str) -> 
         assert await tx.patterns.count_by_application() == {"coding": 1, "research": 2}
 
 
-async def test_payloads_in_pieces_are_read_after_their_lists_were_written_anew(
+async def test_chunked_payloads_can_be_read_after_their_lists_were_converted(
     store_url: str,
 ) -> None:
-    """Up, down and up again: lists of hashes, in a row or in a payload that is itself in pieces."""
+    """Upgrade, downgrade, upgrade: lists of hashes, in the row or in another chunked payload."""
     noise = random.Random(0).randbytes(300_000)
     texts = [noise[:20_000], noise]
     with connected(store_url) as connection:
         at_revision(connection, "0004")
         names = [old_payload(connection, data, list_bytes=512) for data in texts]
         lost = old_payload(connection, noise[:9_000] + b"lost", list_bytes=512)
-        its_last = list(pieces(noise[:9_000] + b"lost"))[-1]
+        its_last = list(split_into_chunks(noise[:9_000] + b"lost"))[-1]
         connection.execute(
             text("DELETE FROM payloads WHERE hash = :name"), {"name": blake3(its_last).hexdigest()}
         )
@@ -190,20 +190,21 @@ async def test_payloads_in_pieces_are_read_after_their_lists_were_written_anew(
 def at_revision(
     connection: Connection, revision: str, change: Callable[[Config, str], None] = command.upgrade
 ) -> None:
-    """Bring a database to a revision."""
+    """Upgrade or downgrade a database to a revision."""
     config = alembic_config()
     config.attributes["connection"] = connection
     change(config, revision)
 
 
 def old_payload(connection: Connection, data: bytes, *, list_bytes: int) -> str:
-    """Store bytes as revision 0004 did; a list of pieces that is longer is a payload."""
-    listed = b"".join(
-        insert_old(connection, piece, "zlib", zlib.compress(piece)) for piece in pieces(data)
+    """Store bytes as revision 0004 did; a list of hashes over `list_bytes` is a payload itself."""
+    hashes = b"".join(
+        insert_old(connection, chunk, "zlib", zlib.compress(chunk))
+        for chunk in split_into_chunks(data)
     )
-    if len(listed) > list_bytes:
-        listed = bytes.fromhex(old_payload(connection, listed, list_bytes=list_bytes))
-    return insert_old(connection, data, "pieces", listed).hex()
+    if len(hashes) > list_bytes:
+        hashes = bytes.fromhex(old_payload(connection, hashes, list_bytes=list_bytes))
+    return insert_old(connection, data, "pieces", hashes).hex()
 
 
 def insert_old(connection: Connection, data: bytes, encoding: str, stored: bytes) -> bytes:
@@ -219,7 +220,7 @@ def insert_old(connection: Connection, data: bytes, encoding: str, stored: bytes
     return digest
 
 
-def test_no_reference_dangles_after_an_upgrade(tmp_path: Path) -> None:
+def test_all_foreign_keys_are_valid_after_an_upgrade(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'store.sqlite'}"
     at_0001(url)
     with connected(url) as connection:
@@ -231,12 +232,12 @@ def test_no_reference_dangles_after_an_upgrade(tmp_path: Path) -> None:
         assert connection.execute(text("PRAGMA integrity_check")).all() == [("ok",)]
 
 
-async def test_an_upgrade_that_fails_at_its_end_leaves_the_rows_as_they_were(
+async def test_an_upgrade_that_fails_does_not_change_the_rows(
     store_url: str,
 ) -> None:
     at_0001(store_url)
     with connected(store_url) as connection:
-        connection.execute(text("CREATE TABLE stages (mine TEXT)"))  # the last one of the head
+        connection.execute(text("CREATE TABLE stages (mine TEXT)"))  # makes revision 0002 fail
     with connected(store_url) as connection:
         before = contents(connection)
     with pytest.raises(Exception, match="stages"):
@@ -250,7 +251,7 @@ async def test_an_upgrade_that_fails_at_its_end_leaves_the_rows_as_they_were(
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == HEAD
 
 
-def test_going_back_to_revision_0001_keeps_its_rows(store_url: str) -> None:
+def test_a_downgrade_to_revision_0001_keeps_its_rows(store_url: str) -> None:
     at_0001(store_url)
     with connected(store_url) as connection:
         before = contents(connection)
