@@ -53,7 +53,7 @@ def order_by(
 
 
 def without_weaker_memory_holders(view: StepView, order: Ints, run: Flags, weaker: Flags) -> Flags:
-    """The flags in `run` without weaker requests whose KV memory better prompts need: (n,).
+    """The flags in `run` without weaker requests that hold KV memory for better prompts: (n,).
 
     The missing memory is that of the better prompts that begin, less their cached tokens and the
     free memory. Weaker holders of at least that much are taken out, the last in the order first;
@@ -99,7 +99,7 @@ def sorted_indices(requests: Requests, *keys: Key) -> Ints:
 def plan_of(
     view: StepView, order: Ints, run: int | Flags, *, stay: StayLimits | None = None
 ) -> Plan:
-    """The plan with this order, which drops the requests whose SLO asks for it.
+    """The plan with this order; it drops requests where their SLO asks for it.
 
     It expires at the earliest `next_change_s` of a request.
 

@@ -37,8 +37,8 @@ def rad(
     A prefill step has as many whole tiles as the engine's token budget holds: they are equally
     good in the paper's model, and a real step has a fixed cost. SLOs are not used, except that
     expired work runs only in capacity that feasible work leaves. The cycle's length n has no limit
-    here; the theorem only requires that it is large. A prompt whose memory is not free waits as if
-    the tile were full.
+    here; the theorem only requires that it is large. A prompt without free memory waits as if the
+    tile were full.
 
     Args:
         batch: t_col, see `active_size`.

@@ -37,8 +37,8 @@ def slai(
 ) -> Plan:
     """Critical decodes, then prefills that have begun, then the shortest new prompts, then others.
 
-    The token budget of a step, which the paper tunes by hand, is the largest one whose step takes
-    at most `step_seconds`. At most `active_size` requests hold KV cache: the paper's 128 by
+    The token budget of a step, which the paper tunes by hand, is the largest that keeps the step
+    within `step_seconds`. At most `active_size` requests hold KV cache: the paper's 128 by
     default. New prompts begin only while fewer requests hold KV cache and memory is free.
 
     Departures: the TBT of deadline and compound requests is their `decode_interval_s`, towards the

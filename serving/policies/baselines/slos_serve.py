@@ -31,7 +31,7 @@ _PREFILL = FutureWork._fields.index("prefill_tokens")
 _DECODE = FutureWork._fields.index("decode_tokens")
 
 AHEAD_STEPS = 3.0
-"""A decode whose token is due within this many steps is urgent and precedes prefill: a request left
+"""A decode with a token due within this many steps is urgent and precedes prefill: a request left
 out of a step is computed in the next one, and steps with long prompts take longer than planned."""
 
 

@@ -36,7 +36,7 @@ class Demand(NamedTuple):
 def accepted_indices(
     view: StepView, demand: Demand, kept: Ints, waiting: Ints, *, step_s: float, max_accepted: int
 ) -> Ints:
-    """The largest set of waiting requests whose demand never exceeds the machine's capacity.
+    """The largest set of waiting requests with a total demand that never exceeds the capacity.
 
     Requests are accepted or declined in the order of their prefill deadlines. The state is the
     number of accepted streams and the number of other accepted requests (two tiers of TBT); its

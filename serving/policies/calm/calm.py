@@ -245,7 +245,7 @@ def _call_due_s(calls: Calls, programs: ProgramDemand, due_s: Floats, step: Step
 
 
 def _held_steps(view: StepView, least_steps: int, step: StepDuration) -> int:
-    """Number of steps whose arrivals and ends are answered by one plan, at least 1."""
+    """Number of steps after which one plan answers all arrivals and ends, at least 1."""
     ttft_s = view.arrivals.ttft_s[view.arrivals.kind == LATENCY]
     if len(ttft_s):
         index = int(SOONEST * len(ttft_s))

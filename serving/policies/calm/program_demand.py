@@ -149,7 +149,7 @@ def calls_of(requests: Requests, model: StepModel) -> Calls:
 
 
 def present_programs(view: StepView, calls: Calls) -> ProgramDemand:
-    """The programs whose calls are in the view, with their predicted futures."""
+    """The programs with calls in the view, with their predicted futures."""
     requests, model = view.requests, view.model
     first, row_of = _grouped(requests.program)
     num_programs = len(first)

@@ -28,7 +28,7 @@ MIN_USEFUL_SHARE, ROUNDING = 1e-3, 1e-9
 
 SAVING_SHARE, MAX_SAVED = 0.95, 64
 """A program that is behind is saved by steps of this share of its longest bearable step, because
-some steps take longer than planned. At most so many programs are considered, the least late."""
+some steps take longer than planned. At most MAX_SAVED programs are considered, the least late."""
 
 LOST_TIME_COST = 4.0
 """Cost of a second of lost machine time, relative to the value of an average second: admitted
@@ -66,7 +66,7 @@ class StepDuration(NamedTuple):
     affordable_s: float = math.inf
 
     def with_fixed_cost(self, seconds: Floats) -> Floats:
-        """Machine time for work that adds so many seconds to steps: seconds / useful_share."""
+        """Machine time for work that adds these seconds to steps: seconds / useful_share."""
         return seconds / self.useful_share
 
 
@@ -173,7 +173,7 @@ def backlog_duration(
 def saving_duration(
     view: StepView, step: StepDuration, programs: ProgramDemand, value: Floats
 ) -> StepDuration:
-    """The duration until the next plan: shorter if programs that are behind are worth its cost.
+    """The duration until the next plan: shorter if the value of programs that are behind exceeds the cost.
 
     A program that is behind can still be in time with steps of at most its time left / its decode
     steps. Until its end, each additional step costs the machine one fixed cost.

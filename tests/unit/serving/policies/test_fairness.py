@@ -37,7 +37,7 @@ fractions = st.floats(0.0, 1.0, exclude_min=True)
 
 @st.composite
 def served_views(draw: st.DrawFn) -> StepView:
-    """Views of unequally served users, with a step model whose coefficients are above 0."""
+    """Views of unequally served users, with a step model of coefficients above 0."""
     view = draw(step_views(max_requests=6))
     served = {user: float(draw(st.integers(0, 10**6))) for user in ("one", "two", "three")}
     rows = []

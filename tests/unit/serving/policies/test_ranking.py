@@ -32,7 +32,7 @@ FEW = st.sampled_from([0.0, -0.0, 1.0, 2.0, math.inf, -math.inf])
 
 @st.composite
 def crowds(draw: st.DrawFn) -> Requests:
-    """Requests with equal arrivals, and ids whose order as text is not that of their numbers."""
+    """Requests with equal arrivals, and ids that sort differently as text and as numbers."""
     ids = draw(st.lists(st.sampled_from([str(number) for number in range(60)]), unique=True))
     arrivals = st.sampled_from([0.0, 0.0, 1.0, 2.5])
     return Requests.of(request(each, arrival_s=draw(arrivals)) for each in ids)

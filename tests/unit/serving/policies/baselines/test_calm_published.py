@@ -78,7 +78,7 @@ def naive_groups(view: StepView, size: int) -> list[tuple[float, set[str]]]:
 
 @st.composite
 def small_views(draw: st.DrawFn, state: RequestState = RequestState.WAITING) -> StepView:
-    """Up to eight requests whose deadlines have not passed."""
+    """Up to eight requests with deadlines that have not passed."""
     now_s = draw(st.integers(0, 64)) / 2
     lengths = st.integers(1, 30).map(lambda tokens: LengthSketch((float(tokens),) * 7))
     requests = []

@@ -19,7 +19,7 @@ def planned(*requests: RequestView, **changes: Any) -> Plan:
 
 
 def stream(request_id: str, *, due_in_s: float, **changes: Any) -> RequestView:
-    """A stream whose next token is due this many seconds after time 10.
+    """A stream with its next token due this many seconds after time 10.
 
     It is due one TBT after the last one; the TTFT is too long to matter.
     """

@@ -40,7 +40,7 @@ STEP = StepDuration(2.0, True, 2.0, 0.75)
 
 
 def due_at_once(demand_s: Floats, due_s: Floats) -> DemandCurves:
-    """Programs whose whole demand is due at one time."""
+    """Programs with their whole demand due at one time."""
     return DemandCurves(due_s, demand_s, np.zeros(len(demand_s)), np.ones(len(demand_s)))
 
 

@@ -22,7 +22,7 @@ MODEL = StepModel(base_s=0.009, token_s=0.001, sequence_s=0.0, context_s=0.0)
 
 
 def run_that_begins(**future: float) -> tuple[ProgramDemand, ProgramDemand]:
-    """A program whose first stage is one call of 100 tokens: as present, and as an arrival."""
+    """A program with a first stage of one call of 100 tokens: as present, and as an arrival."""
     rest = FutureWork(0.0, 0.0, 0.0, 0.0, 0.0)._replace(**future)
     slo = compound(50.0, final_s=100.0, program="run", stage_calls=1, future=rest)
     first = request("first", slo=slo, max_tokens=100)

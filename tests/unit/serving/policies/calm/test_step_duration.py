@@ -226,11 +226,8 @@ TIGHT, LOOSE = latency(1.0, 0.05), latency(1.0, 0.1)
 
 def test_the_tightest_stream_limits_steps_beside_a_backlog() -> None:
     duration = beside_a_backlog(LOOSE, TIGHT)
-    assert (duration.step_s, duration.is_limited, duration.expected_s) == (
-        pytest.approx(0.045),
-        True,
-        0.01,
-    )
+    assert duration.is_limited
+    assert (duration.step_s, duration.expected_s) == (pytest.approx(0.045), 0.01)
     assert beside_a_backlog(LOOSE, TIGHT, ahead_s=0.2).step_s == pytest.approx(0.9 * 0.07)
 
 
