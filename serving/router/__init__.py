@@ -1,1 +1,1 @@
-"""Which replica serves a request: pure functions over snapshots of the replicas."""
+"""Routing of requests to replicas: pure functions over snapshots of the replicas."""

@@ -1,4 +1,4 @@
-"""How a request would fare on a replica, by its snapshot: its end, its worth, its admission."""
+"""Predictions for a request on a replica, from its snapshot: its end, priority and admission."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from serving.slo import SloKind
 def priority_on(
     request: RoutedRequest, snapshot: ReplicaSnapshot, *, affinity: float = 1.0
 ) -> float:
-    """Margin goodput per second until the request would end on this replica; at least 0.
+    """Margin goodput / seconds until the request would end on this replica; at least 0.
 
-    The published priority, with the wait that the replica's load means for it: 0 where the promise
-    cannot be kept any more. A latency stream earns its output if its first token and its pace can
-    be in time, the others prompt and output if their end can.
+    The published priority, with the wait due to the replica's load; 0 if the SLO cannot be met. The
+    goodput of a latency stream is its output, if its first token and its TBT can be in time; that
+    of the other kinds is prompt and output, if the end can be in time.
     Source: Wu (2025), equation 4.1 and section 4.3.
     """
     slo, speed = request.slo, snapshot.speed
@@ -39,27 +39,27 @@ def priority_on(
 def predicted_end_s(
     request: RoutedRequest, snapshot: ReplicaSnapshot, *, affinity: float = 1.0
 ) -> float:
-    """Seconds until the request would have ended: after what is due before it, at its own pace."""
+    """Seconds until the request would end: after the work due before it, at its decode speed."""
     speed = snapshot.speed
     cached = affinity * snapshot.cached_tokens(request)
     first, *rest = demands(request, speed, cached_tokens=cached)
-    read_s = (request.prompt_tokens - cached) * speed.prefill_token_s
-    pace_s = max(request.output_tokens() - 1, 0.0) * speed.token_s
-    if rest:  # a stream: what is due before its first token goes before it
-        return snapshot.work_before_s(first.due_s) + read_s + speed.token_s + pace_s
+    prefill_s = (request.prompt_tokens - cached) * speed.prefill_token_s
+    decode_s = max(request.output_tokens() - 1, 0.0) * speed.token_s
+    if rest:  # a stream: only the work due before its first token precedes it
+        return snapshot.work_before_s(first.due_s) + prefill_s + speed.token_s + decode_s
     queued_s = snapshot.work_before_s(first.due_s) + first.work_s
-    return max(queued_s, read_s + speed.token_s + pace_s)
+    return max(queued_s, prefill_s + speed.token_s + decode_s)
 
 
 def admits(request: RoutedRequest, snapshot: ReplicaSnapshot, *, share: float = 1.0) -> bool:
-    """Whether the request and all that is promised there can be in time, by the snapshot.
+    """Whether the request and the replica's open requests can be in time together.
 
-    Its whole context must fit the KV cache beside those of the others, it must be fast enough
-    where nobody is before it, and by every horizon the work due by then must fit into `share` of
+    The whole context must fit the KV cache beside those of the open requests, the request must be
+    fast enough without a queue, and by every horizon the work due by then must fit into `share` of
     the time until then.
     """
-    promised = final_kv_blocks(request, snapshot.block_tokens) + snapshot.promised_kv_blocks
-    if promised > snapshot.kv_blocks or not _fast_enough(request, snapshot.speed):
+    kv_blocks = final_kv_blocks(request, snapshot.block_tokens) + snapshot.final_kv_blocks
+    if kv_blocks > snapshot.kv_blocks or not _fast_enough(request, snapshot.speed):
         return False
     due = list(snapshot.due_work_s)
     first, own_s = len(HORIZONS_S), 0.0
@@ -67,18 +67,18 @@ def admits(request: RoutedRequest, snapshot: ReplicaSnapshot, *, share: float = 
         own_s += demand.work_s
         if snapshot.work_before_s(demand.due_s) + own_s > share * demand.due_s:
             return False
-        for place, horizon_s in enumerate(HORIZONS_S):
+        for index, horizon_s in enumerate(HORIZONS_S):
             if horizon_s >= demand.due_s:
-                due[place] += demand.work_s
-                first = min(first, place)
-    return all(due[place] <= share * HORIZONS_S[place] for place in range(first, len(HORIZONS_S)))
+                due[index] += demand.work_s
+                first = min(first, index)
+    return all(due[index] <= share * HORIZONS_S[index] for index in range(first, len(HORIZONS_S)))
 
 
 def _fast_enough(request: RoutedRequest, speed: Speed) -> bool:
-    """Whether it would be in time on this replica as loaded as it is, were it next."""
+    """Whether the request would be in time at the replica's present speed if it did not queue."""
     slo = request.slo
-    read_s = request.prompt_tokens * speed.prefill_token_s
+    prefill_s = request.prompt_tokens * speed.prefill_token_s
     if slo.kind is SloKind.LATENCY:
-        return read_s + speed.token_s <= slo.ttft_s and speed.token_s <= slo.tbt_s
-    assert slo.deadline_s is not None, "whoever asks to be admitted has a deadline"
-    return read_s + request.output_tokens() * speed.token_s <= slo.deadline_s
+        return prefill_s + speed.token_s <= slo.ttft_s and speed.token_s <= slo.tbt_s
+    assert slo.deadline_s is not None, "only best effort has no deadline, and is never declined"
+    return prefill_s + request.output_tokens() * speed.token_s <= slo.deadline_s

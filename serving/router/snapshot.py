@@ -1,7 +1,7 @@
-"""What a router knows of each replica, and what a request would cost there.
+"""Snapshots of replicas for routers, and the machine time that a request would take there.
 
-A snapshot is a fixed number of counts, however many requests a replica has, so that it is cheap to
-send. All times are seconds from the moment of the snapshot: no two machines compare clocks.
+A snapshot has a fixed size, however many requests a replica has, so it is cheap to send. All times
+are seconds from the snapshot, so the clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import NamedTuple, Protocol
 from serving.slo import Slo, SloKind
 
 HORIZONS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-"""By when work is due, as a snapshot tells it apart; what is due later counts in `work_s` only."""
+"""Seconds within which the due work of a snapshot is counted; later work is in `work_s` only."""
 
 TYPICAL_LEVEL = 0.5
-"""The quantile of an answer's length that counts as its load: bounds would add up to too much."""
+"""The quantile of output lengths that load is computed with: a sum of upper bounds is too high."""
 
 NO_PREFIXES: Mapping[str, int] = MappingProxyType({})
 
 
 class Speed(NamedTuple):
-    """What a token costs on one replica.
+    """The time of a token on one replica.
 
     Attributes:
-        prefill_token_s: the machine's seconds for one prompt token, in a step full of them.
-        decode_token_s: the machine's seconds for one output token: its share of a step with as
-            many decodes as the replica usually batches.
-        token_s: seconds between two tokens of one request: a decode step as it is now.
+        prefill_token_s: machine seconds of one prompt token, in a step full of them.
+        decode_token_s: machine seconds of one output token: its share of a step with the
+            replica's typical number of decodes.
+        token_s: seconds between two tokens of one request: the present decode step.
     """
 
     prefill_token_s: float
@@ -39,16 +39,16 @@ class Speed(NamedTuple):
 
 
 class ReplicaReport(Protocol):
-    """What only the replica itself knows; the rest a router knows from what it sent there."""
+    """The part of a snapshot that only the replica itself knows."""
 
     @property
     def speed(self) -> Speed:
-        """What a token costs there, by a step-cost model or as measured."""
+        """The time of a token, from a step cost or measured."""
         ...
 
     @property
     def slots(self) -> int:
-        """Requests that may run at once."""
+        """Largest number of requests that run at once."""
         ...
 
     @property
@@ -58,23 +58,24 @@ class ReplicaReport(Protocol):
 
     @property
     def free_kv_blocks(self) -> int:
-        """Those that nobody holds."""
+        """Blocks that no request holds."""
         ...
 
     @property
     def block_tokens(self) -> int:
-        """Tokens that one block holds."""
+        """Tokens per block."""
         ...
 
 
 class RoutedRequest(NamedTuple):
-    """A request as a router sees it.
+    """A request as routers see it.
 
     Attributes:
-        number: how many requests the router has placed before this one.
-        max_tokens: its caller's limit on the answer.
-        prefix: key of the text that it shares with others, such as its program's id; "" for none.
-        prefix_tokens: of its prompt's first tokens, those that are shared under this key.
+        number: number of requests that the router has placed before.
+        max_tokens: the caller's limit on output tokens.
+        prefix: key of a prompt prefix shared with other requests, such as the program's id; ""
+            for none.
+        prefix_tokens: length of that prefix in tokens.
     """
 
     request_id: str
@@ -86,18 +87,18 @@ class RoutedRequest(NamedTuple):
     prefix_tokens: int = 0
 
     def output_tokens(self, *, generated: int = 0) -> float:
-        """The typical length of its answer, given that so much of it is there."""
+        """The typical length of its answer in tokens, given those generated so far."""
         if self.slo.length is None:
             return float(max(self.max_tokens, generated + 1))
         return min(self.slo.length.upper(TYPICAL_LEVEL, generated=generated), self.max_tokens)
 
 
 class OpenRequest(NamedTuple):
-    """A request that a replica has and that has not ended.
+    """A request of a replica that has not ended.
 
     Attributes:
         age_s: seconds since its arrival there.
-        generated_tokens: of its answer, what is there.
+        generated_tokens: output tokens so far.
         running: whether it has been part of a step.
     """
 
@@ -108,25 +109,26 @@ class OpenRequest(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """Work in machine seconds, and in how many seconds it is due (infinity: at no time)."""
+    """Work in machine seconds, and the seconds until it is due; infinity: no due time."""
 
     due_s: float
     work_s: float
 
 
 class ReplicaSnapshot(NamedTuple):
-    """One replica at one moment.
+    """The state of a replica at one time.
 
     Attributes:
-        replica: its id; ties between equals end in it.
-        num_running, num_waiting: requests. One that waits in several queues counts in each.
-        running_tokens: of the running ones, prompts and what is there of the answers.
-        waiting_tokens: of the prompts that wait to be read.
-        work_s: machine seconds of all that is open, predicted.
-        due_work_s: (len(HORIZONS_S),), ascending: of work_s, what is due within each horizon. What
-            is late already is due at no time: it never goes before what can be in time.
-        promised_kv_blocks: what the open requests are predicted to hold at their ends, added up.
-        prefix_tokens: by prefix key, the tokens believed to be in the replica's prefix cache.
+        replica: its id, which breaks ties.
+        num_running, num_waiting: number of requests. One that waits in several queues counts in
+            each.
+        running_tokens: prompt and output tokens of the running requests.
+        waiting_tokens: prompt tokens of the waiting requests.
+        work_s: predicted machine seconds of all open requests.
+        due_work_s: (len(HORIZONS_S),), ascending: the part of work_s that is due within each
+            horizon. Late work has no due time: it never precedes work that can be in time.
+        final_kv_blocks: sum of the predicted KV blocks of the open requests at their ends.
+        prefix_tokens: prefix key -> tokens expected in the replica's prefix cache.
     """
 
     replica: str
@@ -140,35 +142,35 @@ class ReplicaSnapshot(NamedTuple):
     due_work_s: tuple[float, ...]
     kv_blocks: int
     free_kv_blocks: int
-    promised_kv_blocks: int
+    final_kv_blocks: int
     block_tokens: int
     prefix_tokens: Mapping[str, int] = NO_PREFIXES
 
     @property
     def num_requests(self) -> int:
-        """Requests that it has."""
+        """Number of open requests."""
         return self.num_running + self.num_waiting
 
     def work_before_s(self, due_s: float) -> float:
-        """Machine seconds of what is due no later than this: linear between two horizons."""
-        place = bisect_left(HORIZONS_S, due_s)
-        if place == len(HORIZONS_S):
+        """Machine seconds that are due within due_s: linear between two horizons."""
+        index = bisect_left(HORIZONS_S, due_s)
+        if index == len(HORIZONS_S):
             return self.work_s if math.isinf(due_s) else self.due_work_s[-1]
         lower_s, lower_work_s = 0.0, 0.0
-        if place:
-            lower_s, lower_work_s = HORIZONS_S[place - 1], self.due_work_s[place - 1]
-        share = (due_s - lower_s) / (HORIZONS_S[place] - lower_s)
-        return lower_work_s + share * (self.due_work_s[place] - lower_work_s)
+        if index:
+            lower_s, lower_work_s = HORIZONS_S[index - 1], self.due_work_s[index - 1]
+        share = (due_s - lower_s) / (HORIZONS_S[index] - lower_s)
+        return lower_work_s + share * (self.due_work_s[index] - lower_work_s)
 
     def cached_tokens(self, request: RoutedRequest) -> int:
-        """Of the request's prompt, what is believed cached, which its last token never is.
+        """Prompt tokens of the request that are expected in the prefix cache.
 
-        An engine computes that one in any case, for the answer's first token comes of it.
+        Never the last one: an engine always computes it, to generate the first output token.
         """
         if not request.prefix:
             return 0
-        known = self.prefix_tokens.get(request.prefix, 0)
-        return min(request.prefix_tokens, known, request.prompt_tokens - 1)
+        cached = self.prefix_tokens.get(request.prefix, 0)
+        return min(request.prefix_tokens, cached, request.prompt_tokens - 1)
 
 
 def snapshot_of(
@@ -178,19 +180,19 @@ def snapshot_of(
     *,
     prefix_tokens: Mapping[str, int] = NO_PREFIXES,
 ) -> ReplicaSnapshot:
-    """A replica's snapshot from its own report and from what a router has sent it."""
+    """A replica's snapshot from its report and from the requests that a router has sent it."""
     speed = report.speed
-    due_work_s = [0.0] * (len(HORIZONS_S) + 1)  # the last: at no time, or beyond every horizon
-    running = waiting = running_tokens = waiting_tokens = promised = 0
+    due_work_s = [0.0] * (len(HORIZONS_S) + 1)  # the last: beyond every horizon, or no due time
+    num_running = num_waiting = running_tokens = waiting_tokens = kv_blocks = 0
     for each in requests:
         request, generated = each.request, each.generated_tokens
         if each.running:
-            running += 1
+            num_running += 1
             running_tokens += request.prompt_tokens + generated
         else:
-            waiting += 1
+            num_waiting += 1
             waiting_tokens += request.prompt_tokens
-        promised += final_kv_blocks(request, report.block_tokens, generated=generated)
+        kv_blocks += final_kv_blocks(request, report.block_tokens, generated=generated)
         for demand in demands(request, speed, age_s=each.age_s, generated=generated):
             due_work_s[_horizon(demand.due_s)] += demand.work_s
     cumulative, total_s = [], 0.0
@@ -201,38 +203,38 @@ def snapshot_of(
         replica=replica,
         speed=speed,
         slots=report.slots,
-        num_running=running,
-        num_waiting=waiting,
+        num_running=num_running,
+        num_waiting=num_waiting,
         running_tokens=running_tokens,
         waiting_tokens=waiting_tokens,
         work_s=total_s,
         due_work_s=tuple(cumulative[:-1]),
         kv_blocks=report.kv_blocks,
         free_kv_blocks=report.free_kv_blocks,
-        promised_kv_blocks=promised,
+        final_kv_blocks=kv_blocks,
         block_tokens=report.block_tokens,
         prefix_tokens=prefix_tokens,
     )
 
 
 def with_request(snapshot: ReplicaSnapshot, request: RoutedRequest) -> ReplicaSnapshot:
-    """The snapshot once this request waits there too: a report is older than what was sent since.
+    """The snapshot with one more waiting request, which was sent after the replica's report.
 
-    Its `free_kv_blocks` stay, for a request that waits holds none.
+    `free_kv_blocks` stays the same, because a waiting request holds none.
     """
     due_work_s = list(snapshot.due_work_s)
     added_s = 0.0
     for demand in demands(request, snapshot.speed):
         added_s += demand.work_s
-        for place in range(_horizon(demand.due_s), len(HORIZONS_S)):
-            due_work_s[place] += demand.work_s
-    promised = final_kv_blocks(request, snapshot.block_tokens)
+        for index in range(_horizon(demand.due_s), len(HORIZONS_S)):
+            due_work_s[index] += demand.work_s
+    kv_blocks = final_kv_blocks(request, snapshot.block_tokens)
     return snapshot._replace(
         num_waiting=snapshot.num_waiting + 1,
         waiting_tokens=snapshot.waiting_tokens + request.prompt_tokens,
         work_s=snapshot.work_s + added_s,
         due_work_s=tuple(due_work_s),
-        promised_kv_blocks=snapshot.promised_kv_blocks + promised,
+        final_kv_blocks=snapshot.final_kv_blocks + kv_blocks,
     )
 
 
@@ -244,42 +246,44 @@ def demands(
     generated: int = 0,
     cached_tokens: float = 0.0,
 ) -> tuple[Demand, ...]:
-    """What is left to do of a request and by when; its prompt is left until its first token.
+    """The remaining work of a request and when it is due, prefill and decode apart for a stream.
+
+    The whole prompt counts as remaining until the first output token.
 
     Args:
         age_s: seconds since its arrival.
-        generated: tokens of its answer that are there.
-        cached_tokens: of its prompt, what need not be read again.
+        generated: output tokens so far.
+        cached_tokens: prompt tokens that need not be computed.
     """
     slo = request.slo
     length = request.output_tokens(generated=generated)
-    unread = 0.0 if generated else request.prompt_tokens - cached_tokens
-    prefill_s = unread * speed.prefill_token_s
+    uncomputed = 0.0 if generated else request.prompt_tokens - cached_tokens
+    prefill_s = uncomputed * speed.prefill_token_s
     decode_s = max(length - generated, 0.0) * speed.decode_token_s
     if slo.kind is SloKind.LATENCY:
         first_s = slo.ttft_s - age_s
         return (
-            Demand(_ahead(first_s), prefill_s),
-            Demand(_ahead(first_s + (length - 1) * slo.tbt_s), decode_s),
+            Demand(_infinite_if_past(first_s), prefill_s),
+            Demand(_infinite_if_past(first_s + (length - 1) * slo.tbt_s), decode_s),
         )
     due_s = math.inf
     if slo.deadline_s is not None:
-        due_s = _ahead(slo.deadline_s - age_s)
+        due_s = _infinite_if_past(slo.deadline_s - age_s)
         if math.isinf(due_s) and slo.final_s is not None:
-            due_s = _ahead(slo.final_s - age_s)
+            due_s = _infinite_if_past(slo.final_s - age_s)
     return (Demand(due_s, prefill_s + decode_s),)
 
 
 def final_kv_blocks(request: RoutedRequest, block_tokens: int, *, generated: int = 0) -> int:
-    """Blocks that its whole context typically takes in the end."""
+    """KV blocks of the request's whole context at its typical end."""
     tokens = request.prompt_tokens + request.output_tokens(generated=generated)
     return math.ceil(tokens / block_tokens)
 
 
-def _ahead(due_s: float) -> float:
+def _infinite_if_past(due_s: float) -> float:
     return due_s if due_s > 0 else math.inf
 
 
 def _horizon(due_s: float) -> int:
-    """The first horizon within which it is due; their number if there is none."""
+    """Index of the first horizon within which work is due; len(HORIZONS_S) if there is none."""
     return bisect_left(HORIZONS_S, due_s)

@@ -1,4 +1,4 @@
-"""The routers by name, in a form that crosses processes."""
+"""The table of routers by name, and RouterSpec: a router's name and parameters as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUTERS: Mapping[str, Callable[..., Route]] = MappingProxyType(
         "slos_serve": slos_serve,
     }
 )
-"""Routers by name."""
+"""The routers by name."""
 
 DEFAULT_ROUTER = "power_of_k"
 
@@ -46,22 +46,22 @@ class RouterSpec:
 
     def __post_init__(self) -> None:
         if self.name not in ROUTERS:
-            raise InvalidEngineConfig("router", self.name, f"know {', '.join(ROUTERS)}")
+            raise InvalidEngineConfig("router", self.name, f"unknown; known: {', '.join(ROUTERS)}")
         check_parameters("router", self.name, ROUTERS[self.name], self.params)
-        self.build()(_TRIAL_REQUEST, (_TRIAL_REPLICA,))  # each checks the range of its values
+        self.build()(_TEST_REQUEST, (_TEST_REPLICA,))  # routers check the range of their values
 
     def build(self) -> Router:
-        """The router itself."""
+        """The router with its parameters."""
         return partial(ROUTERS[self.name], **self.params)
 
     def to_json(self) -> dict[str, object]:
-        """Its name and parameters."""
+        """The spec as a JSON-safe mapping."""
         return {"name": self.name, "params": dict(self.params)}
 
 
-_TRIAL_REQUEST = RoutedRequest("trial", 0, 1, 1, Slo(kind=SloKind.DEADLINE, deadline_s=1.0))
-_TRIAL_REPLICA = ReplicaSnapshot(
-    replica="trial",
+_TEST_REQUEST = RoutedRequest("test", 0, 1, 1, Slo(kind=SloKind.DEADLINE, deadline_s=1.0))
+_TEST_REPLICA = ReplicaSnapshot(
+    replica="test",
     speed=Speed(0.001, 0.001, 0.001),
     slots=1,
     num_running=0,
@@ -72,6 +72,6 @@ _TRIAL_REPLICA = ReplicaSnapshot(
     due_work_s=(0.0,) * len(HORIZONS_S),
     kv_blocks=1,
     free_kv_blocks=1,
-    promised_kv_blocks=0,
+    final_kv_blocks=0,
     block_tokens=16,
 )

@@ -173,8 +173,7 @@ def backlog_duration(
 def saving_duration(
     view: StepView, step: StepDuration, programs: ProgramDemand, value: Floats
 ) -> StepDuration:
-    """The duration until the next plan: shorter if the value of programs that are behind exceeds the cost.
-
+    """The duration until the next plan: shorter if that saves programs of more value than it costs.
     A program that is behind can still be in time with steps of at most its time left / its decode
     steps. Until its end, each additional step costs the machine one fixed cost.
 

@@ -1,4 +1,4 @@
-"""Replicas and requests with everything at rest but what a test is about."""
+"""Replicas and requests with neutral defaults, so that a test sets only the values that matter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEED = Speed(prefill_token_s=0.001, decode_token_s=0.002, token_s=0.004)
 
 
 class Report:
-    """A replica that reports a thousand blocks, some of them free."""
+    """The report of a replica with 1,000 KV blocks."""
 
     def __init__(self, *, free_kv_blocks: int = 1000, speed: Speed = SPEED) -> None:
         self.speed = speed
@@ -53,7 +53,7 @@ def request(slo: Slo | None = None, **changes: Any) -> RoutedRequest:
 
 
 def busy(replica: str, *requests: RoutedRequest, **changes: Any) -> ReplicaSnapshot:
-    """A replica where these requests just arrived and wait."""
+    """The snapshot of a replica at which these requests have just arrived."""
     waiting = [OpenRequest(each, 0.0, 0, running=False) for each in requests]
     return snapshot_of(replica, Report(), waiting)._replace(**changes)
 

@@ -1,4 +1,4 @@
-"""Where a request goes: laws over every router, and what each of them looks at."""
+"""Routers: laws that hold for all of them, and the criteria of each."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def router(request: pytest.FixtureRequest) -> Router:
     return spec.build()
 
 
-def test_a_route_names_known_replicas_and_each_once(router: Router) -> None:
+def test_a_route_has_given_replicas_each_at_most_once(router: Router) -> None:
     @law
-    @given(asked=requests(), fleet=fleets())
-    def holds(asked: RoutedRequest, fleet: tuple[ReplicaSnapshot, ...]) -> None:
-        names = router(asked, fleet).replicas
+    @given(routed=requests(), fleet=fleets())
+    def holds(routed: RoutedRequest, fleet: tuple[ReplicaSnapshot, ...]) -> None:
+        names = router(routed, fleet).replicas
         assert names
         assert len(set(names)) == len(names)
         assert set(names) <= {each.replica for each in fleet}
@@ -55,26 +55,26 @@ def test_a_route_names_known_replicas_and_each_once(router: Router) -> None:
     holds()
 
 
-def test_the_order_in_which_replicas_are_listed_does_not_matter(router: Router) -> None:
+def test_a_route_does_not_depend_on_the_order_of_the_replicas(router: Router) -> None:
     @law
-    @given(asked=requests(), fleet=fleets(), data=st.data())
+    @given(routed=requests(), fleet=fleets(), data=st.data())
     def holds(
-        asked: RoutedRequest, fleet: tuple[ReplicaSnapshot, ...], data: st.DataObject
+        routed: RoutedRequest, fleet: tuple[ReplicaSnapshot, ...], data: st.DataObject
     ) -> None:
         shuffled = data.draw(st.permutations(fleet))
-        assert router(asked, shuffled) == router(asked, fleet)
+        assert router(routed, shuffled) == router(routed, fleet)
 
     holds()
 
 
-def test_equal_replicas_are_told_apart_by_their_ids() -> None:
+def test_ties_between_equal_replicas_are_broken_by_id() -> None:
     fleet = [busy(name) for name in "cab"]
     for spec in (RouterSpec("least_loaded"), RouterSpec("power_of_k", {"k": 0})):
         assert spec.build()(request(), fleet).replicas[0] == "a"
     assert RouterSpec("power_of_k", {"k": 0}).build()(request(), fleet).replicas == ("a", "b", "c")
 
 
-def test_round_robin_takes_turns_whatever_the_load() -> None:
+def test_round_robin_takes_turns_regardless_of_load() -> None:
     fleet = [busy("a", *[request()] * 9), busy("b"), busy("c")]
     route = RouterSpec("round_robin").build()
     turns = [route(request(number=number), fleet).replicas for number in range(4)]
@@ -89,7 +89,7 @@ def test_the_least_loaded_has_the_least_work_or_the_fewest_requests() -> None:
     assert by_number(request(), [one_long, two_short]).replicas == ("a",)
 
 
-def test_k_different_replicas_are_drawn_each_equally_often() -> None:
+def test_k_different_replicas_are_drawn_with_equal_probability() -> None:
     fleet = [busy(name) for name in "abcde"]
     route = RouterSpec("power_of_k", {"k": 2}).build()
     counts: Counter[str] = Counter()
@@ -100,7 +100,7 @@ def test_k_different_replicas_are_drawn_each_equally_often() -> None:
     assert all(700 <= count <= 900 for count in counts.values())
 
 
-def test_the_draw_depends_on_the_seed_and_the_request_alone() -> None:
+def test_the_draw_depends_only_on_the_seed_and_the_request_s_id() -> None:
     fleet = [busy(name) for name in "abcdefgh"]
     routes = {
         seed: [
@@ -116,7 +116,7 @@ def test_the_draw_depends_on_the_seed_and_the_request_alone() -> None:
     assert again == routes[0] != routes[1]
 
 
-def test_early_binding_takes_the_best_of_what_late_binding_names() -> None:
+def test_early_binding_takes_the_first_replica_of_late_binding() -> None:
     fleet = [busy("a", request(due_in(2.0, 900))), busy("b"), busy("c", speed=FAST)]
     late = RouterSpec("power_of_k", {"k": 0}).build()(request(), fleet)
     early = RouterSpec("power_of_k", {"k": 0, "late": False}).build()(request(), fleet)
@@ -130,7 +130,7 @@ def test_a_faster_replica_has_the_higher_priority() -> None:
         assert priority_on(request(slo), fast) > priority_on(request(slo), slow) > 0
 
 
-def test_what_is_due_later_does_not_stand_before_a_request() -> None:
+def test_work_that_is_due_later_does_not_precede_a_request() -> None:
     urgent = request(due_in(4.0, output_tokens=400))
     behind = busy("a", *[request(due_in(2.0, output_tokens=400))] * 3)
     before = busy("b", *[request(due_in(100.0, output_tokens=400))] * 9)
@@ -138,31 +138,31 @@ def test_what_is_due_later_does_not_stand_before_a_request() -> None:
     assert predicted_end_s(urgent, before) == predicted_end_s(urgent, busy("c"))
 
 
-def test_a_promise_that_a_replica_cannot_keep_has_no_priority_there() -> None:
+def test_a_request_has_priority_0_on_a_replica_that_cannot_meet_its_slo() -> None:
     for slo in (due_in(0.49), stream(0.05, 0.2), stream(5.0, 0.003)):
         assert priority_on(request(slo), busy("a")) == 0
-    kept = RouterSpec("power_of_k", {"k": 0, "late": False}).build()
-    assert kept(request(due_in(0.4)), [busy("a"), busy("b", speed=FAST)]).replicas == ("b",)
+    route = RouterSpec("power_of_k", {"k": 0, "late": False}).build()
+    assert route(request(due_in(0.4)), [busy("a"), busy("b", speed=FAST)]).replicas == ("b",)
 
 
-def test_a_hopeless_request_goes_where_it_ends_first() -> None:
+def test_a_hopeless_request_goes_to_the_replica_where_it_ends_first() -> None:
     route = RouterSpec("power_of_k", {"k": 0, "late": False}).build()
     fleet = [busy("a", request(due_in(0.4, output_tokens=5000))), busy("b")]
     assert priority_on(request(due_in(0.45)), fleet[1]) == 0
     assert route(request(due_in(0.45)), fleet).replicas == ("b",)
 
 
-def test_affinity_draws_a_call_to_where_its_prefix_is() -> None:
-    asked = request(prompt_tokens=2000, prefix="p", prefix_tokens=1900)
+def test_affinity_prefers_the_replica_that_caches_the_prefix() -> None:
+    call = request(prompt_tokens=2000, prefix="p", prefix_tokens=1900)
     fleet = [busy("a"), busy("b", prefix_tokens={"p": 1900})]
     for affinity, chosen in ((1.0, "b"), (0.0, "a")):
         spec = RouterSpec("power_of_k", {"k": 0, "late": False, "affinity": affinity})
-        assert spec.build()(asked, fleet).replicas == (chosen,)
-    other = asked._replace(prefix="q")
+        assert spec.build()(call, fleet).replicas == (chosen,)
+    other = call._replace(prefix="q")
     assert RouterSpec("power_of_k", {"k": 0}).build()(other, fleet).replicas[0] == "a"
 
 
-def test_sequential_routing_takes_the_first_that_admits_from_the_turn_on() -> None:
+def test_slos_serve_takes_the_first_replica_in_turn_that_admits_the_request() -> None:
     full = [request(due_in(8.0, output_tokens=1000))] * 5
     fleet = [busy("a", *full), busy("b"), busy("c")]
     route = RouterSpec("slos_serve").build()
@@ -170,7 +170,7 @@ def test_sequential_routing_takes_the_first_that_admits_from_the_turn_on() -> No
     assert route(request(number=2), fleet).replicas == ("c",)
 
 
-def test_whom_all_decline_is_served_as_best_effort_on_the_first() -> None:
+def test_a_request_that_all_replicas_decline_is_best_effort_on_the_first() -> None:
     full = [request(due_in(8.0, output_tokens=1000))] * 5
     fleet = [busy(name, *full) for name in "ab"]
     route = RouterSpec("slos_serve").build()(request(number=1), fleet)
@@ -180,14 +180,14 @@ def test_whom_all_decline_is_served_as_best_effort_on_the_first() -> None:
     assert limited(request(number=0), [busy("a", *full), busy("b")]).best_effort
 
 
-def test_a_request_without_a_promise_asks_for_no_admission() -> None:
+def test_a_best_effort_request_needs_no_admission() -> None:
     full = [request(due_in(8.0, output_tokens=1000))] * 9
     route = RouterSpec("slos_serve").build()(request(Slo()), [busy("a", *full)])
     assert (route.replicas, route.best_effort) == (("a",), False)
 
 
-def test_admission_protects_what_is_promised_already() -> None:
-    """Of six equal requests of 1.0 s each, due in 4 s, four fit; one due later fits beside them."""
+def test_admission_protects_the_slos_of_open_requests() -> None:
+    """Of equal requests of 1.0 s each, due in 4 s, four fit; one that is due later still fits."""
     each = request(due_in(4.0, output_tokens=450))
     admitted: list[RoutedRequest] = []
     while admits(each, busy("a", *admitted), share=1.0):
@@ -198,20 +198,20 @@ def test_admission_protects_what_is_promised_already() -> None:
     assert not admits(each, busy("a", *admitted[:2]), share=0.5)
 
 
-def test_admission_asks_for_memory_and_speed() -> None:
-    assert not admits(request(), busy("a", promised_kv_blocks=990))
-    assert admits(request(), busy("a", promised_kv_blocks=980))
+def test_admission_requires_memory_and_speed() -> None:
+    assert not admits(request(), busy("a", final_kv_blocks=990))
+    assert admits(request(), busy("a", final_kv_blocks=980))
     assert not admits(request(due_in(0.49)), busy("a"))
     assert not admits(request(stream(5.0, 0.003)), busy("a"))
     assert not admits(request(stream(0.103, 0.1)), busy("a"))
     assert admits(request(stream(0.105, 0.1)), busy("a"))
 
 
-def test_best_effort_keeps_all_but_the_promise() -> None:
+def test_as_best_effort_keeps_length_user_and_weight() -> None:
     slo = replace(due_in(10.0), user="u", weight=2.0)
-    found = as_best_effort(slo)
-    assert found.kind is SloKind.BEST_EFFORT
-    assert (found.length, found.user, found.weight) == (slo.length, "u", 2.0)
+    best_effort = as_best_effort(slo)
+    assert best_effort.kind is SloKind.BEST_EFFORT
+    assert (best_effort.length, best_effort.user, best_effort.weight) == (slo.length, "u", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_best_effort_keeps_all_but_the_promise() -> None:
         ("slos_serve", {"limit": -1}),
     ],
 )
-def test_a_bad_router_is_named(name: str, params: dict[str, float | str]) -> None:
+def test_the_error_of_an_invalid_router_names_it(name: str, params: dict[str, float | str]) -> None:
     with pytest.raises(InvalidEngineConfig) as caught:
         RouterSpec(name, params)
     assert name in str(caught.value)
 
 
-def test_a_stream_s_prompt_counts_beside_its_answer() -> None:
-    """4 s of prompt and 4 s of answer are due within 7.5 s, for which there is no horizon."""
+def test_admission_counts_the_prefill_and_the_answer_of_a_stream() -> None:
+    """4 s of prefill and 4 s of decodes are due within 7.5 s, which is not a horizon."""
     slow = snapshot_of("a", Report(speed=Speed(0.001, 0.01, 0.004)), [])
     assert not admits(request(stream(4.5, 0.0075, output_tokens=400), prompt_tokens=4000), slow)
     assert admits(request(stream(4.5, 0.0095, output_tokens=400), prompt_tokens=4000), slow)

@@ -1,4 +1,4 @@
-"""What a snapshot holds of a replica's work, and that sending a request changes it so."""
+"""Snapshots: the work of a replica, and its change when a request is sent there."""
 
 from __future__ import annotations
 
@@ -37,86 +37,86 @@ from tests.unit.serving.router.router_examples import (
 
 @law
 @given(waiting=st.lists(requests(), max_size=4), new=requests())
-def test_adding_a_request_is_as_reporting_anew(
+def test_with_request_equals_a_new_snapshot_with_that_request(
     waiting: list[RoutedRequest], new: RoutedRequest
 ) -> None:
-    added, anew = with_request(busy("a", *waiting), new), busy("a", *waiting, new)
-    assert added.due_work_s == pytest.approx(anew.due_work_s)
-    assert added.work_s == pytest.approx(anew.work_s)
+    updated, fresh = with_request(busy("a", *waiting), new), busy("a", *waiting, new)
+    assert updated.due_work_s == pytest.approx(fresh.due_work_s)
+    assert updated.work_s == pytest.approx(fresh.work_s)
     same = {"due_work_s": (), "work_s": 0.0}
-    assert added._replace(**same) == anew._replace(**same)
+    assert updated._replace(**same) == fresh._replace(**same)
 
 
 @law
 @given(fleet=fleets(), due_s=st.floats(0.01, 400.0), more_s=st.floats(0.0, 100.0))
-def test_what_is_due_earlier_is_a_part_of_what_is_due_later(
+def test_due_work_ascends_with_the_horizon(
     fleet: tuple[ReplicaSnapshot, ...], due_s: float, more_s: float
 ) -> None:
     for each in fleet:
-        assert all(one <= after for one, after in pairwise((*each.due_work_s, each.work_s)))
+        assert all(left <= right for left, right in pairwise((*each.due_work_s, each.work_s)))
         before = each.work_before_s(due_s)
         assert 0 <= before <= each.work_before_s(due_s + more_s) + 1e-9 <= each.work_s + 2e-9
         assert each.work_before_s(math.inf) == each.work_s
 
 
-def test_work_is_due_by_the_requests_deadline() -> None:
+def test_work_is_due_by_the_deadline_of_its_request() -> None:
     snapshot = busy("a", request(due_in(4.0, output_tokens=450)))
-    need_s = 100 * SPEED.prefill_token_s + 450 * SPEED.decode_token_s
+    work_s = 100 * SPEED.prefill_token_s + 450 * SPEED.decode_token_s
     assert snapshot.work_before_s(2.0) == 0
-    assert snapshot.work_before_s(4.0) == pytest.approx(need_s)
+    assert snapshot.work_before_s(4.0) == pytest.approx(work_s)
     assert dict(zip(HORIZONS_S, snapshot.due_work_s, strict=True))[2.0] == 0
-    assert snapshot.work_s == pytest.approx(need_s)
+    assert snapshot.work_s == pytest.approx(work_s)
 
 
-def test_a_stream_owes_its_first_token_before_the_rest() -> None:
+def test_the_prefill_of_a_stream_is_due_before_its_decodes() -> None:
     first, rest = demands(request(stream(2.0, 0.1, output_tokens=51)), SPEED)
     assert first == Demand(2.0, pytest.approx(100 * SPEED.prefill_token_s))
     assert rest == Demand(pytest.approx(7.0), pytest.approx(51 * SPEED.decode_token_s))
 
 
-def test_what_is_there_need_not_be_done_again() -> None:
+def test_generated_and_cached_tokens_are_not_remaining_work() -> None:
     (left,) = demands(request(due_in(10.0, output_tokens=100)), SPEED, age_s=3.0, generated=60)
     assert left == Demand(7.0, pytest.approx(40 * SPEED.decode_token_s))
     (cached,) = demands(request(due_in(10.0)), SPEED, cached_tokens=100)
     assert cached.work_s == pytest.approx(100 * SPEED.decode_token_s)
 
 
-def test_late_work_stands_before_nothing() -> None:
+def test_late_work_has_no_due_time() -> None:
     late = OpenRequest(request(due_in(3.0)), 3.0, 10, running=True)
     snapshot = snapshot_of("a", Report(), [late])
     assert set(snapshot.due_work_s) == {0.0}
     assert snapshot.work_s > 0
 
 
-def test_a_program_past_its_stage_is_due_by_its_own_end() -> None:
+def test_a_request_past_its_stage_s_sub_deadline_is_due_by_the_final_deadline() -> None:
     stage = Slo(kind=SloKind.COMPOUND, deadline_s=3.0, final_s=20.0, length=exactly(10))
     (left,) = demands(request(stage), SPEED, age_s=5.0)
     assert left.due_s == pytest.approx(15.0)
-    (lost,) = demands(request(replace(stage, final_s=4.0)), SPEED, age_s=5.0)
-    assert math.isinf(lost.due_s)
+    (late,) = demands(request(replace(stage, final_s=4.0)), SPEED, age_s=5.0)
+    assert math.isinf(late.due_s)
 
 
-def test_running_and_waiting_requests_are_told_apart() -> None:
+def test_running_and_waiting_requests_are_counted_separately() -> None:
     both = [
         OpenRequest(request(), 1.0, 7, running=True),
         OpenRequest(request(prompt_tokens=50), 1.0, 0, running=False),
     ]
-    found = snapshot_of("a", Report(free_kv_blocks=900), both)
-    assert (found.num_running, found.num_waiting, found.num_requests) == (1, 1, 2)
-    assert (found.running_tokens, found.waiting_tokens) == (107, 50)
-    assert found.free_kv_blocks == 900
-    assert found.promised_kv_blocks == 13 + 10  # 200 and 150 tokens in blocks of 16
+    snapshot = snapshot_of("a", Report(free_kv_blocks=900), both)
+    assert (snapshot.num_running, snapshot.num_waiting, snapshot.num_requests) == (1, 1, 2)
+    assert (snapshot.running_tokens, snapshot.waiting_tokens) == (107, 50)
+    assert snapshot.free_kv_blocks == 900
+    assert snapshot.final_kv_blocks == 13 + 10  # 200 and 150 tokens in blocks of 16
 
 
-def test_without_a_sketch_the_callers_limit_is_the_length() -> None:
+def test_without_a_sketch_max_tokens_is_the_length() -> None:
     assert request(Slo(), max_tokens=300).output_tokens() == 300
     assert request(due_in(9.0, output_tokens=500), max_tokens=300).output_tokens() == 300
 
 
 @pytest.mark.parametrize(("prefix_tokens", "cached"), [(40, 40), (100, 99), (300, 99)])
-def test_a_prompt_is_never_wholly_cached(prefix_tokens: int, cached: int) -> None:
-    """Even where a prefix is said to be longer than the prompt: its last token is computed."""
-    asked = request(prefix="p", prefix_tokens=prefix_tokens)
-    assert asked.prompt_tokens == 100
-    assert busy("a", prefix_tokens={"p": 300}).cached_tokens(asked) == cached
-    assert busy("a", prefix_tokens={}).cached_tokens(asked) == 0
+def test_the_last_token_of_a_prompt_is_never_cached(prefix_tokens: int, cached: int) -> None:
+    """Even if the prefix is as long as the prompt or longer."""
+    routed = request(prefix="p", prefix_tokens=prefix_tokens)
+    assert routed.prompt_tokens == 100
+    assert busy("a", prefix_tokens={"p": 300}).cached_tokens(routed) == cached
+    assert busy("a", prefix_tokens={}).cached_tokens(routed) == 0
