@@ -1,1 +1,1 @@
-"""What is known about a request before and while it runs: length bounds."""
+"""Prediction of output lengths from features of a call, with calibrated bounds."""

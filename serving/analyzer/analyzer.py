@@ -1,4 +1,4 @@
-"""RequestAnalyzer: how long will this answer be?"""
+"""RequestAnalyzer: predicts the output length of LLM calls, and learns from each answer."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from serving.length_sketch import LengthSketch
 Source = Literal["limit", "step", "forest"]
 
 MIN_STEP_CALLS = 10
-"""A step's own answers before they are a forecast: its 0.9 quantile lies among them, not above."""
+"""Fewest answers of a step from which its lengths are predicted: with ten, the 0.9 quantile is
+between the two longest."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Forecast:
-    """What a sketch was made from, kept until the truth is known."""
+class _Prediction:
+    """The uncalibrated prediction behind a sketch, kept until the true length is known."""
 
     distribution: LengthDistribution
     calibrations: StepCalibrations
@@ -33,29 +34,29 @@ class _Forecast:
 
 @dataclass(frozen=True, slots=True)
 class LengthEstimate:
-    """What is expected of one call.
+    """The prediction for one call.
 
     Attributes:
-        sketch: None where nothing is known: max_tokens, or the model's limit, governs.
+        sketch: None without a prediction: only max_tokens, or the model's context, is a limit.
         source: "limit" (no sketch), "step" (the step's own recent answers), or "forest".
     """
 
     sketch: LengthSketch | None
     source: Source
-    forecast: _Forecast | None = field(default=None, repr=False, compare=False)
+    prediction: _Prediction | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LengthReport:
-    """How the estimates fared.
+    """Statistics of the estimates so far.
 
     Attributes:
-        coverage: share of the sketched calls that ended within their bound at level 0.9; None
+        coverage: share of the calls with a sketch that ended within their bound at level 0.9; None
             before the first one.
         num_observed: calls that ended, with and without a sketch.
-        num_sketched: those that had a sketch.
-        num_shifts: how often coverage was so odd that old scores were thrown away.
-        sources: estimates by source.
+        num_sketched: calls that ended and had a sketch.
+        num_shifts: how often an implausible coverage caused old scores to be discarded.
+        sources: number of estimates by source.
     """
 
     coverage: float | None
@@ -68,8 +69,8 @@ class LengthReport:
 class RequestAnalyzer:
     """Estimates output lengths for one application, and learns from each answer.
 
-    What is known grows: nothing, then the step's own answers, then a forest over all steps. Not
-    safe for threads; every method takes well under a millisecond.
+    Predictions improve in stages: none, then from the step's own answers, then from a forest over
+    all steps. Not thread-safe; every method takes well under a millisecond.
 
     Source: Wu (2025), section 4.1 (estimating response length upper bounds).
     """
@@ -88,58 +89,63 @@ class RequestAnalyzer:
     def replay(
         cls, samples: Sequence[Sample], model: FittedLengths | None = None
     ) -> RequestAnalyzer:
-        """The analyzer that would stand here had it seen these finished calls.
+        """An analyzer in the state after these finished calls.
 
-        Calls that the model was fitted on become history only, as its own calibration knows
-        them; later ones are estimated and observed as if live.
+        Calls that the model was fitted on are only added to the history, because the model's
+        calibration contains them. Later ones are estimated and observed as if live.
         """
         analyzer = cls(model)
         estimates: dict[int, LengthEstimate] = {}
-        for place, has_ended in replayed(samples):
-            sample = samples[place]
+        for index, has_ended in replayed(samples):
+            sample = samples[index]
             if not has_ended:
                 if model is None or sample.began_s > model.trained_until_s:
-                    estimates[place] = analyzer.estimate(sample.features)
-            elif place in estimates:
-                analyzer.observe(sample.features, estimates.pop(place), sample.output_tokens)
+                    estimates[index] = analyzer.estimate(sample.features)
+            elif index in estimates:
+                analyzer.observe(sample.features, estimates.pop(index), sample.output_tokens)
             else:
                 analyzer._histories.add(sample.features.identity, sample.output_tokens)
         return analyzer
 
     def adopt(self, model: FittedLengths) -> None:
-        """Estimate from this model from now on; what was learned of the steps stays."""
+        """Estimate with this model from now on; the histories of the steps stay."""
         self._num_shifts += self._forest_calibrations.num_shifts
         self._forest_calibrations = StepCalibrations(model.scores)
         self._model = model
 
     def estimate(self, features: CallFeatures) -> LengthEstimate:
-        """What to expect of a call that is about to begin."""
-        forecast, source = self._forecast(features)
+        """The prediction for a call that is about to begin."""
+        prediction, source = self._predict(features)
         self._sources[source] += 1
-        if forecast is None:
+        if prediction is None:
             return LengthEstimate(None, source)
-        levels = forecast.calibrations.levels(step_code(features.identity))
-        tokens = forecast.distribution.quantiles(levels).tolist()
+        levels = prediction.calibrations.levels(step_code(features.identity))
+        tokens = prediction.distribution.quantiles(levels).tolist()
         if features.max_tokens is not None:
             tokens = [min(length, float(features.max_tokens)) for length in tokens]
-        ascending = tuple(accumulate(tokens, max))  # whatever rounding did to equal levels
-        return LengthEstimate(LengthSketch(ascending), source, forecast)
+        ascending = tuple(accumulate(tokens, max))  # rounding may break the order of equal levels
+        return LengthEstimate(LengthSketch(ascending), source, prediction)
 
     def observe(self, features: CallFeatures, estimate: LengthEstimate, output_tokens: int) -> None:
-        """The call ended by itself or at max_tokens; one that was aborted teaches nothing."""
+        """Learn from a call that ended by itself or at max_tokens; aborted calls must not be given.
+
+        Args:
+            estimate: the result of `estimate` for this call.
+            output_tokens: its true length.
+        """
         self._histories.add(features.identity, output_tokens)
         self._num_observed += 1
-        if estimate.sketch is None or estimate.forecast is None:
+        if estimate.sketch is None or estimate.prediction is None:
             return
         bound = estimate.sketch.tokens[BOUND_INDEX]
         self._num_sketched += 1
         self._num_covered += output_tokens <= bound
-        level = estimate.forecast.distribution.level(output_tokens)
+        level = estimate.prediction.distribution.level(output_tokens)
         score = Score(step_code(features.identity), level)
-        estimate.forecast.calibrations.observe(score, bound=bound, truth=output_tokens)
+        estimate.prediction.calibrations.observe(score, bound=bound, truth=output_tokens)
 
     def report(self) -> LengthReport:
-        """How the estimates fared so far."""
+        """Statistics of the estimates so far."""
         shifts = self._step_calibrations.num_shifts + self._forest_calibrations.num_shifts
         return LengthReport(
             coverage=self._num_covered / self._num_sketched if self._num_sketched else None,
@@ -149,12 +155,12 @@ class RequestAnalyzer:
             sources=dict(self._sources),
         )
 
-    def _forecast(self, features: CallFeatures) -> tuple[_Forecast | None, Source]:
+    def _predict(self, features: CallFeatures) -> tuple[_Prediction | None, Source]:
         history = self._histories.of(features.identity)
         if self._model is not None:
             distribution = self._model.forest.predict(features.vector(history))
-            return _Forecast(distribution, self._forest_calibrations), "forest"
+            return _Prediction(distribution, self._forest_calibrations), "forest"
         if history.count >= MIN_STEP_CALLS:
             distribution = LengthDistribution.of(history.ordered)
-            return _Forecast(distribution, self._step_calibrations), "step"
+            return _Prediction(distribution, self._step_calibrations), "step"
         return None, "limit"

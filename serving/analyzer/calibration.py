@@ -1,4 +1,4 @@
-"""Calibration: which level of a forecast covers as often as a level promises."""
+"""Calibration: maps the levels of a sketch to levels of a prediction with the right coverage."""
 
 from __future__ import annotations
 
@@ -11,47 +11,51 @@ from functools import cache
 from serving.length_sketch import LENGTH_LEVELS
 
 BOUND_LEVEL = 0.9
-"""The level whose coverage is watched: the one that policies bound lengths with."""
+"""The level at which coverage is monitored, and at which policies bound lengths."""
 
 BOUND_INDEX = LENGTH_LEVELS.index(BOUND_LEVEL)
-"""Its place in a sketch."""
+"""The index of BOUND_LEVEL in a sketch."""
 
 WINDOW_SCORES = 500
-"""Scores remembered: the 0.99 level needs a hundred, and a drift must not take thousands."""
+"""Number of newest scores that are kept: the 0.99 level needs a hundred, and the calibration must
+follow a drift within hundreds of calls."""
 
 MIN_SCORES = 30
-"""With fewer scores a forecast's levels are taken at their word."""
+"""With fewer scores the levels of a prediction are not remapped."""
 
 WATCHED_CALLS = 150
-"""Newest calls whose coverage is tested for a shift, from MIN_SCORES on."""
+"""Number of newest calls that are tested for a shift of coverage; at least MIN_SCORES."""
 
 KEPT_SCORES = 50
-"""Newest scores that survive a shift: enough for a 0.9 level of their own."""
+"""Number of newest scores that are kept after a shift: enough for a 0.9 level of their own."""
 
 SHIFT_PROBABILITY = 1e-5
-"""A coverage as odd as this, were the levels right and the calls independent, is a shift.
+"""A coverage at most this probable, for right levels and independent calls, is a shift.
 
-So small because calls of one run are not: their misses come in clusters."""
+It is small because calls of one run are not independent: their misses are clustered."""
 
 STEADY_CALLS = 25
-"""After n calls without a shift, the next one moves the log of the risk by 1 / sqrt(25 + n)."""
+"""After n calls without a shift, the next one changes the log of the risk by at most
+1 / sqrt(STEADY_CALLS + n)."""
 
 MAX_CAUTION = 1.5
-"""The risk never moves further than by a factor of exp(1.5)."""
+"""The risk changes at most by a factor of exp(1.5)."""
 
 
 class Calibration:
-    """Maps the levels of a sketch to the levels of a forecast, from how past forecasts fared.
+    """Maps the levels of a sketch to levels of a prediction, by the outcomes of past predictions.
 
-    A score is the level at which a forecast would just have covered the truth
-    (`LengthDistribution.level`). Three things keep coverage at what a level says, fast ones last:
+    A score is the lowest level at which a prediction would have covered the true length
+    (`LengthDistribution.level`). Three mechanisms keep the coverage of a level right, the fastest
+    last:
 
-    - Split conformal: level p of a sketch is the forecast's level that covers the share p of the
-      scores in the window. It holds for any forecast, biased or not, while calls are alike.
-    - A shift: where too few of the newest calls were within their bounds, or too many below them,
-      for a binomial distribution, only the newest scores are kept.
+    - Split conformal prediction: level p of a sketch is the prediction's level that covers the
+      share p of the scores in the window. It holds for any prediction, biased or not, while calls
+      are exchangeable.
+    - A shift: if the number of newest calls within their bounds is too low, or the number below
+      them too high, for a binomial distribution, only the newest scores are kept.
     - Adaptive conformal inference: the risk 1 - p shrinks with every miss and grows a ninth as much
-      with every cover, so that misses that come in clusters do not add up.
+      with every covered call, so that clustered misses do not add up.
 
     Source: Vovk et al. (2005), inductive conformal prediction; Gibbs and Candes (2021), adaptive
     conformal inference; Angelopoulos et al. (2024), the same with decaying steps.
@@ -69,18 +73,18 @@ class Calibration:
 
     @property
     def num_scores(self) -> int:
-        """How many scores are remembered."""
+        """Number of scores in the window."""
         return len(self._recent)
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """The forecast's levels that stand for LENGTH_LEVELS; ascending, some beyond 0 and 1."""
+        """The prediction levels for LENGTH_LEVELS; ascending, some may be outside 0 to 1."""
         if self._levels is None:
             self._levels = tuple(map(self._remapped, LENGTH_LEVELS))
         return self._levels
 
     def remember(self, score: float) -> None:
-        """A score of the past, of a forecast whose bound nobody used."""
+        """Add the score of a past prediction without testing its bound."""
         assert math.isfinite(score), "a score is a level"
         if len(self._recent) == WINDOW_SCORES:
             self._forget()
@@ -89,11 +93,12 @@ class Calibration:
         self._levels = None
 
     def observe(self, score: float, *, bound: float, truth: float) -> bool:
-        """A call ended; whether that was taken for a shift.
+        """Add the outcome of a call; returns whether that was recognised as a shift.
 
         Args:
-            bound: tokens that its sketch gave at BOUND_LEVEL.
-            truth: tokens that it had.
+            score: the level of its true length in its prediction.
+            bound: tokens of its sketch at BOUND_LEVEL.
+            truth: its true output tokens.
         """
         self.remember(score)
         covered = truth <= bound
@@ -101,7 +106,7 @@ class Calibration:
         caution = self._caution + step * ((not covered) - (1.0 - BOUND_LEVEL))
         self._caution = max(-MAX_CAUTION, min(caution, MAX_CAUTION))
         self._num_steady += 1
-        # On an atom (truth equal to bound) no lower bound would do: no sign of a loose one.
+        # A truth equal to the bound (an atom) leaves no room for a lower bound: it is not loose.
         self._covered.append((covered, truth < bound))
         if len(self._covered) >= MIN_SCORES:
             fewest, most = _plausible(len(self._covered))
@@ -111,8 +116,8 @@ class Calibration:
                 return True
         return False
 
-    def _forget_all_but(self, kept: int) -> None:
-        while len(self._recent) > kept:
+    def _forget_all_but(self, num_kept: int) -> None:
+        while len(self._recent) > num_kept:
             self._forget()
         self._covered.clear()
         self._caution = 0.0
@@ -122,10 +127,9 @@ class Calibration:
         del self._ordered[bisect_left(self._ordered, self._recent.popleft())]
 
     def _remapped(self, level: float) -> float:
-        """The lowest level that covers this share of the scores, counting one call to come.
+        """The lowest level that covers this share of the scores and of one future call.
 
-        Where there are too few scores to say, the highest of them, or the level itself if that
-        is higher.
+        With too few scores for that: the highest score, or the level itself if that is higher.
         """
         num = len(self._ordered)
         if num < MIN_SCORES:
@@ -139,7 +143,7 @@ class Calibration:
 
 @cache
 def _plausible(num: int) -> tuple[int, int]:
-    """The fewest and the most covers of this many calls that are no sign of a shift."""
+    """The lowest and the highest number of covered calls that is not a shift."""
     chances = [
         math.comb(num, covers) * BOUND_LEVEL**covers * (1.0 - BOUND_LEVEL) ** (num - covers)
         for covers in range(num + 1)

@@ -1,4 +1,4 @@
-"""LengthDistribution: every length that an answer may have, with weights, and bounds beyond."""
+"""LengthDistribution: a weighted set of output lengths, its quantiles and extrapolation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from numpy.typing import NDArray
 class LengthDistribution:
     """A weighted set of output lengths and its quantile function, linear between neighbours.
 
-    The quantile function is the one of quantile-forest and of `numpy.quantile`: length i of n,
-    in order, each repeated as often as it weighs, stands at level i / (n - 1). Levels beyond 0
-    and 1 go on geometrically, so that a calibration can also answer for what never came before:
-    quantile(1 + x) is exp(x) times the longest length, quantile(-x) is exp(-x) times the shortest
-    (both counted from -1, so that 0 is no special case).
+    The quantile function is that of quantile-forest and of `numpy.quantile`: length i of n in
+    ascending order, each repeated by its weight, has level i / (n - 1). Levels outside 0 to 1 are
+    extrapolated geometrically, so that a calibration can give bounds beyond all seen lengths:
+    1 + quantile(1 + x) = exp(x) * (1 + longest), 1 + quantile(-x) = exp(-x) * (1 + shortest).
 
     Args:
         scaled: shape (n,), log(1 + tokens), strictly ascending.
-        counts: shape (n,), how often each occurs; whole, at least 1.
+        counts: shape (n,), the weight of each, an integer of at least 1.
     """
 
     __slots__ = ("_below", "_last", "_scaled")
@@ -36,24 +35,24 @@ class LengthDistribution:
         return cls(np.log1p(lengths), counts)
 
     def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
-        """Tokens at these levels; shape (len(levels),). Any finite level has an answer."""
-        wanted = np.asarray(levels, dtype=np.float64)
-        inside = np.clip(wanted, 0.0, 1.0)
+        """Tokens at these levels, which may be any finite numbers; shape (len(levels),)."""
+        asked = np.asarray(levels, dtype=np.float64)
+        inside = np.clip(asked, 0.0, 1.0)
         ranks = inside * self._last
         lows = np.floor(ranks)
         left = self._scaled[np.searchsorted(self._below, lows, side="right")]
         highs = np.minimum(lows + 1.0, self._last)
         right = self._scaled[np.searchsorted(self._below, highs, side="right")]
-        tokens = np.expm1(left + (ranks - lows) * (right - left) + wanted - inside)
-        # Logarithms must not turn a bound of 1024 into 1023.9999999: an answer of 1024 meets it.
+        tokens = np.expm1(left + (ranks - lows) * (right - left) + asked - inside)
+        # Rounding errors must not turn a bound of 1024 into 1023.9999999.
         rounded: NDArray[np.float64] = np.round(np.maximum(tokens, 0.0), 6)
         return rounded
 
     def level(self, tokens: float) -> float:
-        """The lowest level whose quantile is at least this length: the inverse of `quantiles`.
+        """The lowest level with a quantile of at least this length: the inverse of `quantiles`.
 
-        With atoms it is the probability of strictly less, so an answer that ends at max_tokens
-        counts as covered by every bound that reaches max_tokens, and by no other.
+        For an atom that is the probability of shorter lengths. So an answer that ends at max_tokens
+        counts as covered by the bounds that reach max_tokens, and by no other.
         """
         scaled = float(np.log1p(tokens))
         index = int(np.searchsorted(self._scaled, scaled, side="left"))

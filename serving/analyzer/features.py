@@ -1,4 +1,4 @@
-"""CallFeatures: what is known of an LLM call before it runs, as numbers and as few bytes."""
+"""CallFeatures: the features of an LLM call that are known before it runs, and their encoding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from serving.analyzer.words import NUM_WORD_BUCKETS
 from serving.errors import CorruptFeatures, UnknownFeaturesVersion
 
 FEATURES_VERSION = 1
-"""Raised whenever the same bytes, or the same place in the vector, would mean something else."""
+"""Version of the encoding and of the vector; increased if either changes its meaning."""
 
 FEATURE_NAMES = (
     "prompt_tokens",
@@ -30,40 +30,41 @@ FEATURE_NAMES = (
     *("step_count", "step_last", "step_mean", "step_median", "step_p90"),
     *(f"words_{bucket}" for bucket in range(NUM_WORD_BUCKETS)),
 )
-"""What each place of the vector holds. Token counts are log(1 + tokens), as answers spread."""
+"""The features of the vector, in order. Token counts are log(1 + tokens), because lengths differ by
+factors."""
 
 NUM_FEATURES = len(FEATURE_NAMES)
 
 _STRUCTURED, _LIMITED = 1, 2
 _MAX_NUMBER = 2**53
-_SHARE_STEPS = 1000  # temperature and top_p are kept to three decimals
-_MEAN_STEPS = 16  # mean lengths are kept to a sixteenth of a token
+_SHARE_STEPS = 1000  # temperature and top_p have three decimals
+_MEAN_STEPS = 16  # mean lengths have a resolution of 1/16 token
 
 
 def step_code(identity: str) -> int:
-    """The number, below 2**32, that stands for a step where its name is not kept."""
+    """A number below 2**32 for a step, for use where its name is not stored."""
     return zlib.crc32(identity.encode(errors="replace"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFeatures:
-    """What is known of an LLM call before it runs.
+    """The features of an LLM call that are known before it runs.
 
-    Temperature, top_p and the run's mean are rounded to what `encode` keeps, so that a call is
-    predicted from the very numbers that training will see.
+    Temperature, top_p and the run's mean are rounded to the precision of `encode`, so that a live
+    prediction uses the same numbers as training.
 
     Attributes:
-        identity: which step of which model, "model:step".
+        identity: the step and its model, "model:step".
         prompt_tokens: counted or estimated, but always in the same way.
-        max_tokens: the caller's limit; None: what the model's context leaves.
+        max_tokens: the caller's limit; None: the rest of the model's context.
         structured: the output must satisfy a schema.
         stage: the call's stage in its run.
-        position: how many calls of the run began before it.
+        position: number of calls of the run that began before it.
         previous_tokens: output tokens of the run's call that ended last, 0 without one.
-        run_mean_tokens: mean output tokens of the run's calls that ended, 0 without one.
+        run_mean_tokens: mean output tokens of the run's ended calls, 0 without one.
         words: `words.count_words` of the prompt.
     Raises:
-        ValueError: a number is negative, not finite or beyond 2**53, or words has another length.
+        ValueError: a number is negative, not finite or beyond 2**53, or words has a wrong length.
     """
 
     identity: str
@@ -81,7 +82,7 @@ class CallFeatures:
     def __post_init__(self) -> None:
         for name, steps in _NUMBERS:
             value = getattr(self, name)
-            if not 0 <= (value or 0) <= _MAX_NUMBER // steps:  # nan compares false too
+            if not 0 <= (value or 0) <= _MAX_NUMBER // steps:  # false for NaN too
                 raise ValueError(f"{name} must be within 0 and {_MAX_NUMBER // steps}, not {value}")
             if steps > 1:
                 object.__setattr__(self, name, round(value * steps) / steps)
@@ -101,30 +102,30 @@ class CallFeatures:
 
     @classmethod
     def decode(cls, identity: str, document: bytes) -> CallFeatures:
-        """The features that `encode` wrote, for the identity that is stored beside them.
+        """The features in a document of `encode`, for the identity that is stored beside it.
 
         Raises:
-            CorruptFeatures: cut short, too long, or never written by `encode`.
-            UnknownFeaturesVersion: written by another version of the program.
+            CorruptFeatures: the document is cut short, too long, or was not written by `encode`.
+            UnknownFeaturesVersion: it was written by another version of the program.
         """
         if not document:
-            raise CorruptFeatures("it is empty")
+            raise CorruptFeatures("they are empty")
         if document[0] != FEATURES_VERSION:
             raise UnknownFeaturesVersion(document[0], FEATURES_VERSION)
-        place = 2 + NUM_WORD_BUCKETS
-        if len(document) < place:
-            raise CorruptFeatures("it ends early")
+        offset = 2 + NUM_WORD_BUCKETS
+        if len(document) < offset:
+            raise CorruptFeatures("they are cut short")
         flags = document[1]
         if flags & ~(_STRUCTURED | _LIMITED):
-            raise CorruptFeatures("its flags are unknown")
+            raise CorruptFeatures("they have unknown flags")
         values: dict[str, float] = {}
         for name, steps in _NUMBERS:
             if name == "max_tokens" and not flags & _LIMITED:
                 continue
-            number, place = _read_number(document, place)
+            number, offset = _read_number(document, offset)
             values[name] = number / steps if steps > 1 else number
-        if place != len(document):
-            raise CorruptFeatures("it goes on after its end")
+        if offset != len(document):
+            raise CorruptFeatures("there are bytes after their end")
         try:
             return cls(
                 identity=identity,
@@ -161,7 +162,7 @@ class CallFeatures:
         )
 
 
-# The numbers of a call in the order of their bytes, and in how many steps a unit is divided.
+# The numbers of a call in the order of their encoding, and the steps per unit of each.
 _NUMBERS = (
     ("prompt_tokens", 1),
     ("max_tokens", 1),
@@ -177,22 +178,22 @@ assert len(FEATURE_NAMES) == 10 + NUM_HISTORY_FEATURES + NUM_WORD_BUCKETS
 
 
 def _write_number(body: bytearray, value: int) -> None:
-    """A whole number, 0 or more: seven bits a byte, lowest first."""
+    """Append a whole number of at least 0: seven bits per byte, lowest first (LEB128)."""
     while value > 0x7F:
         body.append(0x80 | (value & 0x7F))
         value >>= 7
     body.append(value)
 
 
-def _read_number(document: bytes, place: int) -> tuple[int, int]:
-    """The number that begins at this place, and the place after it."""
+def _read_number(document: bytes, offset: int) -> tuple[int, int]:
+    """The number at this offset, and the offset after it."""
     value = 0
     for shift in range(0, 63, 7):
-        if place == len(document):
-            raise CorruptFeatures("it ends early")
-        byte = document[place]
-        place += 1
+        if offset == len(document):
+            raise CorruptFeatures("they are cut short")
+        byte = document[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
+            return value, offset
     raise CorruptFeatures("a number is too long")

@@ -1,4 +1,4 @@
-"""FittedLengths: a forest with the calibration that belongs to it; fit, save, load."""
+"""FittedLengths: a length forest with its calibration scores; fit, save, load."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from serving.analyzer.step_calibration import Score
 from serving.errors import TooFewSamples
 
 MIN_CALLS = 200
-"""Fewer finished calls than this are no ground for a forest."""
+"""Fewest finished calls that a forest is fitted on."""
 
 MAX_CALLS = 5000
-"""The newest calls that a forest is fitted on: seconds of fitting, hundreds of kilobytes."""
+"""Largest number of newest calls that a forest is fitted on: seconds of fitting, hundreds of
+kilobytes."""
 
-_FOLDS = 4  # the newest folds but the first are predicted from what came before them
+_FOLDS = 4  # of the calls by time; each but the first is predicted from those before it
 
 
 @dataclass(frozen=True, slots=True)
 class FittedLengths:
-    """What a fit leaves behind.
+    """The result of a fit.
 
     Attributes:
-        scores: levels at which the true length stood in predictions made without knowing it,
-            oldest first; they say what the forest's levels are worth.
-        num_calls: how many calls the forest was fitted on.
-        trained_until_s: when the last of them began; calls that began later are news.
+        scores: the level of each true length in a prediction made without it, oldest first; they
+            calibrate the forest's levels.
+        num_calls: number of calls that the forest was fitted on.
+        trained_until_s: when the last of them began; later calls are unknown to the model.
     """
 
     forest: LengthForest
@@ -41,7 +42,7 @@ class FittedLengths:
     trained_until_s: float
 
     def save(self, path: Path) -> None:
-        """Write it to a file, whole or not at all: what stood there before stays until then.
+        """Write the model to a file, atomically: the former file is replaced at the end.
 
         Raises:
             ModelNotSaved: the folder cannot be written, or the disk is full.
@@ -62,9 +63,9 @@ class FittedLengths:
         """Read what `save` wrote.
 
         Raises:
-            ModelUnreadable: there is no such file, or no right to read it.
-            CorruptModel: it is damaged, or was never one of ours.
-            UnknownModelVersion: written by another version of the program.
+            ModelUnreadable: the file or the permission to read it is missing.
+            CorruptModel: the file is damaged, or was not written by `save`.
+            UnknownModelVersion: it was written by another version of the program.
         """
         document = model_file.load(path)
         return cls(
@@ -76,11 +77,11 @@ class FittedLengths:
 
 
 def fit(samples: Sequence[Sample], *, seed: int) -> FittedLengths:
-    """Learn answer lengths from finished calls; deterministic for a seed. Takes seconds.
+    """Fit a length model to finished calls; deterministic for a seed. Takes seconds.
 
     The calibration scores come from forward validation: the calls are cut into chronological
-    folds, and each but the first is predicted by a forest of the folds before it. Held-out runs
-    are what production meets; out-of-bag predictions would know a call's siblings in its own run.
+    folds, and each but the first is predicted by a forest of the folds before it. Like production
+    this predicts new runs; out-of-bag predictions would use other calls of the same run.
 
     Raises:
         TooFewSamples: fewer than MIN_CALLS.
@@ -103,7 +104,7 @@ def _forward_scores(calls: TrainingSet, *, seed: int) -> list[Score]:
     cuts = [len(tokens) * fold // _FOLDS for fold in range(1, _FOLDS + 1)]
     for cut, end in itertools.pairwise(cuts):
         forest = fit_forest(vectors[:cut], tokens[:cut], seed=seed)
-        for place in range(cut, end):
-            level = forest.predict(vectors[place]).level(float(tokens[place]))
-            scores.append(Score(int(steps[place]), level))
+        for index in range(cut, end):
+            level = forest.predict(vectors[index]).level(float(tokens[index]))
+            scores.append(Score(int(steps[index]), level))
     return scores

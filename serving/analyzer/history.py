@@ -1,4 +1,4 @@
-"""StepHistory: what a step's recent answers say about its next one."""
+"""StepHistory: the recent output lengths of a step, and features of them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 
 HISTORY_LENGTHS = 64
-"""How many of a step's answers are remembered: enough for a p90, few enough to follow a drift."""
+"""Newest answers of a step that are kept: enough for a p90, few enough to follow a drift."""
 
 MAX_STEPS = 4096
-"""Identities remembered at once; beyond, the one that ended longest ago is forgotten."""
+"""Limit on the number of steps; the one with the oldest last answer is forgotten first."""
 
 NUM_HISTORY_FEATURES = 5
 
 
 class StepHistory:
-    """The recent output lengths of one step of one model, in tokens, in order of their end."""
+    """The recent output lengths of one step of one model, in tokens, in the order of their ends.
+
+    Attributes:
+        count: number of all answers, forgotten ones included.
+    """
 
     __slots__ = ("_ordered", "_recent", "_total", "count")
 
@@ -27,8 +31,8 @@ class StepHistory:
         self._total = 0
 
     def add(self, output_tokens: int) -> None:
-        """An answer ended; the oldest one of a full window is forgotten."""
-        assert output_tokens >= 0, "an answer has no negative length"
+        """Add an answer; the oldest of HISTORY_LENGTHS answers is forgotten."""
+        assert output_tokens >= 0, "a length is not negative"
         if len(self._recent) == HISTORY_LENGTHS:
             oldest = self._recent.popleft()
             del self._ordered[bisect_left(self._ordered, oldest)]
@@ -40,14 +44,11 @@ class StepHistory:
 
     @property
     def ordered(self) -> list[int]:
-        """The remembered lengths, shortest first; a copy."""
+        """A copy of the kept lengths, shortest first."""
         return self._ordered.copy()
 
     def features(self) -> tuple[float, ...]:
-        """NUM_HISTORY_FEATURES numbers: how many ever, last, mean, median, p90; each log(1 + x).
-
-        All 0 before the first answer.
-        """
+        """log(1 + x) of count, last, mean, median and p90; all 0 before the first answer."""
         if not self._recent:
             return (0.0,) * NUM_HISTORY_FEATURES
         last = len(self._ordered) - 1
@@ -61,7 +62,7 @@ class StepHistory:
 
 
 class StepHistories:
-    """The history of every step, by identity ("model:step"); at most MAX_STEPS of them."""
+    """The histories of at most MAX_STEPS steps, by identity ("model:step")."""
 
     def __init__(self) -> None:
         self._steps: OrderedDict[str, StepHistory] = OrderedDict()
@@ -70,11 +71,11 @@ class StepHistories:
         return len(self._steps)
 
     def of(self, identity: str) -> StepHistory:
-        """This step's history; an empty one, not kept, where nothing has ended yet."""
+        """This step's history; a new, empty one (not stored) if it has no answer yet."""
         return self._steps.get(identity) or StepHistory()
 
     def add(self, identity: str, output_tokens: int) -> None:
-        """An answer of this step ended."""
+        """Add an answer of this step."""
         history = self._steps.get(identity)
         if history is None:
             if len(self._steps) == MAX_STEPS:

@@ -1,8 +1,8 @@
-"""A length model as a file: no pickle, checked before it is believed, replaced in one move.
+"""The file format of length models: no pickle, validated when loaded, replaced atomically.
 
-Layout: header (magic, version, counts), the arrays deflated, and the BLAKE3 of all before it.
-Numbers are little-endian. A checksum notices damage, not malice: every shape and index is checked
-as well, so that no file makes a prediction leave its arrays or run for ever.
+Layout: header (magic, version, counts), the deflated arrays, and the BLAKE3 hash of both. Numbers
+are little-endian. A checksum detects damage but not malice. So every shape and index is checked as
+well: no file can make a prediction read outside its arrays or run for ever.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from serving.analyzer.forest import LEAF, ForestArrays
 from serving.errors import CorruptModel, ModelNotSaved, ModelUnreadable, UnknownModelVersion
 
 MODEL_VERSION = 1
-"""Raised whenever the same bytes would mean something else."""
+"""Version of the format; increased if the same bytes get another meaning."""
 
 _MAGIC = b"length\x93\x0a"
 _HEADER = struct.Struct("<8sHH6Id")
 _DIGEST_BYTES = 32
 _MAX_FILE_BYTES = 64 << 20
 _MAX_COUNTS = (1024, 1 << 20, 1 << 22, 1 << 16, 1 << 16, 1 << 30)
-_NO_FEATURE = 0xFF  # how a leaf's feature is written
+_NO_FEATURE = 0xFF  # the encoding of a leaf's feature
 
 assert NUM_FEATURES < _NO_FEATURE
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file holds; FittedLengths says what it means."""
+    """The contents of a file; see FittedLengths for their meaning."""
 
     arrays: ForestArrays
     steps: NDArray[np.int64]  # shape (scores,)
@@ -49,7 +49,7 @@ class Document:
 
 
 def save(path: Path, document: Document) -> None:
-    """Write a file beside the old one, force it to the disk, and let it take the old one's place.
+    """Write a temporary file, sync it to the disk, and replace the old file with it.
 
     Raises:
         ModelNotSaved: the folder cannot be written, or the disk is full.
@@ -76,12 +76,12 @@ def save(path: Path, document: Document) -> None:
 
 
 def load(path: Path) -> Document:
-    """Read and check a file.
+    """Read and validate a file.
 
     Raises:
-        ModelUnreadable: there is no such file, or no right to read it.
-        CorruptModel: it is damaged, or was never one of ours.
-        UnknownModelVersion: written by another version of the program.
+        ModelUnreadable: the file or the permission to read it is missing.
+        CorruptModel: the file is damaged, or was not written by `save`.
+        UnknownModelVersion: it was written by another version of the program.
     """
     try:
         with path.open("rb") as file:
@@ -89,7 +89,7 @@ def load(path: Path) -> Document:
     except OSError as cause:
         raise ModelUnreadable(str(path), cause.strerror or str(cause)) from cause
     if len(written) < len(_MAGIC) + 2 or not written.startswith(_MAGIC):
-        raise CorruptModel(str(path), "it does not begin like one")
+        raise CorruptModel(str(path), "it does not begin with the header of a length model")
     version = int.from_bytes(written[len(_MAGIC) : len(_MAGIC) + 2], "little")
     if version != MODEL_VERSION:
         raise UnknownModelVersion(str(path), version, MODEL_VERSION)
@@ -100,7 +100,7 @@ def load(path: Path) -> Document:
 
 
 class _FaultError(Exception):
-    """Why the bytes are no model."""
+    """Why the bytes are not a valid model."""
 
 
 def _pack(document: Document) -> bytes:
@@ -133,21 +133,21 @@ def _pack(document: Document) -> bytes:
             document.levels.astype("<f8"),
         )
     )
-    sealed = header + zlib.compress(body, level=6)
-    return sealed + blake3(sealed).digest()
+    content = header + zlib.compress(body, level=6)
+    return content + blake3(content).digest()
 
 
 def _unpack(written: bytes) -> Document:
     if not _HEADER.size + _DIGEST_BYTES <= len(written) <= _MAX_FILE_BYTES:
-        raise _FaultError("its size is impossible")
-    sealed, digest = written[:-_DIGEST_BYTES], written[-_DIGEST_BYTES:]
-    if blake3(sealed).digest() != digest:
+        raise _FaultError("it is too short or too long")
+    content, digest = written[:-_DIGEST_BYTES], written[-_DIGEST_BYTES:]
+    if blake3(content).digest() != digest:
         raise _FaultError("its checksum does not match")
-    _, _, features_version, *counts, trained_until_s = _HEADER.unpack_from(sealed)
+    _, _, features_version, *counts, trained_until_s = _HEADER.unpack_from(content)
     if features_version != FEATURES_VERSION:
         raise _FaultError(f"it was fitted on features of version {features_version}")
     if any(count > limit for count, limit in zip(counts, _MAX_COUNTS, strict=True)):
-        raise _FaultError("its counts are impossible")
+        raise _FaultError("a count in its header exceeds the limit")
     num_trees, num_nodes, num_samples, num_lengths, num_scores, num_calls = counts
     layout = (
         *(("<u4", num_trees), ("<u1", num_nodes), ("<f4", num_nodes)),
@@ -156,12 +156,12 @@ def _unpack(written: bytes) -> Document:
         *(("<u4", num_scores), ("<f8", num_scores)),
     )
     size = sum(np.dtype(kind).itemsize * count for kind, count in layout)
-    body = _inflated(sealed[_HEADER.size :], size)
+    body = _inflated(content[_HEADER.size :], size)
     parts: list[NDArray[np.generic]] = []
-    place = 0
+    offset = 0
     for kind, count in layout:
-        parts.append(np.frombuffer(body, kind, count, place))
-        place += parts[-1].nbytes
+        parts.append(np.frombuffer(body, kind, count, offset))
+        offset += parts[-1].nbytes
     features = parts[1].astype(np.int64)
     arrays = ForestArrays(
         tree_sizes=parts[0].astype(np.int64),
@@ -184,19 +184,19 @@ def _unpack(written: bytes) -> Document:
 
 
 def _inflated(deflated: bytes, size: int) -> bytes:
-    """Exactly `size` bytes, or a fault; never more memory than that."""
+    """Inflate exactly `size` bytes, without ever using more memory; raises _FaultError."""
     inflate = zlib.decompressobj()
     try:
         body = inflate.decompress(deflated, size + 1)
     except zlib.error:
         raise _FaultError("it cannot be inflated") from None
     if len(body) != size or not inflate.eof or inflate.unused_data:
-        raise _FaultError("its arrays do not have the sizes that it names")
+        raise _FaultError("its arrays do not have the sizes in its header")
     return body
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name last: a rename lives in the folder."""
+    """Sync the folder to the disk, because a rename is a change of the folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Samples: finished calls in the order in which their lengths became known."""
+"""Samples: finished calls, replayed in the order of their begins and ends."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Sample:
     """One finished call.
 
     Attributes:
-        began_s, ended_s: when it was submitted and when it ended, on one clock. A call learns
-            from those that had ended when it began, so that a replay knows of parallel calls what
-            was known of them when they ran: nothing. Without times, calls ran one after another.
+        began_s, ended_s: when it was submitted and when it ended, on one clock. A prediction uses
+            only calls that had ended when the call began, so a replay uses nothing of parallel
+            calls. Without times, calls are taken to have run one after another.
     Raises:
-        ValueError: the answer is negative or beyond 2**31 tokens, or a time is not finite.
+        ValueError: output_tokens is negative or above 2**31, or a time is not finite.
     """
 
     features: CallFeatures
@@ -40,24 +40,24 @@ class Sample:
 
 
 def replayed(samples: Sequence[Sample]) -> Iterator[tuple[int, bool]]:
-    """What happened, in order: (place of the call in `samples`, whether it ended or began).
+    """The begins and ends of the calls by time, as (index in `samples`, has_ended).
 
-    Calls begin by `began_s`, ties in the order given; a call that ended at the moment in which
-    another began had ended before.
+    Calls with equal began_s begin in the order of `samples`. An end precedes a begin at the same
+    time.
     """
     running: list[tuple[float, int]] = []
-    for place in sorted(range(len(samples)), key=lambda place: samples[place].began_s):
-        sample = samples[place]
+    for index in sorted(range(len(samples)), key=lambda index: samples[index].began_s):
+        sample = samples[index]
         while running and running[0][0] <= sample.began_s:
             yield heapq.heappop(running)[1], True
-        yield place, False
-        heapq.heappush(running, (max(sample.ended_s, sample.began_s), place))
+        yield index, False
+        heapq.heappush(running, (max(sample.ended_s, sample.began_s), index))
     while running:
         yield heapq.heappop(running)[1], True
 
 
 class TrainingSet(NamedTuple):
-    """Calls as a forest sees them, in the order in which they began."""
+    """Calls as inputs of a forest, in the order in which they began."""
 
     vectors: NDArray[np.float32]  # shape (calls, NUM_FEATURES)
     output_tokens: NDArray[np.int64]  # shape (calls,)
@@ -65,7 +65,7 @@ class TrainingSet(NamedTuple):
     steps: NDArray[np.int64]  # shape (calls,), features.step_code
 
     def newest(self, num_calls: int) -> TrainingSet:
-        """The last calls, at most this many."""
+        """The last `num_calls` calls, or all if there are fewer."""
         return TrainingSet(
             self.vectors[-num_calls:],
             self.output_tokens[-num_calls:],
@@ -75,12 +75,12 @@ class TrainingSet(NamedTuple):
 
 
 def training_set(samples: Sequence[Sample]) -> TrainingSet:
-    """The calls, each with what was known when it began."""
+    """The calls as a training set, each with the history that was known when it began."""
     histories = StepHistories()
     order: list[Sample] = []
     vectors: list[NDArray[np.float32]] = []
-    for place, has_ended in replayed(samples):
-        sample = samples[place]
+    for index, has_ended in replayed(samples):
+        sample = samples[index]
         if has_ended:
             histories.add(sample.features.identity, sample.output_tokens)
             continue

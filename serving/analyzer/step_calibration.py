@@ -1,4 +1,4 @@
-"""StepCalibrations: one for every step, leaning on that of all steps while it is young."""
+"""StepCalibrations: a calibration for each step, blended with a common one while it is new."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import NamedTuple
 from serving.analyzer.calibration import MIN_SCORES, Calibration
 
 MAX_STEPS = 1024
-"""Steps calibrated on their own; beyond, the one that ended longest ago leans on all again."""
+"""Limit on the steps with a calibration of their own; beyond, the one with the oldest last call is
+forgotten."""
 
-LEANING_SCORES = 60
-"""A step's own levels weigh n / (n + 60) once it has n scores, MIN_SCORES or more."""
+BLENDING_SCORES = 60
+"""The levels of a step with n scores have the weight n / (n + BLENDING_SCORES), and none below
+MIN_SCORES scores."""
 
 
 class Score(NamedTuple):
-    """The level at which a forecast would just have covered the truth, and whose it was."""
+    """The lowest level at which a prediction would have covered the true length."""
 
     step: int  # features.step_code
     level: float
@@ -25,9 +27,9 @@ class Score(NamedTuple):
 class StepCalibrations:
     """Calibrations by step.
 
-    Coverage that is right over all calls can be wrong for each step: too much for the one, too
-    little for the other, and a policy bounds single calls. So each step has a calibration of its
-    own (a Mondrian one), blended with the common one as long as it has seen few calls.
+    A coverage that is right over all calls can be wrong for each step, too high for one and too low
+    for another, and policies use bounds of single calls. So each step has its own (Mondrian)
+    calibration, blended with the common one while it has few scores.
 
     Source: Vovk et al. (2005), Mondrian conformal prediction.
     """
@@ -42,21 +44,21 @@ class StepCalibrations:
 
     @property
     def num_shifts(self) -> int:
-        """How often coverage, of one step or of all, was so odd that old scores were dropped."""
+        """Number of shifts of coverage, of single steps and of all together, so far."""
         return self._num_shifts
 
     def levels(self, step: int) -> tuple[float, ...]:
-        """The forecast's levels that stand for LENGTH_LEVELS in this step; ascending."""
+        """The prediction levels for LENGTH_LEVELS in this step; ascending."""
         common = self._common.levels
         own = self._steps.get(step)
         if own is None or own.num_scores < MIN_SCORES:
             return common
-        weight = own.num_scores / (own.num_scores + LEANING_SCORES)
+        weight = own.num_scores / (own.num_scores + BLENDING_SCORES)
         pairs = zip(own.levels, common, strict=True)
-        return tuple(other + weight * (mine - other) for mine, other in pairs)
+        return tuple(shared + weight * (level - shared) for level, shared in pairs)
 
     def observe(self, score: Score, *, bound: float, truth: float) -> None:
-        """A call ended; `Calibration.observe` says what the arguments are."""
+        """Add the outcome of a call; see `Calibration.observe` for the arguments."""
         for calibration in (self._common, self._of(score.step)):
             self._num_shifts += calibration.observe(score.level, bound=bound, truth=truth)
 

@@ -1,4 +1,4 @@
-"""What the words of a prompt say about its answer, without keeping the words."""
+"""Word counts of a prompt as features, by hash bucket, so that no text is stored."""
 
 from __future__ import annotations
 
@@ -6,45 +6,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 NUM_WORD_BUCKETS = 16
-"""Few enough that a count stands for thousands of words: no text can be read back from it."""
+"""Number of hash buckets: so few that each stands for thousands of words, and no text can be
+recovered from the counts."""
 
-LONGEST_TEXT = 4096
-"""Characters looked at, half from either end: instructions stand at the ends of a prompt."""
+MAX_CHARACTERS = 4096
+"""Characters of a text that are counted, half from each end: prompts have their instructions at
+the ends."""
 
 BYTES_PER_TOKEN = 4
-"""UTF-8 bytes of one token of ordinary English text; the same constant recorded and predicted."""
+"""UTF-8 bytes per token of ordinary English text, for the estimate of prompt tokens."""
 
-_COUNT_STEPS = 16.0  # steps of one doubling of a count, so that 65535 is the largest
+_COUNT_STEPS = 16.0  # steps per doubling of a count, so that the largest count is 65535
 
-# Bytes of a word and what each is worth: letters count without case, other scripts byte by byte.
+# Hash terms of a word's bytes: ASCII letters without case, other scripts byte by byte.
 _FOLDED = np.frombuffer(bytes(range(256)).lower(), np.uint8).astype(np.uint64)
 _IN_WORD = np.array([chr(byte).isalnum() or byte >= 0x80 for byte in range(256)])
-_WORTH = (_FOLDED + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-_PLACES = np.arange(4 * (LONGEST_TEXT + 1), dtype=np.uint64)
-_POSITIONS = (2 * _PLACES + 1) * np.uint64(0xC2B2AE3D27D4EB4F)
+_BYTE_TERMS = (_FOLDED + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+_OFFSETS = np.arange(4 * (MAX_CHARACTERS + 1), dtype=np.uint64)
+_OFFSET_TERMS = (2 * _OFFSETS + 1) * np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 def estimate_prompt_tokens(text: str) -> int:
-    """Prompt tokens by UTF-8 length, at least 1 unless the text is empty.
+    """Prompt tokens estimated from the UTF-8 length; at least 1 unless the text is empty.
 
-    An estimate before any tokenizer is at hand. What was learned from it stays valid only for
-    what is predicted from it too.
+    For use without a tokenizer. A model that was trained on this estimate must be given it for
+    predictions too.
     """
     num_bytes = len(text) if text.isascii() else len(text.encode(errors="replace"))
     return -(-num_bytes // BYTES_PER_TOKEN)
 
 
 def count_words(text: str) -> bytes:
-    """Counts of the prompt's words by bucket of a fixed hash, on a log scale, a byte each.
+    """Counts of the prompt's words by hash bucket, on a log scale, one byte each.
 
-    The same bytes in every process and on every machine. Of a long text the first and the last
-    LONGEST_TEXT / 2 characters are read.
+    The hash is fixed: the bytes are the same in every process and on every machine. Of a longer
+    text, the first and the last MAX_CHARACTERS / 2 characters are counted.
 
     Returns:
-        NUM_WORD_BUCKETS bytes; each round(16 * log2(1 + count)), at most 255.
+        NUM_WORD_BUCKETS bytes, each min(round(16 * log2(1 + count)), 255).
     """
-    if len(text) > LONGEST_TEXT:
-        half = LONGEST_TEXT // 2
+    if len(text) > MAX_CHARACTERS:
+        half = MAX_CHARACTERS // 2
         text = f"{text[:half]} {text[-half:]}"
     raw = np.frombuffer(text.encode(errors="replace"), np.uint8)
     in_word = np.zeros(len(raw) + 2, bool)
@@ -54,9 +56,9 @@ def count_words(text: str) -> bytes:
     if not len(starts):
         return bytes(NUM_WORD_BUCKETS)
     letters = np.flatnonzero(in_word[1:-1])
-    places = letters - np.repeat(starts, lengths)
-    worth = _WORTH.take(raw.take(letters)) ^ _POSITIONS.take(places)
-    hashes = np.add.reduceat(worth, np.cumsum(lengths) - lengths)
+    offsets = letters - np.repeat(starts, lengths)
+    terms = _BYTE_TERMS.take(raw.take(letters)) ^ _OFFSET_TERMS.take(offsets)
+    hashes = np.add.reduceat(terms, np.cumsum(lengths) - lengths)
     buckets = (_mixed(hashes) >> np.uint64(60)).astype(np.intp)
     counts = np.bincount(buckets, minlength=NUM_WORD_BUCKETS)
     steps = np.rint(_COUNT_STEPS * np.log2(1.0 + counts))
@@ -64,7 +66,7 @@ def count_words(text: str) -> bytes:
 
 
 def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Every bit of the sum reaches the highest four, which name the bucket."""
+    """Mix the hashes so that the highest four bits, the bucket, depend on all bits."""
     hashes = (hashes ^ (hashes >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed: NDArray[np.uint64] = (hashes ^ (hashes >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
     return mixed

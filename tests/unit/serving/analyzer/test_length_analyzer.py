@@ -1,4 +1,4 @@
-"""RequestAnalyzer: it says what it knows, and its bounds hold as often as they promise."""
+"""RequestAnalyzer: the stages of its predictions, and the coverage of its bounds."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from serving.analyzer.step_calibration import Score
 from serving.length_sketch import LENGTH_LEVELS
 from tests.places import ROOT
 from tests.strategies import law
-from tests.unit.serving.analyzer.length_examples import application, call, walk
+from tests.unit.serving.analyzer.length_examples import application, call, run_calls
 
 TRAINED = 1500
 
@@ -31,11 +31,11 @@ def analyzer_of(model: FittedLengths) -> RequestAnalyzer:
     return RequestAnalyzer.replay(application(TRAINED), model)
 
 
-def news(num_calls: int, *, factor: float = 1.0, seed: int = 1) -> list[Sample]:
+def new_calls(num_calls: int, *, factor: float = 1.0, seed: int = 1) -> list[Sample]:
     return application(num_calls, seed=seed, factor=factor)
 
 
-def test_importing_the_analyzer_loads_no_learning_library() -> None:
+def test_importing_the_analyzer_does_not_load_machine_learning_libraries() -> None:
     modules = "analyzer", "fitted", "forest", "features"
     imports = "; ".join(f"import serving.analyzer.{module}" for module in modules)
     script = f"import json, sys; {imports}; print(json.dumps(sorted(sys.modules)))"
@@ -46,7 +46,7 @@ def test_importing_the_analyzer_loads_no_learning_library() -> None:
     assert not loaded & {"sklearn", "quantile_forest", "pandas", "scipy", "torch", "vllm"}
 
 
-def test_what_is_known_grows_from_nothing_to_the_step_to_the_forest(model: FittedLengths) -> None:
+def test_the_source_changes_from_the_limit_to_the_step_to_the_forest(model: FittedLengths) -> None:
     analyzer = RequestAnalyzer()
     for tokens in range(100, 100 + MIN_STEP_CALLS):
         estimate = analyzer.estimate(call())
@@ -56,7 +56,7 @@ def test_what_is_known_grows_from_nothing_to_the_step_to_the_forest(model: Fitte
     assert estimate.source == "step"
     assert estimate.sketch is not None
     assert 100 <= estimate.sketch.tokens[0] <= estimate.sketch.tokens[-1] <= 110
-    assert analyzer.estimate(call("write")).source == "limit", "another step is as new as ever"
+    assert analyzer.estimate(call("write")).source == "limit", "another step has no history yet"
     analyzer.adopt(model)
     assert analyzer.estimate(call()).source == "forest"
     assert analyzer.estimate(call("never seen")).source == "forest"
@@ -65,10 +65,10 @@ def test_what_is_known_grows_from_nothing_to_the_step_to_the_forest(model: Fitte
     assert (report.num_observed, report.num_sketched, report.coverage) == (MIN_STEP_CALLS, 0, None)
 
 
-def test_calls_like_those_of_the_training_are_covered(model: FittedLengths) -> None:
+def test_calls_like_the_training_calls_are_covered(model: FittedLengths) -> None:
     analyzer = analyzer_of(model)
-    samples = news(1000)
-    assert walk(analyzer, samples) == pytest.approx(0.9, abs=0.03)
+    samples = new_calls(1000)
+    assert run_calls(analyzer, samples) == pytest.approx(0.9, abs=0.03)
     report = analyzer.report()
     assert report.num_shifts == 0
     assert report.coverage is not None
@@ -77,8 +77,8 @@ def test_calls_like_those_of_the_training_are_covered(model: FittedLengths) -> N
 
 
 def test_the_first_calls_after_a_fit_are_covered_as_well(model: FittedLengths) -> None:
-    """The calibration that is saved with the forest needs no calls to warm up."""
-    covered = [walk(analyzer_of(model), news(60, seed=seed)) for seed in range(2, 12)]
+    """The scores that are saved with a forest calibrate it without any new calls."""
+    covered = [run_calls(analyzer_of(model), new_calls(60, seed=seed)) for seed in range(2, 12)]
     assert sum(covered) / len(covered) == pytest.approx(0.9, abs=0.04)
 
 
@@ -86,18 +86,18 @@ def test_the_scores_saved_with_a_forest_calibrate_it_from_the_first_call(
     model: FittedLengths,
 ) -> None:
     sketch, raw = (
-        RequestAnalyzer(dataclasses.replace(model, scores=given)).estimate(call()).sketch
-        for given in ((Score(0, 0.99),) * 200, ())
+        RequestAnalyzer(dataclasses.replace(model, scores=scores)).estimate(call()).sketch
+        for scores in ((Score(0, 0.99),) * 200, ())
     )
     assert sketch is not None
     assert raw is not None
     assert set(sketch.tokens[:-1]) == {raw.tokens[-1]}
 
 
-def test_every_level_of_a_sketch_covers_what_it_says(model: FittedLengths) -> None:
+def test_every_level_of_a_sketch_has_the_right_coverage(model: FittedLengths) -> None:
     analyzer = analyzer_of(model)
     num_covered = [0] * len(LENGTH_LEVELS)
-    for sample in news(2000):
+    for sample in new_calls(2000):
         estimate = analyzer.estimate(sample.features)
         assert estimate.sketch is not None
         for index, bound in enumerate(estimate.sketch.tokens):
@@ -107,33 +107,37 @@ def test_every_level_of_a_sketch_covers_what_it_says(model: FittedLengths) -> No
         assert covered / 2000 == pytest.approx(level, abs=0.04), level
 
 
-def test_every_step_is_covered_as_often_as_the_others(model: FittedLengths) -> None:
-    """One step's answers tripled, the others' shrank: neither pays for the other."""
+def test_every_step_has_the_same_coverage(model: FittedLengths) -> None:
+    """Also after the answers of one step have tripled and those of another have shrunk."""
     factors = {"model:plan": 3.0, "model:search": 0.7, "model:write": 1.0}
     covered: dict[str, list[bool]] = {step: [] for step in factors}
 
-    def seen(sample: Sample, bound: float) -> None:
+    def on_bound(sample: Sample, bound: float) -> None:
         covered[sample.features.identity].append(sample.output_tokens <= bound)
 
     changed = [
         dataclasses.replace(
             sample, output_tokens=int(sample.output_tokens * factors[sample.features.identity])
         )
-        for sample in news(3000)
+        for sample in new_calls(3000)
     ]
-    walk(analyzer_of(model), changed, seen)
+    run_calls(analyzer_of(model), changed, on_bound)
     for step, each in covered.items():
         assert sum(each[300:]) / len(each[300:]) == pytest.approx(0.9, abs=0.03), step
 
 
-def test_the_forest_is_tighter_than_the_step_where_features_tell_more(
+def test_the_forest_gives_tighter_bounds_than_the_step_if_features_are_informative(
     model: FittedLengths,
 ) -> None:
-    """Answers grow with their prompts here, of which a step's history knows nothing."""
+    """Answers grow with their prompts, which a step's history does not contain."""
 
     def mean_bound(analyzer: RequestAnalyzer) -> float:
         ratios: list[float] = []
-        walk(analyzer, news(800), lambda sample, bound: ratios.append(bound / sample.output_tokens))
+        run_calls(
+            analyzer,
+            new_calls(800),
+            lambda sample, bound: ratios.append(bound / sample.output_tokens),
+        )
         return sum(ratios) / len(ratios)
 
     assert mean_bound(analyzer_of(model)) < 0.95 * mean_bound(
@@ -142,43 +146,43 @@ def test_the_forest_is_tighter_than_the_step_where_features_tell_more(
 
 
 @pytest.mark.parametrize("factor", [0.2, 0.6, 1.5, 6.0])
-def test_a_biased_forest_is_brought_back_to_its_coverage(factor: float) -> None:
-    """It was fitted on answers of another model, factor times as long; its scores tell nothing."""
+def test_calibration_restores_the_coverage_of_a_biased_forest(factor: float) -> None:
+    """It was fitted on answers that are `factor` times as long, and has no scores."""
     biased = fit(application(TRAINED, factor=factor), seed=0)
-    unwarned = dataclasses.replace(biased, scores=())
-    analyzer = RequestAnalyzer.replay(application(TRAINED), unwarned)
-    samples = news(900)
-    walk(analyzer, samples[:300])
-    assert walk(analyzer, samples[300:]) == pytest.approx(0.9, abs=0.035)
+    without_scores = dataclasses.replace(biased, scores=())
+    analyzer = RequestAnalyzer.replay(application(TRAINED), without_scores)
+    samples = new_calls(900)
+    run_calls(analyzer, samples[:300])
+    assert run_calls(analyzer, samples[300:]) == pytest.approx(0.9, abs=0.035)
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
-def test_a_shift_is_noticed_and_repaired(model: FittedLengths, factor: float) -> None:
+def test_a_shift_is_detected_and_coverage_is_restored(model: FittedLengths, factor: float) -> None:
     analyzer = analyzer_of(model)
-    walk(analyzer, news(400))
+    run_calls(analyzer, new_calls(400))
     assert analyzer.report().num_shifts == 0
-    shifted = news(800, factor=factor)
-    walk(analyzer, shifted[: 2 * WATCHED_CALLS])
+    shifted = new_calls(800, factor=factor)
+    run_calls(analyzer, shifted[: 2 * WATCHED_CALLS])
     assert analyzer.report().num_shifts >= 1
-    assert walk(analyzer, shifted[2 * WATCHED_CALLS :]) == pytest.approx(0.9, abs=0.035)
+    assert run_calls(analyzer, shifted[2 * WATCHED_CALLS :]) == pytest.approx(0.9, abs=0.035)
 
 
-def test_many_answers_at_the_limit_leave_coverage_right() -> None:
-    """Half of the long answers are cut: a bound at the limit covers all, others make up for it."""
+def test_coverage_is_right_if_many_answers_end_at_max_tokens() -> None:
+    """Half of the long answers are cut, and a bound at the limit covers all of these."""
     samples = application(2400, max_tokens=700)
     atoms = sum(sample.output_tokens == 700 for sample in samples)
     assert atoms > 300
     model = fit(samples[:TRAINED], seed=0)
     analyzer = RequestAnalyzer.replay(samples[:TRAINED], model)
-    assert walk(analyzer, samples[TRAINED:]) == pytest.approx(0.9, abs=0.03)
+    assert run_calls(analyzer, samples[TRAINED:]) == pytest.approx(0.9, abs=0.03)
     assert analyzer.report().num_shifts == 0
 
 
-def test_answers_that_are_all_alike_are_no_shift() -> None:
+def test_equal_answers_are_not_a_shift() -> None:
     samples = [Sample(call(), 1024) for _ in range(MIN_CALLS + 500)]
     model = fit(samples[:MIN_CALLS], seed=0)
     analyzer = RequestAnalyzer.replay(samples[:MIN_CALLS], model)
-    assert walk(analyzer, samples[MIN_CALLS:]) == 1.0
+    assert run_calls(analyzer, samples[MIN_CALLS:]) == 1.0
     assert analyzer.report().num_shifts == 0
     sketch = analyzer.estimate(call()).sketch
     assert sketch is not None
@@ -192,7 +196,7 @@ def test_answers_that_are_all_alike_are_no_shift() -> None:
     st.sampled_from(["plan", "write", "new"]),
     st.lists(st.integers(0, 3000), max_size=40),
 )
-def test_no_estimate_exceeds_the_limit(
+def test_no_estimate_exceeds_max_tokens(
     model: FittedLengths, max_tokens: int, prompt_tokens: int, step: str, answers: list[int]
 ) -> None:
     for analyzer in (RequestAnalyzer(), RequestAnalyzer(model)):
@@ -203,34 +207,36 @@ def test_no_estimate_exceeds_the_limit(
         assert sketch is None or sketch.tokens[-1] <= max_tokens
 
 
-def test_the_same_calls_make_the_same_estimates(model: FittedLengths) -> None:
+def test_the_same_calls_give_the_same_estimates(model: FittedLengths) -> None:
     def estimates() -> list[tuple[float, ...]]:
         analyzer = analyzer_of(model)
-        walk(analyzer, news(200))
-        sketches = (analyzer.estimate(sample.features).sketch for sample in news(20, seed=9))
+        run_calls(analyzer, new_calls(200))
+        sketches = (analyzer.estimate(sample.features).sketch for sample in new_calls(20, seed=9))
         return [sketch.tokens for sketch in sketches if sketch is not None]
 
     assert estimates() == estimates()
 
 
-def test_a_replay_ends_where_the_live_analyzer_stands(model: FittedLengths) -> None:
+def test_a_replay_gives_the_state_of_the_live_analyzer(model: FittedLengths) -> None:
     samples = application(TRAINED + 300)
     live = RequestAnalyzer.replay(samples[:TRAINED], model)
-    walk(live, samples[TRAINED:])
+    run_calls(live, samples[TRAINED:])
     replayed = RequestAnalyzer.replay(samples, model)
     assert replayed.report() == live.report()
     for step in ("plan", "write", "new"):
         assert replayed.estimate(call(step)) == live.estimate(call(step))
 
 
-def test_a_replay_judges_no_call_that_the_model_was_fitted_on(model: FittedLengths) -> None:
+def test_a_replay_does_not_observe_calls_that_the_model_was_fitted_on(model: FittedLengths) -> None:
     assert analyzer_of(model).report().num_observed == 0
     without_model = RequestAnalyzer.replay(application(TRAINED)).report()
     assert without_model.num_observed == TRAINED
     assert without_model.coverage == pytest.approx(0.9, abs=0.03)
 
 
-def test_an_estimate_of_a_former_model_does_not_judge_the_new_one(model: FittedLengths) -> None:
+def test_the_outcome_of_a_former_model_s_estimate_does_not_calibrate_the_new_one(
+    model: FittedLengths,
+) -> None:
     analyzer = RequestAnalyzer(model)
     old = [analyzer.estimate(call()) for _ in range(2 * WATCHED_CALLS)]
     analyzer.adopt(model)

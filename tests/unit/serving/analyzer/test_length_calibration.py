@@ -1,4 +1,4 @@
-"""Calibrations: a level that covers its share, of all calls and of each step."""
+"""Calibrations: the coverage of levels, over all calls and for each step."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from serving.analyzer.calibration import (
     WINDOW_SCORES,
     Calibration,
 )
-from serving.analyzer.step_calibration import LEANING_SCORES, MAX_STEPS, Score, StepCalibrations
+from serving.analyzer.step_calibration import BLENDING_SCORES, MAX_STEPS, Score, StepCalibrations
 from serving.length_sketch import LENGTH_LEVELS
 from tests.strategies import law
 
@@ -32,7 +32,7 @@ def test_calibrated_levels_ascend(given_scores: list[float]) -> None:
 @law
 @given(st.lists(scores, min_size=MIN_SCORES, max_size=400))
 def test_a_calibrated_level_covers_its_share_of_the_scores(given_scores: list[float]) -> None:
-    """Counting the call to come, the share within it is the level, to one score; ties aside."""
+    """Counting one future call, the covered share is the level, within one score and ties."""
     bound = Calibration(given_scores).levels[BOUND_INDEX]
     num = len(given_scores)
     assert sum(score <= bound for score in given_scores) >= min(math.ceil(0.9 * (num + 1)), num)
@@ -40,11 +40,11 @@ def test_a_calibrated_level_covers_its_share_of_the_scores(given_scores: list[fl
 
 
 @pytest.mark.parametrize("num_scores", [0, MIN_SCORES - 1])
-def test_with_few_scores_levels_are_taken_at_their_word(num_scores: int) -> None:
+def test_with_few_scores_levels_are_not_remapped(num_scores: int) -> None:
     assert Calibration([0.3] * num_scores).levels == LENGTH_LEVELS
 
 
-def test_misses_make_bounds_more_careful_at_once() -> None:
+def test_misses_raise_the_level_at_once() -> None:
     calibration = Calibration(number / 400 for number in range(400))
     levels = [calibration.levels[BOUND_INDEX]]
     for _ in range(10):
@@ -54,8 +54,8 @@ def test_misses_make_bounds_more_careful_at_once() -> None:
     assert levels[-1] > levels[0] + 0.03
 
 
-def test_the_longer_coverage_was_right_the_less_a_miss_changes() -> None:
-    def moved_after(num_calls: int) -> float:
+def test_a_miss_changes_less_the_longer_coverage_was_right() -> None:
+    def change_after(num_calls: int) -> float:
         calibration = Calibration(number / 400 for number in range(400))
         for number in range(num_calls):
             missed = number % 10 == 9
@@ -64,20 +64,20 @@ def test_the_longer_coverage_was_right_the_less_a_miss_changes() -> None:
         calibration.observe(0.5, bound=10.0, truth=20.0)
         return calibration.levels[BOUND_INDEX] - before
 
-    assert 0 < moved_after(400) < moved_after(0) / 2
+    assert 0 < change_after(400) < change_after(0) / 2
 
 
 @pytest.mark.parametrize(("score", "highest"), [(2.0, 2.0), (0.1, LENGTH_LEVELS[-1])])
-def test_too_few_scores_for_a_level_give_the_most_careful_of_what_is_known(
+def test_too_few_scores_for_a_level_give_the_highest_score_or_the_level_itself(
     score: float, highest: float
 ) -> None:
-    """A hundred scores are needed before the 0.99 level is more than the highest of them."""
+    """The 0.99 level needs a hundred scores."""
     assert Calibration([score] * MIN_SCORES).levels[-1] == highest
 
 
 @pytest.mark.parametrize(("truth", "is_shift"), [(20.0, True), (10.0, False), (5.0, True)])
 def test_too_many_misses_and_too_loose_bounds_are_shifts(truth: float, is_shift: bool) -> None:
-    """An answer exactly at its bound is covered, and no sign of a loose bound."""
+    """An answer exactly at its bound is covered, and does not show that the bound is loose."""
     calibration = Calibration()
     outcomes = [calibration.observe(0.5, bound=10.0, truth=truth) for _ in range(WATCHED_CALLS)]
     assert any(outcomes) == is_shift
@@ -98,9 +98,9 @@ def test_the_levels_of_a_step_ascend(given_scores: list[tuple[int, float]], step
     )
 
 
-def test_a_young_step_leans_on_all_steps() -> None:
-    """Levels move from the common ones to the step's own as its scores come in."""
-    for num_own, share in ((MIN_SCORES - 1, 0.0), (60, 60 / (60 + LEANING_SCORES))):
+def test_the_levels_of_a_new_step_are_blended_with_the_common_levels() -> None:
+    """The weight of a step's own levels grows with its number of scores."""
+    for num_own, share in ((MIN_SCORES - 1, 0.0), (60, 60 / (60 + BLENDING_SCORES))):
         others = [Score(1, 0.2)] * (WINDOW_SCORES - num_own)
         calibrations = StepCalibrations([Score(7, 0.6)] * num_own + others)
         common = calibrations.levels(99)[2]
@@ -108,8 +108,8 @@ def test_a_young_step_leans_on_all_steps() -> None:
         assert calibrations.levels(7)[2] == pytest.approx(0.2 + share * 0.4)
 
 
-def test_the_steps_that_are_calibrated_are_bounded() -> None:
-    mine = [Score(7, 0.6)] * MIN_SCORES
-    crowd = [Score(100 + step, 0.2) for step in range(MAX_STEPS)]
-    calibrations = StepCalibrations([*mine, *crowd])
+def test_the_number_of_calibrated_steps_is_limited() -> None:
+    own = [Score(7, 0.6)] * MIN_SCORES
+    others = [Score(100 + step, 0.2) for step in range(MAX_STEPS)]
+    calibrations = StepCalibrations([*own, *others])
     assert calibrations.levels(7) == calibrations.levels(8)

@@ -1,4 +1,4 @@
-"""Coverage on recorded workflows and a chat trace; skipped where those are not at hand."""
+"""Coverage on recorded workflows and a chat trace; skipped if the data is missing."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ NAMES = ("azure", "azure_random", "deep_research", "tree_of_thoughts")
     not all((DATA / file).is_file() for file in FILES),
     reason="the recorded traces are not beside this checkout (../shared/data)",
 )
-def test_bounds_hold_on_recorded_calls_and_are_the_tightest() -> None:
+def test_bounds_on_recorded_calls_have_the_right_coverage_and_are_the_tightest() -> None:
     done = subprocess.run(
         [sys.executable, "benchmarks/lengths.py", "--data", str(DATA), "--json"],
         cwd=ROOT,
@@ -34,7 +34,7 @@ def test_bounds_hold_on_recorded_calls_and_are_the_tightest() -> None:
         assert figures[f"{name}_ratio"] < figures[f"{name}_global_ratio"], name
 
 
-def test_without_data_the_benchmark_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_data_the_benchmark_names_the_missing_file(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "benchmarks/lengths.py", "--data", str(tmp_path)],
         cwd=ROOT,

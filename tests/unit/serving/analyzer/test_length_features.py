@@ -1,4 +1,4 @@
-"""CallFeatures: few bytes, no text, and the same numbers recorded as predicted."""
+"""CallFeatures: a short encoding without text, and the same vector live and recorded."""
 
 import math
 import subprocess
@@ -17,7 +17,7 @@ from serving.analyzer.features import (
 )
 from serving.analyzer.history import StepHistory
 from serving.analyzer.words import (
-    LONGEST_TEXT,
+    MAX_CHARACTERS,
     NUM_WORD_BUCKETS,
     count_words,
     estimate_prompt_tokens,
@@ -46,7 +46,7 @@ calls = st.builds(
 
 @law
 @given(calls)
-def test_what_was_encoded_is_decoded(features: CallFeatures) -> None:
+def test_decode_is_the_inverse_of_encode(features: CallFeatures) -> None:
     assert CallFeatures.decode(features.identity, features.encode()) == features
 
 
@@ -60,7 +60,7 @@ def test_a_recorded_call_has_the_vector_of_the_live_one(features: CallFeatures) 
 
 @law
 @given(calls)
-def test_a_vector_is_finite_and_has_a_place_for_every_feature(features: CallFeatures) -> None:
+def test_a_vector_is_finite_and_has_every_feature(features: CallFeatures) -> None:
     vector = features.vector(StepHistory())
     assert vector.shape == (NUM_FEATURES,) == (len(FEATURE_NAMES),)
     assert np.isfinite(vector).all()
@@ -81,7 +81,7 @@ def test_an_ordinary_call_takes_less_than_64_bytes() -> None:
 
 @law
 @given(st.binary(max_size=80))
-def test_garbage_is_a_named_error(document: bytes) -> None:
+def test_arbitrary_bytes_are_decoded_or_a_named_error(document: bytes) -> None:
     try:
         CallFeatures.decode("model:step", document)
     except (CorruptFeatures, UnknownFeaturesVersion):
@@ -90,7 +90,7 @@ def test_garbage_is_a_named_error(document: bytes) -> None:
 
 @law
 @given(calls, st.data())
-def test_what_is_cut_or_goes_on_is_corrupt(features: CallFeatures, data: st.DataObject) -> None:
+def test_a_cut_or_extended_document_is_corrupt(features: CallFeatures, data: st.DataObject) -> None:
     document = features.encode()
     kept = data.draw(st.integers(0, len(document) - 1))
     for broken in (document[:kept], document + b"\0"):
@@ -101,7 +101,7 @@ def test_what_is_cut_or_goes_on_is_corrupt(features: CallFeatures, data: st.Data
 @pytest.mark.parametrize(
     "document", [bytes([2]) + call().encode()[1:], b"\xff", bytes([0]) * 30], ids=repr
 )
-def test_another_version_is_named(document: bytes) -> None:
+def test_another_version_is_a_named_error(document: bytes) -> None:
     with pytest.raises(UnknownFeaturesVersion):
         CallFeatures.decode("", document)
 
@@ -109,18 +109,18 @@ def test_another_version_is_named(document: bytes) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        call().encode()[:1] + b"\xf0" + call().encode()[2:],  # flags nobody set
+        call().encode()[:1] + b"\xf0" + call().encode()[2:],  # unknown flags
         call().encode()[:-1] + b"\xff" * 9 + b"\x01",  # a number without end
         call().encode()[:-1] + b"\xff" * 8 + b"\x01",  # a number beyond 2**53
     ],
 )
-def test_impossible_bytes_are_corrupt(broken: bytes) -> None:
+def test_impossible_values_are_corrupt(broken: bytes) -> None:
     with pytest.raises(CorruptFeatures):
         CallFeatures.decode("", broken)
 
 
 @pytest.mark.parametrize(
-    "given",
+    "changes",
     [
         {"prompt_tokens": -1},
         {"temperature": math.nan},
@@ -130,12 +130,12 @@ def test_impossible_bytes_are_corrupt(broken: bytes) -> None:
         {"stage": 2**54},
         {"words": b""},
     ],
-    ids=lambda given: next(iter(given)),
+    ids=lambda changes: next(iter(changes)),
 )
-def test_what_no_call_can_have_is_refused(given: dict[str, object]) -> None:
-    [name] = given
+def test_values_that_no_call_can_have_are_refused(changes: dict[str, object]) -> None:
+    [name] = changes
     with pytest.raises(ValueError, match=name):
-        call(**given)  # type: ignore[arg-type]
+        call(**changes)  # type: ignore[arg-type]
 
 
 @law
@@ -146,7 +146,7 @@ def test_words_are_counted_in_any_text(text: str) -> None:
 
 @law
 @given(st.lists(st.text("abcdeXYZé", min_size=1, max_size=8), max_size=30), st.data())
-def test_neither_order_nor_case_nor_punctuation_of_words_counts(
+def test_word_counts_ignore_order_case_and_punctuation(
     words: list[str], data: st.DataObject
 ) -> None:
     shuffled = data.draw(st.permutations(words))
@@ -156,15 +156,15 @@ def test_neither_order_nor_case_nor_punctuation_of_words_counts(
 
 @law
 @given(st.text("ab ", max_size=60), st.integers(1, 5))
-def test_more_words_never_count_less(text: str, repeated: int) -> None:
+def test_repeated_text_never_has_lower_counts(text: str, repeated: int) -> None:
     once, often = count_words(text), count_words(" ".join([text] * repeated))
     assert all(left <= right for left, right in zip(once, often, strict=True))
 
 
-def test_words_are_counted_alike_in_every_process() -> None:
+def test_word_counts_are_the_same_in_every_process() -> None:
     text = "Summarise the sources; cite each of them. ÄÖ 漢字"
     script = f"from serving.analyzer.words import count_words; print(count_words({text!r}).hex())"
-    found = {
+    outputs = {
         subprocess.run(
             [sys.executable, "-c", script],
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
@@ -174,25 +174,25 @@ def test_words_are_counted_alike_in_every_process() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }
-    assert found == {count_words(text).hex()}
+    assert outputs == {count_words(text).hex()}
 
 
-def test_text_that_cannot_be_encoded_is_read_all_the_same() -> None:
-    """Half of a surrogate pair: JSON lets it through, UTF-8 does not."""
+def test_text_that_cannot_be_encoded_has_features_too() -> None:
+    """Half of a surrogate pair is valid in JSON but not in UTF-8."""
     broken = "a \ud800 b"
     assert sum(count_words(broken)) > 0
     assert estimate_prompt_tokens(broken) == 2
     assert np.isfinite(call(broken).vector(StepHistory())).all()
 
 
-def test_recorded_words_keep_their_buckets() -> None:
-    """Another hash would make recorded calls lie: it needs another FEATURES_VERSION."""
+def test_word_buckets_do_not_change_without_a_new_version() -> None:
+    """A changed hash would invalidate recorded calls: it needs a new FEATURES_VERSION."""
     assert FEATURES_VERSION == 1
     assert count_words("a b a").hex() == "00000000001000000019000000000000"
 
 
-def test_of_a_long_prompt_both_ends_are_read() -> None:
-    middle = "x " * LONGEST_TEXT
+def test_both_ends_of_a_long_prompt_are_counted() -> None:
+    middle = "x " * MAX_CHARACTERS
     plain = count_words(middle)
     others = "a number of other words"
     assert count_words(f"{others} {middle}") != plain
@@ -202,6 +202,6 @@ def test_of_a_long_prompt_both_ends_are_read() -> None:
 
 @law
 @given(any_text, any_text)
-def test_a_longer_text_has_no_fewer_tokens(one: str, other: str) -> None:
-    assert estimate_prompt_tokens(one) <= estimate_prompt_tokens(one + other)
-    assert (estimate_prompt_tokens(one) == 0) == (not one)
+def test_a_longer_text_has_no_fewer_tokens(text: str, more: str) -> None:
+    assert estimate_prompt_tokens(text) <= estimate_prompt_tokens(text + more)
+    assert (estimate_prompt_tokens(text) == 0) == (not text)

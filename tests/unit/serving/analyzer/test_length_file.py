@@ -1,4 +1,4 @@
-"""A saved length model: read back as it was, or refused by name."""
+"""Files of length models: they round-trip, and damaged or crafted files are refused."""
 
 import dataclasses
 import os
@@ -49,12 +49,12 @@ def prediction(model: FittedLengths, features: CallFeatures) -> list[float]:
     return model.forest.quantiles(features.vector(StepHistory()), [0.1, 0.5, 0.9]).tolist()
 
 
-def sealed(written: bytes) -> bytes:
-    """A file as a forger would leave it: the checksum is right again."""
+def with_checksum(written: bytes) -> bytes:
+    """The bytes with a right checksum, as in a forged file."""
     return written + blake3(written).digest()
 
 
-def test_what_was_saved_is_loaded(model: FittedLengths, path: Path) -> None:
+def test_load_is_the_inverse_of_save(model: FittedLengths, path: Path) -> None:
     loaded = FittedLengths.load(path)
     for field in dataclasses.fields(ForestArrays):
         before, after = (getattr(each.forest.arrays, field.name) for each in (model, loaded))
@@ -65,7 +65,7 @@ def test_what_was_saved_is_loaded(model: FittedLengths, path: Path) -> None:
         assert prediction(loaded, features) == prediction(model, features)
 
 
-def test_the_same_calls_and_seed_make_the_same_file(path: Path, tmp_path: Path) -> None:
+def test_the_same_calls_and_seed_give_the_same_file(path: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     fit(application(MIN_CALLS), seed=0).save(again)
     assert again.read_bytes() == path.read_bytes()
@@ -76,7 +76,7 @@ def test_a_model_of_two_thousand_calls_takes_a_few_hundred_kilobytes(tmp_path: P
     assert (tmp_path / "lengths").stat().st_size < 400_000
 
 
-def test_too_few_calls_are_named() -> None:
+def test_too_few_calls_are_a_named_error() -> None:
     with pytest.raises(TooFewSamples) as refused:
         fit(application(MIN_CALLS - 1), seed=0)
     assert refused.value.args == (MIN_CALLS - 1, MIN_CALLS)
@@ -94,7 +94,7 @@ def test_a_cut_file_is_refused(path: Path, data: st.DataObject) -> None:
 
 @file_law
 @given(st.data())
-def test_a_flipped_bit_is_noticed(path: Path, data: st.DataObject) -> None:
+def test_a_flipped_bit_is_detected(path: Path, data: st.DataObject) -> None:
     written = bytearray(path.read_bytes())
     written[data.draw(st.integers(0, len(written) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     broken = path.with_name("flipped")
@@ -106,14 +106,14 @@ def test_a_flipped_bit_is_noticed(path: Path, data: st.DataObject) -> None:
 @file_law
 @given(st.data())
 def test_a_forged_file_is_refused_or_predicts(path: Path, data: st.DataObject) -> None:
-    """Any one byte changed, checksum made right: an error by name, or numbers, and an end."""
+    """One byte is changed and the checksum corrected: a named error, or finite predictions."""
     written = path.read_bytes()[:-32]
     header, body = written[:HEADER_BYTES], zlib.decompress(written[HEADER_BYTES:])
     inflated = bytearray(header + body)
     inflated[data.draw(st.integers(8, len(inflated) - 1))] = data.draw(st.integers(0, 255))
     forged = bytes(inflated[:HEADER_BYTES]) + zlib.compress(bytes(inflated[HEADER_BYTES:]), 1)
     broken = path.with_name("forged")
-    broken.write_bytes(sealed(forged))
+    broken.write_bytes(with_checksum(forged))
     try:
         loaded = FittedLengths.load(broken)
     except (CorruptModel, UnknownModelVersion):
@@ -122,8 +122,8 @@ def test_a_forged_file_is_refused_or_predicts(path: Path, data: st.DataObject) -
 
 
 def small(**changes: object) -> ForestArrays:
-    """Two trees: a root with two leaves, and a leaf alone."""
-    sound = ForestArrays(
+    """Two trees: a root with two leaves, and a single leaf; with some arrays replaced."""
+    valid = ForestArrays(
         tree_sizes=np.array([3, 1]),
         features=np.array([0, -1, -1, -1]),
         thresholds=np.array([0.5, 0, 0, 0], np.float32),
@@ -134,25 +134,25 @@ def small(**changes: object) -> ForestArrays:
         lengths=np.array([10, 20]),
         num_features=NUM_FEATURES,
     )
-    assert sound.fault() is None
+    assert valid.fault() is None
     values = {
-        name: np.array(value, getattr(sound, name).dtype) if name != "num_features" else value
+        name: np.array(value, getattr(valid, name).dtype) if name != "num_features" else value
         for name, value in changes.items()
     }
-    return dataclasses.replace(sound, **values)  # type: ignore[arg-type]
+    return dataclasses.replace(valid, **values)  # type: ignore[arg-type]
 
 
 def document(
     arrays: ForestArrays, *, levels: Sequence[float] = (0.5,), trained_until_s: float = 0.0
 ) -> model_file.Document:
-    """A file's content with any forest in it."""
+    """The contents of a file with this forest."""
     steps = np.zeros(len(levels), np.int64)
     return model_file.Document(arrays, steps, np.array(levels), 3, trained_until_s)
 
 
 def chain(depth: int) -> ForestArrays:
-    """One tree whose every right child has children again."""
-    inner = [place % 2 == 0 and place < 2 * depth for place in range(2 * depth + 1)]
+    """One tree in which every right child above the last has children."""
+    inner = [index % 2 == 0 and index < 2 * depth for index in range(2 * depth + 1)]
     leaves = [not each for each in inner]
     return small(
         tree_sizes=[len(inner)],
@@ -195,17 +195,17 @@ def test_a_crafted_forest_is_refused(arrays: ForestArrays, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("arrays", [small(), chain(MAX_DEPTH)], ids=["small", "deep"])
-def test_the_smallest_and_the_deepest_forests_are_read(
+def test_the_smallest_and_the_deepest_forests_are_loaded(
     arrays: ForestArrays, tmp_path: Path
 ) -> None:
-    model_file.save(tmp_path / "sound", document(arrays))
-    assert prediction(FittedLengths.load(tmp_path / "sound"), call())[0] >= 10
+    model_file.save(tmp_path / "valid", document(arrays))
+    assert prediction(FittedLengths.load(tmp_path / "valid"), call())[0] >= 10
 
 
 @pytest.mark.parametrize(
     ("levels", "trained_until_s"), [([0.5, np.nan], 0.0), ([np.inf], 0.0), ([0.5], np.nan)]
 )
-def test_what_is_no_number_calibrates_nothing(
+def test_scores_and_times_that_are_not_finite_are_refused(
     levels: list[float], trained_until_s: float, tmp_path: Path
 ) -> None:
     crafted = document(small(), levels=levels, trained_until_s=trained_until_s)
@@ -230,13 +230,15 @@ def with_counts(written: bytes, *counts: int) -> bytes:
     ],
     ids=["counts", "sizes", "bomb", "not deflated", "more", "features of another version"],
 )
-def test_a_lie_about_sizes_is_refused(forge: Callable[[bytes], bytes], path: Path) -> None:
-    path.write_bytes(sealed(forge(path.read_bytes())))
+def test_wrong_sizes_in_a_forged_file_are_refused(
+    forge: Callable[[bytes], bytes], path: Path
+) -> None:
+    path.write_bytes(with_checksum(forge(path.read_bytes())))
     with pytest.raises(CorruptModel):
         FittedLengths.load(path)
 
 
-def test_another_version_is_named(path: Path) -> None:
+def test_another_version_is_a_named_error(path: Path) -> None:
     written = path.read_bytes()
     path.write_bytes(written[:8] + b"\x02\x01" + written[10:])
     with pytest.raises(UnknownModelVersion) as refused:
@@ -244,14 +246,14 @@ def test_another_version_is_named(path: Path) -> None:
     assert refused.value.args == (str(path), 0x102, model_file.MODEL_VERSION)
 
 
-def test_what_is_not_there_or_is_a_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_named_errors(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(ModelUnreadable):
             FittedLengths.load(path)
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
-def test_a_full_disk_leaves_the_former_model(
+def test_a_full_disk_leaves_the_former_model_unchanged(
     failing: str, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
@@ -262,9 +264,9 @@ def test_a_full_disk_leaves_the_former_model(
     with pytest.raises(ModelNotSaved, match="No space left"):
         fit(application(MIN_CALLS), seed=1).save(path)
     assert path.read_bytes() == former
-    assert list(path.parent.iterdir()) == [path], "a torn file was left behind"
+    assert list(path.parent.iterdir()) == [path], "a partial file was left behind"
 
 
-def test_a_folder_that_is_not_there_is_named(model: FittedLengths, tmp_path: Path) -> None:
+def test_a_missing_folder_is_a_named_error(model: FittedLengths, tmp_path: Path) -> None:
     with pytest.raises(ModelNotSaved):
         model.save(tmp_path / "nowhere" / "lengths")

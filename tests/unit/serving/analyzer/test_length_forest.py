@@ -1,4 +1,4 @@
-"""LengthForest: quantile-forest's own answers, from plain arrays."""
+"""LengthForest: the same quantiles as quantile-forest, from plain arrays."""
 
 import numpy as np
 import pytest
@@ -16,17 +16,17 @@ levels = st.floats(-3, 4)
 
 
 def data(num_calls: int, *, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    dice = np.random.default_rng(seed)
-    vectors = dice.random((num_calls, 8)).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    vectors = rng.random((num_calls, 8)).astype(np.float32)
     vectors[:, 1] = np.round(vectors[:, 1], 1)  # ties
-    tokens = 400 * vectors[:, 0] * dice.lognormal(0, 0.5, num_calls)
-    tokens[dice.random(num_calls) < 0.2] = 1024  # an atom
+    tokens = 400 * vectors[:, 0] * rng.lognormal(0, 0.5, num_calls)
+    tokens[rng.random(num_calls) < 0.2] = 1024  # an atom
     return vectors, tokens.astype(np.int64)
 
 
 @pytest.mark.parametrize("num_calls", [1, 30, 600])
-def test_our_quantiles_are_those_of_quantile_forest(num_calls: int) -> None:
-    """The same trees, the same weights, the same interpolation: of log(1 + tokens)."""
+def test_quantiles_equal_those_of_quantile_forest(num_calls: int) -> None:
+    """The trees, weights and interpolation of log(1 + tokens) are the same."""
     vectors, tokens = data(num_calls, seed=1)
     regressor = fit_regressor(vectors, tokens, seed=0)
     forest = LengthForest(arrays_of(regressor, tokens))
@@ -36,8 +36,8 @@ def test_our_quantiles_are_those_of_quantile_forest(num_calls: int) -> None:
     assert np.allclose(ours, theirs, rtol=1e-9, atol=1e-6)
 
 
-def test_a_value_on_a_threshold_goes_where_scikit_learn_sends_it() -> None:
-    """Thresholds lose digits as float32; no float32 feature may change sides by it."""
+def test_a_value_on_a_threshold_takes_the_same_branch_as_in_scikit_learn() -> None:
+    """Thresholds are rounded to float32; no float32 feature may change its branch by that."""
     vectors, tokens = data(400, seed=3)
     regressor = fit_regressor(vectors, tokens, seed=0)
     forest = LengthForest(arrays_of(regressor, tokens))
@@ -49,7 +49,7 @@ def test_a_value_on_a_threshold_goes_where_scikit_learn_sends_it() -> None:
     assert np.allclose(ours, theirs, rtol=1e-9, atol=1e-6)
 
 
-def test_a_forest_follows_its_seed_and_nothing_else() -> None:
+def test_the_same_seed_gives_the_same_forest_and_another_seed_another() -> None:
     vectors, tokens = data(300, seed=1)
     first, second, other = (
         fit_forest(vectors, tokens, seed=seed).arrays.thresholds for seed in (4, 4, 5)
@@ -58,7 +58,7 @@ def test_a_forest_follows_its_seed_and_nothing_else() -> None:
     assert not np.array_equal(first, other)
 
 
-def test_the_cdf_is_the_share_of_weight_up_to_a_length() -> None:
+def test_the_cdf_is_the_share_of_weights_up_to_a_length() -> None:
     vectors, tokens = data(300, seed=1)
     forest = fit_forest(vectors, tokens, seed=0)
     assert forest.cdf(vectors[0], -0.5) == 0.0
@@ -70,10 +70,10 @@ def test_the_cdf_is_the_share_of_weight_up_to_a_length() -> None:
 
 @law
 @given(lengths, st.floats(0, 1))
-def test_quantiles_are_numpys_between_the_logarithms(answers: list[int], level: float) -> None:
+def test_quantiles_are_those_of_numpy_on_logarithms(answers: list[int], level: float) -> None:
     expected = np.expm1(np.quantile(np.log1p(answers), level))
-    found = LengthDistribution.of(answers).quantiles([level])
-    assert found[0] == pytest.approx(expected, rel=1e-9, abs=1e-6)
+    [quantile] = LengthDistribution.of(answers).quantiles([level])
+    assert quantile == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
 @law
@@ -85,7 +85,7 @@ def test_a_higher_level_never_has_a_lower_quantile(answers: list[int], pair: lis
 
 @law
 @given(lengths, st.integers(0, 5000))
-def test_the_level_of_a_length_is_the_lowest_that_reaches_it(
+def test_the_level_of_a_length_is_the_lowest_with_a_quantile_that_reaches_it(
     answers: list[int], tokens: int
 ) -> None:
     distribution = LengthDistribution.of(answers)
@@ -97,18 +97,18 @@ def test_the_level_of_a_length_is_the_lowest_that_reaches_it(
 
 @law
 @given(lengths)
-def test_the_level_of_an_atom_is_the_probability_of_less(answers: list[int]) -> None:
+def test_the_level_of_an_atom_is_the_probability_of_shorter_lengths(answers: list[int]) -> None:
     distribution = LengthDistribution.of([*answers, 5000, 5000, 5000])
     assert distribution.level(5000) == pytest.approx(len(answers) / (len(answers) + 2))
     assert distribution.probability(4999) == pytest.approx(len(answers) / (len(answers) + 3))
 
 
-def test_a_length_that_was_seen_is_reached_to_the_last_bit() -> None:
+def test_the_level_of_a_seen_length_has_no_rounding_error() -> None:
     for tokens in range(1100, 1300):
         assert LengthDistribution.of([tokens]).level(tokens) == 0.0
 
 
-def test_beyond_all_lengths_levels_go_on_by_factors() -> None:
+def test_levels_beyond_all_lengths_are_extrapolated_geometrically() -> None:
     distribution = LengthDistribution.of([9, 99])
     assert distribution.level(199) == pytest.approx(1 + np.log(2))
     assert distribution.level(4) == pytest.approx(-np.log(2))

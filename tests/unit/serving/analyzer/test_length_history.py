@@ -1,4 +1,4 @@
-"""StepHistory and replay: what is known of a step, and never anything from the future."""
+"""StepHistory and replay: the history of a step contains only calls that had ended."""
 
 import math
 
@@ -13,18 +13,18 @@ from tests.strategies import law
 from tests.unit.serving.analyzer.length_examples import call
 
 lengths = st.lists(st.integers(0, 5000), min_size=1, max_size=3 * HISTORY_LENGTHS)
-moments = st.integers(0, 20).map(float)
+times_s = st.integers(0, 20).map(float)
 
 
 @st.composite
 def finished_calls(draw: st.DrawFn) -> list[Sample]:
-    """Calls of two steps that overlap in every way."""
+    """Calls of two steps with arbitrary overlaps."""
     return [
         Sample(
             call(draw(st.sampled_from(["plan", "write"]))),
             draw(st.integers(0, 3000)),
-            began_s := draw(moments),
-            began_s + draw(moments),
+            began_s := draw(times_s),
+            began_s + draw(times_s),
         )
         for _ in range(draw(st.integers(0, 12)))
     ]
@@ -39,7 +39,7 @@ def history_of(answers: list[int]) -> StepHistory:
 
 @law
 @given(lengths)
-def test_a_history_describes_the_newest_answers(answers: list[int]) -> None:
+def test_the_features_of_a_history_describe_its_newest_answers(answers: list[int]) -> None:
     history = history_of(answers)
     window = sorted(answers[-HISTORY_LENGTHS:])
     last = len(window) - 1
@@ -54,11 +54,11 @@ def test_a_history_describes_the_newest_answers(answers: list[int]) -> None:
     assert np.allclose(np.expm1(history.features()), expected)
 
 
-def test_without_answers_there_is_nothing_to_say() -> None:
+def test_without_answers_all_features_are_0() -> None:
     assert set(StepHistory().features()) == {0.0}
 
 
-def test_the_step_that_ended_longest_ago_is_forgotten_first() -> None:
+def test_the_step_with_the_oldest_last_answer_is_forgotten_first() -> None:
     histories = StepHistories()
     for step in range(MAX_STEPS):
         histories.add(f"model:{step}", 7)
@@ -73,31 +73,35 @@ def test_the_step_that_ended_longest_ago_is_forgotten_first() -> None:
 @given(finished_calls())
 def test_every_call_begins_once_and_then_ends_once(samples: list[Sample]) -> None:
     events = list(replayed(samples))
-    for place in range(len(samples)):
-        assert [has_ended for at, has_ended in events if at == place] == [False, True]
+    for index in range(len(samples)):
+        assert [has_ended for each, has_ended in events if each == index] == [False, True]
 
 
 @law
 @given(finished_calls())
-def test_a_call_knows_exactly_the_calls_that_had_ended(samples: list[Sample]) -> None:
+def test_at_the_begin_of_a_call_exactly_the_calls_that_had_ended_are_known(
+    samples: list[Sample],
+) -> None:
     known: set[int] = set()
     begun: list[int] = []
-    for place, has_ended in replayed(samples):
+    for index, has_ended in replayed(samples):
         if has_ended:
-            known.add(place)
+            known.add(index)
             continue
-        began_s = samples[place].began_s
+        began_s = samples[index].began_s
         assert known == {earlier for earlier in begun if samples[earlier].ended_s <= began_s}
-        begun.append(place)
+        begun.append(index)
 
 
 @law
 @given(finished_calls(), st.data())
-def test_the_future_changes_nothing_in_the_past(samples: list[Sample], data: st.DataObject) -> None:
-    """What a call is trained with depends on no answer that came after it began."""
+def test_a_training_vector_does_not_depend_on_later_answers(
+    samples: list[Sample], data: st.DataObject
+) -> None:
+    """The vector of a call depends only on answers that ended before it began."""
     samples = sorted(samples, key=lambda sample: sample.began_s)
     before, _, began, _ = training_set(samples)
-    now_s = data.draw(moments)
+    now_s = data.draw(times_s)
     changed = [
         Sample(sample.features, sample.output_tokens + 1000, sample.began_s, sample.ended_s)
         if sample.ended_s > now_s
@@ -108,7 +112,7 @@ def test_the_future_changes_nothing_in_the_past(samples: list[Sample], data: st.
     assert np.array_equal(before[began <= now_s], after[began <= now_s])
 
 
-def test_the_newest_calls_are_the_last_to_begin() -> None:
+def test_the_newest_calls_are_the_last_ones_that_began() -> None:
     samples = [Sample(call(), tokens, float(-tokens)) for tokens in (10, 20, 30)]
     calls = training_set(samples)
     assert calls.output_tokens.tolist() == [30, 20, 10]
@@ -129,8 +133,8 @@ def test_without_times_calls_ran_one_after_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [(-1, 0.0, 0.0), (2**40, 0.0, 0.0), (5, math.nan, 0.0), (5, 0.0, math.inf)]
+    "values", [(-1, 0.0, 0.0), (2**40, 0.0, 0.0), (5, math.nan, 0.0), (5, 0.0, math.inf)]
 )
-def test_what_no_call_can_have_been_is_refused(given: tuple[int, float, float]) -> None:
+def test_values_that_no_call_can_have_are_refused(values: tuple[int, float, float]) -> None:
     with pytest.raises(ValueError, match=r"output_tokens|times"):
-        Sample(call(), *given)
+        Sample(call(), *values)

@@ -101,7 +101,7 @@ def test_a_parameter_that_is_set_is_not_tuned() -> None:
 def goodput_tokens(policy: TunedPolicy, now_s: float) -> float:
     """Goodput of the epoch that began at 0 and ends now, in tokens."""
     before = sum(policy.search.sums)
-    assert policy.turn(now_s)
+    assert policy.advance(now_s)
     return (sum(policy.search.sums) - before) * now_s
 
 
@@ -120,7 +120,7 @@ def test_the_goodput_of_a_request_that_ends_in_time_is_its_prompt_and_answer(
     slo: Slo, end_s: float, whole: bool, tokens: float
 ) -> None:
     policy = tuned_policy()
-    assert not policy.turn(0.0)
+    assert not policy.advance(0.0)
     policy.begin("one", slo, 0.0, prompt_tokens=100)
     policy.deliver("one", 10, 1.0)
     policy.end("one", 30, end_s, whole=whole)
@@ -131,7 +131,7 @@ def test_the_goodput_of_a_request_that_ends_in_time_is_its_prompt_and_answer(
 def test_the_goodput_of_a_stream_is_its_tokens_that_are_in_time() -> None:
     """Its tokens are due at 2, 3, 4, 5 and 6 s."""
     policy = tuned_policy()
-    policy.turn(0.0)
+    policy.advance(0.0)
     policy.begin("stream", latency(2.0, 1.0), 0.0, prompt_tokens=100)
     policy.deliver("stream", 1, 2.5)  # late
     policy.deliver("stream", 2, 3.0)  # both in time
@@ -143,11 +143,11 @@ def test_the_goodput_of_a_stream_is_its_tokens_that_are_in_time() -> None:
 
 def test_an_epoch_is_discarded_if_the_engine_becomes_idle() -> None:
     policy = tuned_policy()
-    policy.turn(0.0)
+    policy.advance(0.0)
     policy.begin("one", deadline(99.0), 0.0, prompt_tokens=100)
     policy.end("one", 1, 1.0, whole=True)
     policy.idle()
-    assert not policy.turn(EPOCH_S + 1.0)
+    assert not policy.advance(EPOCH_S + 1.0)
     assert policy.search == ParameterSearch.of(TUNED_PARAMETERS["calm_published"].values)
 
 
@@ -156,8 +156,8 @@ def test_the_policy_of_an_epoch_has_that_epoch_s_value() -> None:
     used = []
     for epoch in range(9):
         if epoch:
-            assert policy.turn(epoch * EPOCH_S)
+            assert policy.advance(epoch * EPOCH_S)
         else:
-            policy.turn(0.0)
+            policy.advance(0.0)
         used.append(policy.policy.keywords["cutoff"])  # type: ignore[attr-defined]
     assert used[:8] == [*CUTOFFS] * FIRST_TRIES
