@@ -31,7 +31,7 @@ class InvalidEngineConfig(ServingError):
 
 
 class InvalidReference(ServingError):
-    """`module:name` or `file.py:name` names nothing that can be used."""
+    """A reference `module:name` or `file.py:name` cannot be loaded."""
 
     def __init__(self, reference: str, reason: str) -> None:
         super().__init__(reference, reason)

@@ -1,4 +1,4 @@
-"""References to code that users name: `module:name` or `path/to/file.py:name`, and the object."""
+"""References to users' code, `module:name` or `path/to/file.py:name`, and a loader for them."""
 
 from __future__ import annotations
 
@@ -15,62 +15,63 @@ from blake3 import blake3
 from serving.errors import InvalidReference
 
 FILE_MODULE_PREFIX = "_flow_"
-"""Begins the module name of a file that is loaded by its path: `_flow_` and the file's stem."""
+"""Prefix of the module name of a file that is loaded by its path; the file's stem follows."""
 
 RESERVED_NAMES = ("agents", "cli", "orchestrator", "patterns", "serving", "store")
-"""Import names of this project. A user's file of such a name is hidden by ours, or hides ours."""
+"""Import names of this project. A user's file of the same name would shadow one of them, or be
+shadowed by it."""
 
-_OUR_ROOT = Path(__file__).resolve().parents[1]
+_PROJECT_ROOT = Path(__file__).resolve().parents[1]
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text is written like a reference, and not like a plain name."""
-    place, _, name = text.rpartition(":")
-    is_file = place.endswith(".py")
-    is_module = all(part.isidentifier() for part in place.split("."))
+    """Whether a text has the form of a reference, and not of a plain name."""
+    source, _, name = text.rpartition(":")
+    is_file = source.endswith(".py")
+    is_module = all(part.isidentifier() for part in source.split("."))
     return (is_file or is_module) and all(part.isidentifier() for part in name.split("."))
 
 
 def absolute(reference: str) -> str:
-    """The same reference, which other processes understand too: a file by its absolute path."""
-    place, _, name = reference.rpartition(":")
-    return f"{Path(place).resolve()}:{name}" if place.endswith(".py") else reference
+    """The same reference with an absolute file path, for processes with another working folder."""
+    source, _, name = reference.rpartition(":")
+    return f"{Path(source).resolve()}:{name}" if source.endswith(".py") else reference
 
 
 def load_reference(reference: str) -> Any:
     """The object that a reference names. A file is executed once, and again after it has changed.
 
-    Imports in it find what is beside the file, or below the current folder for a module.
+    The folder of the file, or the current folder for a module, is searched for its imports.
 
     Raises:
-        InvalidReference: there is no such file, module or name, its code raises as it is imported,
-            or a file beside it has an import name of this project.
+        InvalidReference: the file, module or name does not exist, the code raises an exception
+            when it is imported, or a file beside it has an import name of this project.
     """
-    place, _, name = reference.rpartition(":")
+    source, _, name = reference.rpartition(":")
     try:
-        found: Any = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+        target: Any = _load_file(Path(source)) if source.endswith(".py") else _load_module(source)
     except InvalidReference:
         raise
-    except (Exception, SystemExit) as error:  # whatever the user's module raises
+    except (Exception, SystemExit) as error:  # the user's module may raise anything
         reason = (
-            f"its module cannot be imported ({type(error).__name__}: {error}); what a script does"
-            ' only when it is run itself belongs under `if __name__ == "__main__":`'
+            f"its module cannot be imported ({type(error).__name__}: {error}); put code that must"
+            ' run only as a script under `if __name__ == "__main__":`'
         )
         raise InvalidReference(reference, reason) from error
     for part in name.split("."):
         try:
-            found = getattr(found, part)
+            target = getattr(target, part)
         except AttributeError:
-            named = ", ".join(public_names(found)) or "nothing"
-            reason = f"there is no {name!r} in it; it defines {named}"
+            defined = ", ".join(public_names(target)) or "nothing"
+            reason = f"there is no {name!r} in it; it defines {defined}"
             raise InvalidReference(reference, reason) from None
-    return found
+    return target
 
 
 def reference_to(function: Callable[..., Any], qualified_name: str) -> str | None:
-    """How a module-level function is found again; None if its module has no file.
+    """The reference to a module-level function; None if its module has no file.
 
-    A script, or a file loaded by its path, is named by the path; `python -m` by its module.
+    It names a script, or a file loaded by its path, by the path, and `python -m` by its module.
     """
     module = sys.modules.get(function.__module__)
     if function.__module__ == "__main__":
@@ -84,13 +85,13 @@ def reference_to(function: Callable[..., Any], qualified_name: str) -> str | Non
 
 
 def code_digest(reference: str) -> str:
-    """A hash of the file that a reference leads to; of what that file imports nothing is in it."""
+    """A hash of the file that a reference names; the modules that it imports are not included."""
     module = sys.modules[load_reference(reference).__module__]
     return blake3(Path(str(module.__file__)).read_bytes()).hexdigest()
 
 
 def public_names(module: object) -> list[str]:
-    """Names that a module defines itself, without underscore."""
+    """Names without underscore that a module defines itself."""
     own = getattr(module, "__name__", None)
     return [
         name
@@ -104,9 +105,9 @@ def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise InvalidReference(str(path), "there is no such file")
     name, stamp = FILE_MODULE_PREFIX + path.stem, path.stat().st_mtime_ns
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "_loaded_from", None) == (path, stamp):
-        return known
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "_loaded_from", None) == (path, stamp):
+        return loaded
     _search_in(path.parent)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "a .py file has a loader"
@@ -130,15 +131,15 @@ def _load_module(name: str) -> ModuleType:
 
 
 def _search_in(folder: Path) -> None:
-    """Have imports look into a folder first, as Python does when it runs a script there."""
+    """Put a folder first in the search path, as Python does for a script in that folder."""
     if str(folder) in sys.path:
         return
     for name in RESERVED_NAMES:
         for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-            if file.exists() and not file.is_relative_to(_OUR_ROOT):
+            if file.exists() and not file.is_relative_to(_PROJECT_ROOT):
                 reason = (
-                    f"{name!r} is an import name of orchestrate, and imports there would find one"
-                    f" of the two for the other: rename this file (reserved: {_RESERVED})"
+                    f"{name!r} is an import name of orchestrate, and one of the two would shadow"
+                    f" the other: rename this file (reserved names: {_RESERVED})"
                 )
                 raise InvalidReference(str(file), reason)
     sys.path.insert(0, str(folder))

@@ -1,4 +1,4 @@
-"""The policies by name, in a form that crosses processes."""
+"""The table of policies by name, and PolicySpec: a policy's name and parameters as JSON."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ LIMITS: Limits = MappingProxyType(
         "starvation_tokens": (0, 1e9),
     }
 )
-"""The least and the most of parameters, which stand for the same in every policy that has them."""
+"""Minimum and maximum of parameters; a name has the same meaning in every policy that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class PolicySpec:
     """A policy's name and parameters: JSON-safe, so it reaches an engine in another process.
 
     Raises:
-        InvalidEngineConfig: an unknown policy, or a parameter or value that it does not take.
+        InvalidEngineConfig: an unknown policy, or a parameter or value that it does not accept.
     """
 
     name: str = DEFAULT_POLICY
@@ -94,15 +94,15 @@ class PolicySpec:
 
     @property
     def label(self) -> str:
-        """The name as people read it: of a reference, the function's."""
+        """The name for display: without the file or module of a reference."""
         return self.name.rpartition(":")[2]
 
     def build(self) -> Policy:
-        """The policy itself: a pure function of a view."""
+        """The policy with its parameters: a pure function of a view."""
         return partial(self._function(), **self.params)
 
     def key(self) -> dict[str, object]:
-        """What tells this policy from any other, the code of a user's own included."""
+        """The key of this policy in caches: the spec, and a hash of the code of a user's policy."""
         document = self.to_json()
         if is_reference(self.name):
             document["code"] = code_digest(self.name)
@@ -112,15 +112,15 @@ class PolicySpec:
         if self.name in POLICIES:
             return POLICIES[self.name]
         if not is_reference(self.name):
-            known = f"know {', '.join(POLICIES)}, or your own as FILE.py:FUNCTION"
-            raise InvalidEngineConfig("policy", self.name, known)
-        found: Callable[..., Plan] = load_reference(self.name)
-        if not callable(found) or inspect.isbuiltin(found):
-            raise InvalidEngineConfig("policy", self.name, "it is no function of Python")
-        return found
+            reason = f"unknown; known: {', '.join(POLICIES)}, or your own as FILE.py:FUNCTION"
+            raise InvalidEngineConfig("policy", self.name, reason)
+        function: Callable[..., Plan] = load_reference(self.name)
+        if not callable(function) or inspect.isbuiltin(function):
+            raise InvalidEngineConfig("policy", self.name, "it is not a Python function")
+        return function
 
     def to_json(self) -> dict[str, object]:
-        """What `from_json` reads."""
+        """The spec as a JSON-safe mapping, for `from_json`."""
         return {"name": self.name, "params": dict(self.params)}
 
     @classmethod

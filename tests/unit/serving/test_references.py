@@ -1,4 +1,4 @@
-"""References to users' code: what they name, and what is wrong where they name nothing."""
+"""References to users' code: the objects that they name, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unchanged_imports() -> Iterator[None]:
         (":", False),
     ],
 )
-def test_a_reference_is_told_from_a_name(text: str, expected: bool) -> None:
+def test_is_reference_distinguishes_references_from_names(text: str, expected: bool) -> None:
     assert is_reference(text) is expected
 
 
@@ -47,13 +47,13 @@ def test_a_file_is_loaded_once_and_again_after_it_changed(tmp_path: Path) -> Non
     assert load_reference(f"{file}:value") == 2
 
 
-def test_imports_find_what_is_beside_the_file(tmp_path: Path) -> None:
+def test_imports_in_a_file_are_searched_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "beside_it.py").write_text("VALUE = 3")
     (tmp_path / "mine.py").write_text("from beside_it import VALUE")
     assert load_reference(f"{tmp_path / 'mine.py'}:VALUE") == 3
 
 
-def test_a_module_is_found_below_the_current_folder(
+def test_a_module_is_searched_in_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a_module_here.py").write_text("class A:\n    value = 4")
@@ -72,7 +72,7 @@ def test_a_module_is_found_below_the_current_folder(
         ("import nothing_of_this_name", "x", "ModuleNotFoundError"),
     ],
 )
-def test_what_is_wrong_with_a_reference_is_said(
+def test_the_error_of_an_invalid_reference_names_the_reason(
     tmp_path: Path, code: str | None, name: str, reason: str
 ) -> None:
     file = tmp_path / "mine.py"
@@ -83,18 +83,20 @@ def test_what_is_wrong_with_a_reference_is_said(
     assert "_flow_mine" not in sys.modules or code in ("", "def one(): ...")
 
 
-@pytest.mark.parametrize("hiding", ["store.py", "agents/__init__.py"])
-def test_a_file_that_would_hide_one_of_our_packages_is_refused(tmp_path: Path, hiding: str) -> None:
-    (tmp_path / hiding).parent.mkdir(exist_ok=True)
-    (tmp_path / hiding).write_text("")
+@pytest.mark.parametrize("shadowing", ["store.py", "agents/__init__.py"])
+def test_a_file_that_would_shadow_a_package_of_the_project_is_refused(
+    tmp_path: Path, shadowing: str
+) -> None:
+    (tmp_path / shadowing).parent.mkdir(exist_ok=True)
+    (tmp_path / shadowing).write_text("")
     (tmp_path / "mine.py").write_text("x = 1")
     with pytest.raises(InvalidReference, match="rename this file") as refused:
         load_reference(f"{tmp_path / 'mine.py'}:x")
-    assert refused.value.args[0] == str(tmp_path / hiding)
+    assert refused.value.args[0] == str(tmp_path / shadowing)
     assert str(tmp_path) not in sys.path
 
 
-def test_a_function_is_found_again_by_its_own_reference(tmp_path: Path) -> None:
+def test_reference_to_is_the_inverse_of_load_reference(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("def mine(): ...")
     function = load_reference(f"{file}:mine")
@@ -103,7 +105,7 @@ def test_a_function_is_found_again_by_its_own_reference(tmp_path: Path) -> None:
     assert reference_to(load_reference, "load_reference") == "serving.references:load_reference"
 
 
-def test_a_relative_file_is_named_absolutely(
+def test_a_relative_file_gets_an_absolute_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

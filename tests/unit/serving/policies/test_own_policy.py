@@ -1,4 +1,4 @@
-"""A user's own policy, named by its file: it is used like any other, or refused with the reason."""
+"""A user's own policy, named by its file: it is used like any other, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_example_puts_short_prompts_first_until_a_long_one_has_waited(
     assert patient.build()(late).order == ("short", "long")
 
 
-def test_a_spec_names_the_file_absolutely_and_reaches_another_process(
+def test_a_spec_has_an_absolute_path_and_reaches_another_process(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(file.parent)
@@ -63,7 +63,7 @@ def test_a_spec_names_the_file_absolutely_and_reaches_another_process(
     assert PolicySpec.from_json(spec.to_json()) == pickle.loads(pickle.dumps(spec)) == spec
 
 
-def test_a_changed_file_is_another_policy_to_a_cache(file: Path) -> None:
+def test_a_changed_file_has_another_cache_key(file: Path) -> None:
     before = PolicySpec(f"{file}:mine").key()
     file.write_text(FILE + "\n# changed")
     assert PolicySpec(f"{file}:mine").key() != before
@@ -76,7 +76,7 @@ def test_a_changed_file_is_another_policy_to_a_cache(file: Path) -> None:
         ("faulty", "order must name every request"),
         ("plain", "it returned str and not a Plan"),
         ("broken", "KeyError: 'soon'"),
-        ("not_a_function", "no function"),
+        ("not_a_function", "not a Python function"),
     ],
 )
 def test_a_policy_that_would_end_the_engine_is_refused(file: Path, name: str, reason: str) -> None:
@@ -84,7 +84,7 @@ def test_a_policy_that_would_end_the_engine_is_refused(file: Path, name: str, re
         PolicySpec(f"{file}:{name}")
 
 
-def test_what_a_policy_does_not_take_and_a_name_that_is_not_there_are_refused(file: Path) -> None:
+def test_unknown_parameters_and_unknown_names_are_refused(file: Path) -> None:
     with pytest.raises(InvalidEngineConfig, match="sign"):
         PolicySpec(f"{file}:mine", {"speed": 1})
     with pytest.raises(InvalidReference, match="it defines mine, faulty, plain, broken"):

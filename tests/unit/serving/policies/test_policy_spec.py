@@ -36,7 +36,7 @@ def test_parameters_reach_the_policy() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "hint"),
     [
-        ("magic", {}, "know fcfs, priority, edf"),
+        ("magic", {}, "known: fcfs, priority, edf"),
         ("fcfs", {"view": 1}, "known: batch"),
         ("edf", {"frame_steps": 5}, "known: batch"),
         ("fcfs", {"batch": -1}, "batch must be a whole number from 0"),
