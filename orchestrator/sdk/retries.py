@@ -55,7 +55,8 @@ class Retries:
         """The result of the first successful try; raises the last try's error if all fail.
 
         A permanent error is raised at once. So is any error if the deadline does not allow the
-        pause before the next try. Steps of different tries are numbered separately: a resumed run may need fewer tries.
+        pause before the next try. Steps of different tries are numbered separately: a resumed run
+        may need fewer tries.
         """
         context = current_context("a step's tries")
         for index in range(self.retries):

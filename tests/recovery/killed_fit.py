@@ -1,4 +1,4 @@
-"""A process that fits an application and kills itself at a point that is named."""
+"""A process that fits an application and kills itself at a given point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POINTS = {
     "evicting": (Patterns, "delete"),
     "recording": (Fits, "put"),
 }
-"""What is about to be called when the process ends."""
+"""For each point, the function that kills the process when it is called."""
 
 
 def die(*_: Any, **__: Any) -> None:
@@ -30,7 +30,7 @@ def die(*_: Any, **__: Any) -> None:
 
 
 if __name__ == "__main__":
-    place, name = POINTS[sys.argv[1]]
-    assert hasattr(place, name)
-    setattr(place, name, die)
+    owner, name = POINTS[sys.argv[1]]
+    assert hasattr(owner, name)
+    setattr(owner, name, die)
     asyncio.run(fit_alone(sys.argv[2], sys.argv[3]))

@@ -1,6 +1,6 @@
-"""A process in the middle of deep research, to be ended from outside.
+"""A process that runs deep research until it is ended from outside.
 
-It prints one line of JSON for each event of its run, as soon as that is in the store.
+It prints one line of JSON for each event of its run, once the event's record is in the store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.unit.agents.deep_research_samples import QUESTION, Model, open_corpus
 RUN_ID = "the-run"
 
 
-def tell(event: Event) -> None:
+def print_event(event: Event) -> None:
     line = json.dumps({"event": type(event).__name__} | asdict(event))
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -30,9 +30,9 @@ async def main(folder: Path) -> None:
     corpus = open_corpus(folder)
     engine = ScriptedEngine(Model(), token_s=0.0005)
     settings = Settings(store=f"sqlite:///{folder / 'store.db'}", record_text=True)
-    async with open_runtime(settings, engine=engine, on_event=tell) as runtime:
+    async with open_runtime(settings, engine=engine, on_event=print_event) as runtime:
         flow = deep_research.options(run_id=RUN_ID, deadline="10m")
-        await runtime.run(flow, QUESTION, corpus, rounds=10_000)
+        await runtime.run(flow, QUESTION, corpus, rounds=20)
 
 
 if __name__ == "__main__":

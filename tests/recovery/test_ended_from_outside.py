@@ -1,4 +1,4 @@
-"""Processes killed or interrupted in the middle of a run: what their stores hold afterwards."""
+"""Processes that are killed or interrupted during a run: what their stores hold afterwards."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 
 @pytest.fixture
 def research(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that does research for as long as it is left to."""
+    """A process that runs research until it is ended."""
     command = [sys.executable, "-m", "tests.recovery.scripted_research", str(tmp_path)]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -45,20 +45,20 @@ def research(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def end_after(
     process: subprocess.Popen[str], num_events: int, number: signal.Signals, wait_s: float = 0.0
 ) -> tuple[list[dict[str, Any]], str]:
-    """Send a signal after so many events; returns all events, and what was said to stderr."""
+    """Send a signal after so many events; returns all events, and the text on stderr."""
     assert process.stdout is not None
     assert process.stderr is not None
     lines = list(islice(process.stdout, num_events))
     time.sleep(wait_s)
     process.send_signal(number)
     lines += process.stdout
-    complaints = process.stderr.read()
+    errors = process.stderr.read()
     process.wait(timeout=60)
-    return [json.loads(line) for line in lines if line.endswith("\n")], complaints
+    return [json.loads(line) for line in lines if line.endswith("\n")], errors
 
 
-async def what_is_left(folder: Path) -> Recorded:
-    """The store of a process that has ended, opened anew."""
+async def read_store(folder: Path) -> Recorded:
+    """The run in the store of a process that has ended, which must be intact."""
     with closing(sqlite3.connect(folder / "store.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
@@ -67,21 +67,21 @@ async def what_is_left(folder: Path) -> Recorded:
 
 
 @pytest.mark.parametrize("num_events", [1, 9, 60, 150])
-async def test_all_that_was_acknowledged_survives_a_kill_and_the_run_is_shown_as_running(
+async def test_every_event_that_was_reported_is_in_the_store_after_a_kill(
     tmp_path: Path, research: subprocess.Popen[str], num_events: int
 ) -> None:
-    """Law 6. An event is told once it is in the store, so every event must be found there."""
+    """Law 6. An event is emitted after its record is committed, so it must survive the kill."""
     events, _ = end_after(research, num_events, signal.SIGKILL)
     assert research.returncode == -signal.SIGKILL
     assert len(events) >= num_events
-    found = await what_is_left(tmp_path)
-    assert found.run.status is Status.RUNNING
-    assert found.run.process_id == research.pid
-    assert found.run.input_payload is not None
-    calls = {call.node: call for call in found.calls}
+    record = await read_store(tmp_path)
+    assert record.run.status is Status.RUNNING
+    assert record.run.process_id == research.pid
+    assert record.run.input_payload is not None
+    calls = {call.node: call for call in record.calls}
     for event in events:
         if event["event"] == "StepStarted":
-            assert event["path"] in found.steps
+            assert event["path"] in record.steps
         elif event["event"] == "CallStarted":
             assert calls[event["node"]].identity == event["identity"]
         elif event["event"] == "CallFinished":
@@ -89,7 +89,7 @@ async def test_all_that_was_acknowledged_survives_a_kill_and_the_run_is_shown_as
             assert (calls[event["node"]].output_tokens or 0) == event["output_tokens"]
 
 
-async def test_a_store_goes_on_after_a_kill(
+async def test_a_store_is_usable_after_a_kill(
     tmp_path: Path, research: subprocess.Popen[str]
 ) -> None:
     end_after(research, 30, signal.SIGKILL)
@@ -101,20 +101,20 @@ async def test_a_store_goes_on_after_a_kill(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_a_run_that_is_interrupted_is_recorded_as_cancelled_with_all_that_it_began(
+async def test_an_interrupted_run_is_recorded_as_cancelled_with_all_its_steps_and_calls(
     tmp_path: Path, research: subprocess.Popen[str], seed: int
 ) -> None:
-    """Ctrl-C at any moment: nothing is left that is recorded as running."""
+    """Ctrl-C at any moment: nothing stays recorded as running."""
     moments = random.Random(seed)
     num_events, wait_s = moments.choice([1, 5, 40, 120]), moments.uniform(0, 0.01)
-    events, complaints = end_after(research, num_events, signal.SIGINT, wait_s)
+    events, errors = end_after(research, num_events, signal.SIGINT, wait_s)
     assert research.returncode in (-signal.SIGINT, 130)
-    assert "KeyboardInterrupt" in complaints
-    assert "never retrieved" not in complaints
-    assert "was destroyed" not in complaints
+    assert "KeyboardInterrupt" in errors
+    assert "never retrieved" not in errors
+    assert "was destroyed" not in errors
     assert events[-1]["event"] == "RunFinished"
     assert events[-1]["status"] == "cancelled"
-    found = await what_is_left(tmp_path)
-    assert found.run.status is Status.CANCELLED
-    assert found.still_running() == []
-    assert found.pattern_records == []
+    record = await read_store(tmp_path)
+    assert record.run.status is Status.CANCELLED
+    assert record.still_running() == []
+    assert record.pattern_records == []

@@ -29,7 +29,7 @@ WRITTEN = datetime(2026, 11, 26, 12, 38, 5, tzinfo=UTC)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The files of the former version, as they lay in its folder."""
+    """A folder with the files of the former version."""
     (tmp_path / "store.db").write_bytes(gzip.decompress((HERE / "store.db.gz").read_bytes()))
     (tmp_path / "store.models").mkdir()
     shutil.copy(HERE / MODEL, tmp_path / "store.models" / MODEL)
@@ -38,14 +38,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    found = f"sqlite:///{folder / 'store.db'}"
-    monkeypatch.setenv("ORCHESTRATE_STORE", found)
-    return found
+    store_url = f"sqlite:///{folder / 'store.db'}"
+    monkeypatch.setenv("ORCHESTRATE_STORE", store_url)
+    return store_url
 
 
 @pytest.fixture
 def flows(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The module of the flow, which the runs' records name."""
+    """The module of the flow that the runs' records name."""
     monkeypatch.syspath_prepend(str(HERE))
     import flow_of_version_0_1 as module
 
@@ -54,7 +54,7 @@ def flows(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def scripted() -> ScriptedEngine:
-    """An engine that answers as the one did on which the runs were recorded."""
+    """An engine with the same answers as the one on which the runs were recorded."""
     return ScriptedEngine(load_reference(f"{HERE / 'make_fixture.py'}:script"))
 
 
@@ -95,7 +95,7 @@ def test_its_runs_and_patterns_are_shown(
 async def test_a_run_that_was_killed_is_resumed_from_its_last_outcome(
     url: str, flows: ModuleType
 ) -> None:
-    """Its plan and one look-up had ended; the rest had not, and is done."""
+    """Its plan and one look-up had ended; the rest is executed now."""
     engine = scripted()
     value = await resumed(url, "killed", engine)
     assert value.startswith("2026: sent ")
@@ -103,7 +103,7 @@ async def test_a_run_that_was_killed_is_resumed_from_its_last_outcome(
     assert sum(prompt.startswith("Draft") for prompt in prompts(engine)) == 2
 
 
-async def test_a_question_of_a_run_that_ended_is_answered_and_the_run_goes_on(
+async def test_a_question_of_a_run_that_ended_can_be_answered_and_the_run_resumed(
     url: str, flows: ModuleType
 ) -> None:
     assert exit_code("answer", "asking", "by all means") == 0
@@ -112,14 +112,14 @@ async def test_a_question_of_a_run_that_ended_is_answered_and_the_run_goes_on(
     assert prompts(engine) == []
 
 
-async def test_a_run_that_failed_fails_again_where_nothing_has_changed(
+async def test_a_run_that_failed_fails_again_if_nothing_has_changed(
     url: str, flows: ModuleType
 ) -> None:
     with pytest.raises(flows.Unavailable, match="no closed"):
         await resumed(url, "failed", scripted())
 
 
-async def test_a_completed_run_gives_its_recorded_result(url: str, flows: ModuleType) -> None:
+async def test_a_completed_run_returns_its_recorded_result(url: str, flows: ModuleType) -> None:
     engine = scripted()
     assert (await resumed(url, "done-07", engine)).startswith("2026: sent ")
     assert prompts(engine) == []
@@ -131,11 +131,11 @@ async def test_a_new_run_learns_from_the_former_ones_and_uses_their_cached_resul
     engine = scripted()
     async with open_runtime(Settings(store=url, fit_every=0), engine=engine) as runtime:
         result = await runtime.run(flows.handbook, "tx4")
-        found = await recorded(runtime.store, result.run_id)
+        record = await recorded(runtime.store, result.run_id)
         sources = await stage_sources(runtime, result.run_id)
-    assert found.run.status is Status.COMPLETED
+    assert record.run.status is Status.COMPLETED
     assert set(sources) == {LEARNED}
-    bounds = {call.bound_source for call in found.calls if call.kind.value == "llm"}
+    bounds = {call.bound_source for call in record.calls if call.kind.value == "llm"}
     assert bounds == {"forest"}
     assert not any(prompt.startswith("Summarise") for prompt in prompts(engine))
 
@@ -145,6 +145,6 @@ async def stage_sources(runtime: Runtime, run_id: str) -> list[str]:
         return [stage.source for stage in await tx.stages.of_run(run_id)]
 
 
-def test_it_is_fitted_anew(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_its_application_can_be_fitted(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("patterns", "fit", "handbook") == 0
     assert "36 patterns" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""kill -9 before and after every write of a run: resumed, it comes to the same result.
+"""kill -9 before and after every write of a run: the resumed run has the same result.
 
 Each run is a process forked from this one, which has imported everything already.
 """
@@ -31,7 +31,7 @@ from tests.unit.orchestrator.orchestrator_samples import store_url
 RUN_ID = "the-run"
 
 MODEL = Model(Reflection={"questions": ["Which share does a stage get?"]})
-"""Says the same to the same question, whatever it was asked before."""
+"""Gives the same answer to the same question, whatever it was asked before."""
 
 Outcome = dict[str, Any]
 
@@ -79,7 +79,7 @@ FLOWS = {"unknown": research, "reconciled": research_and_look}
 async def run_once(
     body: Any, folder: Path, crash: tuple[int, Literal["before", "after"]] | None
 ) -> Outcome:
-    """Begin or resume the run; count its writes."""
+    """Start or resume the run; counts its writes."""
     settings = Settings(store=store_url(folder), fit_every=0)
     async with open_runtime(settings, engine=ScriptedEngine(MODEL)) as runtime:
         writes = 0
@@ -100,12 +100,12 @@ async def run_once(
             )
         except OutcomeUnknown as error:
             return {"unknown": str(error), "writes": writes}
-        report, said = result.value
-        return {"report": json.loads(json.dumps(asdict(report))), "said": said, "writes": writes}
+        report, reply = result.value
+        return {"report": json.loads(json.dumps(asdict(report))), "reply": reply, "writes": writes}
 
 
 def in_a_process(work: Callable[[], Outcome]) -> Outcome | None:
-    """What work comes to in a process of its own; None if that is killed."""
+    """The outcome of work in a forked process; None if that is killed."""
     receiving, sending = os.pipe()
     child = os.fork()
     if not child:
@@ -119,29 +119,31 @@ def in_a_process(work: Callable[[], Outcome]) -> Outcome | None:
             os._exit(code)
     os.close(sending)
     with os.fdopen(receiving, "rb") as pipe:
-        said = pipe.read()
+        data = pipe.read()
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         assert os.WTERMSIG(status) == signal.SIGKILL
         return None
     assert os.WEXITSTATUS(status) == 0, "see its traceback above"
-    outcome: Outcome = json.loads(said)
+    outcome: Outcome = json.loads(data)
     return outcome
 
 
 @pytest.mark.parametrize("kind", FLOWS)
-def test_a_run_killed_at_any_write_comes_to_the_same_result(tmp_path: Path, kind: str) -> None:
+def test_a_run_that_is_killed_at_any_write_has_the_same_result_when_resumed(
+    tmp_path: Path, kind: str
+) -> None:
     body = FLOWS[kind]
 
     def once(folder: Path, crash: Any = None) -> Outcome | None:
         folder.mkdir(exist_ok=True)
         return in_a_process(lambda: asyncio.run(run_once(body, folder, crash)))
 
-    whole = once(tmp_path / "whole")
-    assert whole is not None
-    assert whole["writes"] > 30
+    uninterrupted = once(tmp_path / "whole")
+    assert uninterrupted is not None
+    assert uninterrupted["writes"] > 30
     num_unknown = 0
-    for number in range(whole["writes"]):
+    for number in range(uninterrupted["writes"]):
         for when in ("before", "after"):
             folder = tmp_path / f"{number}-{when}"
             assert once(folder, (number, when)) is None
@@ -151,8 +153,8 @@ def test_a_run_killed_at_any_write_comes_to_the_same_result(tmp_path: Path, kind
                 num_unknown += 1
                 assert "publish" in resumed["unknown"]
                 continue
-            assert resumed["report"] == whole["report"]
-            assert resumed["said"] == whole["said"]
-            assert published(str(folder)) == [whole["report"]["title"]]
-    # Between the record of its beginning and that of its end nobody knows.
+            assert resumed["report"] == uninterrupted["report"]
+            assert resumed["reply"] == uninterrupted["reply"]
+            assert published(str(folder)) == [uninterrupted["report"]["title"]]
+    # Unknown: killed after the effect's start was recorded and before its end was.
     assert num_unknown == (2 if kind == "unknown" else 0)

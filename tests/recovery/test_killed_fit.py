@@ -1,4 +1,4 @@
-"""A fit killed at any point leaves what was known before, and the next fit goes through."""
+"""A fit that is killed at any point leaves the former results, and the next fit succeeds."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from orchestrator.learning.background_fit import fit_alone
 from orchestrator.learning.stage_deadlines import LEARNED
 from tests.places import ROOT
 from tests.recovery.killed_fit import POINTS
-from tests.unit.orchestrator.learning_samples import usual
+from tests.unit.orchestrator.learning_samples import typical
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime, store_url
 
-FLOW = "usual"
+FLOW = "typical"
 
 
 async def run_times(folder: Path, number: int) -> None:
     async with scripted_runtime(folder) as runtime:
         for _ in range(number):
-            await runtime.run(usual)
+            await runtime.run(typical)
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose runs were fitted once, and that has had others since."""
+    """A store with runs that were fitted once, and further runs since."""
     folder = tmp_path_factory.mktemp("fitted")
 
     async def prepare() -> None:
@@ -42,7 +42,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def known(folder: Path) -> dict[str, object]:
+def fit_results(folder: Path) -> dict[str, object]:
     """Everything that a fit replaces."""
     with closing(sqlite3.connect(folder / "store.db")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -57,25 +57,25 @@ def known(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_a_fit_that_is_killed_leaves_the_former_library_in_use(
+async def test_a_killed_fit_leaves_the_former_library_and_models_in_use(
     tmp_path: Path, fitted: Path, point: str
 ) -> None:
     folder = tmp_path / "store"
     shutil.copytree(fitted, folder)
-    before = known(folder)
+    before = fit_results(folder)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.recovery.killed_fit", point, store_url(folder), FLOW),
         cwd=ROOT,
     )
     assert await process.wait() == -signal.SIGKILL
-    after = known(folder)
+    after = fit_results(folder)
     assert (after["patterns"], after["fits"]) == (before["patterns"], before["fits"])
     if point in ("reading", "clustering", "lengths", "renaming"):
         assert after["models"] == before["models"]
     async with scripted_runtime(folder) as runtime:
-        result = await runtime.run(usual)
-        found = await recorded(runtime.store, result.run_id)
+        result = await runtime.run(typical)
+        record = await recorded(runtime.store, result.run_id)
     assert {stage.source for stage in result.stages} == {LEARNED}
-    assert {call.bound_source for call in found.calls} == {"forest"}
+    assert {call.bound_source for call in record.calls} == {"forest"}
     assert await fit_alone(store_url(folder), FLOW)
-    assert known(folder)["fits"] != before["fits"]
+    assert fit_results(folder)["fits"] != before["fits"]

@@ -1,4 +1,4 @@
-"""A flow whose runs the version before recorded; what is asked of it must not change."""
+"""The flow of the runs that the former version recorded; its steps must not change."""
 
 from typing import Annotated
 

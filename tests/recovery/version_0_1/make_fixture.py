@@ -1,4 +1,4 @@
-"""How the files beside this one were written, by the code of version 0.1 (commit ac4255d).
+"""Wrote the files beside this one, with the code of version 0.1 (commit ac4255d).
 
 python make_fixture.py FOLDER MODE, for MODE in many, failed, killed, asking; then
 `orchestrate patterns fit handbook`, a VACUUM, and gzip.

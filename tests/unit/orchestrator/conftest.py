@@ -1,4 +1,4 @@
-"""Opened runtimes with engines that answer at once; other processes; an empty environment."""
+"""Fixtures: an open runtime on a scripted engine, other processes, an empty environment."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-def gone() -> int:
-    """The id of a process that is no more."""
+def dead_process_id() -> int:
+    """The id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     return process.pid
 
 
 @pytest.fixture
-def living() -> Iterator[subprocess.Popen[bytes]]:
-    """Another process, which waits."""
+def living_process() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process, which runs until it is killed."""
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         yield process
@@ -38,8 +38,8 @@ def living() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings of ours or of OpenTelemetry: whoever runs the tests may have some."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without settings of ours or of OpenTelemetry."""
     for name in os.environ:
         if name.startswith(("OTEL_", "ORCHESTRATE_")):
             monkeypatch.delenv(name)

@@ -1,20 +1,20 @@
-"""Ways to end at a deadline, and how long what was ended then went on."""
+"""Options of flows for their deadlines, and a flow body that measures how long it ran."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from tests.unit.orchestrator.jumping_time import never
+from tests.unit.orchestrator.virtual_time import never
 
 
-async def kept(so_far: str | None) -> str:
-    """A way to wrap up: takes no time."""
+async def keep_best(so_far: str | None) -> str:
+    """A `wrap_up` that takes no time."""
     return f"kept {so_far}"
 
 
 class Elapsed:
-    """How long a flow went on until it was ended."""
+    """A flow body that runs until it is cancelled, and measures how long that took."""
 
     def __init__(self) -> None:
         self.seconds = -1.0
@@ -28,9 +28,9 @@ class Elapsed:
         return "the end"
 
 
-Ways = dict[str, Any]
-WAYS: list[Ways] = [
+DeadlineOptions = dict[str, Any]
+DEADLINE_OPTIONS: list[DeadlineOptions] = [
     {},
     {"on_deadline": "best_so_far"},
-    {"wrap_up": kept, "tail": 5},
+    {"wrap_up": keep_best, "tail": 5},
 ]

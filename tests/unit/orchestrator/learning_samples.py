@@ -1,4 +1,4 @@
-"""A flow to learn from, one that begins like it, and what became of their stages and calls."""
+"""A flow to learn from, another with the same name and first stage, and access to their records."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ async def search() -> None:
 
 
 @flow(deadline="1h", stages=2)
-async def usual() -> None:
+async def typical() -> None:
     await plan()
     await gather(*(work(number) for number in range(3)))
 
 
-@flow(name="usual", deadline="1h")
-async def unusual() -> None:
+@flow(name="typical", deadline="1h")
+async def atypical() -> None:
     await plan()
     await search()
     await plan()

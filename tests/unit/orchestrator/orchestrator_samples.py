@@ -1,4 +1,4 @@
-"""Runtimes on scripted engines and SQLite files, and what their stores hold afterwards."""
+"""Runtimes on scripted engines and SQLite files, and access to what their stores hold."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from store.urls import normalised
 
 T = TypeVar("T")
 
-# A law holds however slow the machine is; a store of its own is made within each example.
+# Property tests without a time limit: each example makes a store of its own.
 law = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Boom(Exception):
-    """What a flow of a test raises."""
+    """The error that flows of tests raise."""
 
 
 NEVER_S = 3600.0
-"""So long that a test which waits for it has failed."""
+"""Seconds that no test waits for: a test that does has failed."""
 
 
 def answer_ok(request: GenerationRequest) -> str:
-    """The script of an engine that says little."""
+    """The script of an engine with a constant answer."""
     return "all is well"
 
 
 def store_url(folder: Path) -> str:
-    """The store that `scripted_runtime` keeps in a folder."""
+    """The URL of the store that `scripted_runtime` makes in a folder."""
     return f"sqlite:///{folder / 'store.db'}"
 
 
 @cache
 def _empty_store() -> bytes:
-    """A store with its schema, made once: that takes longer than most tests do."""
+    """The file of an empty store, made once, as that takes longer than most tests."""
     with TemporaryDirectory() as folder:
         upgrade(normalised(store_url(Path(folder))))
         return (Path(folder) / "store.db").read_bytes()
@@ -73,32 +73,32 @@ async def scripted_runtime(
     settings = Settings(
         store=store_url(folder), durable=durable, record_text=record_text, fit_every=0
     )
-    used = engine or ScriptedEngine(answer_ok)
-    async with open_runtime(settings, engine=used, on_event=on_event, clock=clock) as runtime:
+    engine = engine or ScriptedEngine(answer_ok)
+    async with open_runtime(settings, engine=engine, on_event=on_event, clock=clock) as runtime:
         yield runtime
 
 
-async def under_way(engine: ScriptedEngine) -> None:
-    """Wait until an engine has a request to answer."""
+async def until_generating(engine: ScriptedEngine) -> None:
+    """Wait until an engine is answering a request."""
     async with asyncio.timeout(30):
         while not engine.num_running:  # noqa: ASYNC110 - it has no event to wait for
             await asyncio.sleep(0.001)
 
 
-async def awaited(work: Awaitable[T]) -> T:
-    """A coroutine, of which asyncio makes a task, of anything that can be awaited."""
+async def as_coroutine(work: Awaitable[T]) -> T:
+    """Any awaitable as a coroutine, from which asyncio can make a task."""
     return await work
 
 
 @step
 async def ask(prompt: str = "how is it?") -> str:
-    """The usual step: one call."""
+    """The default step of tests: one LLM call."""
     return await llm(prompt)
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Everything that a store holds of one run."""
+    """Everything that a store holds about one run."""
 
     run: RunRecord
     journal: dict[str, StepRecord]
@@ -119,7 +119,7 @@ class Recorded:
         return decode(record.document)
 
     def still_running(self) -> list[str]:
-        """What is recorded as begun and not as ended."""
+        """The run, steps and calls that are recorded as running."""
         parts = {f"step {path}": step.status for path, step in self.journal.items()}
         parts |= {f"call {call.node}": call.status for call in self.calls}
         parts["run"] = self.run.status
@@ -127,7 +127,7 @@ class Recorded:
 
 
 async def recorded(store: Store, run_id: str) -> Recorded:
-    """What a store holds of a run."""
+    """Everything that a store holds about a run."""
     async with store.reading() as tx:
         run = await tx.runs.get(run_id)
         patterns = await tx.patterns.of_application(run.flow)
@@ -141,14 +141,14 @@ async def recorded(store: Store, run_id: str) -> Recorded:
 
 
 async def the_run(store: Store) -> Recorded:
-    """What a store holds of the only run in it."""
+    """Everything that a store holds about its only run."""
     async with store.reading() as tx:
         [run] = await tx.runs.newest()
     return await recorded(store, run.id)
 
 
 async def all_runs(store: Store) -> list[Recorded]:
-    """What a store holds of every run in it, the oldest first."""
+    """Everything that a store holds about each of its runs, oldest first."""
     async with store.reading() as tx:
         runs = await tx.runs.newest()
     return [await recorded(store, run.id) for run in reversed(runs)]

@@ -1,4 +1,4 @@
-"""Recorded runs, as if this process had begun them."""
+"""Records of runs, as if this process had started them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ ID = "the-run"
 HERE = socket.gethostname()
 
 
-def a_run(**facts: Any) -> RunRecord:
-    """A run that this process began just now, with other facts."""
+def a_run(**fields: Any) -> RunRecord:
+    """A run that this process started just now, with some fields changed."""
     now = datetime.now(UTC)
-    told: dict[str, Any] = {"claimed_at": now, "process_id": os.getpid(), "host": HERE}
-    return RunRecord(id=ID, flow="work", **{"started_at": now, **told, **facts})
+    process: dict[str, Any] = {"claimed_at": now, "process_id": os.getpid(), "host": HERE}
+    return RunRecord(id=ID, flow="work", **{"started_at": now, **process, **fields})
 
 
 async def add(store: Store, run: RunRecord) -> None:
-    """Record a run that was called without arguments."""
+    """Record a run that was started without arguments."""
     async with store.transaction() as tx:
-        name = await tx.payloads.put(b"{}", media_type="application/json")
-        await tx.runs.add(RunRecord(**{**fields_of(run), "input_payload": name}))
+        payload = await tx.payloads.put(b"{}", media_type="application/json")
+        await tx.runs.add(RunRecord(**{**fields_of(run), "input_payload": payload}))
 
 
 def fields_of(run: RunRecord) -> dict[str, Any]:

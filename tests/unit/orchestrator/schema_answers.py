@@ -1,4 +1,4 @@
-"""Answers that fit a JSON schema, as a model that is held to it gives them: the smallest."""
+"""The smallest answers that satisfy a JSON schema, as by constrained decoding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def fitting_answer(schema: Mapping[str, Any] | None, *, text: str = "as the pass
     """A JSON value that satisfies a schema of the kinds that our models use.
 
     Args:
-        text: what strings are made of, repeated or cut to the length that is asked for.
+        text: repeated or cut to the length of each string.
     """
     assert schema is not None, "the request asks for no JSON"
     return _fitting(schema, schema.get("$defs", {}), text)

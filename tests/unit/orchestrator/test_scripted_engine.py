@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator.testing import ScriptedEngine, VirtualClock
 from serving.errors import EngineClosed, RequestDropped
 from serving.generation import Chunk, Engine, GenerationRequest
-from tests.unit.orchestrator.orchestrator_samples import NEVER_S, answer_ok, under_way
+from tests.unit.orchestrator.orchestrator_samples import NEVER_S, answer_ok, until_generating
 
 
 def a_request(number: int = 0, **changes: Any) -> GenerationRequest:
@@ -42,7 +42,7 @@ def test_an_answer_streams_word_by_word_up_to_the_limit(text: str, limit: int | 
 async def test_closing_it_ends_a_request_that_is_under_way_at_once() -> None:
     engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
     waiting = asyncio.create_task(engine.generate(a_request()))
-    await under_way(engine)
+    await until_generating(engine)
     await engine.close()
     with pytest.raises(EngineClosed):
         await waiting

@@ -37,7 +37,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     answer_ok,
     ask,
     store_url,
-    under_way,
+    until_generating,
 )
 
 
@@ -268,7 +268,7 @@ async def test_a_run_that_closing_ended_is_gone_on_with_by_the_next_runtime(
     one = flow(ask).options(run_id="one")
     async with open_runtime(settings, engine=stuck) as runtime:
         handle = runtime.start(one)
-        await under_way(stuck)
+        await until_generating(stuck)
     assert handle.status is Status.FAILED
     async with open_runtime(settings, engine=ScriptedEngine(answer_ok)) as runtime:
         assert (await runtime.run(one)).value == "all is well"

@@ -1,4 +1,4 @@
-"""Digests of what something was called with: the same in every process, other for other values."""
+"""Digests of call arguments: equal in every process, different for different values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ DIFFERENT: list[Any] = [
     {1, 3},
     Model(name="one"),
     Model(name="two"),
-    Model(name="one", at=datetime(2026, 1, 1, tzinfo=UTC)),
+    Model(name="first", at=datetime(2026, 1, 1, tzinfo=UTC)),
     Point(1.0),
     Point(2.0),
     Path("/tmp"),
@@ -63,14 +63,14 @@ DIFFERENT: list[Any] = [
 ]
 
 
-def test_other_values_have_other_digests() -> None:
+def test_different_values_have_different_digests() -> None:
     digests = [digest_of(value) for value in DIFFERENT]
     assert None not in digests
     assert len(set(digests)) == len(DIFFERENT)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         (Point(1.0, client=object()), Point(1.0, client=object())),
         (object(), object()),
@@ -80,27 +80,27 @@ def test_other_values_have_other_digests() -> None:
         (Raising(), Raising()),
     ],
 )
-def test_what_says_the_same_has_the_same_digest(one: object, other: object) -> None:
-    assert digest_of(one) == digest_of(other)
+def test_values_with_the_same_content_have_the_same_digest(first: object, second: object) -> None:
+    assert digest_of(first) == digest_of(second)
 
 
 def test_sets_have_one_digest_in_every_process() -> None:
-    digests = "orchestrator.durability.digests"
-    said = f"from {digests} import digest_of; print(digest_of({{'a', 'b', 'c', 'd'}}))"
-    told = {
+    module = "orchestrator.durability.digests"
+    script = f"from {module} import digest_of; print(digest_of({{'a', 'b', 'c', 'd'}}))"
+    digests = {
         subprocess.run(
-            [sys.executable, "-c", said],
+            [sys.executable, "-c", script],
             env={"PYTHONHASHSEED": seed, "PYTHONPATH": "."},
             capture_output=True,
             check=True,
         ).stdout
         for seed in ("1", "2", "3")
     }
-    assert len(told) == 1
+    assert len(digests) == 1
 
 
-def test_what_has_no_end_has_none() -> None:
-    endless: list[Any] = []
-    endless.append(endless)
-    assert digest_of(endless) is None
+def test_a_circular_value_or_a_key_that_json_cannot_hold_has_no_digest() -> None:
+    circular: list[Any] = []
+    circular.append(circular)
+    assert digest_of(circular) is None
     assert digest_of({(1, 2): 3}) is None

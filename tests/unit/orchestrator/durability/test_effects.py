@@ -1,4 +1,4 @@
-"""Effects of which nobody knows whether they happened: looked up or asked about, never repeated."""
+"""External effects with unknown outcomes: reconciled or reported, but never just repeated."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from orchestrator import (
     tool,
     within,
 )
-from tests.unit.orchestrator.breaking_samples import (
-    Breaking,
+from tests.unit.orchestrator.interrupted_runs import (
     Failing,
-    begin_and_die,
-)
-from tests.unit.orchestrator.jumping_time import (
-    comes_to,
-    in_jumping_time,
-    never,
-    timed_runtime,
+    RaiseOnce,
+    die_during_step,
 )
 from tests.unit.orchestrator.orchestrator_samples import Boom
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import (
+    never,
+    result_of,
+    run_in_virtual_time,
+    timed_runtime,
+)
 
 
 @pytest.mark.parametrize("happened", [True, False, None])
-async def test_an_external_effect_of_unknown_outcome_is_never_repeated_blindly(
+async def test_an_external_effect_with_an_unknown_outcome_is_repeated_only_if_reconcile_says_so(
     runtime: Runtime, happened: bool | None
 ) -> None:
     sent: list[str] = []
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     async def look(to: str) -> Happened | None:
         return Happened(f"sent to {to}") if happened else None
@@ -52,11 +52,11 @@ async def test_an_external_effect_of_unknown_outcome_is_never_repeated_blindly(
 
     @flow
     async def mail() -> str:
-        said = await send("Ulm")
-        breaking()
-        return said
+        result = await send("Ulm")
+        raise_once()
+        return result
 
-    await begin_and_die(runtime, mail, "send")
+    await die_during_step(runtime, mail, "send")
     if happened is None:
         with pytest.raises(OutcomeUnknown, match="send"):
             await runtime.resume(ID, mail)
@@ -67,9 +67,9 @@ async def test_an_external_effect_of_unknown_outcome_is_never_repeated_blindly(
 
 
 @pytest.mark.parametrize("effects", ["pure", "env"])
-async def test_an_effect_that_does_no_harm_is_done_again(runtime: Runtime, effects: Any) -> None:
+async def test_a_pure_or_env_effect_is_repeated(runtime: Runtime, effects: Any) -> None:
     done: list[str] = []
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @tool(effects=effects)
     async def look(where: str) -> str:
@@ -78,17 +78,17 @@ async def test_an_effect_that_does_no_harm_is_done_again(runtime: Runtime, effec
 
     @flow
     async def search() -> str:
-        said = await look("here")
-        breaking()
-        return said
+        result = await look("here")
+        raise_once()
+        return result
 
-    await begin_and_die(runtime, search, "look")
+    await die_during_step(runtime, search, "look")
     assert (await runtime.resume(ID, search)).value == "here"
     assert done == ["here", "here"]
 
 
 @pytest.mark.parametrize("happened", [True, False, None])
-async def test_an_effect_that_failed_by_itself_is_done_again_unless_somebody_finds_out(
+async def test_an_effect_that_raised_is_repeated_unless_reconcile_finds_that_it_happened(
     runtime: Runtime, *, happened: bool | None
 ) -> None:
     sending = Failing(1)
@@ -107,11 +107,11 @@ async def test_an_effect_that_failed_by_itself_is_done_again_unless_somebody_fin
     with pytest.raises(Boom):
         await runtime.run(body.options(run_id=ID))
     assert (await runtime.resume(ID, body)).value == (7 if happened else 2)
-    assert sending.done == (1 if happened else 2)
+    assert sending.num_calls == (1 if happened else 2)
 
 
 @pytest.mark.parametrize("happened", [True, False, None])
-async def test_a_retry_repeats_an_effect_that_failed_unless_somebody_finds_out(
+async def test_a_retry_repeats_an_effect_that_raised_unless_reconcile_finds_that_it_happened(
     runtime: Runtime, *, happened: bool | None
 ) -> None:
     sending = Failing(1)
@@ -128,11 +128,11 @@ async def test_a_retry_repeats_an_effect_that_failed_unless_somebody_finds_out(
         return await send()
 
     assert (await runtime.run(flow(trying))).value == (7 if happened else 2)
-    assert sending.done == (1 if happened else 2)
+    assert sending.num_calls == (1 if happened else 2)
 
 
 def cut_off_by(way: str, send: Callable[[], Awaitable[str]]) -> Callable[[], Awaitable[Any]]:
-    """Ways in which a flow goes on after an effect was cut off."""
+    """Flows and steps in which a time limit cuts off an effect and the flow continues."""
 
     async def within_a_block() -> None:
         async with within(5):
@@ -158,11 +158,11 @@ def cut_off_by(way: str, send: Callable[[], Awaitable[str]]) -> Callable[[], Awa
 
 @pytest.mark.parametrize("way", ["within", "timeout", "swallowed", "nested"])
 @pytest.mark.parametrize("dies", [True, False])
-def test_what_was_cut_off_stays_unknown_when_the_run_is_resumed(
+def test_the_outcome_of_an_effect_that_was_cut_off_stays_unknown_on_resume(
     tmp_path: Path, way: str, *, dies: bool
 ) -> None:
     sent: list[str] = []
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @tool
     async def send() -> str:
@@ -178,7 +178,7 @@ def test_what_was_cut_off_stays_unknown_when_the_run_is_resumed(
         with suppress(DeadlineExceeded):
             await first()
         if dies:
-            breaking()
+            raise_once()
         return await send()
 
     async def run() -> None:
@@ -188,11 +188,11 @@ def test_what_was_cut_off_stays_unknown_when_the_run_is_resumed(
             with pytest.raises(OutcomeUnknown):
                 await runtime.resume(ID, body)
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
     assert sent == ["mail"]
 
 
-def test_a_tool_that_hides_that_it_was_cut_off_is_not_believed() -> None:
+def test_an_effect_that_was_cut_off_is_unknown_even_if_the_tool_raises_another_error() -> None:
     sent: list[str] = []
 
     @tool
@@ -212,21 +212,21 @@ def test_a_tool_that_hides_that_it_was_cut_off_is_not_believed() -> None:
         await send()
 
     with pytest.raises(OutcomeUnknown):
-        comes_to(body)
+        result_of(body)
     assert sent == ["mail"]
 
 
-async def test_of_two_like_effects_that_were_cut_off_each_is_asked_about(runtime: Runtime) -> None:
-    asked, begun, both = [], list[str](), asyncio.Event()
+async def test_each_of_two_equal_effects_that_were_cut_off_is_reconciled(runtime: Runtime) -> None:
+    reconciled, sent, both = [], list[str](), asyncio.Event()
 
     async def look() -> Happened:
-        asked.append("?")
+        reconciled.append("?")
         return Happened("found")
 
     @tool(reconcile=look)
     async def send() -> str:
-        begun.append("mail")
-        if len(begun) == 2:
+        sent.append("mail")
+        if len(sent) == 2:
             both.set()
         await never()
         return "sent"
@@ -241,14 +241,14 @@ async def test_of_two_like_effects_that_were_cut_off_each_is_asked_about(runtime
         return await send(), await send()
 
     assert (await runtime.run(body)).value == ("found", "found")
-    assert asked == ["?", "?"]
+    assert reconciled == ["?", "?"]
 
 
-async def test_what_may_be_forgotten_of_a_changed_flow_is_no_effect_of_unknown_outcome(
+async def test_allow_changed_does_not_forget_an_effect_with_an_unknown_outcome(
     runtime: Runtime,
 ) -> None:
     sent: list[int] = []
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @tool
     async def send(number: int) -> None:
@@ -257,27 +257,27 @@ async def test_what_may_be_forgotten_of_a_changed_flow_is_no_effect_of_unknown_o
     @flow
     async def body() -> None:
         await send(len(sent))
-        breaking()
+        raise_once()
 
-    await begin_and_die(runtime, body, "send")
+    await die_during_step(runtime, body, "send")
     with pytest.raises(OutcomeUnknown):
         await runtime.resume(ID, body, allow_changed=True)
     assert sent == [0]
 
 
 @pytest.mark.parametrize("happened", [True, False, None])
-def test_a_try_that_cut_an_effect_off_is_not_followed_by_a_blind_one(
+def test_after_a_timeout_cut_off_an_effect_the_next_try_reconciles_it_or_fails(
     *, happened: bool | None
 ) -> None:
-    begun: list[str] = []
+    sent: list[str] = []
 
     async def look(to: str) -> Happened | None:
         return Happened("found out") if happened else None
 
     @tool(reconcile=None if happened is None else look)
     async def send(to: str) -> str:
-        begun.append(to)
-        if len(begun) == 1:
+        sent.append(to)
+        if len(sent) == 1:
             await asyncio.sleep(60)
         return "done again"
 
@@ -291,28 +291,28 @@ def test_a_try_that_cut_an_effect_off_is_not_followed_by_a_blind_one(
 
     if happened is None:
         with pytest.raises(OutcomeUnknown, match="trying/send"):
-            comes_to(body)
+            result_of(body)
     else:
-        assert comes_to(body).value == ("found out" if happened else "done again")
-    assert begun == (["Ulm", "Ulm"] if happened is False else ["Ulm"])
+        assert result_of(body).value == ("found out" if happened else "done again")
+    assert sent == (["Ulm", "Ulm"] if happened is False else ["Ulm"])
 
 
-def test_an_effect_of_unknown_outcome_is_not_done_by_another_step_either() -> None:
-    begun: list[str] = []
+def test_an_effect_with_an_unknown_outcome_is_not_repeated_by_another_step_either() -> None:
+    sent: list[str] = []
 
     @tool
     async def send(to: str) -> None:
-        begun.append(to)
-        await asyncio.sleep(60 if len(begun) == 1 else 0)
+        sent.append(to)
+        await asyncio.sleep(60 if len(sent) == 1 else 0)
 
     @flow
     async def body() -> None:
         with pytest.raises(DeadlineExceeded):
             async with within("50ms"):
                 await send("Ulm")
-        await send("Bonn")  # another one
+        await send("Bonn")  # a different effect
         await send("Ulm")
 
     with pytest.raises(OutcomeUnknown):
-        comes_to(body)
-    assert begun == ["Ulm", "Bonn"]
+        result_of(body)
+    assert sent == ["Ulm", "Bonn"]

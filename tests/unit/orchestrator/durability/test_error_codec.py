@@ -1,4 +1,4 @@
-"""Steps that failed: caught, they fail again alike; what ended its run is tried again."""
+"""Failed steps: a caught error is raised again on replay; a step that ended its run is retried."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from orchestrator import DeadlineExceeded, Runtime, flow, gather, step
 from orchestrator.durability.error_codec import encode_error, mark_step, steps_ended_by
 from serving.errors import RequestDropped
 from store.records import Status
-from tests.unit.orchestrator.breaking_samples import Breaking, Failing, interrupted
-from tests.unit.orchestrator.orchestrator_samples import Boom, awaited, recorded
+from tests.unit.orchestrator.interrupted_runs import Failing, RaiseOnce, run_until_interrupted
+from tests.unit.orchestrator.orchestrator_samples import Boom, as_coroutine, recorded
 from tests.unit.orchestrator.run_samples import ID
 
 
-async def test_an_error_that_was_caught_is_raised_again(runtime: Runtime) -> None:
-    breaking = Breaking(asyncio.CancelledError())
+async def test_an_error_that_the_flow_caught_is_raised_again_on_resume(runtime: Runtime) -> None:
+    raise_once = RaiseOnce(asyncio.CancelledError())
     done: Counter[str] = Counter()
 
     @step
@@ -44,17 +44,17 @@ async def test_an_error_that_was_caught_is_raised_again(runtime: Runtime) -> Non
             return await fragile()
         except RequestDropped as error:
             why = await instead(str(error))
-        breaking()
+        raise_once()
         return why
 
-    await interrupted(runtime, careful)
+    await run_until_interrupted(runtime, careful)
     result = await runtime.resume(ID, careful)
     assert "it waited too long" in result.value
     assert done == {"fragile": 1, "instead": 1}
 
 
-async def test_what_made_a_run_fail_is_tried_again(runtime: Runtime) -> None:
-    breaking = Breaking()
+async def test_a_step_that_made_the_run_fail_is_executed_again_on_resume(runtime: Runtime) -> None:
+    raise_once = RaiseOnce()
     done: Counter[str] = Counter()
 
     @step
@@ -65,14 +65,14 @@ async def test_what_made_a_run_fail_is_tried_again(runtime: Runtime) -> None:
     @step
     async def second() -> int:
         done["second"] += 1
-        breaking()
+        raise_once()
         return 2
 
     @flow
     async def both() -> int:
         return await first() + await second()
 
-    await interrupted(runtime, both)
+    await run_until_interrupted(runtime, both)
     assert (await runtime.resume(ID, both)).value == 3
     assert done == {"first": 1, "second": 2}
     steps = (await recorded(runtime.store, ID)).steps
@@ -80,7 +80,7 @@ async def test_what_made_a_run_fail_is_tried_again(runtime: Runtime) -> None:
     assert steps["second"].status is Status.COMPLETED
 
 
-async def test_an_error_that_was_caught_is_not_tried_again_for_one_like_it(
+async def test_a_caught_error_is_replayed_even_if_an_equal_error_ended_the_run(
     runtime: Runtime,
 ) -> None:
     caught, ending = Failing(1), Failing(1)
@@ -104,7 +104,7 @@ async def test_an_error_that_was_caught_is_not_tried_again_for_one_like_it(
     with pytest.raises(Boom):
         await runtime.run(body.options(run_id=ID))
     assert (await runtime.resume(ID, body)).value == 2
-    assert (caught.done, ending.done) == (1, 2)
+    assert (caught.num_calls, ending.num_calls) == (1, 2)
 
 
 async def from_another(work: Awaitable[int]) -> int:
@@ -125,19 +125,19 @@ async def while_handling(work: Awaitable[int]) -> int:
     try:
         return await work
     except Boom:
-        raise RuntimeError("wrapped")  # noqa: B904 - as people write it
+        raise RuntimeError("wrapped")  # noqa: B904 - without `from`, as users write it
 
 
 async def in_one_group(work: Awaitable[int]) -> int:
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(awaited(work))
+        task = tasks.create_task(as_coroutine(work))
     result: int = task.result()
     return result
 
 
 @pytest.mark.parametrize("wrapped", [from_another, from_none, while_handling, in_one_group])
 @pytest.mark.parametrize("inside_a_step", [True, False])
-async def test_what_made_the_error_that_ended_a_run_is_tried_again(
+async def test_a_step_behind_a_wrapped_error_that_ended_the_run_is_executed_again(
     runtime: Runtime, wrapped: Callable[[Awaitable[int]], Awaitable[int]], *, inside_a_step: bool
 ) -> None:
     failing = Failing(1)
@@ -189,7 +189,7 @@ def late() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "kind", "told"),
+    ("failing", "kind", "message"),
     [
         (lambda: json.loads("{"), json.JSONDecodeError, "line 1 column 2"),
         (Path("/nowhere/at/all").read_text, FileNotFoundError, "/nowhere/at/all"),
@@ -208,8 +208,8 @@ def late() -> None:
         (late, DeadlineExceeded, "it did not end within its 5 s"),
     ],
 )
-async def test_a_caught_error_is_of_its_class_again(
-    runtime: Runtime, failing: Callable[[], Any], kind: type[Exception], told: str
+async def test_a_replayed_error_has_its_class_message_and_attributes(
+    runtime: Runtime, failing: Callable[[], Any], kind: type[Exception], message: str
 ) -> None:
     caught: list[Exception] = []
 
@@ -230,15 +230,15 @@ async def test_a_caught_error_is_of_its_class_again(
         await runtime.run(body.options(run_id=ID))
     await runtime.resume(ID, body)
     first, second = caught
-    assert told in str(second)
+    assert message in str(second)
     assert type(second).__qualname__ == type(first).__qualname__
     assert str(second) == str(first)
     for name in ("args", "name", "lineno", "start", "stdout", "cmd", "filename", "code", "hint"):
-        if not isinstance(first, ExceptionGroup | InvalidOperation):  # made of what is no JSON
+        if not isinstance(first, ExceptionGroup | InvalidOperation):  # arguments JSON cannot hold
             assert getattr(second, name, None) == getattr(first, name, None)
 
 
-def test_errors_that_are_made_of_themselves_or_of_thousands_are_followed_to_the_end() -> None:
+def test_the_steps_behind_circular_deep_or_repeated_errors_are_found() -> None:
     def ending(path: str) -> ValueError:
         error = ValueError(path)
         mark_step(error, ID, path)
@@ -268,15 +268,15 @@ class Hostile(Exception):
         raise ZeroDivisionError
 
 
-def test_an_error_whose_own_code_raises_is_recorded_all_the_same() -> None:
+def test_an_error_is_recorded_by_its_class_even_if_its_own_code_raises() -> None:
     for error in (Hostile(), ValueError(10**6000), ValueError("\ud800")):
         assert json.loads(encode_error(error))["name"] == type(error).__name__
 
 
-async def test_what_was_done_about_an_error_does_not_stand_in_the_way_of_success(
+async def test_steps_that_handled_an_error_are_forgotten_if_the_step_succeeds_on_resume(
     runtime: Runtime,
 ) -> None:
-    failing, told = Failing(1), list[str]()
+    failing, notifications = Failing(1), list[str]()
 
     @step
     async def fragile() -> int:
@@ -284,7 +284,7 @@ async def test_what_was_done_about_an_error_does_not_stand_in_the_way_of_success
 
     @step
     async def notify(why: str) -> None:
-        told.append(why)
+        notifications.append(why)
 
     @flow
     async def body() -> int:
@@ -298,5 +298,5 @@ async def test_what_was_done_about_an_error_does_not_stand_in_the_way_of_success
     with pytest.raises(Boom):
         await runtime.run(body.options(run_id=ID))
     assert (await runtime.resume(ID, body)).value == 2
-    assert told == ["no", "all", "it is over"]
+    assert notifications == ["no", "all", "it is over"]
     assert set((await recorded(runtime.store, ID)).steps) == {"fragile"}

@@ -1,4 +1,4 @@
-"""A step's path: its own within the run, and the same whoever is faster."""
+"""A step's path: unique within the run, and independent of which branch is faster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestrator.durability.digests import digest_of
 from orchestrator.durability.identity import StepPath
 from tests.unit.orchestrator.orchestrator_samples import law, recorded, scripted_runtime
 
-# A program: steps, each a name and what it does, and gathers, each a tuple of programs.
+# A program: steps, each a name and an inner program, and gathers, each a tuple of programs.
 Program = list[Any]
 
 NAMES = ["plan", "read", "a/b", "a", "b", "a#2", "read[0]", "%2f", "f", "[1]"]
@@ -36,28 +36,28 @@ def programs() -> st.SearchStrategy[Program]:
 
 
 def parts_of(program: Program) -> Iterator[tuple[str | None, Any]]:
-    """What a program does: a step's name and body, or no name and the branches of a gather."""
+    """The parts of a program: a step's name and inner program, or None and a gather's branches."""
     for part in program:
         match part:
-            case (str(name), inside):
-                yield name, inside
+            case (str(name), inner):
+                yield name, inner
             case branches:
                 yield None, branches
 
 
 def paths_of(program: Program, step_path: StepPath, order: random.Random) -> list[str]:
     """The paths of a program's steps; a gather's branches finish in a random order."""
-    found = []
-    for name, inside in parts_of(program):
+    paths = []
+    for name, inner in parts_of(program):
         if name is not None:
             entered = step_path.enter(name)
-            found += [entered.text, *paths_of(inside, entered, order)]
+            paths += [entered.text, *paths_of(inner, entered, order)]
         else:
-            branches = list(zip(step_path.branches(len(inside)), inside, strict=True))
+            branches = list(zip(step_path.branches(len(inner)), inner, strict=True))
             order.shuffle(branches)
-            for branch, within_branch in branches:
-                found += paths_of(within_branch, branch, order)
-    return found
+            for branch, branch_program in branches:
+                paths += paths_of(branch_program, branch, order)
+    return paths
 
 
 @law
@@ -65,12 +65,12 @@ def paths_of(program: Program, step_path: StepPath, order: random.Random) -> lis
 def test_paths_are_unique_and_do_not_depend_on_the_order_of_branches(
     program: Program, seed: int
 ) -> None:
-    found = paths_of(program, StepPath(), random.Random(seed))
-    assert [path for path, count in Counter(found).items() if count > 1] == []
-    assert sorted(found) == sorted(paths_of(program, StepPath(), random.Random(seed + 1)))
+    paths = paths_of(program, StepPath(), random.Random(seed))
+    assert [path for path, count in Counter(paths).items() if count > 1] == []
+    assert sorted(paths) == sorted(paths_of(program, StepPath(), random.Random(seed + 1)))
 
 
-def test_a_path_reads_like_the_calls_that_led_there() -> None:
+def test_a_path_consists_of_the_names_of_the_steps_that_led_to_it() -> None:
     top = StepPath()
     plan = top.enter("plan")
     again = top.enter("plan")
@@ -83,18 +83,18 @@ def test_a_path_reads_like_the_calls_that_led_there() -> None:
 
 @settings(law, max_examples=15)
 @given(program=programs(), seed=st.integers())
-def test_a_run_records_the_paths_that_its_program_has_whoever_is_faster(
+def test_a_run_records_the_paths_of_its_program_whichever_branch_is_faster(
     program: Program, seed: int
 ) -> None:
     delays = random.Random(seed)
 
     async def perform(program: Program) -> None:
-        for name, inside in parts_of(program):
+        for name, inner in parts_of(program):
             await asyncio.sleep(delays.choice([0, 0, 0.0005]))
             if name is not None:
-                await flow(name=name)(perform)(inside)
+                await flow(name=name)(perform)(inner)
             else:
-                await gather(*(perform(branch) for branch in inside))
+                await gather(*(perform(branch) for branch in inner))
 
     async def main(folder: Path) -> list[str]:
         async with scripted_runtime(folder) as runtime:
@@ -102,11 +102,13 @@ def test_a_run_records_the_paths_that_its_program_has_whoever_is_faster(
             return sorted((await recorded(runtime.store, result.run_id)).steps)
 
     with TemporaryDirectory() as folder:
-        found = asyncio.run(main(Path(folder)))
-    assert found == sorted(paths_of(program, StepPath(), random.Random(0)))
+        paths = asyncio.run(main(Path(folder)))
+    assert paths == sorted(paths_of(program, StepPath(), random.Random(0)))
 
 
-async def test_a_bare_task_is_known_by_what_it_does_first(runtime: Runtime) -> None:
+async def test_a_task_that_the_runtime_did_not_start_is_identified_by_its_first_step(
+    runtime: Runtime,
+) -> None:
     @step
     async def work(number: int) -> None: ...
 
@@ -126,5 +128,5 @@ async def test_a_bare_task_is_known_by_what_it_does_first(runtime: Runtime) -> N
     first, second = (digest_of(name, (key or b"").hex()) for name, key in (zero, one))
     assert first is not None
     assert second is not None
-    places = [f"[~{first.hex()[:8]}]", f"[~{second.hex()[:8]}]", f"[~{second.hex()[:8]}:2]"]
-    assert paths == {"work", *(f"work{each}{again}" for each in places for again in ("", "#2"))}
+    marks = [f"[~{first.hex()[:8]}]", f"[~{second.hex()[:8]}]", f"[~{second.hex()[:8]}:2]"]
+    assert paths == {"work", *(f"work{mark}{ordinal}" for mark in marks for ordinal in ("", "#2"))}

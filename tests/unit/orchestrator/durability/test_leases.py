@@ -1,4 +1,4 @@
-"""Leases: renewed while their runs are at work, and who lost one writes nothing of its run."""
+"""Leases: renewed while their runs execute; a process that lost one writes nothing more."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from store.models import Run
 from store.records import RunRecord, Status
 from store.session import Store
 from store.unit_of_work import Transaction
-from tests.unit.orchestrator.jumping_time import LoopClock, in_jumping_time, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import NEVER_S, law, recorded, scripted_runtime
 from tests.unit.orchestrator.run_samples import HERE, ID, a_run, add, fields_of
+from tests.unit.orchestrator.virtual_time import LoopClock, run_in_virtual_time, timed_runtime
 
 
 async def the_lease(store: Store, run_id: str = ID) -> datetime:
@@ -39,44 +39,44 @@ async def the_lease(store: Store, run_id: str = ID) -> datetime:
 
 @settings(law, max_examples=25)
 @given(after_s=st.floats(0, 10 * LEASE_S))
-def test_the_lease_of_a_living_run_never_comes_near_its_end(after_s: float) -> None:
-    """At any moment there is time left for all renewals but one to fail."""
+def test_the_lease_of_an_executing_run_never_gets_close_to_its_expiry(after_s: float) -> None:
+    """At any moment all renewals but one could fail before it expires."""
 
     async def run() -> None:
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         @flow
         async def long() -> None:
-            begun.set()
+            started.set()
             await asyncio.sleep(NEVER_S)
 
         with TemporaryDirectory() as folder:
             async with timed_runtime(Path(folder)) as runtime:
                 running = asyncio.create_task(runtime.run(long.options(run_id=ID)))
-                await begun.wait()
+                await started.wait()
                 await asyncio.sleep(after_s)
                 left = await the_lease(runtime.store) - LoopClock().wall()
-                most_s, period_s = LEASE_S, LEASE_S / RENEWALS
-                assert most_s - period_s - 1e-3 <= left.total_seconds() <= most_s + 1e-3
+                period_s = LEASE_S / RENEWALS
+                assert LEASE_S - period_s - 1e-3 <= left.total_seconds() <= LEASE_S + 1e-3
                 running.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await running
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_lease_is_not_renewed_once_its_run_has_ended(tmp_path: Path) -> None:
     async def run() -> None:
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         async def lasting(seconds: float) -> None:
-            begun.set()
+            started.set()
             await asyncio.sleep(seconds)
 
         async with timed_runtime(tmp_path) as runtime:
             body = flow(name="lasting")(lasting)
             longer = asyncio.create_task(runtime.run(body.options(run_id="longer"), NEVER_S))
-            await begun.wait()
+            await started.wait()
             shorter = runtime.run(body.options(run_id="shorter"), 2 * LEASE_S)
             await shorter
             ended, renewed = [
@@ -90,22 +90,22 @@ def test_a_lease_is_not_renewed_once_its_run_has_ended(tmp_path: Path) -> None:
                 await longer
             assert len(asyncio.all_tasks()) == 1
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 class OftenFailing:
-    """A store of whose transactions only every so many-th succeeds."""
+    """A store where only every n-th transaction succeeds."""
 
     def __init__(self, store: Store, error: Exception, *, every: int) -> None:
         self._store = store
         self._every = every
         self._error = error
-        self.num_asked = 0
+        self.num_transactions = 0
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        self.num_asked += 1
-        if self.num_asked % self._every:
+        self.num_transactions += 1
+        if self.num_transactions % self._every:
             raise self._error
         async with self._store.transaction() as tx:
             yield tx
@@ -114,11 +114,11 @@ class OftenFailing:
 @pytest.mark.parametrize(
     "error",
     [
-        StoreLocked("sqlite:///store.db", "somebody writes"),
-        pytest.param(RuntimeError("what nobody thought of"), id="any other"),
+        StoreLocked("sqlite:///store.db", "another process writes"),
+        pytest.param(RuntimeError("unexpected"), id="any other"),
     ],
 )
-def test_a_store_that_fails_at_a_renewal_is_asked_again_at_the_next(
+def test_a_failed_renewal_is_logged_and_repeated_at_the_next_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     async def run() -> None:
@@ -129,33 +129,33 @@ def test_a_store_that_fails_at_a_renewal_is_asked_again_at_the_next(
             async with leases.held(a_run()):
                 for _ in range(20):
                     await asyncio.sleep(LEASE_S / 2)
-                    if store.num_asked >= 3:
+                    if store.num_transactions >= 3:
                         assert await the_lease(runtime.store) > clock.wall()
-        assert store.num_asked >= 20
+        assert store.num_transactions >= 20
 
     with caplog.at_level(logging.WARNING, "orchestrate"):
-        in_jumping_time(run())
+        run_in_virtual_time(run())
     assert "could not renew the leases of 1 runs" in caplog.text
 
 
-async def test_a_run_has_its_lease_from_the_moment_that_it_is_taken(runtime: Runtime) -> None:
-    """Not only with the next renewal: a third host must not take it in between."""
-    begun = [asyncio.Event(), asyncio.Event()]
+async def test_a_resumed_run_has_its_lease_at_once(runtime: Runtime) -> None:
+    """Not only from the next renewal: a third host must not take it in between."""
+    started = [asyncio.Event(), asyncio.Event()]
     seen: list[RunRecord] = []
 
     async def other() -> None:
-        begun[0].set()
-        await begun[1].wait()
+        started[0].set()
+        await started[1].wait()
 
     @flow(name="work")
     async def work() -> None:
         seen.append((await recorded(runtime.store, ID)).run)
-        begun[1].set()
+        started[1].set()
 
     past = datetime.now(UTC) - timedelta(hours=1)
     await add(runtime.store, a_run(host="another", leased_until=past, process_id=1))
-    running = asyncio.create_task(runtime.run(flow(other)))  # the renewing is under way already
-    await begun[0].wait()
+    running = asyncio.create_task(runtime.run(flow(other)))  # so that the renewing task runs
+    await started[0].wait()
     await runtime.resume(ID, work)
     await running
     assert [run.host for run in seen] == [HERE]
@@ -164,34 +164,34 @@ async def test_a_run_has_its_lease_from_the_moment_that_it_is_taken(runtime: Run
 
 
 async def expire(store: Store) -> None:
-    """Make the run look like another host's that has not been heard of for long."""
+    """Make the run look like one of another host, with a lease that expired long ago."""
     async with store._writer.begin() as connection:
-        gone = {"host": "another", "leased_until": datetime(2020, 1, 1, tzinfo=UTC)}
-        await connection.execute(update(Run).values(**gone))
+        columns = {"host": "another", "leased_until": datetime(2020, 1, 1, tzinfo=UTC)}
+        await connection.execute(update(Run).values(**columns))
 
 
 @pytest.mark.parametrize("in_branch", [False, True])
-async def test_whoever_lost_a_run_while_stopped_writes_nothing_of_it_any_more(
+async def test_a_process_that_lost_a_run_while_suspended_writes_nothing_more_of_it(
     tmp_path: Path, in_branch: bool
 ) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-    done: list[str] = []
+    started, proceed = asyncio.Event(), asyncio.Event()
+    executed_by: list[str] = []
 
-    def doing(who: str) -> Flow[[], str]:
+    def work_of(process: str) -> Flow[[], str]:
         @step
-        async def wait(beside: bool = False) -> str:
-            if who == "former" and not beside:
-                begun.set()
-                await go_on.wait()
-            return who
+        async def wait(parallel: bool = False) -> str:
+            if process == "former" and not parallel:
+                started.set()
+                await proceed.wait()
+            return process
 
         @step
         async def after() -> str:
-            done.append(who)
-            return who
+            executed_by.append(process)
+            return process
 
         async def body() -> str:
-            await (gather(wait(), wait(beside=True)) if in_branch else wait())
+            await (gather(wait(), wait(parallel=True)) if in_branch else wait())
             return await after()
 
         return flow(name="work")(body)
@@ -201,29 +201,31 @@ async def test_whoever_lost_a_run_while_stopped_writes_nothing_of_it_any_more(
         scripted_runtime(tmp_path, clock=clock) as former,
         scripted_runtime(tmp_path, clock=VirtualClock(clock.wall())) as latter,
     ):
-        running = asyncio.create_task(former.run(doing("former").options(run_id=ID)))
-        await begun.wait()
+        running = asyncio.create_task(former.run(work_of("former").options(run_id=ID)))
+        await started.wait()
         await expire(former.store)
-        assert (await latter.resume(ID, doing("latter"))).value == "latter"
-        whole = await recorded(latter.store, ID)
+        assert (await latter.resume(ID, work_of("latter"))).value == "latter"
+        before = await recorded(latter.store, ID)
         clock.advance(2 * LEASE_S)
-        go_on.set()
+        proceed.set()
         with pytest.raises(RunChanged):
             await running
-        assert await recorded(latter.store, ID) == whole
-    assert done == ["latter"]
+        assert await recorded(latter.store, ID) == before
+    assert executed_by == ["latter"]
 
 
-async def test_a_run_that_was_taken_is_ended_here_at_the_next_renewal(tmp_path: Path) -> None:
+async def test_a_run_that_another_process_took_is_ended_here_at_the_next_renewal(
+    tmp_path: Path,
+) -> None:
     async with scripted_runtime(tmp_path) as runtime:
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         async def waiting() -> None:
-            begun.set()
+            started.set()
             await asyncio.sleep(NEVER_S)
 
         running = asyncio.create_task(runtime.run(flow(waiting).options(run_id=ID)))
-        await begun.wait()
+        await started.wait()
         async with runtime.store._writer.begin() as connection:
             await connection.execute(update(Run).values(attempts=2))
         await runtime._leases.renew()

@@ -1,4 +1,4 @@
-"""Whether a run's process is still there: by what the system tells of it, or by its lease."""
+"""Whether a run's process is alive: by what the system reports, or by the run's lease."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.unit.orchestrator.orchestrator_samples import (
 from tests.unit.orchestrator.run_samples import a_run
 
 
-def told_of(process_id: int, **changes: str) -> str:
-    """What a process would have recorded of itself, or one that differs from it."""
+def identity_of(process_id: int, **changes: str) -> str:
+    """The identity that a process would record, with some parts changed."""
     boot, namespace, _ = process_identity().split()
     start = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[19]
     return " ".join(({"boot": boot, "namespace": namespace, "start": start} | changes).values())
@@ -33,64 +33,66 @@ def test_this_process_is_alive() -> None:
     assert status_shown(a_run()) == "running"
 
 
-def test_a_process_that_has_ended_leaves_its_run_orphaned(gone: int) -> None:
-    assert is_orphaned(a_run(process_id=gone))
-    assert status_shown(a_run(process_id=gone)) == ORPHANED
+def test_a_process_that_has_ended_leaves_its_run_orphaned(dead_process_id: int) -> None:
+    assert is_orphaned(a_run(process_id=dead_process_id))
+    assert status_shown(a_run(process_id=dead_process_id)) == ORPHANED
 
 
 @pytest.mark.parametrize("process_id", [0, -1, 2**31 - 1, 2**70])
-def test_an_id_that_no_process_has_is_of_none_that_lives(process_id: int) -> None:
+def test_a_run_with_an_id_that_no_process_has_is_orphaned(process_id: int) -> None:
     assert is_orphaned(a_run(process_id=process_id))
 
 
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_process_is_alive_until_it_has_ended_whether_or_not_somebody_asked_how(
-    living: subprocess.Popen[bytes], is_known: bool
+def test_a_process_counts_as_ended_also_while_it_is_a_zombie(
+    living_process: subprocess.Popen[bytes], is_known: bool
 ) -> None:
-    """A killed process of a container is often kept as a zombie, for good."""
-    run = a_run(process_id=living.pid, process=told_of(living.pid) if is_known else None)
+    """In containers a killed process often stays a zombie forever."""
+    run = a_run(
+        process_id=living_process.pid, process=identity_of(living_process.pid) if is_known else None
+    )
     assert not is_orphaned(run)
-    living.kill()
-    os.waitid(os.P_PID, living.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays
+    living_process.kill()
+    os.waitid(os.P_PID, living_process.pid, os.WEXITED | os.WNOWAIT)  # now it is a zombie
     assert is_orphaned(run)
-    living.wait()
+    living_process.wait()
     assert is_orphaned(run)
 
 
-@pytest.mark.parametrize("lapsed", [False, True])
-def test_a_process_is_known_by_its_start_whatever_the_clock_says(
-    living: subprocess.Popen[bytes], lapsed: bool
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_process_is_identified_by_its_start_time_whatever_the_clock_and_the_lease(
+    living_process: subprocess.Popen[bytes], expired: bool
 ) -> None:
-    """Whose clock was put back, or forward, and whose lease has run out meanwhile."""
+    """The system clock may have been changed, and the lease may have expired."""
     for claimed_at in (datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)):
-        until = datetime.now(UTC) + timedelta(hours=-1 if lapsed else 1)
-        facts: dict[str, Any] = {
-            "process_id": living.pid,
+        until = datetime.now(UTC) + timedelta(hours=-1 if expired else 1)
+        fields: dict[str, Any] = {
+            "process_id": living_process.pid,
             "claimed_at": claimed_at,
             "started_at": claimed_at,
             "leased_until": until,
         }
-        assert not is_orphaned(a_run(**facts, process=told_of(living.pid)))
-        assert is_orphaned(a_run(**facts, process=told_of(living.pid, start="12")))
+        assert not is_orphaned(a_run(**fields, process=identity_of(living_process.pid)))
+        assert is_orphaned(a_run(**fields, process=identity_of(living_process.pid, start="12")))
 
 
 @pytest.mark.parametrize("process_id", [1, 2**31 - 1])
 @pytest.mark.parametrize("hours", [-1, 1])
 @pytest.mark.parametrize("other", [{"namespace": "pid:[1]"}, {"boot": "another"}], ids=str)
-def test_of_another_container_or_boot_of_this_host_only_the_lease_tells(
+def test_a_run_of_another_container_or_boot_is_orphaned_once_its_lease_has_expired(
     process_id: int, hours: int, other: dict[str, str]
 ) -> None:
-    """Containers and machines may share a name; their processes' ids mean nothing to each other."""
-    process = told_of(os.getpid(), **other)
+    """Containers and machines may have the same host name, but their process ids are unrelated."""
+    process = identity_of(os.getpid(), **other)
     until = datetime.now(UTC) + timedelta(hours=hours)
     run = a_run(process_id=process_id, process=process, leased_until=until)
     assert is_orphaned(run) == (hours < 0)
 
 
-def test_a_process_of_another_namespace_says_so_whatever_proc_it_sees() -> None:
-    """Under a /proc that was mounted outside, its id there is another than its own."""
-    script = "import orchestrator.durability.liveness as it; print(it.this_process())"
-    inside = [
+def test_a_process_in_another_pid_namespace_has_another_identity_under_the_same_proc() -> None:
+    """Under a /proc that was mounted outside, it has another id than within its namespace."""
+    script = "import orchestrator.durability.liveness as it; print(it.process_identity())"
+    command = [
         "unshare",
         "--user",
         "--map-root-user",
@@ -101,31 +103,34 @@ def test_a_process_of_another_namespace_says_so_whatever_proc_it_sees() -> None:
         script,
     ]
     try:
-        told = subprocess.run(inside, capture_output=True, text=True, check=True).stdout.split()
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no namespaces can be made here")
+        pytest.skip("this machine cannot create PID namespaces")
+    identity = result.stdout.split()
     boot, namespace, start = process_identity().split()
-    assert told[0] == boot
-    assert told[1] != namespace
-    assert int(told[2]) >= int(start)
+    assert identity[0] == boot
+    assert identity[1] != namespace
+    assert int(identity[2]) >= int(start)
 
 
-def test_of_a_process_that_recorded_no_more_than_its_id_the_id_tells(
-    living: subprocess.Popen[bytes], gone: int
+def test_a_process_without_a_recorded_identity_is_found_by_its_id(
+    living_process: subprocess.Popen[bytes], dead_process_id: int
 ) -> None:
-    """Of a former version, or of a system that tells no more."""
+    """Recorded by a former version, or on another system than Linux."""
     for process in (None, "8c7e3f0a"):
         long_ago = datetime(2020, 1, 1, tzinfo=UTC)
-        assert not is_orphaned(a_run(process_id=living.pid, process=process, claimed_at=long_ago))
-        assert is_orphaned(a_run(process_id=gone, process=process))
+        assert not is_orphaned(
+            a_run(process_id=living_process.pid, process=process, claimed_at=long_ago)
+        )
+        assert is_orphaned(a_run(process_id=dead_process_id, process=process))
 
 
 @settings(law)
 @given(seconds=st.integers(-(10**6), 10**6).filter(lambda each: abs(each) > 60))
-def test_another_hosts_run_is_orphaned_when_its_lease_has_run_out_and_no_sooner(
+def test_a_run_of_another_host_is_orphaned_exactly_when_its_lease_has_expired(
     seconds: int,
 ) -> None:
-    """Whatever its process id means here."""
+    """Even if a process with the same id runs here."""
     until = datetime.now(UTC) + timedelta(seconds=seconds)
     for process_id in (0, os.getpid()):
         run = a_run(host="another", leased_until=until, process_id=process_id)
@@ -133,10 +138,12 @@ def test_another_hosts_run_is_orphaned_when_its_lease_has_run_out_and_no_sooner(
         assert is_orphaned(a_run(leased_until=until), host="another") == (seconds < 0)
 
 
-def test_another_hosts_run_without_a_lease_is_left_alone() -> None:
+def test_a_run_of_another_host_without_a_lease_is_not_orphaned() -> None:
     assert not is_orphaned(a_run(host="another", leased_until=None, process_id=0))
 
 
 @pytest.mark.parametrize("status", [each for each in Status if each is not Status.RUNNING])
-def test_what_has_ended_is_shown_as_it_ended_whoever_is_gone(status: Status) -> None:
+def test_a_run_that_has_ended_is_shown_with_its_status_even_if_its_process_is_gone(
+    status: Status,
+) -> None:
     assert status_shown(a_run(status=status, process_id=0)) == str(status)

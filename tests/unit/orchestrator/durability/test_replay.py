@@ -1,4 +1,4 @@
-"""What a step is known by on resume: where it stands and what it was called with."""
+"""Replay identifies a step by its path, its place and its arguments."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 
 from orchestrator import Flow, FlowChanged, Runtime, flow, gather, now, remaining, step, tool
 from orchestrator.durability.digests import digest_of
-from tests.unit.orchestrator.breaking_samples import Breaking, interrupted
-from tests.unit.orchestrator.orchestrator_samples import Boom, awaited, recorded
+from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
+from tests.unit.orchestrator.orchestrator_samples import Boom, as_coroutine, recorded
 from tests.unit.orchestrator.run_samples import ID
 
 
@@ -30,16 +30,16 @@ async def b(number: int = 0) -> str:
 
 
 class Slow:
-    """A step whose calls take as long as they are told, so that they end in any order."""
+    """Work that lasts a given number of turns of the event loop, to end in any order."""
 
     def __init__(self) -> None:
-        self.done: Counter[int] = Counter()
+        self.num_calls: Counter[int] = Counter()
         self.turns: dict[int, int] = {}
 
     async def __call__(self, number: int) -> int:
         for _ in range(self.turns.get(number, 0)):
             await asyncio.sleep(0)
-        self.done[number] += 1
+        self.num_calls[number] += 1
         return number
 
 
@@ -49,16 +49,16 @@ def together(work: Callable[[int], Awaitable[Any]]) -> Awaitable[list[Any]]:
 
 async def in_a_group(work: Callable[[int], Awaitable[Any]]) -> list[Any]:
     async with asyncio.TaskGroup() as tasks:
-        begun = [tasks.create_task(awaited(work(number))) for number in range(3)]
-    return [task.result() for task in begun]
+        started = [tasks.create_task(as_coroutine(work(number))) for number in range(3)]
+    return [task.result() for task in started]
 
 
 async def one_at_a_time(work: Callable[[int], Awaitable[Any]]) -> list[Any]:
-    return [await asyncio.wait_for(awaited(work(number)), 60) for number in range(3)]
+    return [await asyncio.wait_for(as_coroutine(work(number)), 60) for number in range(3)]
 
 
 @pytest.mark.parametrize("plain", [together, in_a_group, one_at_a_time])
-async def test_tasks_of_asyncio_have_the_results_that_were_theirs(
+async def test_tasks_of_asyncio_get_their_own_results_on_resume(
     runtime: Runtime, plain: Callable[..., Awaitable[list[Any]]]
 ) -> None:
     waiting, looking = Slow(), Slow()
@@ -85,10 +85,12 @@ async def test_tasks_of_asyncio_have_the_results_that_were_theirs(
     await runtime.resume(ID, body)
     assert executions[1] == executions[0]
     assert [result[1] for result in executions[0]] == [0, 1, 2]
-    assert looking.done == {0: 1, 1: 1, 2: 1}
+    assert looking.num_calls == {0: 1, 1: 1, 2: 1}
 
 
-async def test_what_follows_in_the_order_of_ends_is_never_another_ones(runtime: Runtime) -> None:
+async def test_steps_that_begin_in_completion_order_are_not_confused_on_resume(
+    runtime: Runtime,
+) -> None:
     waiting, executions = Slow(), list[list[str]]()
 
     @flow
@@ -107,7 +109,7 @@ async def test_what_follows_in_the_order_of_ends_is_never_another_ones(runtime: 
         await runtime.resume(ID, body)
 
 
-async def test_a_foreign_task_repeats_no_effect_for_an_argument_that_is_never_the_same(
+async def test_a_task_with_an_argument_that_differs_each_time_does_not_repeat_an_effect(
     runtime: Runtime,
 ) -> None:
     sent: list[str] = []
@@ -131,70 +133,72 @@ async def test_a_foreign_task_repeats_no_effect_for_an_argument_that_is_never_th
 
 
 def two_steps_and_others() -> tuple[Flow[[], str], dict[str, Flow[[], str]]]:
-    """A flow that breaks after two steps, and others that began otherwise or end sooner."""
-    breaking = Breaking()
+    """A flow that fails after two steps, and changed versions of it."""
+    raise_once = RaiseOnce()
 
-    def made(body: Callable[[], Awaitable[str]]) -> Flow[[], str]:
+    def version(body: Callable[[], Awaitable[str]]) -> Flow[[], str]:
         return flow(name="versioned")(body)
 
-    @made
+    @version
     async def before() -> str:
-        said = await a() + await b()
-        breaking()
-        return said
+        result = await a() + await b()
+        raise_once()
+        return result
 
-    @made
-    async def turned() -> str:
+    @version
+    async def swapped() -> str:
         return await b() + await a()
 
-    @made
+    @version
     async def shorter() -> str:
         return await a()
 
-    @made
+    @version
     async def longer() -> str:
         return await a() + await b() + await a(2)
 
-    return before, {"turned": turned, "shorter": shorter, "longer": longer}
+    return before, {"swapped": swapped, "shorter": shorter, "longer": longer}
 
 
 @pytest.mark.parametrize(
     ("change", "where"),
-    [("turned", "step a is recorded where the flow now begins step b"), ("shorter", "step b")],
+    [("swapped", "step a is recorded where the flow now begins step b"), ("shorter", "step b")],
 )
-async def test_a_changed_flow_is_found_out_and_told_where(
+async def test_a_changed_flow_is_refused_with_the_step_that_changed(
     runtime: Runtime, change: str, where: str
 ) -> None:
     before, after = two_steps_and_others()
-    await interrupted(runtime, before)
+    await run_until_interrupted(runtime, before)
     with pytest.raises(FlowChanged, match=where):
         await runtime.resume(ID, after[change])
     assert (await runtime.resume(ID, before)).value == "a0b0"
 
 
-@pytest.mark.parametrize(("change", "value"), [("turned", "b0a0"), ("shorter", "a0")])
-async def test_a_changed_flow_goes_on_if_it_may(runtime: Runtime, change: str, value: str) -> None:
+@pytest.mark.parametrize(("change", "value"), [("swapped", "b0a0"), ("shorter", "a0")])
+async def test_a_changed_flow_is_resumed_with_allow_changed(
+    runtime: Runtime, change: str, value: str
+) -> None:
     before, after = two_steps_and_others()
-    await interrupted(runtime, before)
+    await run_until_interrupted(runtime, before)
     resumed = await runtime.resume(ID, after[change], allow_changed=True)
     assert resumed.value == value
 
 
-async def test_a_flow_may_do_more_than_it_did(runtime: Runtime) -> None:
+async def test_a_flow_with_added_steps_at_its_end_can_be_resumed(runtime: Runtime) -> None:
     before, after = two_steps_and_others()
-    await interrupted(runtime, before)
+    await run_until_interrupted(runtime, before)
     assert (await runtime.resume(ID, after["longer"])).value == "a0b0a2"
 
 
-async def side_by_side() -> list[str]:
+async def in_parallel() -> list[str]:
     return list(await gather(a(1), a(2), b()))
 
 
-async def after_one() -> list[str]:
-    return [await b(7), *await side_by_side()]
+async def after_one_step() -> list[str]:
+    return [await b(7), *await in_parallel()]
 
 
-async def one_by_one() -> list[str]:
+async def in_sequence() -> list[str]:
     return [await a(1), await a(2), await b()]
 
 
@@ -202,7 +206,7 @@ async def fewer() -> list[str]:
     return list(await gather(a(1), a(2)))
 
 
-async def turned() -> list[str]:
+async def swapped() -> list[str]:
     return list(await gather(a(2), a(1), b()))
 
 
@@ -214,33 +218,34 @@ async def longer_branches() -> list[str]:
 
 
 def versions(before: Any, after: Any) -> tuple[Flow[[], Any], Flow[[], Any]]:
-    breaking = [True]
+    """Two versions of a flow; the first execution fails after the body."""
+    must_fail = [True]
 
-    def made(body: Callable[[], Awaitable[Any]]) -> Flow[[], Any]:
+    def version(body: Callable[[], Awaitable[Any]]) -> Flow[[], Any]:
         async def whole() -> list[str]:
-            came = await body()
-            if breaking:
-                breaking.clear()
+            results = await body()
+            if must_fail:
+                must_fail.clear()
                 raise Boom("the process dies")
-            return [*came, await b(9)]
+            return [*results, await b(9)]
 
         return flow(name="versioned")(whole)
 
-    return made(before), made(after)
+    return version(before), version(after)
 
 
 CHANGES = [
-    (side_by_side, one_by_one, "value gather-3 is recorded where the flow now begins step a"),
-    (one_by_one, side_by_side, "step a is recorded where the flow now begins value gather-3"),
-    (side_by_side, fewer, "value gather-3 is recorded .* value gather-2"),
-    (side_by_side, turned, "with other arguments"),
-    (longer_branches, side_by_side, "is recorded where the flow now begins no further step"),
-    (after_one, side_by_side, "step b is recorded where the flow now begins value gather-3"),
+    (in_parallel, in_sequence, "value gather-3 is recorded where the flow now begins step a"),
+    (in_sequence, in_parallel, "step a is recorded where the flow now begins value gather-3"),
+    (in_parallel, fewer, "value gather-3 is recorded .* value gather-2"),
+    (in_parallel, swapped, "with other arguments"),
+    (longer_branches, in_parallel, "is recorded where the flow now begins no further step"),
+    (after_one_step, in_parallel, "step b is recorded where the flow now begins value gather-3"),
 ]
 
 
 @pytest.mark.parametrize(("before", "after", "where"), CHANGES)
-async def test_another_shape_is_found_out_before_anything_is_done_twice(
+async def test_a_flow_with_another_shape_is_refused_and_the_old_one_still_resumes(
     runtime: Runtime, before: Any, after: Any, where: str
 ) -> None:
     old, new = versions(before, after)
@@ -248,22 +253,22 @@ async def test_another_shape_is_found_out_before_anything_is_done_twice(
         await runtime.run(old.options(run_id=ID))
     with pytest.raises(FlowChanged, match=where):
         await runtime.resume(ID, new)
-    assert (await runtime.resume(ID, old)).value == [*await before_alone(before), "b9"]
+    assert (await runtime.resume(ID, old)).value == [*await result_alone(before), "b9"]
 
 
 @pytest.mark.parametrize(("before", "after", "where"), CHANGES)
-async def test_another_shape_goes_on_if_it_may(
+async def test_a_flow_with_another_shape_is_resumed_with_allow_changed(
     runtime: Runtime, before: Any, after: Any, where: str
 ) -> None:
     old, new = versions(before, after)
     with pytest.raises(Boom):
         await runtime.run(old.options(run_id=ID))
     resumed = await runtime.resume(ID, new, allow_changed=True)
-    assert resumed.value == [*await before_alone(after), "b9"]
+    assert resumed.value == [*await result_alone(after), "b9"]
 
 
-async def before_alone(body: Callable[[], Awaitable[list[str]]]) -> list[str]:
-    """What it comes to in a run of its own."""
+async def result_alone(body: Callable[[], Awaitable[list[str]]]) -> list[str]:
+    """The result of a body in a run of its own."""
     alone = flow(name="alone")(body)
     return await alone()
 
@@ -280,11 +285,11 @@ async def test_a_step_is_recorded_with_a_digest_of_its_arguments(runtime: Runtim
     assert one != other
 
 
-async def test_an_argument_that_comes_from_a_record_is_the_same_each_time(
+async def test_recorded_values_used_as_arguments_are_the_same_on_resume(
     runtime: Runtime,
 ) -> None:
-    """Whatever type it had before it was recorded."""
-    breaking, used = Breaking(), list[Any]()
+    """Even if recording changes their types."""
+    raise_once, used = RaiseOnce(), list[Any]()
 
     @step
     async def score() -> float:
@@ -300,20 +305,20 @@ async def test_an_argument_that_comes_from_a_record_is_the_same_each_time(
 
     @flow
     async def body(limit: float, at: datetime) -> tuple[str, ...]:
-        said = await use(limit, at, now(), await score(), remaining())
-        both = await asyncio.gather(in_a_task(1), in_a_task(2))
-        breaking()
-        return said, *both
+        first = await use(limit, at, now(), await score(), remaining())
+        others = await asyncio.gather(in_a_task(1), in_a_task(2))
+        raise_once()
+        return first, *others
 
     zone = ZoneInfo("Europe/Berlin")
-    await interrupted(runtime, body, 30, datetime(2026, 7, 1, 12, tzinfo=zone))
-    done = len(used)
+    await run_until_interrupted(runtime, body, 30, datetime(2026, 7, 1, 12, tzinfo=zone))
+    num_used = len(used)
     await runtime.resume(ID, body)
-    assert len(used) == done == 3
+    assert len(used) == num_used == 3
 
 
 class Client:
-    """Shows what it has done so far."""
+    """A client with a repr that changes each time."""
 
     num_requests = 0
 
@@ -332,19 +337,19 @@ class Agent:
         return number
 
 
-async def test_what_an_instance_or_a_client_has_done_meanwhile_is_no_other_argument(
+async def test_the_state_of_self_or_of_a_client_does_not_change_the_arguments(
     runtime: Runtime,
 ) -> None:
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @flow
     async def body() -> int:
         agent, client = Agent(), Client()
-        for _ in range(breaking.error is None):
+        for _ in range(raise_once.error is None):
             repr(client)
         total = await agent.act(client, 1) + await agent.act(client, 2)
-        breaking()
+        raise_once()
         return total
 
-    await interrupted(runtime, body)
+    await run_until_interrupted(runtime, body)
     assert (await runtime.resume(ID, body)).value == 3

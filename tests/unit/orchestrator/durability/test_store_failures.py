@@ -1,4 +1,4 @@
-"""When the store fails in the middle of a run: a named error, and nothing hangs."""
+"""Store failures during a run: the run ends with a named error, and nothing hangs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 
 
 @pytest.mark.parametrize("moment", ["in the flow", "in a step", "in a call", "in a branch"])
-async def test_a_store_that_is_closed_in_the_middle_ends_the_run_by_name(
+async def test_a_store_that_is_closed_during_a_run_ends_it_with_store_closed(
     runtime: Runtime, moment: str
 ) -> None:
     async def close() -> None:
@@ -51,7 +51,7 @@ async def test_a_store_that_is_closed_in_the_middle_ends_the_run_by_name(
     assert runtime.engine.num_running == 0  # type: ignore[attr-defined]
 
 
-async def test_a_store_that_has_no_room_left_ends_the_run_by_name_and_keeps_the_rest(
+async def test_a_full_store_ends_the_run_with_store_full_and_keeps_earlier_records(
     tmp_path: Path,
 ) -> None:
     noise = random.Random(0)
@@ -66,13 +66,13 @@ async def test_a_store_that_has_no_room_left_ends_the_run_by_name_and_keeps_the_
             await connection.execute(text("PRAGMA max_page_count=200"))
         with pytest.raises(StoreFull):
             await runtime.run(flow(name="f")(body))
-        found = await the_run(runtime.store)
-    completed = [call for call in found.calls if call.status is Status.COMPLETED]
+        record = await the_run(runtime.store)
+    completed = [call for call in record.calls if call.status is Status.COMPLETED]
     assert len(completed) > 5
     assert all(call.output_payload for call in completed)
 
 
-async def test_a_store_that_somebody_else_holds_ends_the_run_by_name(tmp_path: Path) -> None:
+async def test_a_locked_store_ends_the_run_with_store_locked(tmp_path: Path) -> None:
     settings = Settings(store=f"{store_url(tmp_path)}?timeout=0.05")
     async with open_runtime(settings, engine=ScriptedEngine(answer_ok)) as runtime:
         with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
@@ -88,8 +88,10 @@ async def test_a_store_that_somebody_else_holds_ends_the_run_by_name(tmp_path: P
         assert (await runtime.run(flow(ask))).value == "all is well"
 
 
-async def test_a_run_whose_end_somebody_else_recorded_ends_by_name(tmp_path: Path) -> None:
-    """As where another process took the run for dead."""
+async def test_a_run_with_an_end_recorded_by_another_process_ends_with_already_recorded(
+    tmp_path: Path,
+) -> None:
+    """As after another process took the run for orphaned."""
     async with (
         scripted_runtime(tmp_path) as runtime,
         await open_store(store_url(tmp_path)) as other,
@@ -107,8 +109,8 @@ async def test_a_run_whose_end_somebody_else_recorded_ends_by_name(tmp_path: Pat
         assert (await the_run(runtime.store)).run.status is Status.FAILED
 
 
-async def test_a_cancelled_run_waits_for_what_it_is_writing(tmp_path: Path) -> None:
-    """A store that is busy for a while must not turn a cancellation into a run without end."""
+async def test_a_cancelled_run_waits_for_its_pending_writes(tmp_path: Path) -> None:
+    """A store that is busy for a while must not keep a cancelled run from recording its end."""
     async with scripted_runtime(tmp_path) as runtime:
         with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
             reached = asyncio.Event()
@@ -127,9 +129,9 @@ async def test_a_cancelled_run_waits_for_what_it_is_writing(tmp_path: Path) -> N
             other.execute("ROLLBACK")
             with pytest.raises(asyncio.CancelledError):
                 await running
-        found = await the_run(runtime.store)
-    assert found.run.status is Status.CANCELLED
-    assert found.still_running() == []
+        record = await the_run(runtime.store)
+    assert record.run.status is Status.CANCELLED
+    assert record.still_running() == []
 
 
 async def test_a_failed_run_does_not_end_the_runtime(runtime: Runtime) -> None:

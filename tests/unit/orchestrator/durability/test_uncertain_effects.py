@@ -1,4 +1,4 @@
-"""Which effects are unsure: after a retry, a resume, a change of the flow, a hidden end."""
+"""Which effects are uncertain: after a retry, a resume, a change of the flow, a hidden timeout."""
 
 from __future__ import annotations
 
@@ -19,24 +19,26 @@ from orchestrator import (
     tool,
     within,
 )
-from tests.unit.orchestrator.breaking_samples import (
-    Breaking,
-    begin_and_die,
-    interrupted,
-)
-from tests.unit.orchestrator.jumping_time import (
-    JumpingLoop,
-    comes_to,
-    in_jumping_time,
-    never,
-    timed_runtime,
+from tests.unit.orchestrator.interrupted_runs import (
+    RaiseOnce,
+    die_during_step,
+    run_until_interrupted,
 )
 from tests.unit.orchestrator.orchestrator_samples import Boom
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import (
+    VirtualTimeLoop,
+    never,
+    result_of,
+    run_in_virtual_time,
+    timed_runtime,
+)
 
 
-async def test_who_finds_out_may_use_tools_and_asks_anew_each_time(runtime: Runtime) -> None:
-    breaking = [Breaking(), Breaking()]
+async def test_reconcile_may_call_tools_which_are_executed_anew_at_each_resume(
+    runtime: Runtime,
+) -> None:
+    raise_once = [RaiseOnce(), RaiseOnce()]
     sent, looked = list[str](), list[str]()
 
     @tool(effects="pure")
@@ -50,22 +52,24 @@ async def test_who_finds_out_may_use_tools_and_asks_anew_each_time(runtime: Runt
     @tool(reconcile=look)
     async def send() -> str:
         sent.append("mail")
-        breaking[0]()
+        raise_once[0]()
         return "sent"
 
     @flow
     async def body() -> str:
-        said = await send()
-        breaking[1]()
-        return said
+        result = await send()
+        raise_once[1]()
+        return result
 
     for _ in range(2):
-        await interrupted(runtime, body)
+        await run_until_interrupted(runtime, body)
     assert (await runtime.resume(ID, body)).value == "sent"
     assert (len(sent), len(looked)) == (2, 1)
 
 
-def test_a_hidden_cut_off_stays_unknown_when_the_run_is_resumed(tmp_path: Path) -> None:
+def test_an_effect_cut_off_in_a_tool_that_raises_another_error_stays_unknown_on_resume(
+    tmp_path: Path,
+) -> None:
     sent: list[str] = []
 
     @tool
@@ -87,11 +91,13 @@ def test_a_hidden_cut_off_stays_unknown_when_the_run_is_resumed(tmp_path: Path) 
                 with pytest.raises(OutcomeUnknown):
                     await attempt(flow(trying).options(run_id=ID))
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
     assert sent == ["mail"]
 
 
-async def test_what_a_tool_gave_and_no_record_can_keep_has_happened(runtime: Runtime) -> None:
+async def test_an_effect_with_a_result_that_cannot_be_recorded_counts_as_happened(
+    runtime: Runtime,
+) -> None:
     paid: list[int] = []
 
     @tool
@@ -110,7 +116,7 @@ async def test_what_a_tool_gave_and_no_record_can_keep_has_happened(runtime: Run
     assert paid == [1]
 
 
-async def test_what_was_found_out_counts_once_it_is_recorded(runtime: Runtime) -> None:
+async def test_a_reconciled_result_counts_only_once_it_is_recorded(runtime: Runtime) -> None:
     sent: list[str] = []
 
     async def look() -> Happened:
@@ -133,10 +139,10 @@ async def test_what_was_found_out_counts_once_it_is_recorded(runtime: Runtime) -
     assert sent == ["mail"]
 
 
-async def test_an_effect_that_a_retry_has_made_good_is_not_unsure_any_more(
+async def test_an_effect_that_a_retry_completed_is_not_uncertain_any_more(
     runtime: Runtime,
 ) -> None:
-    sent, breaking = list[str](), Breaking()
+    sent, raise_once = list[str](), RaiseOnce()
 
     async def look() -> Happened | None:
         return Happened("found") if len(sent) > 1 else None
@@ -153,19 +159,19 @@ async def test_an_effect_that_a_retry_has_made_good_is_not_unsure_any_more(
     @flow
     async def body() -> tuple[str, str]:
         first = await trying()
-        breaking()
+        raise_once()
         return first, await trying()
 
-    await interrupted(runtime, body)
+    await run_until_interrupted(runtime, body)
     assert (await runtime.resume(ID, body)).value == ("sent", "sent")
     assert len(sent) == 3
 
 
-async def test_an_effect_that_a_changed_flow_has_put_elsewhere_stays_unknown(
+async def test_an_effect_that_a_changed_flow_has_moved_stays_unknown(
     runtime: Runtime,
 ) -> None:
     sent: list[str] = []
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @tool
     async def send() -> None:
@@ -178,7 +184,7 @@ async def test_an_effect_that_a_changed_flow_has_put_elsewhere_stays_unknown(
     @flow(name="changing")
     async def before() -> None:
         await send()
-        breaking()
+        raise_once()
 
     @flow(name="changing")
     async def after() -> None:
@@ -186,26 +192,26 @@ async def test_an_effect_that_a_changed_flow_has_put_elsewhere_stays_unknown(
         await send()
 
     @flow(name="changing")
-    async def mended() -> None:
+    async def fixed() -> None:
         await step(name="new")(asyncio.sleep)(0)
         await send()
 
-    await begin_and_die(runtime, before, "send")
+    await die_during_step(runtime, before, "send")
     with pytest.raises(Boom):
         await runtime.resume(ID, after, allow_changed=True)
     with pytest.raises(OutcomeUnknown):
-        await runtime.resume(ID, mended, allow_changed=True)
+        await runtime.resume(ID, fixed, allow_changed=True)
     assert sent == ["mail"]
 
 
-def pass_without_a_wait(seconds: float) -> None:
-    """As code does that keeps its loop to itself."""
+def block(seconds: float) -> None:
+    """Let virtual time pass without a turn of the event loop, like blocking code."""
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, JumpingLoop)
-    loop._jumping.waited_s += seconds
+    assert isinstance(loop, VirtualTimeLoop)
+    loop._virtual_time.waited_s += seconds
 
 
-def test_what_the_deadline_kept_from_beginning_is_not_unknown() -> None:
+def test_an_effect_that_did_not_begin_because_its_deadline_had_passed_is_not_uncertain() -> None:
     sent: list[str] = []
 
     @tool
@@ -216,32 +222,34 @@ def test_what_the_deadline_kept_from_beginning_is_not_unknown() -> None:
     async def body() -> None:
         with suppress(DeadlineExceeded):
             async with within(5):
-                pass_without_a_wait(6)
+                block(6)
                 await send()
         await send()
 
-    comes_to(body)
+    result_of(body)
     assert sent == ["mail"]
 
 
-async def test_an_argument_is_the_same_however_it_is_given(runtime: Runtime) -> None:
-    sent, begun = list[str](), asyncio.Event()
+async def test_positional_keyword_and_default_arguments_make_the_same_effect(
+    runtime: Runtime,
+) -> None:
+    sent, started = list[str](), asyncio.Event()
 
     @tool
     async def send(to: str, copies: int = 1) -> None:
         sent.append(to)
-        begun.set()
+        started.set()
         await never()
 
     @flow
     async def body() -> None:
         task = asyncio.create_task(send("Ulm"))
-        await begun.wait()
+        await started.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        for again in (lambda: send(to="Ulm"), lambda: send("Ulm", copies=1)):
+        for repeat in (lambda: send(to="Ulm"), lambda: send("Ulm", copies=1)):
             with pytest.raises(OutcomeUnknown):
-                await again()
+                await repeat()
 
     await runtime.run(body)
     assert sent == ["Ulm"]

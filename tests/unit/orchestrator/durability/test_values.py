@@ -1,4 +1,4 @@
-"""Values that are recorded come back as they were, or are refused by name."""
+"""Values survive recording unchanged, or are refused with ResultNotSerialisable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.durability.values import ValueCodec
 
 
 class Named(BaseModel):
-    """A model whose JSON has other names and more in it than its instances are made of."""
+    """A model with an alias, an excluded, a private and a computed field."""
 
     by_alias: float = Field(alias="byAlias")
     left_out: int = Field(default=1, exclude=True)
@@ -36,7 +36,7 @@ class Longer(Named):
     more: int = 0
 
 
-class Word(StrEnum):
+class Reply(StrEnum):
     YES = "yes"
 
 
@@ -60,7 +60,7 @@ def changed(model: Named) -> Named:
     return model
 
 
-KEPT: list[tuple[Any, Any]] = [
+RECORDABLE: list[tuple[Any, Any]] = [
     (float, math.inf),
     (list[float], [1.0, -math.inf]),
     (dict[str, Any], {"a": [1, None, {"b": True}]}),
@@ -78,7 +78,7 @@ KEPT: list[tuple[Any, Any]] = [
     (Decimal, Decimal("1.10")),
     (UUID, UUID(int=7)),
     (Path, Path("/tmp")),
-    (Word, Word.YES),
+    (Reply, Reply.YES),
     (Pair, Pair(1, "a")),
     (int | str, "5"),
     (float, 3),
@@ -87,14 +87,14 @@ KEPT: list[tuple[Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value"), KEPT)
-def test_what_is_recorded_comes_back_as_it_was(annotation: Any, value: Any) -> None:
+@pytest.mark.parametrize(("annotation", "value"), RECORDABLE)
+def test_a_recordable_value_is_read_back_unchanged(annotation: Any, value: Any) -> None:
     codec = ValueCodec("it", annotation)
     assert codec.load(codec.dump(value)) == value
 
 
 @pytest.mark.parametrize("annotation", [float, Any, list[float], dict[str, Any]])
-def test_what_is_no_number_comes_back_as_such(annotation: Any) -> None:
+def test_nan_is_read_back_as_nan(annotation: Any) -> None:
     value = {list[float]: [math.nan], dict[str, Any]: {"a": math.nan}}.get(annotation, math.nan)
     codec = ValueCodec("it", annotation)
     assert repr(codec.load(codec.dump(value))) == repr(value)
@@ -107,20 +107,20 @@ class Renamed(BaseModel):
 
 
 @dataclass(eq=False)
-class Held:
-    any: Any
+class Holder:
+    value: Any
 
 
-def test_a_model_of_other_names_comes_back() -> None:
+def test_a_model_with_aliases_is_read_back_unchanged() -> None:
     codec = ValueCodec("it", list[Renamed])
     value = [Renamed.model_validate({"ONE": 1, "two": 5, "tres": 7})]
     assert codec.load(codec.dump(value)) == value
 
 
-def test_what_cannot_be_compared_is_compared_by_what_it_holds() -> None:
-    ValueCodec("it", Held).dump(Held([1]))
+def test_a_dataclass_without_equality_is_compared_by_its_fields() -> None:
+    ValueCodec("it", Holder).dump(Holder([1]))
     with pytest.raises(ResultNotSerialisable):
-        ValueCodec("it", Held).dump(Held((1,)))
+        ValueCodec("it", Holder).dump(Holder((1,)))
 
 
 REFUSED: list[tuple[Any, Any]] = [
@@ -144,7 +144,9 @@ REFUSED: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("annotation", "value"), REFUSED)
-def test_what_would_come_back_otherwise_is_refused(annotation: Any, value: Any) -> None:
+def test_a_value_that_would_be_read_back_differently_is_refused(
+    annotation: Any, value: Any
+) -> None:
     with pytest.raises(ResultNotSerialisable, match="the value of it cannot be recorded"):
         ValueCodec("it", annotation).dump(value)
 
@@ -157,12 +159,12 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_all_that_json_can_say_comes_back(value: Any) -> None:
+def test_every_json_value_is_read_back_unchanged(value: Any) -> None:
     codec = ValueCodec("it", Any)
     assert repr(codec.load(codec.dump(value))) == repr(value)
 
 
-def test_what_is_of_another_type_by_now_has_a_name() -> None:
+def test_a_recorded_value_that_does_not_fit_its_type_raises_result_unreadable() -> None:
     with pytest.raises(ResultUnreadable, match="the recorded value of it"):
         ValueCodec("it", int).load(b'"text"')
     with pytest.raises(ResultUnreadable):

@@ -14,16 +14,26 @@ from hypothesis import strategies as st
 
 from orchestrator import DeadlineExceeded, OutsideRun, best_so_far, flow, step, within
 from orchestrator.execution.deadline_handling import RECANCEL_S, DeadlineHandling
-from tests.unit.orchestrator.deadline_samples import WAYS, Elapsed, Ways, kept
-from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
+from tests.unit.orchestrator.deadline_samples import (
+    DEADLINE_OPTIONS,
+    DeadlineOptions,
+    Elapsed,
+    keep_best,
+)
 from tests.unit.orchestrator.orchestrator_samples import Boom, law
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import (
+    never,
+    result_of,
+    run_in_virtual_time,
+    timed_runtime,
+)
 
 
 def test_a_flow_that_is_to_fail_does_so_at_its_deadline_and_keeps_no_tail() -> None:
     elapsed = Elapsed()
     with pytest.raises(DeadlineExceeded) as raised:
-        comes_to(flow(name="late", deadline=40)(elapsed))
+        result_of(flow(name="late", deadline=40)(elapsed))
     assert raised.value.args == ("late", 40)
     assert elapsed.seconds == pytest.approx(40)
 
@@ -49,9 +59,9 @@ def test_the_best_so_far_is_the_last_that_was_said_before_the_deadline(
     in_time = [number for number in range(len(gaps_s)) if sum(gaps_s[: number + 1]) < deadline_s]
     if not in_time:
         with pytest.raises(DeadlineExceeded):
-            comes_to(improving)
+            result_of(improving)
         return
-    result = comes_to(improving)
+    result = result_of(improving)
     assert result.value == in_time[-1]
     assert result.elapsed_s == pytest.approx(deadline_s)
 
@@ -63,7 +73,7 @@ def test_a_best_so_far_of_none_is_one() -> None:
         await never()
         return "the end"
 
-    assert comes_to(nothing_found).value is None
+    assert result_of(nothing_found).value is None
 
 
 @pytest.mark.parametrize("way", ["fail", "wrap_up", "best_so_far"])
@@ -73,8 +83,8 @@ def test_a_flow_that_ends_in_time_comes_to_what_it_returns(way: Any) -> None:
         await asyncio.sleep(8.9)
         return "whole"
 
-    wrap_up = kept if way == "wrap_up" else None
-    assert comes_to(flow(deadline=10, on_deadline=way, wrap_up=wrap_up)(body)).value == "whole"
+    wrap_up = keep_best if way == "wrap_up" else None
+    assert result_of(flow(deadline=10, on_deadline=way, wrap_up=wrap_up)(body)).value == "whole"
 
 
 @pytest.mark.parametrize("way", ["fail", "wrap_up", "best_so_far"])
@@ -87,14 +97,16 @@ def test_an_error_before_the_deadline_is_raised_whatever_there_is_so_far(
         await asyncio.sleep(1)
         raise error
 
-    wrap_up = kept if way == "wrap_up" else None
+    wrap_up = keep_best if way == "wrap_up" else None
     with pytest.raises(type(error)) as raised:
-        comes_to(flow(deadline=10, on_deadline=way, wrap_up=wrap_up)(body))
+        result_of(flow(deadline=10, on_deadline=way, wrap_up=wrap_up)(body))
     assert raised.value is error
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["fail", "best_so_far", "wrap_up"])
-def test_a_task_group_that_failed_in_the_flow_does_not_hide_the_deadline(way: Ways) -> None:
+@pytest.mark.parametrize("way", DEADLINE_OPTIONS, ids=["fail", "best_so_far", "wrap_up"])
+def test_a_task_group_that_failed_in_the_flow_does_not_hide_the_deadline(
+    way: DeadlineOptions,
+) -> None:
     """Python 3.11's leaves the task with one cancellation too many."""
 
     async def fails() -> None:
@@ -112,9 +124,9 @@ def test_a_task_group_that_failed_in_the_flow_does_not_hide_the_deadline(way: Wa
 
     if not way:
         with pytest.raises(DeadlineExceeded):
-            comes_to(grouped)
+            result_of(grouped)
     else:
-        assert comes_to(grouped).value in ("so far", "kept so far")
+        assert result_of(grouped).value in ("so far", "kept so far")
 
 
 def in_ten_seconds(way: str, work: Callable[[], Awaitable[object]]) -> str:
@@ -132,7 +144,7 @@ def in_ten_seconds(way: str, work: Callable[[], Awaitable[object]]) -> str:
             return "told"
         return "the end"
 
-    return comes_to(body).value
+    return result_of(body).value
 
 
 @pytest.mark.parametrize("way", ["within", "timeout"])
@@ -200,7 +212,7 @@ def test_a_flow_that_catches_its_cancellation_ends_all_the_same() -> None:
         return "the end"
 
     with pytest.raises(DeadlineExceeded):
-        comes_to(stubborn)
+        result_of(stubborn)
     assert num_caught == 3
 
 
@@ -217,7 +229,7 @@ def test_what_ends_at_its_deadline_is_left_time_to_clean_up() -> None:
             cleaned = True
 
     with pytest.raises(DeadlineExceeded):
-        comes_to(tidy)
+        result_of(tidy)
     assert cleaned
 
 
@@ -245,7 +257,7 @@ def test_a_resumed_run_may_be_cut_off_earlier_than_it_was_before(
             raise Boom("the process dies")
         return said
 
-    ways: dict[str, Ways] = {
+    ways: dict[str, DeadlineOptions] = {
         "wrap_up": {"wrap_up": wrap_up, "tail": 50},
         "best_so_far": {"on_deadline": "best_so_far"},
     }
@@ -269,7 +281,7 @@ def test_a_resumed_run_may_be_cut_off_earlier_than_it_was_before(
                 await asyncio.sleep(60)  # of the deadline 10 s are left, and the sleep takes 30
             return (await runtime.resume(ID, research)).value
 
-    value = in_jumping_time(run())
+    value = run_in_virtual_time(run())
     if ending == "wrap_up":
         assert value == "a summary of b"  # that was recorded
         assert done == ["a", "b", "summarise"]

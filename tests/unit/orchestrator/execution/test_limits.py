@@ -9,10 +9,10 @@ import pytest
 
 from orchestrator import Runtime, flow, gather, step, tool, within
 from serving.slo import Slo
-from tests.unit.orchestrator.jumping_time import in_jumping_time, never, timed_runtime
 from tests.unit.orchestrator.learning_samples import requests_of
 from tests.unit.orchestrator.orchestrator_samples import Boom, ask
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import never, run_in_virtual_time, timed_runtime
 
 
 @step(timeout="20s")
@@ -96,7 +96,7 @@ def test_what_wraps_up_has_the_runs_own_end_and_what_comes_before_has_an_earlier
             result = await runtime.run(body)
             return result.run_id, slos_of(runtime)
 
-    run_id, slos = in_jumping_time(run())
+    run_id, slos = run_in_virtual_time(run())
     found = [(slo.program, slo.final_s) for slo in slos]
     assert found == [(f"{run_id}+90.000s", 90.0), (run_id, 10.0)]
 

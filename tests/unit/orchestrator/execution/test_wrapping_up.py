@@ -20,8 +20,7 @@ from orchestrator import (
 )
 from orchestrator.execution.deadline_handling import TAIL_SHARE
 from store.records import Status
-from tests.unit.orchestrator.deadline_samples import Elapsed, kept
-from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
+from tests.unit.orchestrator.deadline_samples import Elapsed, keep_best
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -31,6 +30,12 @@ from tests.unit.orchestrator.orchestrator_samples import (
     the_run,
 )
 from tests.unit.orchestrator.run_samples import ID
+from tests.unit.orchestrator.virtual_time import (
+    never,
+    result_of,
+    run_in_virtual_time,
+    timed_runtime,
+)
 
 
 @settings(law, max_examples=25)
@@ -58,7 +63,7 @@ def test_wrapping_up_has_the_tail_to_itself(
         told["body"] = remaining()
         return await elapsed()
 
-    result = comes_to(long)
+    result = result_of(long)
     body_s = deadline_s - expected_s
     assert result.value == "wrapped up None"
     assert told == pytest.approx({"body": body_s, "tail": expected_s}, abs=1e-6)
@@ -68,14 +73,14 @@ def test_wrapping_up_has_the_tail_to_itself(
 
 
 def test_wrapping_up_is_given_the_last_of_what_there_is_so_far() -> None:
-    @flow(deadline=10, wrap_up=kept)
+    @flow(deadline=10, wrap_up=keep_best)
     async def improving() -> str:
         best_so_far("a draft")
         best_so_far("a better one")
         await never()
         return "the end"
 
-    assert comes_to(improving).value == "kept a better one"
+    assert result_of(improving).value == "kept a better one"
 
 
 def test_wrapping_up_for_longer_than_its_tail_ends_with_the_deadline_of_the_whole() -> None:
@@ -92,7 +97,7 @@ def test_wrapping_up_for_longer_than_its_tail_ends_with_the_deadline_of_the_whol
         return "the end"
 
     with pytest.raises(DeadlineExceeded) as raised:
-        comes_to(improving)
+        result_of(improving)
     assert raised.value.args == ("slow", 100)
     assert elapsed.seconds == pytest.approx(30)
 
@@ -107,7 +112,7 @@ def test_what_wrapping_up_raises_is_raised() -> None:
         return "the end"
 
     with pytest.raises(Boom, match="while wrapping up"):
-        comes_to(long)
+        result_of(long)
 
 
 def test_what_ended_gracefully_is_recorded_as_completed_with_what_it_was_cut_off_in(
@@ -141,15 +146,15 @@ def test_what_ended_gracefully_is_recorded_as_completed_with_what_it_was_cut_off
         }
         assert found.still_running() == []
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_run_whose_steps_did_not_change_is_wrapped_up_as_it_was(tmp_path: Path) -> None:
-    breaking = [True]
+    raise_once = [True]
 
     async def wrap_up(so_far: str) -> str:
         first, second = await summarise(so_far), await summarise(so_far)
-        if breaking.pop():
+        if raise_once.pop():
             raise Boom("the process dies")
         return first + second
 
@@ -170,7 +175,7 @@ def test_a_run_whose_steps_did_not_change_is_wrapped_up_as_it_was(tmp_path: Path
         async with timed_runtime(tmp_path) as runtime:
             with pytest.raises(Boom):
                 await runtime.run(research.options(run_id=ID))
-            breaking.append(False)
+            raise_once.append(False)
             assert (await runtime.resume(ID, research)).value == "XX"
             found = await recorded(runtime.store, ID)
         assert done == ["x", "X", "X"]
@@ -180,7 +185,7 @@ def test_a_run_whose_steps_did_not_change_is_wrapped_up_as_it_was(tmp_path: Path
             "summarise[wrap-up]#2",
         ]
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 async def test_a_plain_function_wraps_up_as_well(tmp_path: Path) -> None:
@@ -199,4 +204,4 @@ async def test_a_plain_function_wraps_up_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tail", [10, 11])
 def test_a_tail_that_leaves_no_time_is_refused(tail: float) -> None:
     with pytest.raises(InvalidDuration, match="leaves nothing"):
-        flow(deadline=10, tail=tail, wrap_up=kept)(never)
+        flow(deadline=10, tail=tail, wrap_up=keep_best)(never)

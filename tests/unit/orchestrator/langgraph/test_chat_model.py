@@ -29,7 +29,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     recorded,
     scripted_runtime,
     the_run,
-    under_way,
+    until_generating,
 )
 
 
@@ -184,7 +184,7 @@ async def test_cancelling_a_call_aborts_it(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
     async with scripted_runtime(tmp_path, engine):
         asking = asyncio.create_task(ChatOrchestrate().ainvoke("hello"))
-        await under_way(engine)
+        await until_generating(engine)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking

@@ -19,7 +19,7 @@ from orchestrator.learning.stage_deadlines import LEARNED
 from orchestrator.testing import ScriptedEngine
 from serving.generation import Completion, GenerationRequest, Usage
 from store.records import FitRecord, PatternRecord, Status
-from tests.unit.orchestrator.learning_samples import stages_of, usual
+from tests.unit.orchestrator.learning_samples import stages_of, typical
 from tests.unit.orchestrator.orchestrator_samples import (
     answer_ok,
     recorded,
@@ -32,12 +32,12 @@ async def test_a_damaged_pattern_is_left_out_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scripted_runtime(tmp_path) as runtime:
-        first = await runtime.run(usual)
+        first = await runtime.run(typical)
         async with runtime.store.transaction() as tx:
-            await tx.patterns.add(PatternRecord("usual", b"damaged", 1, datetime.now(UTC)))
+            await tx.patterns.add(PatternRecord("typical", b"damaged", 1, datetime.now(UTC)))
     async with scripted_runtime(tmp_path) as runtime:
         with caplog.at_level(logging.WARNING, logger="orchestrate"):
-            result = await runtime.run(usual)
+            result = await runtime.run(typical)
         stages = await stages_of(runtime.store, result.run_id)
     assert {match.run_id for match in stages[0].matches} == {first.run_id}
     assert "skipped as unreadable" in caplog.text
@@ -46,12 +46,12 @@ async def test_a_damaged_pattern_is_left_out_and_said(
 async def test_a_kernel_that_is_none_is_left_out_and_said(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await runtime.run(usual)
-    fit = FitRecord("usual", datetime.now(UTC), 1, 1, {"version": 99})
+    await runtime.run(typical)
+    fit = FitRecord("typical", datetime.now(UTC), 1, 1, {"version": 99})
     async with runtime.store.transaction() as tx:
         await tx.fits.put(fit)
     with caplog.at_level(logging.WARNING, logger="orchestrate"):
-        result = await runtime.run(usual)
+        result = await runtime.run(typical)
     assert {stage.source for stage in result.stages} == {LEARNED}
     assert "kernel" in caplog.text
 
@@ -59,12 +59,12 @@ async def test_a_kernel_that_is_none_is_left_out_and_said(
 async def test_a_damaged_length_model_is_left_out_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = model_file(models_folder(store_url(tmp_path)), "usual")
+    path = model_file(models_folder(store_url(tmp_path)), "typical")
     path.parent.mkdir()
     path.write_bytes(b"no model")
     async with scripted_runtime(tmp_path) as runtime:
         with caplog.at_level(logging.WARNING, logger="orchestrate"):
-            await runtime.run(usual)
+            await runtime.run(typical)
     assert str(path) in caplog.text
 
 
@@ -77,7 +77,7 @@ async def test_a_fit_that_cannot_begin_costs_no_run(
 
     learner = Learner(runtime.store, models=None, fit=Broken(), fit_every=1)
     with caplog.at_level(logging.WARNING, logger="orchestrate"):
-        await Runtime(runtime.engine, runtime.store, learner=learner).run(usual)
+        await Runtime(runtime.engine, runtime.store, learner=learner).run(typical)
     assert "no more processes" in caplog.text
 
 
@@ -102,14 +102,14 @@ async def test_damage_to_what_was_learned_costs_no_run(
 ) -> None:
     async with scripted_runtime(tmp_path) as runtime:
         for _ in range(3):
-            await runtime.run(usual)
+            await runtime.run(typical)
         async with runtime.store.transaction() as tx:
-            await tx.fits.put(FitRecord("usual", datetime.now(UTC), 3, 3, {"version": 0}))
+            await tx.fits.put(FitRecord("typical", datetime.now(UTC), 3, 3, {"version": 0}))
     with closing(sqlite3.connect(tmp_path / "store.db")) as connection, connection:
         assert connection.execute(DAMAGE[what]).rowcount
     with caplog.at_level(logging.WARNING, logger="orchestrate"):
         async with scripted_runtime(tmp_path) as runtime:
-            results = [await runtime.run(usual) for _ in range(2)]
+            results = [await runtime.run(typical) for _ in range(2)]
             async with runtime.store.reading() as tx:
                 found = [await tx.runs.get(result.run_id) for result in results]
     assert {run.status for run in found} == {Status.COMPLETED}
@@ -140,7 +140,7 @@ async def test_a_run_that_no_pattern_can_hold_is_recorded_all_the_same(
             return replace(completion, usage=Usage(1, 2**50))
 
     async with scripted_runtime(tmp_path, Boastful(answer_ok)) as runtime:
-        result = await runtime.run(usual)
+        result = await runtime.run(typical)
         found = await recorded(runtime.store, result.run_id)
     assert found.run.status is Status.COMPLETED
     assert found.pattern_records == []

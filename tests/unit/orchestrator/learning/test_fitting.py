@@ -21,7 +21,7 @@ from patterns.library import CAPACITY, decayed
 from patterns.nodes import LlmNode
 from store.records import PatternRecord
 from store.session import Store, open_store
-from tests.unit.orchestrator.learning_samples import usual
+from tests.unit.orchestrator.learning_samples import typical
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime, store_url
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,10 +114,10 @@ async def test_an_application_without_runs_can_be_fitted(store: Store, tmp_path:
 
 async def learned_from(runtime: Runtime, num_runs: int, tmp_path: Path) -> FitReport:
     for _ in range(num_runs):
-        await runtime.run(usual)
+        await runtime.run(typical)
     return await fit_application(
         runtime.store,
-        "usual",
+        "typical",
         models=models_folder(store_url(tmp_path)),
         now=datetime.now(UTC),
     )
@@ -127,7 +127,7 @@ async def test_with_enough_calls_a_forest_bounds_the_next_runs_answers(tmp_path:
     async with scripted_runtime(tmp_path) as runtime:
         report = await learned_from(runtime, 50, tmp_path)
         assert (report.num_calls, report.has_length_model) == (200, True)
-        result = await runtime.run(usual)
+        result = await runtime.run(typical)
         found = await recorded(runtime.store, result.run_id)
     assert {call.bound_source for call in found.calls} == {"forest"}
     assert {call.length_bound for call in found.calls} == {3.0}
@@ -146,13 +146,15 @@ async def test_a_length_model_that_cannot_be_saved_keeps_nothing_else_from_being
 ) -> None:
     async with scripted_runtime(tmp_path) as runtime:
         for _ in range(50):
-            await runtime.run(usual)
+            await runtime.run(typical)
         models = tmp_path / "models"
         models.mkdir()
-        model_file(models, "usual").mkdir()  # nothing can take its place
-        report = await fit_application(runtime.store, "usual", models=models, now=datetime.now(UTC))
+        model_file(models, "typical").mkdir()  # nothing can take its place
+        report = await fit_application(
+            runtime.store, "typical", models=models, now=datetime.now(UTC)
+        )
         async with runtime.store.reading() as tx:
-            assert await tx.fits.get("usual") is not None
+            assert await tx.fits.get("typical") is not None
     assert not report.has_length_model
     assert "Is a directory" in str(report.length_error)
 
@@ -173,19 +175,19 @@ async def test_a_fit_in_a_process_of_its_own_changes_what_the_next_run_knows(
     tmp_path: Path,
 ) -> None:
     async with scripted_runtime(tmp_path) as runtime:
-        await runtime.run(usual)
+        await runtime.run(typical)
         background = BackgroundFit(store_url(tmp_path))
         for _ in range(5):
-            background.start("usual")
+            background.start("typical")
         assert len(background._watchers) == 1
         async with asyncio.timeout(120):
             while True:
                 async with runtime.store.reading() as tx:
-                    fit = await tx.fits.get("usual")
+                    fit = await tx.fits.get("typical")
                 if fit is not None:
                     break
                 await asyncio.sleep(0.05)
-        await runtime.run(usual)
+        await runtime.run(typical)
     [watch] = background._watchers.values()
     await asyncio.to_thread(watch.join, 60)
     assert not watch.is_alive()
@@ -196,10 +198,10 @@ async def test_a_background_fit_that_goes_wrong_is_said(
 ) -> None:
     (tmp_path / "store.db").write_bytes(b"no database" * 100)
     background = BackgroundFit(store_url(tmp_path))
-    background.start("usual")
+    background.start("typical")
     [watch] = background._watchers.values()
     await asyncio.to_thread(watch.join, 60)
-    assert "usual was not fitted (exit 1)" in caplog.text
+    assert "typical was not fitted (exit 1)" in caplog.text
     assert "StoreCorrupt" in (tmp_path / "store.models" / "fit.log").read_text()
 
 

@@ -17,14 +17,14 @@ from patterns.matching import BEST_K
 from serving.slo import SloKind
 from store.records import CallKind, FitRecord
 from store.session import Store
-from tests.unit.orchestrator.learning_samples import plan, requests_of, stages_of, unusual, usual
+from tests.unit.orchestrator.learning_samples import atypical, plan, requests_of, stages_of, typical
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime
 
 
 async def test_the_first_run_is_divided_evenly_and_the_second_like_the_first(
     runtime: Runtime,
 ) -> None:
-    first, second = [await runtime.run(usual) for _ in range(2)]
+    first, second = [await runtime.run(typical) for _ in range(2)]
     assert [stage.source for stage in first.stages] == [FALLBACK, FALLBACK]
     assert [stage.source for stage in second.stages] == [LEARNED, LEARNED]
     before, after = [await stages_of(runtime.store, run.run_id) for run in (first, second)]
@@ -39,7 +39,7 @@ async def test_what_is_recorded_of_a_stage_is_what_its_calls_were_promised(
     runtime: Runtime,
 ) -> None:
     for _ in range(3):
-        result = await runtime.run(usual)
+        result = await runtime.run(typical)
     found = await recorded(runtime.store, result.run_id)
     stages = await stages_of(runtime.store, result.run_id)
     assert [stage.stage for stage in stages] == [0, 1]
@@ -69,16 +69,16 @@ async def test_a_shorter_limit_around_a_stage_is_recorded_as_its_deadline(
 async def test_a_run_that_does_something_else_is_like_none_from_there_on(
     runtime: Runtime,
 ) -> None:
-    await runtime.run(usual)
-    result = await runtime.run(unusual)
+    await runtime.run(typical)
+    result = await runtime.run(atypical)
     assert [stage.source for stage in result.stages] == [LEARNED, FALLBACK, FALLBACK]
-    again = await runtime.run(unusual)
+    again = await runtime.run(atypical)
     assert [stage.source for stage in again.stages] == [LEARNED] * 3
 
 
 async def test_runs_of_another_flow_teach_nothing(runtime: Runtime) -> None:
-    await runtime.run(usual)
-    result = await runtime.run(flow(deadline="1h", name="other")(usual.body))
+    await runtime.run(typical)
+    result = await runtime.run(flow(deadline="1h", name="other")(typical.body))
     assert {stage.source for stage in result.stages} == {FALLBACK}
 
 
@@ -98,9 +98,9 @@ async def test_a_run_that_failed_leaves_nothing_to_learn_from(runtime: Runtime) 
 async def test_another_process_knows_what_this_one_recorded(tmp_path: Path) -> None:
     """Also while it has runs of its own: each run begins with all that ended before."""
     async with scripted_runtime(tmp_path) as one, scripted_runtime(tmp_path) as two:
-        first = await one.run(usual)
-        second = await two.run(usual)
-        third = await one.run(usual)
+        first = await one.run(typical)
+        second = await two.run(typical)
+        third = await one.run(typical)
         matches = [await stages_of(one.store, run.run_id) for run in (second, third)]
     assert {match.run_id for match in matches[0][0].matches} == {first.run_id}
     assert {match.run_id for match in matches[1][0].matches} == {first.run_id, second.run_id}
@@ -115,8 +115,8 @@ async def uses_of(store: Store, application: str) -> list[float]:
 async def test_past_runs_are_used_as_much_as_they_weighed(runtime: Runtime) -> None:
     """Each counts once by itself; the second run rests on the first, the third on both."""
     for _ in range(3):
-        result = await runtime.run(usual)
-    newest, second, first = await uses_of(runtime.store, "usual")
+        result = await runtime.run(typical)
+    newest, second, first = await uses_of(runtime.store, "typical")
     last = (await stages_of(runtime.store, result.run_id))[-1]
     weights = [match.weight for match in last.matches]
     assert newest == pytest.approx(1.0)
@@ -135,7 +135,7 @@ async def test_only_the_heaviest_past_runs_are_recorded_and_all_are_counted(
     runtime: Runtime,
 ) -> None:
     for _ in range(BEST_K + 3):
-        result = await runtime.run(usual)
+        result = await runtime.run(typical)
     first, _ = await stages_of(runtime.store, result.run_id)
     assert len(first.matches) == BEST_K
     assert first.num_matches == first.num_candidates == BEST_K + 2
@@ -145,7 +145,7 @@ async def test_answers_are_bounded_once_a_step_has_answered_often_enough(
     runtime: Runtime,
 ) -> None:
     for _ in range(6):
-        result = await runtime.run(usual)
+        result = await runtime.run(typical)
     assert requests_of(runtime)[0].slo.length is None
     last = requests_of(runtime)[-1].slo.length
     assert last is not None
@@ -154,7 +154,7 @@ async def test_answers_are_bounded_once_a_step_has_answered_often_enough(
     bounds = {call.identity: (call.bound_source, call.length_bound) for call in found.calls}
     assert bounds == {"script:plan": ("limit", None), "script:work": ("step", 3.0)}
     async with runtime.store.reading() as tx:
-        samples = await tx.calls.length_samples("usual", limit=100)
+        samples = await tx.calls.length_samples("typical", limit=100)
     assert len(samples) == 24
     assert {sample.output_tokens for sample in samples} == {3}
 
@@ -162,15 +162,15 @@ async def test_answers_are_bounded_once_a_step_has_answered_often_enough(
 async def test_the_history_of_a_step_outlives_the_process(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path) as runtime:
         for _ in range(4):
-            await runtime.run(usual)
+            await runtime.run(typical)
     async with scripted_runtime(tmp_path) as runtime:
-        await runtime.run(usual)
+        await runtime.run(typical)
         assert requests_of(runtime)[-1].slo.length is not None
 
 
 async def test_calls_carry_the_rest_of_the_run(runtime: Runtime) -> None:
     for _ in range(2):
-        await runtime.run(usual)
+        await runtime.run(typical)
     slo = requests_of(runtime)[4].slo
     assert slo.kind is SloKind.COMPOUND
     assert slo.future is not None
@@ -179,7 +179,7 @@ async def test_calls_carry_the_rest_of_the_run(runtime: Runtime) -> None:
 
 
 async def test_no_prompt_can_be_read_from_what_is_kept_of_a_call(runtime: Runtime) -> None:
-    await runtime.run(usual)
+    await runtime.run(typical)
     async with runtime.store.reading() as tx:
         [run] = await tx.runs.newest()
         calls = await tx.calls.of_run(run.id)
@@ -203,15 +203,15 @@ async def test_an_application_is_fitted_after_so_many_runs_and_no_sooner(
     learner = Learner(runtime.store, models=None, fit=Watch(), fit_every=3)
     watched = Runtime(runtime.engine, runtime.store, learner=learner)
     for number in range(7):
-        await watched.run(usual)
-        assert started == ["usual"] * ((number + 1) // 3)
+        await watched.run(typical)
+        assert started == ["typical"] * ((number + 1) // 3)
     async with runtime.store.transaction() as tx:
-        last_id = await tx.patterns.newest_id("usual")
+        last_id = await tx.patterns.newest_id("typical")
         assert last_id is not None
-        await tx.fits.put(FitRecord("usual", datetime.now(UTC), last_id, 4, {}))
+        await tx.fits.put(FitRecord("typical", datetime.now(UTC), last_id, 4, {}))
     for _ in range(3):
         assert len(started) == 2
-        await watched.run(usual)
+        await watched.run(typical)
     assert len(started) == 3
 
 
@@ -241,16 +241,16 @@ def test_the_models_of_a_database_do_not_depend_on_its_password() -> None:
 async def test_a_library_that_nobody_fits_does_not_grow_without_end(tmp_path: Path) -> None:
     """Neither in the memory of one process nor in that of one that starts later."""
     async with scripted_runtime(tmp_path) as runtime:
-        first = await runtime.run(usual)
+        first = await runtime.run(typical)
         learner = Learner(runtime.store, models=None)
-        await learner.knowledge_of("usual")
+        await learner.knowledge_of("typical")
         async with runtime.store.transaction() as tx:
-            [pattern] = await tx.patterns.of_application("usual")
+            [pattern] = await tx.patterns.of_application("typical")
             copy = replace(pattern, id=None, run_id=None, used_at=None)
             for _ in range(CAPACITY + SPARE):
                 await tx.patterns.add(copy)
-        grown = await learner.knowledge_of("usual")
-        started = await Learner(runtime.store, models=None).knowledge_of("usual")
+        grown = await learner.knowledge_of("typical")
+        started = await Learner(runtime.store, models=None).knowledge_of("typical")
     assert first.run_id in grown.runs.values()
     assert len(grown.library) <= CAPACITY + SPARE
     assert len(started.library) == CAPACITY

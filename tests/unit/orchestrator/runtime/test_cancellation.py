@@ -14,8 +14,7 @@ from orchestrator.testing import ScriptedEngine
 from serving.errors import EngineClosed
 from store.records import Status
 from store.session import Store
-from tests.unit.orchestrator.deadline_samples import WAYS, Elapsed, Ways
-from tests.unit.orchestrator.jumping_time import in_jumping_time, never, timed_runtime
+from tests.unit.orchestrator.deadline_samples import DEADLINE_OPTIONS, DeadlineOptions, Elapsed
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     answer_ok,
@@ -23,8 +22,9 @@ from tests.unit.orchestrator.orchestrator_samples import (
     recorded,
     scripted_runtime,
     the_run,
-    under_way,
+    until_generating,
 )
+from tests.unit.orchestrator.virtual_time import never, run_in_virtual_time, timed_runtime
 
 
 async def test_a_cancelled_run_is_recorded_as_cancelled_and_its_request_is_aborted(
@@ -33,7 +33,7 @@ async def test_a_cancelled_run_is_recorded_as_cancelled_and_its_request_is_abort
     engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
     async with scripted_runtime(tmp_path, engine) as runtime:
         running = asyncio.create_task(runtime.run(flow(ask)))
-        await under_way(engine)
+        await until_generating(engine)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -161,7 +161,7 @@ async def test_closing_the_engine_ends_a_run_by_name(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
     async with scripted_runtime(tmp_path, engine) as runtime:
         running = asyncio.create_task(runtime.run(flow(ask)))
-        await under_way(engine)
+        await until_generating(engine)
         await engine.close()
         with pytest.raises(EngineClosed):
             await running
@@ -170,14 +170,14 @@ async def test_closing_the_engine_ends_a_run_by_name(tmp_path: Path) -> None:
     assert found.calls[0].error_type == "EngineClosed"
 
 
-@pytest.mark.parametrize("way", WAYS, ids=["fail", "best_so_far", "wrap_up"])
+@pytest.mark.parametrize("way", DEADLINE_OPTIONS, ids=["fail", "best_so_far", "wrap_up"])
 @pytest.mark.parametrize(
     ("cancelled_at_s", "clean_up_s"),
     [(1, 0), (1, 30), (11, 30)],
     ids=["before", "before, and cleaning up beyond it", "while it cleans up after it"],
 )
 def test_a_cancellation_from_outside_is_not_taken_for_the_deadline(
-    tmp_path: Path, way: Ways, cancelled_at_s: float, clean_up_s: float
+    tmp_path: Path, way: DeadlineOptions, cancelled_at_s: float, clean_up_s: float
 ) -> None:
     """However long the flow takes to end; nothing that was so far makes it a success."""
 
@@ -204,7 +204,7 @@ def test_a_cancellation_from_outside_is_not_taken_for_the_deadline(
             found = await the_run(runtime.store)
         assert found.run.status is Status.CANCELLED
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_cancellation_while_wrapping_up_ends_the_run_as_cancelled(tmp_path: Path) -> None:
@@ -226,4 +226,4 @@ def test_a_cancellation_while_wrapping_up_ends_the_run_as_cancelled(tmp_path: Pa
             assert (await the_run(runtime.store)).run.status is Status.CANCELLED
         assert elapsed.seconds == pytest.approx(4)
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())

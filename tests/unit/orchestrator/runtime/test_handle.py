@@ -37,7 +37,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
     recorded,
     scripted_runtime,
     store_url,
-    under_way,
+    until_generating,
 )
 
 ID = "the-run"
@@ -144,7 +144,7 @@ async def test_a_run_is_recorded_as_cancelled_once_cancel_returns(tmp_path: Path
     engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
     async with scripted_runtime(tmp_path, engine) as runtime:
         handle = runtime.start(flow(name="three")(three))
-        await under_way(engine)
+        await until_generating(engine)
         await handle.cancel()
         assert handle.status is Status.CANCELLED
         found = await recorded(runtime.store, handle.id)

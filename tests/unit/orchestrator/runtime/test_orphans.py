@@ -36,9 +36,9 @@ async def work() -> str:
 
 
 async def test_an_orphan_is_resumed_and_then_is_this_processs_own(
-    runtime: Runtime, gone: int
+    runtime: Runtime, dead_process_id: int
 ) -> None:
-    await add(runtime.store, a_run(process_id=gone))
+    await add(runtime.store, a_run(process_id=dead_process_id))
     assert (await runtime.resume(ID, work)).value == "done"
     run = (await recorded(runtime.store, ID)).run
     assert (run.status, run.attempts) == (Status.COMPLETED, 2)
@@ -46,14 +46,16 @@ async def test_an_orphan_is_resumed_and_then_is_this_processs_own(
 
 
 async def test_a_run_of_another_living_process_is_refused_until_that_is_gone(
-    runtime: Runtime, living: subprocess.Popen[bytes]
+    runtime: Runtime, living_process: subprocess.Popen[bytes]
 ) -> None:
-    await add(runtime.store, a_run(process_id=living.pid))
-    with pytest.raises(RunNotResumable, match=f"process {living.pid} on {HERE} is executing it"):
+    await add(runtime.store, a_run(process_id=living_process.pid))
+    with pytest.raises(
+        RunNotResumable, match=f"process {living_process.pid} on {HERE} is executing it"
+    ):
         await runtime.resume(ID, work)
     assert (await recorded(runtime.store, ID)).run.attempts == 1
-    living.kill()
-    living.wait()
+    living_process.kill()
+    living_process.wait()
     assert (await runtime.resume(ID, work)).value == "done"
 
 
@@ -123,7 +125,7 @@ class Together(ScriptedEngine):
 
 @pytest.mark.parametrize("num_contenders", [2, 5])
 async def test_of_runtimes_that_saw_the_same_orphan_exactly_one_goes_on_with_it(
-    tmp_path: Path, gone: int, num_contenders: int
+    tmp_path: Path, dead_process_id: int, num_contenders: int
 ) -> None:
     barrier, num_done = asyncio.Barrier(num_contenders), 0
 
@@ -139,7 +141,7 @@ async def test_of_runtimes_that_saw_the_same_orphan_exactly_one_goes_on_with_it(
             return (await runtime.resume(ID, counted)).value
 
     async with scripted_runtime(tmp_path) as runtime:
-        await add(runtime.store, a_run(process_id=gone))
+        await add(runtime.store, a_run(process_id=dead_process_id))
         contenders = [contend() for _ in range(num_contenders)]
         results = await asyncio.gather(*contenders, return_exceptions=True)
         found = await recorded(runtime.store, ID)

@@ -31,7 +31,7 @@ from orchestrator import (
 from orchestrator.testing import ScriptedEngine, VirtualClock
 from store.errors import RunNotFound
 from store.records import RunRecord, Status
-from tests.unit.orchestrator.breaking_samples import Breaking, interrupted
+from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
 from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
 from tests.unit.orchestrator.run_samples import ID
 
@@ -44,7 +44,7 @@ class Found:
 
 async def test_what_is_recorded_is_not_done_again(runtime: Runtime) -> None:
     done: Counter[str] = Counter()
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @step
     async def find(where: str) -> Found:
@@ -60,10 +60,10 @@ async def test_what_is_recorded_is_not_done_again(runtime: Runtime) -> None:
     async def search() -> tuple[Found, Found, dict[str, int], str]:
         first, second = await gather(find("a"), find("b"))
         counted = await count(2)
-        breaking()
+        raise_once()
         return first, second, counted, await llm("and so?")
 
-    await interrupted(runtime, search)
+    await run_until_interrupted(runtime, search)
     assert isinstance(runtime.engine, ScriptedEngine)
     assert runtime.engine.requests == []
     result = await runtime.resume(ID, search)
@@ -81,7 +81,7 @@ async def test_what_is_recorded_is_not_done_again(runtime: Runtime) -> None:
 
 
 async def test_the_graph_of_a_resumed_run_is_that_of_a_whole_one(tmp_path: Path) -> None:
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @step
     async def ask(what: str) -> str:
@@ -91,12 +91,12 @@ async def test_the_graph_of_a_resumed_run_is_that_of_a_whole_one(tmp_path: Path)
     async def chat() -> str:
         await ask("one")
         await gather(ask("two"), ask("three"))
-        breaking()
+        raise_once()
         await ask("four")
         return await ask("five")
 
     async with scripted_runtime(tmp_path) as runtime:
-        await interrupted(runtime, chat)
+        await run_until_interrupted(runtime, chat)
         await runtime.resume(ID, chat)
         whole = await runtime.run(chat)
         parts = [await recorded(runtime.store, each) for each in (ID, whole.run_id)]
@@ -132,7 +132,7 @@ async def test_branches_replay_alike_whichever_was_faster(runtime: Runtime, slow
 
 
 async def test_what_another_execution_would_not_get_stays_as_it_was(runtime: Runtime) -> None:
-    breaking = Breaking()
+    raise_once = RaiseOnce()
     seen: list[tuple[datetime, float, UUID, float]] = []
 
     @flow(deadline="1h")
@@ -140,10 +140,10 @@ async def test_what_another_execution_would_not_get_stays_as_it_was(runtime: Run
         seen.append((now(), random(), uuid(), remaining()))
         await asyncio.sleep(0.01)
         async with within(remaining() / 2):
-            breaking()
+            raise_once()
             return await llm("anything?") and remaining()
 
-    await interrupted(runtime, ask)
+    await run_until_interrupted(runtime, ask)
     await runtime.resume(ID, ask)
     assert len(seen) == 2
     assert seen[0] == seen[1]
@@ -190,21 +190,21 @@ async def test_a_run_at_work_is_not_taken(runtime: Runtime) -> None:
 
 
 async def test_the_deadline_counts_from_the_first_start(runtime: Runtime) -> None:
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @flow(deadline=0.2)
     async def slow() -> None:
-        breaking()
+        raise_once()
         await asyncio.sleep(3600.0)
 
-    await interrupted(runtime, slow)
+    await run_until_interrupted(runtime, slow)
     await asyncio.sleep(0.2)
     with pytest.raises(DeadlineExceeded):
         await runtime.resume(ID, slow)
 
 
 async def test_all_times_of_a_resumed_run_count_from_its_first_start(tmp_path: Path) -> None:
-    clock, breaking = VirtualClock(), Breaking()
+    clock, raise_once = VirtualClock(), RaiseOnce()
 
     @step
     async def early() -> None:
@@ -218,11 +218,11 @@ async def test_all_times_of_a_resumed_run_count_from_its_first_start(tmp_path: P
     @flow(deadline=100.0, stages=1)
     async def long() -> str:
         await early()
-        breaking()
+        raise_once()
         return await late()
 
     async with scripted_runtime(tmp_path, clock=clock) as runtime:
-        await interrupted(runtime, long)
+        await run_until_interrupted(runtime, long)
         clock.advance(40.0)
         result = await runtime.resume(ID, long)
         seen = await recorded(runtime.store, ID)
@@ -257,20 +257,20 @@ async def test_what_is_not_there_has_a_name(runtime: Runtime) -> None:
     async def local() -> None:
         raise Boom("now")
 
-    await interrupted(runtime, local)
+    await run_until_interrupted(runtime, local)
     with pytest.raises(RunNotResumable, match="was not recorded"):
         await runtime.resume(ID)
 
 
 async def test_arguments_that_could_not_be_recorded_can_be_given_again(runtime: Runtime) -> None:
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @flow
     async def use(what: object) -> str:
-        breaking()
+        raise_once()
         return type(what).__name__
 
-    await interrupted(runtime, use, object())
+    await run_until_interrupted(runtime, use, object())
     with pytest.raises(RunNotResumable, match="with them and its run_id"):
         await runtime.resume(ID, use)
     assert (await runtime.run(use.options(run_id=ID), object())).value == "object"
@@ -330,7 +330,7 @@ async def test_a_flow_of_a_script_is_found_or_it_is_told_why_not(
 
 
 async def test_a_run_that_is_called_again_has_the_arguments_that_it_had(runtime: Runtime) -> None:
-    breaking, used = Breaking(), list[str]()
+    raise_once, used = RaiseOnce(), list[str]()
 
     @step
     async def use(value: str) -> None:
@@ -340,8 +340,8 @@ async def test_a_run_that_is_called_again_has_the_arguments_that_it_had(runtime:
     async def body(limits: dict[str, int], most: float = 30) -> None:
         for each in (*limits, str(most)):
             await use(each)
-        breaking()
+        raise_once()
 
-    await interrupted(runtime, body, {"b": 1, "a": 2})
+    await run_until_interrupted(runtime, body, {"b": 1, "a": 2})
     await runtime.run(body.options(run_id=ID), {"a": 2, "b": 1})
     assert used == ["b", "a", "30.0"]

@@ -9,7 +9,7 @@ import pytest
 from orchestrator import Runtime, flow, llm
 from orchestrator.testing import ScriptedEngine
 from serving.errors import InvalidSlo
-from tests.unit.orchestrator.breaking_samples import Breaking, interrupted
+from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
 from tests.unit.orchestrator.orchestrator_samples import answer_ok, recorded, scripted_runtime
 from tests.unit.orchestrator.run_samples import ID
 
@@ -42,16 +42,16 @@ async def test_a_flow_says_whose_it_is_or_else_its_runtime_does(
 async def test_a_resumed_run_is_the_same_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    breaking = Breaking()
+    raise_once = RaiseOnce()
 
     @flow
     async def broken() -> None:
         await llm("one")
-        breaking()
+        raise_once()
         await llm("two")
 
     async with scripted_runtime(tmp_path) as runtime:
-        await interrupted(runtime, broken.options(user="alice"))
+        await run_until_interrupted(runtime, broken.options(user="alice"))
     monkeypatch.setenv("ORCHESTRATE_USER", "another")
     async with scripted_runtime(tmp_path, ScriptedEngine(answer_ok)) as runtime:
         await runtime.resume(ID, broken)

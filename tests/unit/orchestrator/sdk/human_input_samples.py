@@ -1,4 +1,4 @@
-"""Questions of a run as its store has them, and answers as another process gives them."""
+"""Reads a run's questions from its store, and answers them as another process would."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from store.session import Store
 ID = "the-run"
 
 
-async def asked(store: Store, count: int = 1) -> list[StepRecord]:
-    """The questions of the run, once there are so many."""
+async def questions_of(store: Store, count: int = 1) -> list[StepRecord]:
+    """Wait until the run has questions_of so many questions; returns them."""
     for _ in range(100_000):
         async with store.reading() as tx:
             steps = [step for step in await tx.journal.of_run(ID) if step.kind is StepKind.INPUT]
         if len(steps) >= count:
             return steps
         await asyncio.sleep(0.001)
-    raise AssertionError("nobody asked")
+    raise AssertionError("the run did not ask")
 
 
 async def answer(store: Store, path: str, value: object) -> None:
@@ -29,8 +29,8 @@ async def answer(store: Store, path: str, value: object) -> None:
         await tx.journal.finish(ID, path, outcome)
 
 
-async def answer_later(store: Store, path: str, value: object) -> None:
-    """The same, of a question whose run has ended meanwhile."""
+async def answer_ended_run(store: Store, path: str, value: object) -> None:
+    """The same for a question of a run that has ended."""
     async with store.transaction() as tx:
         ended = await tx.journal.get(ID, path)
         await tx.journal.start_again(
@@ -39,11 +39,11 @@ async def answer_later(store: Store, path: str, value: object) -> None:
     await answer(store, path, value)
 
 
-async def asked_again(store: Store, attempts: int) -> StepRecord:
-    """The only question of the run, once it has been asked so often."""
+async def repeated_question(store: Store, attempts: int) -> StepRecord:
+    """Wait until the run has questions_of its only question so many times; returns it."""
     for _ in range(100_000):
-        [question] = await asked(store)
+        [question] = await questions_of(store)
         if question.attempts == attempts and question.status is Status.RUNNING:
             return question
         await asyncio.sleep(0.001)
-    raise AssertionError("nobody asked again")
+    raise AssertionError("the run did not ask again")

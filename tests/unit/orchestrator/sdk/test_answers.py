@@ -1,4 +1,4 @@
-"""What a human typed as an answer: read by the type that was asked for, or not taken."""
+"""What a human typed as an answer: read by the type that was questions_of for, or not taken."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from orchestrator import (
     input_required,
 )
 from orchestrator.events import Event, InputRequired
-from tests.unit.orchestrator.jumping_time import in_jumping_time, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import law, recorded
 from tests.unit.orchestrator.sdk.human_input_samples import (
     ID,
     answer,
-    answer_later,
-    asked,
-    asked_again,
+    answer_ended_run,
+    questions_of,
+    repeated_question,
 )
+from tests.unit.orchestrator.virtual_time import run_in_virtual_time, timed_runtime
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ def test_an_answer_is_of_the_type_that_was_asked_for(
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             await answer(runtime.store, question.path, given_)
             await running
             await runtime.resume(ID, body)
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
     assert came == [expected]
 
 
@@ -119,12 +119,12 @@ def test_what_is_typed_is_read_by_the_type_that_was_asked_for(
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             await answer(runtime.store, question.path, typed)
             async with asyncio.timeout(100):
                 await running
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
     assert came == [expected]
 
 
@@ -139,11 +139,11 @@ def test_a_text_that_was_asked_for_is_the_text_that_was_typed(typed: str) -> Non
         with TemporaryDirectory() as folder:
             async with timed_runtime(Path(folder)) as runtime:
                 running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-                [question] = await asked(runtime.store)
+                [question] = await questions_of(runtime.store)
                 await answer(runtime.store, question.path, typed)
                 assert (await running).value == typed
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_an_answer_that_does_not_fit_is_not_taken_and_the_question_says_why(
         told: list[Event] = []
         async with timed_runtime(tmp_path, on_event=told.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             await answer(runtime.store, question.path, typed)
-            again = await asked_again(runtime.store, 2)
+            again = await repeated_question(runtime.store, 2)
             assert again.name.startswith("well? (the last answer was not taken: ")
             assert why in again.name
             assert (again.path, again.place, again.started_s, again.result) == (
@@ -187,7 +187,7 @@ def test_an_answer_that_does_not_fit_is_not_taken_and_the_question_says_why(
         questions = [event.question for event in told if isinstance(event, InputRequired)]
         assert questions == ["well?", again.name]
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_question_is_asked_until_an_answer_fits(tmp_path: Path) -> None:
@@ -199,12 +199,12 @@ def test_a_question_is_asked_until_an_answer_fits(tmp_path: Path) -> None:
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             for attempts, typed in [(1, "many"), (2, "a few"), (3, "7")]:
-                question = await asked_again(runtime.store, attempts)
+                question = await repeated_question(runtime.store, attempts)
                 await answer(runtime.store, question.path, typed)
             assert (await running).value == 7
             assert (await runtime.resume(ID, body)).value == 7
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize("typed", ["many", "7"])
@@ -219,15 +219,15 @@ def test_an_answer_to_a_run_that_is_not_at_work_is_read_when_it_is_resumed(
         told: list[Event] = []
         async with timed_runtime(tmp_path, on_event=told.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            await answer_later(runtime.store, question.path, typed)
+            await answer_ended_run(runtime.store, question.path, typed)
             told.clear()
             resumed = asyncio.create_task(runtime.resume(ID, body))
             if typed == "many":
-                again = await asked_again(runtime.store, 3)
+                again = await repeated_question(runtime.store, 3)
                 assert "how many? (the last answer was not taken: " in again.name
                 await answer(runtime.store, again.path, "7")
             assert (await resumed).value == 7
@@ -235,7 +235,7 @@ def test_an_answer_to_a_run_that_is_not_at_work_is_read_when_it_is_resumed(
         asked_now = [event for event in told if isinstance(event, InputRequired)]
         assert len(asked_now) == (typed == "many")
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_type_that_no_answer_could_be_read_as_is_refused_before_anybody_is_asked(
@@ -251,4 +251,4 @@ def test_a_type_that_no_answer_could_be_read_as_is_refused_before_anybody_is_ask
                 await runtime.run(body.options(run_id=ID))
             assert (await recorded(runtime.store, ID)).journal == {}
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())

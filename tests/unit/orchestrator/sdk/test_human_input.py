@@ -1,4 +1,4 @@
-"""Questions to a human: asked once, answered from outside, kept for the run that comes back."""
+"""Questions to a human: questions_of once, answered from outside, kept for the run that comes back."""
 
 from __future__ import annotations
 
@@ -23,9 +23,14 @@ from orchestrator import (
 from orchestrator.events import Event, InputRequired
 from orchestrator.sdk.human_input import POLL_S
 from store.records import Status
-from tests.unit.orchestrator.jumping_time import in_jumping_time, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import Boom, law, recorded
-from tests.unit.orchestrator.sdk.human_input_samples import ID, answer, answer_later, asked
+from tests.unit.orchestrator.sdk.human_input_samples import (
+    ID,
+    answer,
+    answer_ended_run,
+    questions_of,
+)
+from tests.unit.orchestrator.virtual_time import run_in_virtual_time, timed_runtime
 
 
 async def test_outside_a_flow_it_says_so() -> None:
@@ -46,7 +51,7 @@ def test_a_question_is_recorded_and_told_and_its_answer_is_the_result(tmp_path: 
         told: list[Event] = []
         async with timed_runtime(tmp_path, on_event=told.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             assert (question.path, question.name) == ("confirm/input", "may I?")
             assert question.status is Status.RUNNING
             await asyncio.sleep(1000)  # without a deadline it waits for as long as it takes
@@ -57,7 +62,7 @@ def test_a_question_is_recorded_and_told_and_its_answer_is_the_result(tmp_path: 
             assert (event.run_id, event.path, event.question) == (ID, "confirm/input", "may I?")
             assert (await recorded(runtime.store, ID)).still_running() == []
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 @settings(law, max_examples=25)
@@ -71,14 +76,14 @@ def test_an_answer_is_seen_within_one_look_whenever_it_comes(after_s: float) -> 
         with TemporaryDirectory() as folder:
             async with timed_runtime(Path(folder)) as runtime:
                 running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-                [question] = await asked(runtime.store)
+                [question] = await questions_of(runtime.store)
                 await asyncio.sleep(after_s)
                 answered_s = asyncio.get_running_loop().time()
                 await answer(runtime.store, question.path, "yes")
                 assert (await running).value == "yes"
                 assert asyncio.get_running_loop().time() - answered_s <= POLL_S + 1e-6
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -92,7 +97,7 @@ def test_questions_of_parallel_branches_are_answered_each_for_itself(
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            questions = sorted(await asked(runtime.store, 2), key=lambda each: each.path)
+            questions = sorted(await questions_of(runtime.store, 2), key=lambda each: each.path)
             assert [each.name for each in questions] == ["first?", "second?"]
             for number in order:
                 assert not running.done()
@@ -100,7 +105,7 @@ def test_questions_of_parallel_branches_are_answered_each_for_itself(
                 await asyncio.sleep(2 * POLL_S)
             assert (await running).value == ["answer 0", "answer 1"]
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_second_question_from_one_place_is_another(tmp_path: Path) -> None:
@@ -112,10 +117,12 @@ def test_a_second_question_from_one_place_is_another(tmp_path: Path) -> None:
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             for count, said in [(1, "a"), (2, "b")]:
-                await answer(runtime.store, (await asked(runtime.store, count))[-1].path, said)
+                await answer(
+                    runtime.store, (await questions_of(runtime.store, count))[-1].path, said
+                )
             assert (await running).value == "ab"
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize("limit", ["run", "block"])
@@ -133,11 +140,11 @@ def test_a_deadline_that_passes_before_the_answer_ends_the_question(
         async with timed_runtime(tmp_path) as runtime:
             with pytest.raises(DeadlineExceeded):
                 await runtime.run(body.options(run_id=ID))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             assert question.status is Status.CANCELLED
             assert (await recorded(runtime.store, ID)).run.error_type == "DeadlineExceeded"
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_flow_may_do_without_an_answer_that_is_late(tmp_path: Path) -> None:
@@ -150,7 +157,7 @@ def test_a_flow_may_do_without_an_answer_that_is_late(tmp_path: Path) -> None:
         async with timed_runtime(tmp_path) as runtime:
             return (await runtime.run(body)).value
 
-    assert in_jumping_time(run()) == "nobody said anything"
+    assert run_in_virtual_time(run()) == "nobody said anything"
 
 
 @pytest.mark.parametrize("how", ["deadline", "cancelled"])
@@ -169,18 +176,18 @@ def test_an_answer_that_comes_just_before_the_end_does_not_change_how_the_run_en
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             await asyncio.sleep(10.05)  # it looks at 10 and 10.5 s
             await answer(runtime.store, question.path, "yes")
             if how == "cancelled":
                 running.cancel()
             with pytest.raises(asyncio.CancelledError if how == "cancelled" else DeadlineExceeded):
                 await running
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             assert question.status is Status.COMPLETED
             assert (await runtime.resume(ID, body)).value == "yes"
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_an_answer_that_was_given_while_nobody_waited_is_there_on_resume(tmp_path: Path) -> None:
@@ -199,17 +206,17 @@ def test_an_answer_that_was_given_while_nobody_waited_is_there_on_resume(tmp_pat
         told: list[Event] = []
         async with timed_runtime(tmp_path, on_event=told.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            await answer_later(runtime.store, question.path, "yes")
+            await answer_ended_run(runtime.store, question.path, "yes")
             told.clear()
             assert (await runtime.resume(ID, body)).value == "yes"
             assert not any(isinstance(event, InputRequired) for event in told)
         assert done == ["prepared"]
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_resumed_run_asks_again_what_was_not_answered_and_only_that(tmp_path: Path) -> None:
@@ -221,7 +228,7 @@ def test_a_resumed_run_asks_again_what_was_not_answered_and_only_that(tmp_path: 
         told: list[Event] = []
         async with timed_runtime(tmp_path, on_event=told.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            first, second = sorted(await asked(runtime.store, 2), key=lambda each: each.path)
+            first, second = sorted(await questions_of(runtime.store, 2), key=lambda each: each.path)
             await answer(runtime.store, first.path, "a")
             await asyncio.sleep(2 * POLL_S)
             running.cancel()
@@ -240,7 +247,7 @@ def test_a_resumed_run_asks_again_what_was_not_answered_and_only_that(tmp_path: 
         assert found.journal[second.path].attempts == 2
         assert found.still_running() == []
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -264,20 +271,20 @@ def test_an_answer_that_comes_while_a_resumed_run_is_on_its_way_to_the_question_
         told: list[Event] = []
         async with timed_runtime(tmp_path, durable=durable, on_event=told.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
             resumed = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             await on_its_way.wait()
-            await answer_later(runtime.store, question.path, "yes")
+            await answer_ended_run(runtime.store, question.path, "yes")
             is_answered.set()
             async with asyncio.timeout(100):
                 assert (await resumed).value == "yes"
             assert (await recorded(runtime.store, ID)).still_running() == []
         assert len([event for event in told if isinstance(event, InputRequired)]) == 1
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_branch_that_fails_ends_the_question_of_another(tmp_path: Path) -> None:
@@ -293,10 +300,10 @@ def test_a_branch_that_fails_ends_the_question_of_another(tmp_path: Path) -> Non
         async with timed_runtime(tmp_path) as runtime:
             with pytest.raises(Boom):
                 await runtime.run(body.options(run_id=ID))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
         assert question.status is Status.CANCELLED
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_run_that_is_not_durable_can_ask_as_well(tmp_path: Path) -> None:
@@ -307,8 +314,8 @@ def test_a_run_that_is_not_durable_can_ask_as_well(tmp_path: Path) -> None:
     async def run() -> None:
         async with timed_runtime(tmp_path, durable=False) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            [question] = await asked(runtime.store)
+            [question] = await questions_of(runtime.store)
             await answer(runtime.store, question.path, "yes")
             assert (await running).value == "yes"
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())

@@ -153,7 +153,7 @@ async def test_a_failure_cancels_what_runs_and_what_waits_and_is_raised_once_all
     assert failing in begun
     assert sorted(ended) == sorted(begun)
     assert len(begun) <= failing + concurrency
-    gc.collect()  # warnings are errors: no coroutine was left that nobody awaited
+    gc.collect()  # warnings are errors: no coroutine was left unawaited
 
 
 async def test_work_that_raises_before_it_awaits_is_a_failure_as_any_other(
@@ -260,14 +260,14 @@ def test_a_resumed_map_does_each_item_once_whichever_were_done_before(
     """And whichever is faster in either execution."""
     speeds = plain_random.Random(seed)
     done: Counter[int] = Counter()
-    breaking = [True]
+    raise_once = [True]
 
     @step
     async def work(item: int) -> int:
         for _ in range(speeds.randint(0, 9)):
             await asyncio.sleep(0)
-        if breaking and done.total() >= min(stop_after, num_items - 1):
-            breaking.clear()
+        if raise_once and done.total() >= min(stop_after, num_items - 1):
+            raise_once.clear()
             raise Boom("the process dies")
         done[item] += 1
         return 10 * item

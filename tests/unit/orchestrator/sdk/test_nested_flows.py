@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orchestrator import DeadlineExceeded, Flow, best_so_far, flow
-from tests.unit.orchestrator.deadline_samples import Elapsed, kept
-from tests.unit.orchestrator.jumping_time import comes_to, never
+from tests.unit.orchestrator.deadline_samples import Elapsed, keep_best
+from tests.unit.orchestrator.virtual_time import never, result_of
 
 
 def test_a_nested_flow_shortens_the_deadline_and_leaves_the_way_to_end_to_the_run() -> None:
@@ -27,7 +27,7 @@ def test_a_nested_flow_shortens_the_deadline_and_leaves_the_way_to_end_to_the_ru
         await never()
         return "the end"
 
-    result = comes_to(outer)
+    result = result_of(outer)
     assert elapsed.seconds == pytest.approx(5)
     assert result.value == "the outer's"
     assert result.elapsed_s == pytest.approx(20)
@@ -36,11 +36,11 @@ def test_a_nested_flow_shortens_the_deadline_and_leaves_the_way_to_end_to_the_ru
 def test_a_nested_flow_with_a_longer_deadline_is_cut_off_with_the_run() -> None:
     elapsed = Elapsed()
 
-    @flow(deadline=10, wrap_up=kept, tail=4)
+    @flow(deadline=10, wrap_up=keep_best, tail=4)
     async def outer() -> str:
         return await flow(deadline=100)(elapsed)()
 
-    assert comes_to(outer).value == "kept None"
+    assert result_of(outer).value == "kept None"
     assert elapsed.seconds == pytest.approx(6)
 
 
@@ -60,7 +60,7 @@ def nested(**limits: Any) -> Flow[[], str]:
     ("limits", "value", "at_s"),
     [
         ({"deadline": 5, "on_deadline": "best_so_far"}, "inner", 5.0),
-        ({"deadline": 5, "wrap_up": kept, "tail": 2}, "kept inner", 3.0),
+        ({"deadline": 5, "wrap_up": keep_best, "tail": 2}, "kept inner", 3.0),
         ({"deadline": 5}, "DeadlineExceeded", 5.0),
     ],
 )
@@ -75,7 +75,7 @@ def test_a_flow_within_a_flow_ends_as_it_says_itself(
             came = type(error).__name__
         return came, asyncio.get_running_loop().time()
 
-    assert comes_to(outer).value == (value, at_s)
+    assert result_of(outer).value == (value, at_s)
 
 
 def test_what_a_flow_within_would_come_to_is_not_what_the_one_around_would() -> None:
@@ -86,7 +86,7 @@ def test_what_a_flow_within_would_come_to_is_not_what_the_one_around_would() -> 
         await never()
         return "the end"
 
-    result = comes_to(outer)
+    result = result_of(outer)
     assert (result.value, result.elapsed_s) == ("outer", 10.0)
 
 
@@ -96,5 +96,5 @@ def test_a_flow_within_has_no_more_time_than_the_one_around() -> None:
         best_so_far("outer")
         return await nested(deadline=60)()
 
-    result = comes_to(outer)
+    result = result_of(outer)
     assert (result.value, result.elapsed_s) == ("outer", 4.0)

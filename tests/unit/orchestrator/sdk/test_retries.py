@@ -25,13 +25,18 @@ from orchestrator.sdk.retries import FIRST_PAUSE_S, MAX_PAUSE_S, Retries
 from serving.errors import EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreFull
 from store.records import Status
-from tests.unit.orchestrator.jumping_time import comes_to, in_jumping_time, never, timed_runtime
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
     law,
     recorded,
     the_run,
+)
+from tests.unit.orchestrator.virtual_time import (
+    never,
+    result_of,
+    run_in_virtual_time,
+    timed_runtime,
 )
 
 ID = "the-run"
@@ -76,7 +81,7 @@ def tried(failing: Failing, *, deadline: float | None = None, **options: Any) ->
     async def body() -> str:
         return await work()
 
-    return comes_to(body).value
+    return result_of(body).value
 
 
 @settings(law, max_examples=25)
@@ -165,7 +170,7 @@ def test_each_try_has_the_whole_timeout() -> None:
     async def body() -> str:
         return await slow()
 
-    assert comes_to(body).value == "in time"
+    assert result_of(body).value == "in time"
     assert seen_s == pytest.approx([5, 5, 5])
     assert took_s == pytest.approx([5, 5, 4.9])
 
@@ -186,7 +191,7 @@ def test_a_timeout_that_every_try_passes_ends_the_step_by_name_and_not_the_run()
         assert raised.value.args == ("slow", 2)
         return "went on"
 
-    assert comes_to(body).value == "went on"
+    assert result_of(body).value == "went on"
     assert num_tries == [4]
 
 
@@ -213,7 +218,7 @@ def test_a_deadline_around_a_step_ends_it_with_all_its_tries(limit: str) -> None
 
     body = flow(name="f", deadline=10)(slow) if limit == "run" else flow(name="f")(limited)
     with pytest.raises(DeadlineExceeded) as raised:
-        comes_to(body)
+        result_of(body)
     assert raised.value.args == ("f", 10)
     assert num_tries == [3]  # from 0, 4.1 and 8.3 s
 
@@ -223,7 +228,7 @@ def test_a_timeout_cannot_outlast_the_deadline_around_it() -> None:
     async def told() -> float:
         return remaining()
 
-    assert comes_to(flow(deadline=7)(told)).value == pytest.approx(7)
+    assert result_of(flow(deadline=7)(told)).value == pytest.approx(7)
 
 
 @pytest.mark.parametrize("retries", [-1, -9])
@@ -241,14 +246,14 @@ def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
 
 
 def test_a_step_that_succeeded_at_last_is_recorded_once_and_not_done_again(tmp_path: Path) -> None:
-    failing, breaking = Failing(2), [Boom("the process dies")]
+    failing, raise_once = Failing(2), [Boom("the process dies")]
     work = step(name="work", retries=2)(failing.__call__)
 
     @flow(deadline=100)
     async def body() -> str:
         value = await work()
-        if breaking:
-            raise breaking.pop()
+        if raise_once:
+            raise raise_once.pop()
         return value
 
     async def run() -> None:
@@ -261,7 +266,7 @@ def test_a_step_that_succeeded_at_last_is_recorded_once_and_not_done_again(tmp_p
         assert found.steps["work"].status is Status.COMPLETED
         assert found.steps["work"].attempts == 1
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize("later_failures", [0, 1, 2])
@@ -302,7 +307,7 @@ def test_a_resumed_step_may_need_another_number_of_tries_than_before(
         # What each try began with was recorded the first time, and is not done again.
         assert found_out == ["first 0", "first 1", "first 2", "last 3"]
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 def test_a_step_of_the_last_try_that_failed_the_run_is_tried_again(tmp_path: Path) -> None:
@@ -331,7 +336,7 @@ def test_a_step_of_the_last_try_that_failed_the_run_is_tried_again(tmp_path: Pat
             "outer/inner[try3]",
         ]
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize("ended", ["failed", "cancelled"])
@@ -365,4 +370,4 @@ def test_a_step_that_is_resumed_late_has_its_whole_timeout_again(
             assert (await runtime.resume(ID, body)).value == "done"
             assert len((await the_run(runtime.store)).calls) == 1
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())

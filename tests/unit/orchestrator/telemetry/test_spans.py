@@ -23,7 +23,6 @@ from orchestrator.events import (
 )
 from orchestrator.telemetry.spans import RunSpans
 from orchestrator.testing import ScriptedEngine
-from tests.unit.orchestrator.jumping_time import LoopClock, in_jumping_time
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -32,8 +31,9 @@ from tests.unit.orchestrator.orchestrator_samples import (
     recorded,
     scripted_runtime,
 )
+from tests.unit.orchestrator.virtual_time import LoopClock, run_in_virtual_time
 
-pytestmark = pytest.mark.usefixtures("no_variables")
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 SECRET = "xyzzy"
 
@@ -250,7 +250,7 @@ def test_a_deadline_that_passes_leaves_its_call_no_slack_and_a_run_that_ends_lat
             with pytest.raises(DeadlineExceeded):
                 await runtime.run(flow(name="f", deadline=10)(tidy), "a")
 
-    in_jumping_time(run())
+    run_in_virtual_time(run())
     spans = traces.by_path()
     run, call = spans[""].attributes, spans["research/search/llm"].attributes
     assert run is not None

@@ -21,7 +21,7 @@ from orchestrator.telemetry.telemetry import open_telemetry
 from orchestrator.testing import ScriptedEngine
 from tests.unit.orchestrator.orchestrator_samples import answer_ok, ask, store_url
 
-pytestmark = pytest.mark.usefixtures("no_variables")
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 def runtime_settings(folder: Path) -> Settings:

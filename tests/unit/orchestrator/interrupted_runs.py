@@ -1,4 +1,4 @@
-"""Runs that break, to be gone on with: at a place, in a step, or with their whole process."""
+"""Helpers that interrupt runs, to be resumed: by an error, or as if their process had died."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.unit.orchestrator.orchestrator_samples import Boom
 from tests.unit.orchestrator.run_samples import ID
 
 
-class Breaking:
-    """Raises the first time that it is come by."""
+class RaiseOnce:
+    """Raises the first time that it is called."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error: BaseException | None = error or Boom("the first time")
@@ -26,28 +26,28 @@ class Breaking:
 
 
 class Failing:
-    """Fails so many times, and counts."""
+    """Raises on its first `times` calls, and counts all calls."""
 
     def __init__(self, times: int) -> None:
         self.times = times
-        self.done = 0
+        self.num_calls = 0
 
     def __call__(self) -> int:
-        self.done += 1
-        if self.done <= self.times:
+        self.num_calls += 1
+        if self.num_calls <= self.times:
             raise Boom("no")
-        return self.done
+        return self.num_calls
 
 
-async def interrupted(runtime: Runtime, body: Flow[..., Any], *args: Any) -> None:
-    """Begin a run that breaks."""
+async def run_until_interrupted(runtime: Runtime, body: Flow[..., Any], *args: Any) -> None:
+    """Start a run with the id `ID` that fails or is cancelled."""
     with pytest.raises((Boom, asyncio.CancelledError)):
         await runtime.run(body.options(run_id=ID), *args)
 
 
-async def begin_and_die(runtime: Runtime, body: Flow[..., Any], path: str) -> None:
-    """Leave a run as its process would that died while a step was at work."""
-    await interrupted(runtime, body)
+async def die_during_step(runtime: Runtime, body: Flow[..., Any], path: str) -> None:
+    """Leave a run in the store as if its process had died during the step at this path."""
+    await run_until_interrupted(runtime, body)
     async with runtime.store._writer.begin() as connection:
         await connection.execute(
             text("UPDATE steps SET status = 'running', result = NULL WHERE path = :path"),

@@ -1,4 +1,4 @@
-"""Event loops whose time jumps to what is due next: waiting takes no time, and is exact."""
+"""An event loop in virtual time: waiting takes no real time, and its duration is exact."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.unit.orchestrator.orchestrator_samples import NEVER_S, scripted_runti
 T = TypeVar("T")
 
 
-class _JumpingSelector(selectors.DefaultSelector):
-    """Does not wait for what is due later: says how long it would have."""
+class _VirtualTimeSelector(selectors.DefaultSelector):
+    """Does not wait for timers: adds up how long it would have waited."""
 
     waited_s = 0.0
 
@@ -31,15 +31,15 @@ class _JumpingSelector(selectors.DefaultSelector):
         return ready
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop on which sleeping takes no time, and is on time to the nanosecond."""
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop with virtual time, which jumps to the next timer when there is no work."""
 
     def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
+        self._virtual_time = _VirtualTimeSelector()
+        super().__init__(self._virtual_time)
 
     def time(self) -> float:
-        return self._jumping.waited_s
+        return self._virtual_time.waited_s
 
 
 class LoopClock:
@@ -52,9 +52,9 @@ class LoopClock:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.now_s())
 
 
-def in_jumping_time(work: Coroutine[Any, Any, T]) -> T:
-    """Do work on a loop of its own, whose time begins at 0."""
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> T:
+    """Run work on a new loop in virtual time, which begins at 0."""
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)
 
 
@@ -62,22 +62,22 @@ def in_jumping_time(work: Coroutine[Any, Any, T]) -> T:
 async def timed_runtime(
     folder: Path, *, durable: bool = True, on_event: Listener | None = None
 ) -> AsyncIterator[Runtime]:
-    """A scripted runtime on the loop's own time."""
+    """A scripted runtime that uses the loop's virtual time."""
     async with scripted_runtime(
         folder, clock=LoopClock(), durable=durable, on_event=on_event
     ) as runtime:
         yield runtime
 
 
-def comes_to(body: Flow[[], T]) -> RunResult[T]:
-    """What a run of a flow comes to, in jumping time and a store of its own."""
+def result_of(body: Flow[[], T]) -> RunResult[T]:
+    """The result of a run of a flow in virtual time, with a store of its own."""
 
     async def run() -> RunResult[T]:
         with TemporaryDirectory() as folder:
             async with timed_runtime(Path(folder)) as runtime:
                 return await runtime.run(body)
 
-    return in_jumping_time(run())
+    return run_in_virtual_time(run())
 
 
 async def never() -> None:
