@@ -107,7 +107,7 @@ async def test_an_answer_that_ends_at_a_stop_string_is_a_whole_one(engine: Embed
         return (
             scheduler_of(llm)
             .lifecycle.tracker.snapshot()
-            .promises.get(SloKind.COMPOUND, SloCounts())
+            .slo_counts.get(SloKind.COMPOUND, SloCounts())
         )
 
     answer = (await engine.generate(asked("all"))).text

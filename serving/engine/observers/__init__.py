@@ -1,1 +1,1 @@
-"""What the scheduler measures while it runs: loads, lengths, step costs."""
+"""What the scheduler measures while it runs: arrivals, output lengths, durations of steps."""

@@ -1,4 +1,4 @@
-"""What arrived lately: the load that a policy has to expect."""
+"""Recent arrivals: the demand that a policy must expect."""
 
 from __future__ import annotations
 
@@ -11,85 +11,99 @@ from numpy.typing import NDArray
 from serving.requests import COMPOUND, DEADLINE, Floats, Requests, new_columns
 
 WINDOWS_S = (60.0, 120.0, 240.0, 480.0)
-"""How far back a view of the arrivals goes: the longer, the longer they may take, as what comes at
-once and may wait presses the machine for so long. Each holds those who may take as long as it."""
+"""Lengths of the windows of arrivals, in seconds.
 
-LEAST_S = 10.0
-"""A burst at the start is not taken for the rate of all that follows."""
+A program belongs to the longest window that does not exceed its allowed time (deadline minus
+arrival), and to the first window if all do. A burst of programs loads the engine for as long as
+their deadlines allow, so arrivals with later deadlines are counted for longer.
+"""
 
-SILENCE = 5.0
-"""Nor is one that is over: at the rate that is told no more arrivals than these were to be expected
-since the last one. By chance so many fail to come once in 150 times."""
+MIN_WINDOW_S = 10.0
+"""Least length of a window in seconds: a burst at the start of the engine is not a lasting rate."""
 
-MOST = 1024
-"""Of more arrivals within a window only the latest are kept."""
+MAX_MISSED_ARRIVALS = 5.0
+"""Largest number of arrivals that a window's rate may predict for the time since the last one.
+
+After a burst a window is extended, up to its full length, until its rate satisfies this: else the
+rate of the burst would count as the present one. Of Poisson arrivals, 5 expected ones all fail to
+come with probability exp(-5), about 1/150.
+"""
+
+MAX_ARRIVALS = 1024
+"""Arrivals that are kept for each window: the latest."""
 
 Columns = dict[str, NDArray[Any]]
 
 
 class Arrivals:
-    """The latest rows of a table, as they were when they were noted."""
+    """The latest arrivals of programs, as copies of their rows at arrival."""
 
     def __init__(self) -> None:
-        self._began_s = np.inf
-        self._recent = [_Recent(window_s) for window_s in WINDOWS_S]
+        self._first_arrival_s = np.inf
+        self._windows = [_Window(window_s) for window_s in WINDOWS_S]
 
-    def note(self, columns: Columns, place: int) -> None:
-        """A program arrived: this row."""
-        arrival_s, allowed_s = float(columns["arrival_s"][place]), 0.0
-        if columns["kind"][place] in (DEADLINE, COMPOUND):
-            allowed_s = float(columns["final_s"][place]) - arrival_s
-        self._began_s = min(self._began_s, arrival_s)
-        self._recent[bisect_right(WINDOWS_S[1:], allowed_s)].note(columns, place)
+    def add(self, columns: Columns, row: int) -> None:
+        """Copy the row of a program that has just arrived."""
+        arrival_s, allowed_s = float(columns["arrival_s"][row]), 0.0
+        if columns["kind"][row] in (DEADLINE, COMPOUND):
+            allowed_s = float(columns["final_s"][row]) - arrival_s
+        self._first_arrival_s = min(self._first_arrival_s, arrival_s)
+        self._windows[bisect_right(WINDOWS_S[1:], allowed_s)].add(columns, row)
 
-    def since(self, now_s: float) -> tuple[Requests, float, Floats]:
-        """What arrived within the windows, the seconds in which what is due soonest did, and of how
-        many that came in so many seconds each one tells: 1, and less in a longer window, (k,).
+    def recent(self, now_s: float) -> tuple[Requests, float, Floats]:
+        """The arrivals in all windows.
 
-        The seconds are at least LEAST_S, and more than have passed since the first of all arrivals
-        if none came for long.
+        Returns:
+            The k arrivals; the length of the first window in seconds; the weight of each arrival,
+            (k,): the length of the first window divided by the length of the arrival's window. A
+            window is shorter than in WINDOWS_S while the engine is new or if MAX_ARRIVALS cuts it,
+            but at least MIN_WINDOW_S.
         """
-        told = [recent.since(now_s, self._began_s) for recent in self._recent]
-        seconds = told[0][1]
-        counts = [np.full(len(each["arrival_s"]), seconds / within_s) for each, within_s in told]
-        some = [each for each, _ in told if len(each["arrival_s"])] or [told[0][0]]
-        if len(some) > 1:
-            some = [{name: np.concatenate([each[name] for each in some]) for name in some[0]}]
-        return Requests(some[0]), seconds, np.concatenate(counts)
+        windows = [window.recent(now_s, self._first_arrival_s) for window in self._windows]
+        first_window_s = windows[0][1]
+        weights = [
+            np.full(len(rows["arrival_s"]), first_window_s / window_s) for rows, window_s in windows
+        ]
+        filled = [rows for rows, _ in windows if len(rows["arrival_s"])] or [windows[0][0]]
+        columns = filled[0]
+        if len(filled) > 1:
+            columns = {name: np.concatenate([rows[name] for rows in filled]) for name in columns}
+        return Requests(columns), first_window_s, np.concatenate(weights)
 
 
-class _Recent:
-    """The rows of one window."""
+class _Window:
+    """The arrivals of one window, in columns of twice the rows that are kept."""
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._columns = new_columns(2 * MOST)
+        self._columns = new_columns(2 * MAX_ARRIVALS)
         self._first = self._end = 0
 
-    def note(self, columns: Columns, place: int) -> None:
-        if self._end == 2 * MOST:
-            self._first = max(self._first, MOST)
+    def add(self, columns: Columns, row: int) -> None:
+        if self._end == 2 * MAX_ARRIVALS:
+            self._first = max(self._first, MAX_ARRIVALS)
             for column in self._columns.values():
                 column[: self._end - self._first] = column[self._first : self._end].copy()
             self._first, self._end = 0, self._end - self._first
         for name, column in self._columns.items():
-            column[self._end] = columns[name][place]
+            column[self._end] = columns[name][row]
         self._end += 1
-        self._first = max(self._first, self._end - MOST)
+        self._first = max(self._first, self._end - MAX_ARRIVALS)
 
-    def since(self, now_s: float, first_s: float) -> tuple[Columns, float]:
-        """The rows, and the seconds in which they came.
+    def recent(self, now_s: float, first_arrival_s: float) -> tuple[Columns, float]:
+        """The rows in the window, and its length in seconds.
 
         Args:
-            first_s: when the first of all arrivals came, into whatever window.
+            first_arrival_s: the first arrival in any window since the engine started.
         """
-        times_s, began_s = self._columns["arrival_s"], now_s - self._window_s
-        noted = times_s[self._first : self._end]
-        self._first += int(np.searchsorted(noted, began_s, side="right"))
-        shown = {name: each[self._first : self._end] for name, each in self._columns.items()}
-        last_s = float(shown["arrival_s"].max(initial=began_s))
-        began_s = max(began_s, first_s)
-        if self._end - self._first == MOST:
-            began_s = max(began_s, float(times_s[self._first]))
-        silent_s = len(shown["arrival_s"]) * (now_s - last_s) / SILENCE
-        return shown, max(now_s - began_s, LEAST_S, min(silent_s, self._window_s))
+        times_s, window_start_s = self._columns["arrival_s"], now_s - self._window_s
+        kept_s = times_s[self._first : self._end]
+        self._first += int(np.searchsorted(kept_s, window_start_s, side="right"))
+        rows = {name: each[self._first : self._end] for name, each in self._columns.items()}
+        last_arrival_s = float(rows["arrival_s"].max(initial=window_start_s))
+        window_start_s = max(window_start_s, first_arrival_s)
+        if self._end - self._first == MAX_ARRIVALS:
+            window_start_s = max(window_start_s, float(times_s[self._first]))
+        num_arrivals, silence_s = len(rows["arrival_s"]), now_s - last_arrival_s
+        extended_s = min(num_arrivals * silence_s / MAX_MISSED_ARRIVALS, self._window_s)
+        return rows, max(now_s - window_start_s, MIN_WINDOW_S, extended_s)

@@ -1,37 +1,39 @@
-"""Sums over the calls that ended lately, for each user and for all of them together."""
+"""Exponentially decayed sums over recent calls, for each user and for all users together."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from serving.engine.observers.service_counters import ROOM, grown_to
+from serving.engine.observers.service_counters import INITIAL_ROWS, grown_to
 from serving.requests import Floats, Ints
 
 
 class DecayedSums:
-    """How many calls, and two numbers of each added up: three sums, older calls count less.
+    """Three sums over calls: the number of calls, and two quantities of each call.
 
     Args:
-        memory_calls: what came this many calls ago counts 1/e of what comes now.
+        memory_calls: a call that many calls ago has the weight 1/e.
+    Attributes:
+        of_all: the sums over all users, (3,).
     """
 
     def __init__(self, memory_calls: int) -> None:
-        self._kept = 1.0 - 1.0 / memory_calls
+        self._decay = 1.0 - 1.0 / memory_calls
         self.of_all: Floats = np.zeros(3)
-        self._own = np.zeros((3, ROOM))
+        self._of_users = np.zeros((3, INITIAL_ROWS))
 
     def begin(self, user: int) -> None:
-        """This number is a new user's; it comes before all else of that user."""
-        self._own = np.stack([grown_to(each, user) for each in self._own])
-        self._own[:, user] = 0.0
+        """Forget what this number stood for: it belongs to a new user from now on."""
+        self._of_users = np.stack([grown_to(row, user) for row in self._of_users])
+        self._of_users[:, user] = 0.0
 
-    def add(self, user: int, one: float, other: float) -> None:
-        """A call of this user ended, with these numbers."""
-        call = np.array([1.0, one, other])
-        self.of_all = self.of_all * self._kept + call
-        self._own[:, user] = self._own[:, user] * self._kept + call
+    def add(self, user: int, first: float, second: float) -> None:
+        """Add a call of this user with its two quantities."""
+        call = np.array([1.0, first, second])
+        self.of_all = self.of_all * self._decay + call
+        self._of_users[:, user] = self._of_users[:, user] * self._decay + call
 
-    def own(self, users: Ints) -> Floats:
-        """The sums of each of these users: (3, n)."""
-        sums: Floats = self._own[:, users]
+    def of_users(self, users: Ints) -> Floats:
+        """The sums of each of these users, (3, n)."""
+        sums: Floats = self._of_users[:, users]
         return sums

@@ -1,4 +1,4 @@
-"""How far the foretold rest of programs was off, so that a policy can correct those to come."""
+"""The ratio of true to predicted future tokens of programs, so that policies can correct it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,34 @@ from serving.requests import MAX_VALUE, Floats, Ints
 from serving.slo import Slo
 
 MEMORY_CALLS = 1024
-"""What came this many calls ago counts 1/e of what comes now."""
+"""A call that many calls ago has the weight 1/e."""
 
 PRIOR_CALLS = 64.0
-"""So many calls are taken to have been foretold truly before the first; of a user, to have been as
-far off as those of all users. One program's futures may be twice too long by chance."""
+"""Weight of the prior, in calls: one program's future may be twice too long by chance.
 
-MOST_OFF, MOST_OF_OTHERS = 8.0, 4.0
-"""No future is multiplied or divided by more than the first, and none by more than the second for
-how others' were foretold."""
+The prior of a user is the ratio of all users; theirs is 1.
+"""
+
+MAX_RATIO = 8.0
+"""Limit on a ratio, and on its inverse."""
+
+MAX_SHARED_RATIO = 4.0
+"""Limit on the ratio of all users, and on its inverse, where it is the prior of a user."""
 
 CHANCE = 2.0
-"""Over the root of the calls: so far, as a logarithm, futures may be off by chance; others by that
-much less."""
+"""A user's ratio counts as chance, and is taken as 1, if |log(ratio)| <= CHANCE / sqrt(calls).
+
+`calls` are those of all users, with PRIOR_CALLS. The other ratios are moved towards 1 by as much.
+"""
 
 
-class _Told(NamedTuple):
-    """Decode tokens that a program's calls of one stage said were to come after it, and what those
-    of the stage before it had said; None where nothing was."""
+class _StageFuture(NamedTuple):
+    """A program's predicted decode tokens around one stage; None without a prediction.
+
+    Attributes:
+        after: tokens after this stage, as its first call predicted.
+        before: the `after` of the stage before it: tokens of this stage and of those after it.
+    """
 
     stage: int
     after: float | None
@@ -36,60 +46,71 @@ class _Told(NamedTuple):
 
 
 class FutureBias:
-    """The tokens of later calls over those that were foretold, for each user, by the user's number.
+    """The ratio of true to predicted decode tokens of programs after their first stage, by user.
 
-    What the calls of a stage tell of the rest is less than what those before it told by what the
-    stage itself was foretold to decode. Over a whole program that adds up to what its first call
-    told, and what ends half way counts as far as it came: so nothing is learned of those alone
-    that were foretold to be short, and were admitted for that.
+    Predicted tokens of a stage = previous future - current future, divided evenly among its calls.
+    Each call's share is compared with the tokens that it decoded. Over a program these differences
+    sum to the future that its first call predicted. A program that is given up counts up to there,
+    so the ratio does not depend only on programs with a short predicted future, which are the ones
+    that policies admit.
     """
 
     def __init__(self) -> None:
-        self._programs: dict[int, _Told] = {}
-        self._predicted: dict[str, float] = {}  # tokens of a call that is under way, by its id
-        self._sums = DecayedSums(MEMORY_CALLS)  # calls, tokens foretold, tokens that came
+        self._stages: dict[int, _StageFuture] = {}  # program -> its latest stage
+        self._predicted: dict[str, float] = {}  # running call -> predicted decode tokens
+        self._sums = DecayedSums(MEMORY_CALLS)  # calls, predicted tokens, decoded tokens
 
     def begin(self, user: int) -> None:
-        """This number is a new user's; it comes before all else of that user."""
+        """Forget what this number stood for: it belongs to a new user from now on."""
         self._sums.begin(user)
 
     def arrived(self, request_id: str, program: int, slo: Slo, *, is_new: bool) -> None:
-        """A call of this program arrived.
+        """Note the future that a call of this program predicts at its arrival.
 
         Args:
-            is_new: whether it is the first of its program.
+            is_new: whether it is the first call of its program.
         """
         after = None if slo.future is None else min(slo.future.decode_tokens, MAX_VALUE)
-        told = None if is_new else self._programs.get(program)
-        if told is None:
-            told = _Told(slo.stage, after, None)
-        elif slo.stage > told.stage:
-            told = _Told(slo.stage, after, told.after)
-        self._programs[program] = told
-        if slo.stage == told.stage and after is not None and told.before is not None:
-            self._predicted[request_id] = (told.before - after) / slo.stage_calls
+        latest = None if is_new else self._stages.get(program)
+        if latest is None:
+            latest = _StageFuture(slo.stage, after, None)
+        elif slo.stage > latest.stage:
+            latest = _StageFuture(slo.stage, after, latest.after)
+        self._stages[program] = latest
+        if slo.stage == latest.stage and after is not None and latest.before is not None:
+            self._predicted[request_id] = (latest.before - after) / slo.stage_calls
 
     def ended(self, request_id: str, user: int, output_tokens: int, *, is_whole: bool) -> None:
-        """This call of this user ended with so many tokens, or was given up."""
+        """Count a call of this user that ended; one that was given up does not count.
+
+        Args:
+            is_whole: whether its answer is complete.
+        """
         predicted = self._predicted.pop(request_id, None)
         if predicted is not None and is_whole:
             self._sums.add(user, predicted, output_tokens)
 
     def ratios(self, users: Ints) -> Floats:
-        """What a future foretold for each of these users is to be multiplied with: (n,)."""
+        """The factor by which to correct futures predicted for each of these users, (n,)."""
         of_all = _ratio(self._sums.of_all, np.ones(1))
-        others = np.clip(of_all, 1.0 / MOST_OF_OTHERS, MOST_OF_OTHERS)
-        ratio = _ratio(self._sums.own(users), others)
+        prior = np.clip(of_all, 1.0 / MAX_SHARED_RATIO, MAX_SHARED_RATIO)
+        ratio = _ratio(self._sums.of_users(users), prior)
         by_chance = np.exp(CHANCE / np.sqrt(PRIOR_CALLS + self._sums.of_all[0]))
         return ratio / np.clip(ratio, 1.0 / by_chance, by_chance)
 
 
 def _ratio(sums: Floats, prior: Floats) -> Floats:
-    """What came over what was foretold, beside PRIOR_CALLS that were off by the prior: (n,)."""
-    calls, predicted, came = sums
-    usual = PRIOR_CALLS * np.where(came > 0.0, came, 1.0) / np.maximum(calls, 1.0)
-    came = came + usual
-    # Errors of single programs may add up to less than nothing.
-    predicted = np.clip(predicted + usual / prior, came / MOST_OFF, came * MOST_OFF)
-    ratio: Floats = came / predicted
+    """Decoded tokens / predicted tokens, with PRIOR_CALLS added that have the prior ratio, (n,).
+
+    Args:
+        sums: calls, predicted tokens, decoded tokens, (3, n) or (3,).
+        prior: (1,).
+    """
+    calls, predicted, decoded = sums
+    # The added calls decode as much as the mean call.
+    added = PRIOR_CALLS * np.where(decoded > 0.0, decoded, 1.0) / np.maximum(calls, 1.0)
+    decoded = decoded + added
+    # Predicted tokens may sum to less than 0: a program's future may grow from stage to stage.
+    predicted = np.clip(predicted + added / prior, decoded / MAX_RATIO, decoded * MAX_RATIO)
+    ratio: Floats = decoded / predicted
     return ratio

@@ -1,4 +1,4 @@
-"""How much of later calls' prompts the prefix cache held, so that their need can be foretold."""
+"""The recent prefix-cache hit rate of later calls, which predicts how much they will prefill."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from serving.engine.observers.decayed_sums import DecayedSums
 from serving.requests import Floats, Ints
 
 MEMORY_CALLS = 256
-"""What was found this many calls ago counts 1/e of what is found now."""
+"""A call that many calls ago has the weight 1/e."""
 
 PRIOR_CALLS = 8.0
-"""Of a user, so many calls are taken to have found as much as those of all users did."""
+"""Weight of a user's prior, in calls. The prior is the hit rate of all users."""
 
-MOST_OF_OTHERS = 0.5
-"""Nobody is taken to find more than this share for what others found."""
+MAX_SHARED_RATE = 0.5
+"""Limit on the hit rate of all users where it is the prior of a user."""
 
 
 class PrefixHitRate:
-    """The share of prompt tokens that was found, for each user, by the user's number.
+    """The share of prompt tokens that the prefix cache held, by user number.
 
-    Of calls after their program's first stage: agents that repeat their context with every turn
-    read little of it twice, where the cache still has it.
+    Counts the calls after a program's first stage. Agents that repeat their context in each turn
+    have a high hit rate there, as long as the cache keeps it.
     """
 
     def __init__(self) -> None:
-        self._sums = DecayedSums(MEMORY_CALLS)  # calls, their prompt tokens, what of them was found
+        self._sums = DecayedSums(MEMORY_CALLS)  # calls, prompt tokens, cached tokens
 
     def begin(self, user: int) -> None:
-        """This number is a new user's; it comes before all else of that user."""
+        """Forget what this number stood for: it belongs to a new user from now on."""
         self._sums.begin(user)
 
     def ended(self, user: int, prompt_tokens: int, cached_tokens: int) -> None:
-        """A later call of this user has ended, of whose prompt so much was found."""
+        """Count a call of this user after its program's first stage."""
         self._sums.add(user, prompt_tokens, cached_tokens)
 
-    def shares(self, users: Ints) -> Floats:
-        """What is expected to be found of each of these users' later prompts: (n,), 0 to 1."""
-        _, asked, found = self._sums.of_all
-        others = min(found / max(asked, 1.0), MOST_OF_OTHERS)
-        calls, asked, found = self._sums.own(users)
-        own = found / np.maximum(asked, 1.0)
-        shares: Floats = (calls * own + PRIOR_CALLS * others) / (calls + PRIOR_CALLS)
-        return shares
+    def rates(self, users: Ints) -> Floats:
+        """The hit rate to expect of each of these users' later calls, (n,), from 0 to 1."""
+        _, prompt_tokens, cached_tokens = self._sums.of_all
+        prior = min(cached_tokens / max(prompt_tokens, 1.0), MAX_SHARED_RATE)
+        calls, prompt_tokens, cached_tokens = self._sums.of_users(users)
+        own = cached_tokens / np.maximum(prompt_tokens, 1.0)
+        rates: Floats = (calls * own + PRIOR_CALLS * prior) / (calls + PRIOR_CALLS)
+        return rates

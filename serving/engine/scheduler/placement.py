@@ -1,7 +1,7 @@
 """Placement: which requests hold a slot, KV memory and a step's tokens, in the plan's order.
 
-vLLM serves all running requests before any waiting one and takes nothing from the former for the
-latter. A waiting request that the plan ranks better would get neither a slot, nor memory, nor
+vLLM serves all running requests before any waiting one and never preempts a running request for a
+waiting one. A waiting request that the plan ranks better would get neither a slot, nor memory, nor
 tokens until running ones have ended. So running requests are paused, evicted or throttled here.
 """
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 MAX_EMPTY_STEPS = 100
-"""After so many steps in a row that compute nothing, one paused request is evicted, and one more
-after each further empty step: whatever blocks admission then, no running request would end it."""
+"""Largest number of empty steps in a row before a paused request is evicted; after each further
+empty step one more is. No running request would otherwise free what admission is waiting for."""
 
 
 class Placement:
@@ -36,7 +36,7 @@ class Placement:
     Attributes:
         paused: request id -> the step number to restore; a paused request keeps its KV cache and
             its slot and is left out of the steps.
-        blocked: requests that wait for something no plan can give, such as a compiled grammar.
+        blocked: requests that wait for something outside any plan, such as a compiled grammar.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -65,7 +65,7 @@ class Placement:
         self.blocked.pop(request.request_id, None)
 
     def follow(self, rank: Mapping[str, int], run: Collection[str]) -> None:
-        """Follow a new plan: all but the requests in `run` are paused if running, held if waiting.
+        """Follow a new plan: requests outside `run` are paused if running, held if waiting.
 
         While vLLM admits nothing new, so that running requests can finish, none is paused.
         """
@@ -95,10 +95,10 @@ class Placement:
     def update_blocked(self) -> bool:
         """Find requests that became blocked or ready; whether there were any.
 
-        Blocked are requests whose grammar is being compiled and those whose KV cache is being
-        loaded by a connector. They are in no plan: there they would take the places of requests
-        that can be computed meanwhile. vLLM itself looks whether they are ready only while it has
-        a slot to give, and is told of faulty grammars here.
+        A request is blocked while its grammar is compiled or a connector loads its KV cache. It is
+        in no plan, where it would take the place of a request that can be computed meanwhile. vLLM
+        itself checks whether it is ready only while a slot is free. This check also makes vLLM end
+        requests with faulty grammars.
         """
         scheduler = self._scheduler
         loading = [
@@ -147,7 +147,7 @@ class Placement:
             yield
 
     def step_planned(self, output: SchedulerOutput, *, throttle_prefills: bool) -> None:
-        """Take note of a planned step: what came in, what was refused, whether it is empty."""
+        """Note the result of a step's planning: admitted and refused requests, and empty steps."""
         scheduler = self._scheduler
         if len(scheduler.running) > self._num_running_before_step:
             scheduler.running.sort(key=self._running_key)
@@ -159,15 +159,15 @@ class Placement:
 
     @property
     def min_chunk_tokens(self) -> int:
-        """The lowest limit on a chunk that vLLM bears.
+        """The smallest limit on a chunk that vLLM supports.
 
-        It takes a request with one prompt token left for a decode with its drafts, and relies on
-        computing them all.
+        vLLM treats a request with one prompt token left as a decode with drafts, and requires that
+        all of them are computed.
         """
         return 1 + int(self._scheduler.num_spec_tokens)
 
     def cached_tokens(self, request: Request) -> int:
-        """How much of a request's prompt the prefix cache holds now."""
+        """Tokens of a request's prompt that the prefix cache holds now."""
         return num_cached_tokens(
             request, self._scheduler.kv_cache_manager, self._scheduler.block_size
         )
@@ -180,8 +180,8 @@ class Placement:
     def _beyond_adapters(self) -> list[Request]:
         """Running requests beyond the number of LoRA adapters in a step: the worst in the plan.
 
-        vLLM admits a new adapter beside those that are computed, whatever is paused or left out of
-        that step, and relies on no more of them running than fit.
+        vLLM counts only the adapters that a step computes when it admits a new one, and requires
+        that no more adapters run than fit. That number is exceeded when paused requests resume.
         """
         config = self._scheduler.lora_config
         if not config:
@@ -199,7 +199,7 @@ class Placement:
         return beyond
 
     def _best_waiting(self) -> Request | None:
-        """The best waiting request in the plan that only lacks room.
+        """The best waiting request in the plan that lacks only a slot, memory or tokens.
 
         A waiting request that holds KV cache, such as a session with new input, comes first: vLLM
         admits no other before it.
@@ -213,20 +213,20 @@ class Placement:
         return not self._scheduler._is_blocked_waiting_status(request.status)
 
     def _make_room(self, best: Request) -> None:
-        """Evict the last paused request if that may let this waiting one in.
+        """Evict the last paused request if that may admit this waiting one.
 
         One at a time: the next step shows whether it was enough.
         """
         missing = self._missing_blocks(best)
-        # If vLLM refused it for another reason, such as its adapter, no room will let it in. Where
-        # layers differ in their blocks, what is missing is not known for sure.
+        # If vLLM refused it for another reason, such as its adapter, more memory does not help. If
+        # layers differ in their blocks, the number of missing blocks is uncertain.
         is_sure = len(self._scheduler.kv_cache_config.kv_cache_groups) == 1
         if self._has_slot() and missing <= 0 and (is_sure or best.request_id != self._refused):
             return
         running = self._scheduler.running
         paused = [request for request in running if request.request_id in self.paused]
         held = sum(self._blocks_of(request) for request in paused)
-        # With every running request paused none will make room by ending, and vLLM then asks for
+        # If every running request is paused, none will free blocks by ending, and vLLM then keeps
         # no reserve of blocks.
         may_help = missing <= held or len(paused) == len(running)
         if may_help and self._tokens_left_for(best) > 0:
@@ -243,7 +243,7 @@ class Placement:
         return bool(num_held < scheduler.max_num_active_reqs)
 
     def _missing_blocks(self, request: Request) -> int:
-        """KV blocks that a waiting request needs beyond the free ones; at most 0: none.
+        """KV blocks that a waiting request needs beyond the free ones; none if at most 0.
 
         Cached blocks that no request holds count as free until this request takes them.
         """
@@ -279,7 +279,7 @@ class Placement:
     def _worse_prefills(self, best: Request) -> list[Request]:
         """Running prefills that vLLM would serve before this better waiting request; best first.
 
-        None where there is no room for it anyway.
+        Empty if the waiting request lacks a slot or memory anyway.
         """
         rank = self._rank_of(best)
         worse = [
@@ -293,9 +293,9 @@ class Placement:
         return worse if has_room else []
 
     def _unread_before(self, prefill: Request) -> list[int]:
-        """Prompt tokens left of each waiting request that precedes this running prefill.
+        """Uncomputed prompt tokens of each waiting request that precedes this running prefill.
 
-        Waiting requests that hold KV cache always do: vLLM admits them first.
+        Waiting requests that hold KV cache always precede it: vLLM admits them first.
         """
         better = self._queue.better_than(self._rank_of(prefill))
         return [

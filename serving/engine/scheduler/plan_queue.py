@@ -1,4 +1,4 @@
-"""The waiting line of an engine whose admissions a plan decides."""
+"""vLLM's waiting queue, with admission and order decided by a plan."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class PlanQueue(RequestQueue):
     """Shows vLLM's scheduler only the requests that the plan admits, best first.
 
-    The others are held: counted by ``len``, found by iteration, removable, but neither peeked,
-    popped nor making the queue true. A request that no plan has seen is held until one has.
+    The other requests are held: ``len``, iteration and removal include them; ``bool``, peek and pop
+    do not. A new request is held until a plan admits it.
     """
 
     def __init__(self) -> None:
@@ -25,20 +25,20 @@ class PlanQueue(RequestQueue):
         self._held: dict[str, Request] = {}
 
     def follow(self, rank: Mapping[str, int]) -> None:
-        """Take a new plan: the rank of each admitted request; all others are held."""
+        """Follow a new plan: the rank of each admitted request. All other requests are held."""
         held = self._held
         for _, request_id, request in self._admitted:
             held[request_id] = request
         self._rank = rank
         self._admitted = [
-            (place, request_id, held.pop(request_id))
-            for request_id, place in rank.items()
+            (position, request_id, held.pop(request_id))
+            for request_id, position in rank.items()
             if request_id in held
         ]
         heapq.heapify(self._admitted)
 
     def add_request(self, request: Request) -> None:
-        """Enter a request at the place that the plan gives it."""
+        """Enqueue a request at its rank in the plan."""
         rank = self._rank.get(request.request_id)
         if rank is None:
             self._held[request.request_id] = request
@@ -46,11 +46,11 @@ class PlanQueue(RequestQueue):
             heapq.heappush(self._admitted, (rank, request.request_id, request))
 
     def pop_request(self) -> Request:
-        """Remove and return the best admitted request; IndexError if none is."""
+        """Remove and return the best admitted request; IndexError if there is none."""
         return heapq.heappop(self._admitted)[2]
 
     def peek_request(self) -> Request:
-        """The best admitted request; IndexError if none is."""
+        """The best admitted request; IndexError if there is none."""
         return self._admitted[0][2]
 
     def best(self, is_ready: Callable[[Request], bool]) -> Request | None:
@@ -61,31 +61,31 @@ class PlanQueue(RequestQueue):
         return min(ready, key=lambda item: item[:2])[2] if ready else None
 
     def better_than(self, rank: float) -> list[Request]:
-        """The admitted requests that the plan puts before this rank, in no order."""
-        return [request for place, _, request in self._admitted if place < rank]
+        """The admitted requests with a better (lower) rank, in no particular order."""
+        return [request for position, _, request in self._admitted if position < rank]
 
     def prepend_request(self, request: Request) -> None:
-        """Put a request back; its rank, not its history, decides its place."""
+        """Enqueue a request again, at its rank: a plan orders requests, not their history."""
         self.add_request(request)
 
     def prepend_requests(self, requests: Iterable[Request]) -> None:
-        """Put several requests back."""
+        """Enqueue several requests again, each at its rank."""
         for request in requests:
             self.add_request(request)
 
     def remove_request(self, request: Request) -> None:
-        """Take one request out; ValueError if it is not here."""
+        """Remove a request; ValueError if it is not in the queue."""
         before = len(self)
         self.remove_requests([request])
         if len(self) == before:
             raise ValueError(f"{request.request_id} is not waiting")
 
     def remove_requests(self, requests: Iterable[Request]) -> None:
-        """Take these requests out, wherever they are."""
+        """Remove these requests, admitted or held."""
         ids = (request.request_id for request in requests)
-        gone = {request_id for request_id in ids if self._held.pop(request_id, None) is None}
-        if gone:
-            self._admitted = [item for item in self._admitted if item[1] not in gone]
+        not_held = {request_id for request_id in ids if self._held.pop(request_id, None) is None}
+        if not_held:
+            self._admitted = [item for item in self._admitted if item[1] not in not_held]
             heapq.heapify(self._admitted)
 
     def __bool__(self) -> bool:

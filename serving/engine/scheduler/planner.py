@@ -1,4 +1,4 @@
-"""Which policy plans, when its next plan is due, and the parameter that is tuned between plans."""
+"""The policy in use, when its next plan is due, and online tuning of its parameter."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from serving.view import Plan, Policy, StepView, plan_faults
 
 
 class Planner:
-    """Asks the policy for a plan at arrivals and ends, and when the last plan has run out.
+    """Asks the policy for a plan at arrivals and ends, and when the last plan has expired.
 
-    A plan may ask to hold for a few steps whatever happens (`Plan.least_steps`), as long as
-    something is computed in them; one new plan then answers all that changed meanwhile.
+    A plan may hold for a few steps whatever happens (`Plan.least_steps`), as long as these steps
+    compute something; one new plan then covers all changes meanwhile.
 
     Attributes:
         spec: the policy, by name and parameters.
-        policy: the policy in use; with a tuned parameter that of the present epoch.
-        tuned: finds a parameter of the policy online; None where there is none to find.
+        policy: the policy in use, with the present epoch's parameter if it is tuned.
+        tuned: tunes a parameter of the policy; None if it has none to tune.
         plan_due: whether something has changed since the last plan.
     """
 
@@ -26,7 +26,7 @@ class Planner:
         self.use(spec)
 
     def use(self, spec: PolicySpec) -> None:
-        """Plan by this policy from the next step on."""
+        """Use this policy from the next step on."""
         self.spec = spec
         self.tuned = TunedPolicy.of(spec)
         self.policy: Policy = spec.build() if self.tuned is None else self.tuned.policy
@@ -35,13 +35,13 @@ class Planner:
         self.plan_now()
 
     def tune(self, now_s: float) -> None:
-        """Change to the next epoch's parameter where one begins."""
-        if self.tuned is not None and self.tuned.turn(now_s):
+        """Use the next epoch's parameter if a new epoch starts."""
+        if self.tuned is not None and self.tuned.advance(now_s):
             self.policy = self.tuned.policy
             self.plan_due = True
 
     def plan_now(self) -> None:
-        """Plan before the next step, whatever the present plan asked for."""
+        """Make a plan before the next step, even if the present plan is held."""
         self.plan_due = True
         self._holds_until_step = 0
 
@@ -56,7 +56,7 @@ class Planner:
         return self.plan_due or step >= self._ends_step or now_s >= self._ends_s
 
     def decide(self, view: StepView) -> Plan:
-        """The policy's plan, which must honour the contract of `serving.view`."""
+        """The policy's plan; checked against the contract of `serving.view`."""
         plan = self.policy(view)
         faults = plan_faults(view, plan)
         assert not faults, f"policy {self.spec.name}: {'; '.join(faults)}"

@@ -1,7 +1,7 @@
-"""Running prefills leave a step's tokens to better waiting requests.
+"""Limits running prefills, so that a step has tokens left for better waiting requests.
 
-vLLM serves all running requests before any waiting one: a long prompt would take every step whole
-until it is read, whatever arrived meanwhile.
+vLLM serves all running requests before any waiting one: a long prompt would fill every step until
+it is prefilled, whatever arrived meanwhile.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ def throttled(
     *,
     min_chunk_tokens: int = 1,
 ) -> Iterator[None]:
-    """Plan a step in which these running prefills get only what waiting requests leave.
+    """Plan a step in which these running prefills get only the tokens that waiting requests leave.
 
-    The best of them gets the rest of the step, unless that would cut the waiting prompts: vLLM
-    has one limit on chunks for all requests. The others are left out of the step.
+    The best of them gets the rest of the step, unless its chunk limit would cut the waiting
+    prompts: vLLM has one limit on chunks for all requests. The others are left out of the step.
 
     Args:
-        prefills: best first; nothing changes without any.
-        needs: prompt tokens left of each better waiting request; not empty if there are prefills.
+        prefills: best first; if empty, nothing changes.
+        needs: uncomputed prompt tokens of each better waiting request; not empty if there are
+            prefills.
         step_tokens: the step's tokens for all of these.
-        min_chunk_tokens: the limit on chunks may not be lower.
+        min_chunk_tokens: smallest limit on chunks.
     """
     chunk_tokens = config.long_prefill_token_threshold
     left = step_tokens - sum(needs)

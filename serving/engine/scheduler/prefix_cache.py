@@ -1,4 +1,4 @@
-"""How much of a waiting request's prompt vLLM's prefix cache holds."""
+"""Look-ups of a waiting request's prompt in vLLM's prefix cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def num_cached_tokens(request: Request, manager: KVCacheManager, block_tokens: int) -> int:
-    """How many of its prompt tokens the cache holds now.
+    """Number of leading prompt tokens of a request that the prefix cache holds now.
 
     Found by binary search over block hashes; 0 if the lookup is disabled.
     """
@@ -21,7 +21,10 @@ def num_cached_tokens(request: Request, manager: KVCacheManager, block_tokens: i
 
 
 def num_shared_blocks(request: Request, manager: KVCacheManager, block_tokens: int) -> int:
-    """How many of those cached blocks other requests hold now; the rest count as free."""
+    """Number of leading cached blocks that other requests hold now.
+
+    vLLM counts the other cached blocks as free.
+    """
     return _leading_blocks(request, manager, block_tokens, _is_held)
 
 
@@ -33,18 +36,21 @@ def _leading_blocks(
     request: Request,
     manager: KVCacheManager,
     block_tokens: int,
-    counts: Callable[[KVCacheBlock], bool],
+    predicate: Callable[[KVCacheBlock], bool],
 ) -> int:
-    """How many leading blocks of its prompt are cached and satisfy `counts`."""
+    """Number of leading blocks of a request's prompt that are cached and satisfy `predicate`."""
     if not manager.prefix_cache_lookup_enabled(request):
         return 0
 
-    def is_missing(place: int) -> bool:
-        own_hash = request.block_hashes[place : place + 1]
-        groups, found, *_ = manager.coordinator.find_longest_cache_hit(own_hash, block_tokens)
-        return found == 0 or not all(counts(block) for blocks in groups for block in blocks)
+    def is_missing(index: int) -> bool:
+        block_hash = request.block_hashes[index : index + 1]
+        groups, hit_tokens, *_ = manager.coordinator.find_longest_cache_hit(
+            block_hash, block_tokens
+        )
+        return hit_tokens == 0 or not all(predicate(block) for blocks in groups for block in blocks)
 
-    # A block's hash covers all blocks before it. vLLM frees the last blocks first, and a request
-    # that holds a block holds those before it: so cached blocks are a prefix.
-    most = min(len(request.block_hashes), (request.num_tokens - 1) // block_tokens)
-    return bisect_left(range(most), True, key=is_missing)
+    # Binary search is correct because the blocks that satisfy the predicate form a prefix: a
+    # block's hash covers all blocks before it, vLLM frees the last blocks first, and a request that
+    # holds a block also holds those before it.
+    max_blocks = min(len(request.block_hashes), (request.num_tokens - 1) // block_tokens)
+    return bisect_left(range(max_blocks), True, key=is_missing)

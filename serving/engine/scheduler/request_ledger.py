@@ -1,4 +1,4 @@
-"""vLLM's requests -> the view that policies read. Owns the scheduler's clock."""
+"""From vLLM's requests to the columns that policies read. Owns the scheduler's clock."""
 
 from __future__ import annotations
 
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]
 
 OUTPUT_WEIGHT = 2.0
-"""What an output token counts for its user, where an input token counts 1.
+"""Weight of an output token in the service of a user; an input token has the weight 1.
 
 Source: Sheng et al. (2024), Fairness in serving large language models, section 5.
 """
 
-_ROOM = 64  # rows to begin with; doubled when they are full
+_INITIAL_ROWS = 64  # doubled whenever all are in use
 
-_NOTHING: Mapping[str, Sequence[int]] = MappingProxyType({})
+_NO_DRAFTS: Mapping[str, Sequence[int]] = MappingProxyType({})
 
 
 class RequestLedger:
-    """What the scheduler knows of each request beside vLLM's own state, as columns.
+    """The columns of all requests in the engine, and what is learned from those that end.
 
-    Arrivals are stamped here, on one clock, so that no two machines compare theirs. Rows are kept
-    without gaps, and only those of requests that hold a slot, or just lost one, are read anew
-    for a view: the thousands that wait cost nothing.
+    Arrival times are set here, on the engine's clock, so that no clocks of two machines are
+    compared. The rows have no gaps. For a view, only rows of requests that hold a slot, or have
+    just lost one, are read again from vLLM, so thousands of waiting requests cost nothing.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.clock = clock
-        self._columns = new_columns(_ROOM)
-        self._rows: list[Request] = []
-        self._place: dict[str, int] = {}
-        self._stale: set[str] = set()
+        self._columns = new_columns(_INITIAL_ROWS)
+        self._requests: list[Request] = []  # by row
+        self._row: dict[str, int] = {}  # request id -> index of its row
+        self._stale: set[str] = set()  # ids whose rows must be read again
         self._programs = ServiceCounters()
         self._users = ServiceCounters(lifted=True, memory_s=FAIR_MEMORY_S)
         self._calls = ProgramCalls()
@@ -76,10 +76,13 @@ class RequestLedger:
         self._arrivals = Arrivals()
 
     def add(self, request: Request, *, cached_tokens: int = 0) -> InvalidSlo | None:
-        """Start to follow a request. Malformed tags are returned, never raised, in the engine.
+        """Add a request that arrives.
 
         Args:
-            cached_tokens: of its prompt, what the prefix cache holds.
+            cached_tokens: prompt tokens that the prefix cache holds.
+        Returns:
+            The error if its SLO tags are malformed; it is then treated as best effort. Raised here,
+            the error would end the engine.
         """
         now_s = self.clock()
         error = None
@@ -89,108 +92,109 @@ class RequestLedger:
             slo = from_tags(params.extra_args if params is not None else None)
         except InvalidSlo as invalid:
             error = invalid
-        place = len(self._rows)
-        if place == len(self._columns["request_id"]):
-            self._columns = _with_twice_the_room(self._columns)
+        row = len(self._requests)
+        if row == len(self._columns["request_id"]):
+            self._columns = _with_doubled_rows(self._columns)
         columns, request_id = self._columns, request.request_id
-        write_slo(columns, place, request_id, now_s, slo)
+        write_slo(columns, row, request_id, now_s, slo)
         program = program_name(request_id, slo)
         is_new = not self._programs.knows(program, now_s)
         is_alone = not self._programs.is_open(program)
         number = self._programs.open(program, now_s)
-        columns["program"][place] = number
+        columns["program"][row] = number
         self._calls.arrived(number, slo.stage, slo.stage_calls, is_new=is_new, is_alone=is_alone)
         self._future_bias.arrived(request_id, number, slo, is_new=is_new)
         is_new_user = not self._users.knows(slo.user, now_s)
-        columns["user"][place] = self._users.open(slo.user, now_s)
+        columns["user"][row] = self._users.open(slo.user, now_s)
         if is_new_user:
             for learner in self._learners:
-                learner.begin(int(columns["user"][place]))
-        columns["cached_tokens"][place] = cached_tokens
-        columns["priority"][place] = min(max(request.priority, -MAX_VALUE), MAX_VALUE)
-        columns["unscheduled_s"][place] = now_s
-        self._rows.append(request)
-        self._place[request_id] = place
-        self._read([place], RequestState.WAITING)
-        if is_new and error is None:  # whatever its stage: tools may have come before
-            self._arrivals.note(columns, place)
+                learner.begin(int(columns["user"][row]))
+        columns["cached_tokens"][row] = cached_tokens
+        columns["priority"][row] = min(max(request.priority, -MAX_VALUE), MAX_VALUE)
+        columns["unscheduled_s"][row] = now_s
+        self._requests.append(request)
+        self._row[request_id] = row
+        self._read([row], RequestState.WAITING)
+        # A program's first call may be of a later stage: tools may precede it.
+        if is_new and error is None:
+            self._arrivals.add(columns, row)
         return error
 
     def started(self, cached_tokens: Mapping[str, int]) -> None:
-        """Note that these requests have begun, and what of each one's prompt was found."""
+        """Set the prompt tokens that the prefix cache held at the first step of these requests."""
         for request_id, tokens in cached_tokens.items():
-            place = self._place[request_id]
-            found = min(tokens, self._rows[place].num_prompt_tokens)
-            self._columns["cached_tokens"][place] = found
+            row = self._row[request_id]
+            self._columns["cached_tokens"][row] = min(tokens, self._requests[row].num_prompt_tokens)
 
     def follows(self, request_id: str) -> bool:
         """Whether this request is in the views."""
-        return request_id in self._place
+        return request_id in self._row
 
     def extended(self, request_id: str) -> None:
-        """Note that this request was given more input."""
+        """Note that this request received more input."""
         self._stale.add(request_id)
 
     def computed(
         self,
         tokens: Mapping[str, int],
         *,
-        drafts: Mapping[str, Sequence[int]] = _NOTHING,
+        drafts: Mapping[str, Sequence[int]] = _NO_DRAFTS,
         tokens_per_decode: float = 1.0,
     ) -> None:
-        """Note that these requests were part of a step just now, with so many tokens each.
+        """Count a step: request id -> tokens that it computes.
 
         Args:
-            drafts: of these, the tokens that were only drafted; most of them may come to nothing.
-            tokens_per_decode: tokens that a decode brings its answer, on average.
+            drafts: the drafted tokens among them; they are not counted, as they may be rejected.
+            tokens_per_decode: mean tokens that a decode yields; each decode counts as this many.
         """
         if not tokens:
             return
-        self._stale.update(tokens)  # who loses its slot before the next view is read once more
-        places = [self._place[request_id] for request_id in tokens]
+        # A request that loses its slot before the next view must still be read for it.
+        self._stale.update(tokens)
+        rows = [self._row[request_id] for request_id in tokens]
         now_s = self.clock()
-        self._columns["unscheduled_s"][places] = now_s
-        served = np.fromiter(tokens.values(), dtype=np.float64, count=len(places))
+        self._columns["unscheduled_s"][rows] = now_s
+        served = np.fromiter(tokens.values(), dtype=np.float64, count=len(rows))
         if drafts:
             served -= [len(drafts.get(request_id, ())) for request_id in tokens]
-        decodes = served == 1  # a prompt's last token now and then, too
+        decodes = served == 1  # rarely also the last token of a prompt
         served[decodes] = tokens_per_decode
-        self._programs.add(self._columns["program"][places], served, now_s)
+        self._programs.add(self._columns["program"][rows], served, now_s)
         served[decodes] *= OUTPUT_WEIGHT
-        self._users.add(self._columns["user"][places], served, now_s)
+        self._users.add(self._columns["user"][rows], served, now_s)
 
     def forget(self, request_id: str, *, is_whole: bool = False, is_answer: bool = True) -> None:
-        """Stop following a request that ended; the last row takes its place.
+        """Remove a request that ended, and learn from it; the last row moves into its row.
 
         Args:
-            is_whole: whether it was not given up.
-            is_answer: whether its length tells of others; that of a part of a session does not.
+            is_whole: whether its answer is complete.
+            is_answer: whether its length predicts others; that of a session's part does not.
         """
-        place = self._place.pop(request_id, None)
-        if place is None:
+        row = self._row.pop(request_id, None)
+        if row is None:
             return
         self._stale.discard(request_id)
-        program, user = (int(self._columns[name][place]) for name in ("program", "user"))
-        request = self._rows[place]
+        program, user = (int(self._columns[name][row]) for name in ("program", "user"))
+        request = self._requests[row]
         output_tokens = request.num_output_tokens
         self._future_bias.ended(request_id, user, output_tokens, is_whole=is_whole and is_answer)
         if is_whole:
             self._calls.ended(program, request.num_prompt_tokens + output_tokens)
             if is_answer and output_tokens:
-                self._learn_length(user, self._columns["slo"][place], output_tokens)
-            if self._columns["stage"][place] > 0:
-                found = int(self._columns["cached_tokens"][place])
-                self._prefix_hit_rate.ended(user, request.num_prompt_tokens, found)
+                self._learn_length(user, self._columns["slo"][row], output_tokens)
+            if self._columns["stage"][row] > 0:
+                cached_tokens = int(self._columns["cached_tokens"][row])
+                self._prefix_hit_rate.ended(user, request.num_prompt_tokens, cached_tokens)
         self._programs.close(program, self.clock())
         self._users.close(user, self.clock())
-        last = self._rows.pop()
+        last = self._requests.pop()
         if last.request_id != request_id:
-            self._rows[place] = last
-            self._place[last.request_id] = place
+            self._requests[row] = last
+            self._row[last.request_id] = row
             for column in self._columns.values():
-                column[place] = column[len(self._rows)]
+                column[row] = column[len(self._requests)]
         for name in ("request_id", "slo"):
-            self._columns[name][len(self._rows)] = None
+            self._columns[name][len(self._requests)] = None
 
     def _learn_length(self, user: int, slo: Slo, output_tokens: int) -> None:
         if slo.length is None:
@@ -199,17 +203,17 @@ class RequestLedger:
             self._length_bias.ended(user, slo.length, output_tokens)
 
     def slo(self, request_id: str) -> Slo:
-        """The promise made to a request that is being followed."""
-        promise: Slo = self._columns["slo"][self._place[request_id]]
-        return promise
+        """A request's SLO."""
+        slo: Slo = self._columns["slo"][self._row[request_id]]
+        return slo
 
     def last_due_s(self, request_id: str, output_tokens: int) -> float:
-        """When the last of so many tokens is due: by a stream's schedule, or the final deadline."""
-        columns, place = self._columns, self._place[request_id]
-        if columns["kind"][place] != LATENCY:
-            return float(columns["final_s"][place])
-        first_s = columns["arrival_s"][place] + columns["ttft_s"][place]
-        return float(first_s + max(output_tokens - 1, 0) * columns["tbt_s"][place])
+        """When an answer of this many tokens must end: by TTFT and TBT, or the final deadline."""
+        columns, row = self._columns, self._row[request_id]
+        if columns["kind"][row] != LATENCY:
+            return float(columns["final_s"][row])
+        first_s = columns["arrival_s"][row] + columns["ttft_s"][row]
+        return float(first_s + max(output_tokens - 1, 0) * columns["tbt_s"][row])
 
     def requests(
         self,
@@ -218,18 +222,19 @@ class RequestLedger:
         *,
         without: Collection[str] = (),
     ) -> Requests:
-        """The requests at this moment.
+        """The requests now, with the columns that are learned or counted.
 
         Args:
-            paused: those of `running` that hold still.
-            without: those that are not shown.
+            running: requests that hold a slot.
+            paused: ids of those among them that are paused.
+            without: ids of requests to leave out.
         """
         held = {request.request_id for request in running}
-        self._read([self._place[each] for each in self._stale - held], RequestState.WAITING)
-        self._read([self._place[each] for each in held], RequestState.RUNNING)
-        self._columns["state"][[self._place[each] for each in paused]] = RequestState.PAUSED
+        self._read([self._row[each] for each in self._stale - held], RequestState.WAITING)
+        self._read([self._row[each] for each in held], RequestState.RUNNING)
+        self._columns["state"][[self._row[each] for each in paused]] = RequestState.PAUSED
         self._stale = held
-        count = len(self._rows)
+        count = len(self._requests)
         shown = {name: column[:count] for name, column in self._columns.items()}
         now_s = self.clock()
         shown["program_tokens"] = self._programs.tokens(shown["program"], now_s)
@@ -240,43 +245,44 @@ class RequestLedger:
         if not without:
             return Requests(shown)
         is_shown = np.ones(count, dtype=bool)
-        is_shown[[self._place[each] for each in without]] = False
+        is_shown[[self._row[each] for each in without]] = False
         return Requests(shown).take(np.flatnonzero(is_shown))
 
     def arrivals(self) -> tuple[Requests, float, Floats]:
-        """As Arrivals.since, with what is known until now of the users of what arrived.
+        """Arrivals.recent, with the present statistics of each arrival's user.
 
-        Their numbers are still theirs: accounts keep a name for longer than arrivals are shown.
+        The user numbers are still valid: a name is kept for longer than the longest window.
         """
         now_s = self.clock()
-        arrivals, arrivals_s, counts = self._arrivals.since(now_s)
+        arrivals, arrivals_s, weights = self._arrivals.recent(now_s)
         served = self._users.tokens(arrivals.user, now_s)
         learned = self._learned(arrivals.user)
-        return arrivals.with_columns(user_tokens=served, **learned), arrivals_s, counts
+        return arrivals.with_columns(user_tokens=served, **learned), arrivals_s, weights
 
     def _learned(self, users: Ints) -> dict[str, Floats]:
-        """The columns of what was learned of each request's user, from answers that ended."""
-        numbers = np.arange(users.max(initial=-1) + 1)  # mostly far fewer than requests
+        """The columns that are learned from the ended requests of each request's user."""
+        numbers = np.arange(users.max(initial=-1) + 1)  # typically far fewer than requests
         learned = {
             "length_ratio": self._length_bias.ratios(numbers),
             "future_ratio": self._future_bias.ratios(numbers),
             "default_length": self._default_length.lengths(numbers),
-            "prefix_hit_rate": self._prefix_hit_rate.shares(numbers),
+            "prefix_hit_rate": self._prefix_hit_rate.rates(numbers),
         }
         return {name: values.take(users, axis=0) for name, values in learned.items()}
 
-    def _read(self, places: list[int], state: RequestState) -> None:
-        requests, columns = [self._rows[place] for place in places], self._columns
-        columns["state"][places] = state
-        columns["computed_tokens"][places] = [each.num_computed_tokens for each in requests]
-        columns["output_tokens"][places] = [each.num_output_tokens for each in requests]
-        columns["prompt_tokens"][places] = [each.num_prompt_tokens for each in requests]
-        columns["max_tokens"][places] = [min(each.max_tokens, MAX_VALUE) for each in requests]
+    def _read(self, rows: list[int], state: RequestState) -> None:
+        """Copy vLLM's counts of these requests into their rows."""
+        requests, columns = [self._requests[row] for row in rows], self._columns
+        columns["state"][rows] = state
+        columns["computed_tokens"][rows] = [each.num_computed_tokens for each in requests]
+        columns["output_tokens"][rows] = [each.num_output_tokens for each in requests]
+        columns["prompt_tokens"][rows] = [each.num_prompt_tokens for each in requests]
+        columns["max_tokens"][rows] = [min(each.max_tokens, MAX_VALUE) for each in requests]
 
 
-def _with_twice_the_room(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    rows = len(columns["request_id"])
-    wider = new_columns(2 * rows)
+def _with_doubled_rows(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    num_rows = len(columns["request_id"])
+    doubled = new_columns(2 * num_rows)
     for name, column in columns.items():
-        wider[name][:rows] = column
-    return wider
+        doubled[name][:num_rows] = column
+    return doubled

@@ -1,4 +1,4 @@
-"""Each request from its arrival to its end: its SLO, its record, and what its end teaches."""
+"""Each request from its arrival to its end: its SLO, its record, and what is learned from it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _WHOLE = (
 
 
 class RequestLifecycle:
-    """Tells the ledger, the step tracker and a tuned policy what happens to requests.
+    """Reports the events of requests to the ledger, the step tracker and a tuned policy.
 
     Args:
-        planner: its tuned policy counts what was delivered in time.
+        planner: its tuned policy counts the tokens that are in time.
         block_tokens: tokens of a KV block.
         ledger, tracker: new ones by default.
     """
@@ -53,7 +53,7 @@ class RequestLifecycle:
         return self.ledger.clock
 
     def idle(self) -> None:
-        """The engine has no work: time that passes now belongs to no step and no epoch."""
+        """The engine has no work: the time until the next step is part of no step and no epoch."""
         self.tracker.idle()
         if self._planner.tuned is not None:
             self._planner.tuned.idle()
@@ -62,7 +62,7 @@ class RequestLifecycle:
         """A request arrives and is in the plans from now on.
 
         Args:
-            cached_tokens: how much of its prompt the prefix cache holds.
+            cached_tokens: prompt tokens that the prefix cache holds.
         """
         error = self.ledger.add(request, cached_tokens=cached_tokens)
         if error is not None:
@@ -80,7 +80,7 @@ class RequestLifecycle:
         return self.ledger.follows(request.request_id)
 
     def extended(self, request: Request) -> None:
-        """A running session was given more input."""
+        """A running session received more input."""
         self.ledger.extended(request.request_id)
 
     def rejected(self) -> Collection[tuple[str, InvalidSlo]]:
@@ -102,7 +102,7 @@ class RequestLifecycle:
         self.tracker.lost(num_blocks, self._block_tokens)
 
     def ending(self, request_id: str) -> None:
-        """The scheduler itself ends this request, as dropped or rejected."""
+        """The scheduler itself is about to end this request, as dropped or rejected."""
         self._ending = request_id
 
     def part_ended(self, request: Request) -> None:
@@ -110,14 +110,14 @@ class RequestLifecycle:
         self._forget(request, is_whole=True, is_answer=False)
 
     def ended(self, request: Request) -> None:
-        """A request ends, in whatever way."""
+        """A request ends, for whatever reason."""
         is_whole = request.status in _WHOLE or self._may_have_met_a_stop(request)
         self._forget(request, is_whole=is_whole, is_answer=True)
 
     def _may_have_met_a_stop(self, request: Request) -> bool:
-        """Whether the front end may have found one of its stop strings.
+        """Whether vLLM's front end may have found one of the request's stop strings.
 
-        It then aborts the request, which looks like a caller that left.
+        It then aborts the request, which the scheduler cannot tell from a caller that cancelled.
         """
         params, is_ended_by_us = request.sampling_params, request.request_id == self._ending
         has_stops = params is not None and bool(params.stop)

@@ -1,13 +1,13 @@
-"""Our scheduler inside vLLM: one subclass of vLLM's own, which asks a part for each job.
+"""Our scheduler inside vLLM: a subclass of vLLM's own that delegates to five parts.
 
-- `planner.Planner`: which policy plans, when its next plan is due.
+- `planner.Planner`: the policy, and when its next plan is due.
 - `placement.Placement`: the plan's order among running and waiting requests: pause, evict, skip.
 - `request_lifecycle.RequestLifecycle`: each request from arrival to end: its SLO, record and error.
-- `speculation.Speculation`: shows policies steps that yield one token, where vLLM drafts several.
-- `step_timer.StepTimer`: how long each step took.
+- `speculation.Speculation`: converts between vLLM's steps with drafts and steps of one token.
+- `step_timer.StepTimer`: the duration of each step.
 
-vLLM's scheduler interface is not public. So vLLM is pinned exactly, each method of vLLM's is
-overridden here and nowhere else, and a contract test names every attribute that is touched.
+vLLM's scheduler interface is not public. So vLLM is pinned exactly, its methods are
+overridden in this module only, and a contract test lists every attribute of vLLM that is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request
 else:
-    _VllmScheduler = object  # the mixin stands before the vLLM class
+    _VllmScheduler = object  # the vLLM class comes after the mixin
 
 logger = init_logger("vllm.orchestrate")  # below vLLM's root logger, so that its handlers show it
 
@@ -49,7 +49,7 @@ CONFIG_KEY = "orchestrate"
 
 
 class SloSchedulerMixin(_VllmScheduler):
-    """vLLM's scheduler under a policy's plans. Stands before the vLLM class that it extends."""
+    """vLLM's scheduler, following a policy's plans. A mixin: list it before the vLLM class."""
 
     timer_class: type[StepTimer] = StepTimer
 
@@ -78,10 +78,10 @@ class SloSchedulerMixin(_VllmScheduler):
     def add_request(self, request: Request) -> None:
         """Take a request; one with malformed SLO tags ends with an error in the next step.
 
-        A request that is known already (a streamed session) gets more input: under its present
-        SLO while it runs, as a new arrival after it has waited for that input.
+        A request that is known already is a streamed session that receives more input. While it
+        runs, it keeps its SLO; if it was waiting for the input, it counts as a new arrival.
         """
-        if not self.get_num_unfinished_requests():  # sessions waiting for input are no work
+        if not self.get_num_unfinished_requests():  # sessions that wait for input do not count
             self.lifecycle.idle()
         known = self.requests.get(request.request_id)
         if known is None:
@@ -119,7 +119,7 @@ class SloSchedulerMixin(_VllmScheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        """vLLM's own, plus the ends of requests that were dropped or rejected."""
+        """vLLM's outputs, plus the ends of requests that were dropped or rejected."""
         self.step_timer.completed(self.lifecycle.tracker, self.lifecycle.clock())
         if self.speculation is not None:
             self.speculation.completed(num_accepted_drafts(scheduler_output, model_runner_output))
@@ -137,20 +137,20 @@ class SloSchedulerMixin(_VllmScheduler):
         return bool(self._ends_to_report) or super().has_requests()
 
     def set_pause_state(self, pause_state: PauseState) -> None:
-        """vLLM's own. While vLLM admits no new requests, running ones finish without a pause."""
+        """As vLLM's. While vLLM admits no new requests, running ones finish without a pause."""
         super().set_pause_state(pause_state)
         self.planner.plan_now()
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """A request that loses its KV cache, to a plan or to vLLM, is waiting, not paused."""
+        """As vLLM's. A request that loses its KV cache, for whatever reason, is not paused."""
         self.lifecycle.lost_cache(request)
         self.placement.resume(request)
         super()._preempt_request(request, *args, **kwargs)
 
     def _handle_stopped_request(self, request: Request) -> bool:
-        """A request may stop while paused, by a token that was under way when it was paused.
+        """As vLLM's. A request may stop while paused, by a token of a step that was in flight.
 
-        A session that waits for more input is in no plan until that input comes.
+        A session that waits for more input is in no plan until that input arrives.
         """
         self.placement.resume(request)
         has_ended: bool = super()._handle_stopped_request(request)
@@ -160,7 +160,7 @@ class SloSchedulerMixin(_VllmScheduler):
         return has_ended
 
     def _free_request(self, request: Request, delay_free_blocks: bool = False) -> Any:
-        """Every ended request comes here, however it ended."""
+        """As vLLM's, which calls it for every request that ends, for whatever reason."""
         if self.lifecycle.follows(request):
             self.lifecycle.ended(request)
             self.planner.plan_due = True
@@ -170,7 +170,7 @@ class SloSchedulerMixin(_VllmScheduler):
     # Planning.
 
     def view(self) -> StepView:
-        """What the policy sees: requests, load and measured costs, at this moment."""
+        """The policy's input: requests, recent arrivals and measured costs, now."""
         ledger, tracker = self.lifecycle.ledger, self.lifecycle.tracker
         blocks = self.kv_cache_manager.block_pool
         arrivals, arrivals_s, counts = ledger.arrivals()
@@ -194,7 +194,7 @@ class SloSchedulerMixin(_VllmScheduler):
         return view if self.speculation is None else self.speculation.view_of(view)
 
     def _follow(self, plan: Plan) -> None:
-        """Put a plan into effect: drops, evictions, pauses, order, token budgets."""
+        """Carry out a plan: drops, evictions, pauses, order, token budgets."""
         for request_id, reason in plan.drop:
             self._end(request_id, dropped_stop_reason(reason))
         ranked = plan.run.union(request.request_id for request in self.running)
@@ -209,7 +209,7 @@ class SloSchedulerMixin(_VllmScheduler):
         self.planner.follow(plan, step=self.current_step)
 
     def _for_engine_steps(self, plan: Plan) -> Plan:
-        """The plan as far as vLLM's steps can follow it."""
+        """The plan as vLLM's steps can follow it: chunks and drafts."""
         if not self._splits_prompts:
             plan = plan._replace(step_tokens=None, chunk_tokens=None)
         if self.speculation is None:
@@ -231,13 +231,13 @@ class SloSchedulerMixin(_VllmScheduler):
         self.scheduler_config.long_prefill_token_threshold = chunk_tokens
 
     def _account_for(self, output: SchedulerOutput) -> None:
-        """Record what the step computes, for whom, and what the prefix cache spared."""
+        """Count what the step computes for each request, and the prefix-cache hits of new ones."""
         ledger = self.lifecycle.ledger
         ledger.started(
             {
                 new.req_id: new.num_computed_tokens
                 for new in output.scheduled_new_reqs
-                if not self.requests[new.req_id].num_preemptions  # a hit on its own blocks is none
+                if not self.requests[new.req_id].num_preemptions  # else it finds its own blocks
             }
         )
         self.composition = composition_of(output, self.requests)
@@ -253,7 +253,7 @@ class SloSchedulerMixin(_VllmScheduler):
         )
 
     def _end(self, request_id: str, stop_reason: str) -> None:
-        """End a request; its stop reason carries the named error to its caller."""
+        """End a request; its stop reason carries the named error to the caller."""
         self.lifecycle.ending(request_id)
         for request in self.finish_requests(request_id, RequestStatus.FINISHED_ABORTED):
             output = EngineCoreOutput(

@@ -12,7 +12,7 @@ import math
 from serving.view import Plan, StepView
 
 MEMORY_STEPS = 1000.0
-"""A step this long ago counts 1/e of a new one."""
+"""A step that many steps ago has the weight 1/e."""
 
 _DECAY = 1.0 - 1.0 / MEMORY_STEPS
 

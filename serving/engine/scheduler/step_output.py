@@ -1,4 +1,4 @@
-"""What a scheduled step of vLLM's computes, in the terms of our cost model."""
+"""The batch of a step that vLLM has scheduled, in the terms of our cost model."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def composition_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> Composition:
-    """What a step computes; a decode's drafted tokens count as new tokens of it."""
+    """The batch of a scheduled step; drafted tokens of a decode count as new tokens."""
     num_decodes = decode_context = 0
     chunks = []
     drafts = output.scheduled_spec_decode_tokens
     for request_id, tokens in output.num_scheduled_tokens.items():
         request = requests[request_id]
-        context = request.num_computed_tokens - tokens
-        own = tokens - len(drafts[request_id]) if request_id in drafts else tokens
-        if own == 1 and context >= request.num_prompt_tokens:
+        context = request.num_computed_tokens - tokens  # vLLM counts scheduled ones as computed
+        not_drafted = tokens - len(drafts[request_id]) if request_id in drafts else tokens
+        if not_drafted == 1 and context >= request.num_prompt_tokens:
             num_decodes += 1
             decode_context += context
         else:
@@ -33,8 +33,8 @@ def composition_of(output: SchedulerOutput, requests: Mapping[str, Request]) -> 
 
 
 def num_accepted_drafts(output: SchedulerOutput, computed: ModelRunnerOutput) -> int:
-    """How many of a step's drafted tokens were accepted."""
-    places = (computed.req_id_to_index.get(each) for each in output.scheduled_spec_decode_tokens)
+    """Number of a step's drafted tokens that were accepted."""
+    rows = (computed.req_id_to_index.get(each) for each in output.scheduled_spec_decode_tokens)
     sampled = computed.sampled_token_ids
-    kept = (len(sampled[place]) for place in places if place is not None and sampled)
-    return sum(max(each - 1, 0) for each in kept)
+    num_kept = (len(sampled[row]) for row in rows if row is not None and sampled)
+    return sum(max(each - 1, 0) for each in num_kept)

@@ -1,4 +1,4 @@
-"""How long each engine step took, told to the tracker that fits a step's cost."""
+"""The duration of each engine step, reported to the tracker that fits a step's cost."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class StepTimer:
     """Steps one after the other: each has ended when the next one is launched."""
 
     def launched(self, tracker: StepTracker, composition: Composition, now_s: float) -> None:
-        """A step is on its way."""
+        """A step begins."""
         tracker.begin(now_s, composition)
 
     def completed(self, tracker: StepTracker, now_s: float) -> None:
-        """A step's tokens are here."""
+        """A step's tokens have arrived."""
 
 
 class OverlappingStepTimer(StepTimer):
@@ -32,12 +32,12 @@ class OverlappingStepTimer(StepTimer):
         self._last_end_s = -math.inf
 
     def launched(self, tracker: StepTracker, composition: Composition, now_s: float) -> None:
-        """A step is on its way."""
+        """A step begins."""
         self._launched.append((composition, now_s))
 
     def completed(self, tracker: StepTracker, now_s: float) -> None:
-        """A step's tokens are here."""
+        """A step's tokens have arrived."""
         composition, launched_s = self._launched.popleft()
         if composition.new_tokens:
-            tracker.took(composition, now_s - max(launched_s, self._last_end_s))
+            tracker.measured(composition, now_s - max(launched_s, self._last_end_s))
         self._last_end_s = now_s

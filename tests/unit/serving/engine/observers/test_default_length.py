@@ -1,86 +1,97 @@
-"""How long answers are of which no length was foretold: to a user, and to all for who is new."""
+"""DefaultLength: output lengths without a prediction, of a user and of all users."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from serving.engine.observers.default_length import FEWEST_OWN, KEPT, MOST_USERS, DefaultLength
-from serving.engine.observers.service_counters import ROOM
+from serving.engine.observers.default_length import (
+    KEPT_ANSWERS,
+    MAX_USERS,
+    MIN_USER_ANSWERS,
+    DefaultLength,
+)
+from serving.engine.observers.service_counters import INITIAL_ROWS
 from serving.length_sketch import LENGTH_LEVELS
 
 UNKNOWN = [0.0] * len(LENGTH_LEVELS)
 
 
-def of_users(count: int) -> DefaultLength:
-    usual = DefaultLength()
-    for user in range(count):
-        usual.begin(user)
-    return usual
+def of_users(num_users: int) -> DefaultLength:
+    default_length = DefaultLength()
+    for user in range(num_users):
+        default_length.begin(user)
+    return default_length
 
 
-def answers(usual: DefaultLength, user: int, *lengths: int) -> None:
+def add_answers(default_length: DefaultLength, user: int, *lengths: int) -> None:
     for length in lengths:
-        usual.ended(user, length)
+        default_length.ended(user, length)
 
 
-def shown(usual: DefaultLength, *users: int) -> list[list[float]]:
-    return usual.lengths(np.array(users, dtype=np.int64)).tolist()
+def quantiles(default_length: DefaultLength, *users: int) -> list[list[float]]:
+    return default_length.lengths(np.array(users, dtype=np.int64)).tolist()
 
 
-def test_nothing_is_known_before_an_answer_has_ended() -> None:
-    usual = of_users(2)
-    assert shown(usual, 1, 0, 1) == [UNKNOWN] * 3
-    assert shown(usual) == []
+def test_lengths_are_0_before_the_first_answer() -> None:
+    default_length = of_users(2)
+    assert quantiles(default_length, 1, 0, 1) == [UNKNOWN] * 3
+    assert quantiles(default_length) == []
 
 
-def test_lengths_are_the_quantiles_of_the_latest() -> None:
-    usual = of_users(1)
-    answers(usual, 0, *[9000] * 50)
-    latest = np.random.default_rng(7).integers(1, 500, KEPT).tolist()
-    answers(usual, 0, *latest)
-    np.testing.assert_allclose(shown(usual, 0), [np.quantile(latest, LENGTH_LEVELS)])
+def test_lengths_are_the_quantiles_of_the_latest_answers() -> None:
+    default_length = of_users(1)
+    add_answers(default_length, 0, *[9000] * 50)
+    latest = np.random.default_rng(7).integers(1, 500, KEPT_ANSWERS).tolist()
+    add_answers(default_length, 0, *latest)
+    np.testing.assert_allclose(quantiles(default_length, 0), [np.quantile(latest, LENGTH_LEVELS)])
 
 
-def test_who_is_new_is_taken_to_be_answered_as_all_are_and_others_by_their_own() -> None:
-    usual = of_users(3)
-    answers(usual, 0, *[100] * 90)
-    assert shown(usual, 0, 1, 2) == [[100.0] * len(LENGTH_LEVELS)] * 3
-    answers(usual, 1, *[7] * FEWEST_OWN)
-    alike = np.quantile([100] * FEWEST_OWN + [7] * FEWEST_OWN, LENGTH_LEVELS).tolist()
-    assert shown(usual, 1, 2) == [[7.0] * len(LENGTH_LEVELS), alike]
+def test_a_new_user_has_the_lengths_of_all_users_until_it_has_enough_answers() -> None:
+    default_length = of_users(3)
+    add_answers(default_length, 0, *[100] * 90)
+    assert quantiles(default_length, 0, 1, 2) == [[100.0] * len(LENGTH_LEVELS)] * 3
+    add_answers(default_length, 1, *[7] * MIN_USER_ANSWERS)
+    both = [100] * MIN_USER_ANSWERS + [7] * MIN_USER_ANSWERS
+    shared = np.quantile(both, LENGTH_LEVELS).tolist()
+    assert quantiles(default_length, 1, 2) == [[7.0] * len(LENGTH_LEVELS), shared]
 
 
-def test_nobody_s_answers_count_for_more_than_another_s() -> None:
-    """However many they are, and only those count who had answers lately."""
-    usual = of_users(MOST_USERS + 2)
+def test_each_user_has_the_same_weight_in_the_lengths_of_all_users() -> None:
+    """However many answers it had; and only users with recent answers count."""
+    default_length = of_users(MAX_USERS + 2)
     for user in range(3):
-        answers(usual, user, *[40] * FEWEST_OWN)
-    answers(usual, 3, *[30_000] * 500)
-    shared = np.quantile([40] * 3 * FEWEST_OWN + [30_000] * FEWEST_OWN, LENGTH_LEVELS)
-    assert shown(usual, 4) == [shared.tolist()]
-    for user in range(5, MOST_USERS + 2):
-        answers(usual, user, *[40] * FEWEST_OWN)
+        add_answers(default_length, user, *[40] * MIN_USER_ANSWERS)
+    add_answers(default_length, 3, *[30_000] * 500)
+    shared = np.quantile([40] * 3 * MIN_USER_ANSWERS + [30_000] * MIN_USER_ANSWERS, LENGTH_LEVELS)
+    assert quantiles(default_length, 4) == [shared.tolist()]
+    for user in range(5, MAX_USERS + 2):
+        add_answers(default_length, user, *[40] * MIN_USER_ANSWERS)
     for user in range(4):
-        answers(usual, user, 40)
-    assert shown(usual, 4)[0][LENGTH_LEVELS.index(0.5)] == 40.0
+        add_answers(default_length, user, 40)
+    assert quantiles(default_length, 4)[0][LENGTH_LEVELS.index(0.5)] == 40.0
 
 
-def test_a_number_that_is_given_anew_begins_anew() -> None:
-    usual = of_users(2)
-    answers(usual, 0, *[5] * FEWEST_OWN)
-    answers(usual, 1, *[30] * KEPT)
-    assert shown(usual, 0) == [[5.0] * len(LENGTH_LEVELS)]
-    usual.begin(0)
-    answers(usual, 1, 30)
-    assert shown(usual, 0) == [[30.0] * len(LENGTH_LEVELS)]
-    answers(usual, 0, *[40] * (FEWEST_OWN - 1))
-    answers(usual, 1, *[40] * KEPT)
-    assert shown(usual, 0) == [[40.0] * len(LENGTH_LEVELS)], "its former answers count no more"
+def test_a_reused_number_has_no_answers() -> None:
+    default_length = of_users(2)
+    add_answers(default_length, 0, *[5] * MIN_USER_ANSWERS)
+    add_answers(default_length, 1, *[30] * KEPT_ANSWERS)
+    assert quantiles(default_length, 0) == [[5.0] * len(LENGTH_LEVELS)]
+    default_length.begin(0)
+    add_answers(default_length, 1, 30)
+    assert quantiles(default_length, 0) == [[30.0] * len(LENGTH_LEVELS)]
+    add_answers(default_length, 0, *[40] * (MIN_USER_ANSWERS - 1))
+    add_answers(default_length, 1, *[40] * KEPT_ANSWERS)
+    assert quantiles(default_length, 0) == [[40.0] * len(LENGTH_LEVELS)], (
+        "old answers do not count"
+    )
 
 
-def test_there_is_room_for_any_number_of_users() -> None:
-    count = 5 * ROOM
-    usual = of_users(count)
-    answers(usual, count - 1, *[9] * FEWEST_OWN)
-    answers(usual, 0, *[4] * FEWEST_OWN)
-    assert shown(usual, count - 1, 0) == [[9.0] * len(LENGTH_LEVELS), [4.0] * len(LENGTH_LEVELS)]
+def test_the_table_grows_with_the_number_of_users() -> None:
+    num_users = 5 * INITIAL_ROWS
+    default_length = of_users(num_users)
+    add_answers(default_length, num_users - 1, *[9] * MIN_USER_ANSWERS)
+    add_answers(default_length, 0, *[4] * MIN_USER_ANSWERS)
+    assert quantiles(default_length, num_users - 1, 0) == [
+        [9.0] * len(LENGTH_LEVELS),
+        [4.0] * len(LENGTH_LEVELS),
+    ]

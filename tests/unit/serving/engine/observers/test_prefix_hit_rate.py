@@ -1,84 +1,84 @@
-"""How much of later calls' prompts the prefix cache held: learned of each user, and of all."""
+"""PrefixHitRate: the prefix-cache hit rate of later calls, of a user and of all users."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from serving.engine.observers.prefix_hit_rate import MEMORY_CALLS, MOST_OF_OTHERS, PrefixHitRate
+from serving.engine.observers.prefix_hit_rate import MAX_SHARED_RATE, MEMORY_CALLS, PrefixHitRate
 
 
-def share_of_users() -> PrefixHitRate:
-    cached = PrefixHitRate()
+def rate_of_users() -> PrefixHitRate:
+    hit_rate = PrefixHitRate()
     for user in range(4):
-        cached.begin(user)
-    return cached
+        hit_rate.begin(user)
+    return hit_rate
 
 
-def shares(cached: PrefixHitRate, *users: int) -> list[float]:
-    return [float(share) for share in cached.shares(np.array(users, dtype=np.int64))]
+def rates(hit_rate: PrefixHitRate, *users: int) -> list[float]:
+    return [float(rate) for rate in hit_rate.rates(np.array(users, dtype=np.int64))]
 
 
-def ended(cached: PrefixHitRate, user: int, count: int, *, prompt: int, found: int) -> None:
+def add_calls(hit_rate: PrefixHitRate, user: int, count: int, *, prompt: int, cached: int) -> None:
     for _ in range(count):
-        cached.ended(user, prompt, found)
+        hit_rate.ended(user, prompt, cached)
 
 
-def test_nothing_is_expected_to_be_found_before_anything_was() -> None:
-    cached = share_of_users()
-    assert shares(cached, 3, 0, 3) == [0.0, 0.0, 0.0]
-    assert shares(cached) == []
+def test_the_rate_is_0_before_the_first_call() -> None:
+    hit_rate = rate_of_users()
+    assert rates(hit_rate, 3, 0, 3) == [0.0, 0.0, 0.0]
+    assert rates(hit_rate) == []
 
 
-def test_each_user_has_its_own_share_and_who_is_new_that_of_all() -> None:
-    cached = share_of_users()
-    ended(cached, 0, 400, prompt=1000, found=900)
-    ended(cached, 1, 400, prompt=1000, found=0)
-    looping, plain, new = shares(cached, 0, 1, 2)
+def test_each_user_has_its_own_rate_and_a_new_user_that_of_all_users() -> None:
+    hit_rate = rate_of_users()
+    add_calls(hit_rate, 0, 400, prompt=1000, cached=900)
+    add_calls(hit_rate, 1, 400, prompt=1000, cached=0)
+    looping, plain, new = rates(hit_rate, 0, 1, 2)
     assert looping == pytest.approx(0.9, abs=0.04)
     assert plain == pytest.approx(0.0, abs=0.04)
     assert plain < new < looping
 
 
-def test_what_one_user_finds_says_little_of_the_others() -> None:
+def test_the_hits_of_one_user_hardly_change_the_rate_of_the_others() -> None:
     """However many and however long its calls are."""
-    cached = share_of_users()
-    ended(cached, 1, 20, prompt=16, found=0)
-    ended(cached, 0, 4000, prompt=100_000, found=100_000)
-    looping, plain, new = shares(cached, 0, 1, 2)
+    hit_rate = rate_of_users()
+    add_calls(hit_rate, 1, 20, prompt=16, cached=0)
+    add_calls(hit_rate, 0, 4000, prompt=100_000, cached=100_000)
+    looping, plain, new = rates(hit_rate, 0, 1, 2)
     assert looping > 0.98
-    assert new == MOST_OF_OTHERS
+    assert new == MAX_SHARED_RATE
     assert plain < 0.15
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
-    """As where the cache has become too small for all who loop."""
-    cached = share_of_users()
-    ended(cached, 0, 100, prompt=1000, found=1000)
-    ended(cached, 0, 5 * MEMORY_CALLS, prompt=1000, found=0)
-    assert shares(cached, 0, 1) == pytest.approx([0.0, 0.0], abs=0.01)
+def test_old_calls_lose_their_weight() -> None:
+    """For example when the cache has become too small for all looping agents."""
+    hit_rate = rate_of_users()
+    add_calls(hit_rate, 0, 100, prompt=1000, cached=1000)
+    add_calls(hit_rate, 0, 5 * MEMORY_CALLS, prompt=1000, cached=0)
+    assert rates(hit_rate, 0, 1) == pytest.approx([0.0, 0.0], abs=0.01)
 
 
-def test_a_share_lies_within_0_and_1() -> None:
-    cached = share_of_users()
-    ended(cached, 0, 3000, prompt=7, found=7)
-    ended(cached, 1, 3000, prompt=7, found=0)
-    assert all(0.0 <= share <= 1.0 for share in shares(cached, 0, 1, 2))
+def test_a_rate_is_between_0_and_1() -> None:
+    hit_rate = rate_of_users()
+    add_calls(hit_rate, 0, 3000, prompt=7, cached=7)
+    add_calls(hit_rate, 1, 3000, prompt=7, cached=0)
+    assert all(0.0 <= rate <= 1.0 for rate in rates(hit_rate, 0, 1, 2))
 
 
-def test_long_prompts_weigh_more() -> None:
-    cached = share_of_users()
-    ended(cached, 0, 1, prompt=9000, found=9000)
-    ended(cached, 0, 1, prompt=1000, found=0)
-    ended(cached, 1, 2, prompt=1000, found=500)
-    assert shares(cached, 0)[0] > shares(cached, 1)[0]
+def test_long_prompts_have_more_weight() -> None:
+    hit_rate = rate_of_users()
+    add_calls(hit_rate, 0, 1, prompt=9000, cached=9000)
+    add_calls(hit_rate, 0, 1, prompt=1000, cached=0)
+    add_calls(hit_rate, 1, 2, prompt=1000, cached=500)
+    assert rates(hit_rate, 0)[0] > rates(hit_rate, 1)[0]
 
 
-def test_a_number_that_is_given_anew_begins_anew() -> None:
-    cached = share_of_users()
-    ended(cached, 0, 50, prompt=1000, found=1000)
-    ended(cached, 1, 50, prompt=1000, found=0)
-    before = shares(cached, 0)[0]
-    cached.begin(0)
-    ended(cached, 1, 2000, prompt=1000, found=0)
-    assert shares(cached, 0)[0] == shares(cached, 2)[0] < before
+def test_a_reused_number_has_the_rate_of_a_new_user() -> None:
+    hit_rate = rate_of_users()
+    add_calls(hit_rate, 0, 50, prompt=1000, cached=1000)
+    add_calls(hit_rate, 1, 50, prompt=1000, cached=0)
+    before = rates(hit_rate, 0)[0]
+    hit_rate.begin(0)
+    add_calls(hit_rate, 1, 2000, prompt=1000, cached=0)
+    assert rates(hit_rate, 0)[0] == rates(hit_rate, 2)[0] < before

@@ -1,4 +1,4 @@
-"""Accounts: sums by name, whose numbers are given again only when a name is forgotten."""
+"""ServiceCounters and ProgramCalls: sums by name, and the reuse of numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from serving.engine.observers.service_counters import (
     _PRUNE_ABOVE,
     FORGET_AFTER_S,
-    MOST_CALLS,
+    MAX_STAGE_CALLS,
     ProgramCalls,
     ServiceCounters,
 )
@@ -25,14 +25,14 @@ from tests.strategies import law
 NAMES = st.sampled_from("abcdef")
 
 
-class AccountsAndSums(RuleBasedStateMachine):
-    """The same operations on accounts and on plain dictionaries by name."""
+class CountersAndSums(RuleBasedStateMachine):
+    """The same operations on ServiceCounters and on dictionaries by name."""
 
     lifted = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.accounts = ServiceCounters(lifted=self.lifted)
+        self.counters = ServiceCounters(lifted=self.lifted)
         self.now_s = 0.0
         self.number: dict[str, int] = {}
         self.open_requests: Counter[str] = Counter()
@@ -43,13 +43,13 @@ class AccountsAndSums(RuleBasedStateMachine):
     def arrive(self, name: str) -> None:
         present = [self.sums[each] for each in self.sums if self.open_requests[each]]
         is_known = name in self.sums and self.now_s - self.closed_s[name] < FORGET_AFTER_S
-        assert self.accounts.knows(name, self.now_s) == is_known
+        assert self.counters.knows(name, self.now_s) == is_known
         if not is_known:
             self.sums[name] = 0.0
         self.closed_s[name] = math.inf
         if self.lifted and present and not self.open_requests[name]:
             self.sums[name] = max(self.sums[name], min(present))
-        number = self.accounts.open(name, self.now_s)
+        number = self.counters.open(name, self.now_s)
         assert self.number.setdefault(name, number) == number
         self.open_requests[name] += 1
 
@@ -58,45 +58,45 @@ class AccountsAndSums(RuleBasedStateMachine):
         if self.open_requests[name]:
             self.now_s += seconds
             self.open_requests[name] -= 1
-            self.accounts.close(self.number[name], self.now_s)
+            self.counters.close(self.number[name], self.now_s)
             if not self.open_requests[name]:
                 self.closed_s[name] = self.now_s
 
     @rule(served=st.lists(st.tuples(NAMES, st.integers(0, 2048))))
     def compute(self, served: list[tuple[str, int]]) -> None:
-        """A step may compute several requests of one name."""
+        """Several requests of one name may be in a step."""
         served = [(name, tokens) for name, tokens in served if self.open_requests[name]]
         numbers = np.array([self.number[name] for name, _ in served], dtype=np.int64)
         tokens = np.array([tokens for _, tokens in served], dtype=np.float64)
-        self.accounts.add(numbers, tokens, self.now_s)
+        self.counters.add(numbers, tokens, self.now_s)
         for name, count in served:
             self.sums[name] += count
 
     @invariant()
-    def every_sum_is_that_of_its_name(self) -> None:
+    def every_counter_equals_the_sum_of_its_name(self) -> None:
         numbers = np.array([self.number[name] for name in self.sums], dtype=np.int64)
-        assert self.accounts.tokens(numbers, self.now_s).tolist() == list(self.sums.values())
+        assert self.counters.tokens(numbers, self.now_s).tolist() == list(self.sums.values())
         assert len(set(self.number.values())) == len(self.number)
 
 
-class LiftedAccountsAndSums(AccountsAndSums):
-    """A name that comes back begins no lower than the least of those present."""
+class LiftedCountersAndSums(CountersAndSums):
+    """A name that opens again starts at the least counter of the open names, or above."""
 
     lifted = True
 
 
-@pytest.mark.parametrize("machine", [AccountsAndSums, LiftedAccountsAndSums])
-def test_accounts_are_sums_by_name(machine: type[AccountsAndSums]) -> None:
+@pytest.mark.parametrize("machine", [CountersAndSums, LiftedCountersAndSums])
+def test_counters_equal_sums_by_name(machine: type[CountersAndSums]) -> None:
     run_state_machine_as_test(machine, settings=law)
 
 
-def test_who_saved_up_absence_begins_at_the_least_of_those_present() -> None:
+def test_a_lifted_name_that_opens_starts_at_the_least_counter_of_the_open_names() -> None:
     users = ServiceCounters(lifted=True)
     first, second = users.open("first", 0.0), users.open("second", 0.0)
     users.add(np.array([first, second]), np.array([900.0, 500.0]), 0.0)
     late = users.open("late", 1.0)
     assert users.tokens(np.array([late]), 1.0) == 500.0
-    assert users.open("late", 2.0) == late, "who is present is not lifted again"
+    assert users.open("late", 2.0) == late, "an open name is not lifted again"
     users.close(second, 3.0)
     users.add(np.array([first, late]), np.array([0.0, 1000.0]), 3.0)
     assert users.open("second", 4.0) == second
@@ -107,8 +107,8 @@ MEMORY_S = 60.0
 
 
 @pytest.mark.parametrize("began_s", [0.0, 1e6])
-def test_a_memory_lets_each_token_count_less_and_less(began_s: float) -> None:
-    """However long the engine has been up, and over more time than a sum could grow without end."""
+def test_tokens_are_discounted_by_their_age(began_s: float) -> None:
+    """Also after a long uptime, and over a time in which unscaled sums would overflow."""
     users = ServiceCounters(memory_s=MEMORY_S)
     mine = np.array([users.open("mine", began_s)])
     users.add(mine, np.array([1000.0]), began_s)
@@ -124,97 +124,97 @@ def test_a_memory_lets_each_token_count_less_and_less(began_s: float) -> None:
 
 
 @pytest.mark.parametrize(("memory_s", "is_ahead"), [(MEMORY_S, True), (math.inf, False)])
-def test_who_floods_an_engine_that_served_others_for_hours_is_soon_ahead(
+def test_a_flooding_user_soon_leads_users_served_for_hours_if_tokens_are_discounted(
     memory_s: float, is_ahead: bool
 ) -> None:
-    """Without an end to its memory, hours of others' tokens would be a claim to as many."""
+    """Without a discount it could first take as many tokens as the others had in hours."""
     users = ServiceCounters(lifted=True, memory_s=memory_s)
     old = users.open("old", 0.0)
     for second in range(7200):
         users.add(np.array([old]), np.array([1000.0]), float(second))
     both = np.array([users.open("flooder", 7200.0), old])
-    flooder_has, old_has = users.tokens(both, 7200.0)
-    assert flooder_has == old_has
+    flooder_tokens, old_tokens = users.tokens(both, 7200.0)
+    assert flooder_tokens == old_tokens
     for second in range(7200, 7260):
         users.add(both, np.array([9000.0, 1000.0]), float(second))
-    flooder_has, old_has = users.tokens(both, 7260.0)
-    assert (flooder_has > LEAD * old_has) == is_ahead
+    flooder_tokens, old_tokens = users.tokens(both, 7260.0)
+    assert (flooder_tokens > LEAD * old_tokens) == is_ahead
 
 
-STREAM = 20_000
+NUM_NAMES = 20_000
 
 
-def test_a_number_is_given_again_only_when_its_name_is_forgotten() -> None:
-    """Ever new names, each with one request of a second, and one name that stays."""
-    accounts = ServiceCounters()
-    stays = accounts.open("stays", 0.0)
-    accounts.add(np.array([stays]), np.array([7.0]), 0.0)
+def test_a_number_is_reused_only_after_its_name_is_forgotten() -> None:
+    """One name stays open; each new name has one request, which takes a second."""
+    counters = ServiceCounters()
+    stays = counters.open("stays", 0.0)
+    counters.add(np.array([stays]), np.array([7.0]), 0.0)
     ended_s: dict[int, float] = {}
-    given_again = 0
-    for place in range(STREAM):
-        now_s = float(place)
-        number = accounts.open(f"name {place}", now_s)
+    num_reused = 0
+    for index in range(NUM_NAMES):
+        now_s = float(index)
+        number = counters.open(f"name {index}", now_s)
         assert number != stays
         if number in ended_s:
-            given_again += 1
+            num_reused += 1
             assert now_s - ended_s[number] >= FORGET_AFTER_S
-        assert accounts.tokens(np.array([number]), now_s) == 0.0
-        accounts.add(np.array([number]), np.array([5.0]), now_s)
-        accounts.close(number, now_s + 1.0)
+        assert counters.tokens(np.array([number]), now_s) == 0.0
+        counters.add(np.array([number]), np.array([5.0]), now_s)
+        counters.close(number, now_s + 1.0)
         ended_s[number] = now_s + 1.0
-    assert given_again > STREAM // 2, "numbers do not grow for ever"
-    assert accounts.tokens(np.array([stays]), float(STREAM)) == 7.0
-    assert accounts.open("stays", float(STREAM)) == stays
+    assert num_reused > NUM_NAMES // 2, "numbers are reused"
+    assert counters.tokens(np.array([stays]), float(NUM_NAMES)) == 7.0
+    assert counters.open("stays", float(NUM_NAMES)) == stays
 
 
-def test_a_name_that_comes_back_in_time_keeps_its_number_and_its_sum() -> None:
-    """However many others come and go meanwhile."""
-    accounts = ServiceCounters()
-    mine = accounts.open("mine", 0.0)
-    accounts.add(np.array([mine]), np.array([3.0]), 0.0)
-    for place in range(STREAM // 2):
-        if place % 500 == 0:  # it comes back every so often
-            accounts.close(mine, float(place))
-            assert accounts.open("mine", place + 499.0) == mine
-        number = accounts.open(f"name {place}", float(place))
-        accounts.close(number, float(place))
-    assert accounts.tokens(np.array([mine]), float(STREAM)) == 3.0
+def test_a_name_that_opens_again_in_time_keeps_its_number_and_its_tokens() -> None:
+    """However many other names open and close meanwhile."""
+    counters = ServiceCounters()
+    mine = counters.open("mine", 0.0)
+    counters.add(np.array([mine]), np.array([3.0]), 0.0)
+    for index in range(NUM_NAMES // 2):
+        if index % 500 == 0:  # it closes and opens again
+            counters.close(mine, float(index))
+            assert counters.open("mine", index + 499.0) == mine
+        number = counters.open(f"name {index}", float(index))
+        counters.close(number, float(index))
+    assert counters.tokens(np.array([mine]), float(NUM_NAMES)) == 3.0
 
 
-def test_a_name_that_comes_back_too_late_is_new() -> None:
-    """Whether or not there are so many names that its number was given to another."""
-    accounts = ServiceCounters()
-    mine = np.array([accounts.open("mine", 0.0)])
-    accounts.add(mine, np.array([3.0]), 0.0)
-    assert accounts.knows("mine", 10 * FORGET_AFTER_S), "it is still here"
-    accounts.close(int(mine[0]), 1.0)
-    assert accounts.knows("mine", FORGET_AFTER_S)
-    assert not accounts.knows("mine", 1.0 + FORGET_AFTER_S)
-    accounts.open("mine", 1.0 + FORGET_AFTER_S)
-    assert accounts.tokens(mine, 1.0 + FORGET_AFTER_S) == 0.0
+def test_a_name_that_opens_again_too_late_is_new() -> None:
+    """Even if its number was not reused."""
+    counters = ServiceCounters()
+    mine = np.array([counters.open("mine", 0.0)])
+    counters.add(mine, np.array([3.0]), 0.0)
+    assert counters.knows("mine", 10 * FORGET_AFTER_S), "it is still open"
+    counters.close(int(mine[0]), 1.0)
+    assert counters.knows("mine", FORGET_AFTER_S)
+    assert not counters.knows("mine", 1.0 + FORGET_AFTER_S)
+    counters.open("mine", 1.0 + FORGET_AFTER_S)
+    assert counters.tokens(mine, 1.0 + FORGET_AFTER_S) == 0.0
 
 
 def arrived(calls: ProgramCalls, number: int, stage: int, stage_calls: int, **how: bool) -> None:
     calls.arrived(number, stage, stage_calls, **{"is_new": False, "is_alone": False} | how)
 
 
-def test_the_calls_of_a_stage_that_are_still_to_arrive_are_counted() -> None:
+def test_the_calls_of_a_stage_that_have_not_arrived_are_counted() -> None:
     calls = ProgramCalls()
     arrived(calls, 2, 0, 3, is_new=True)
     assert calls.missing(np.array([2, 0])).tolist() == [2, 0]
     arrived(calls, 2, 0, 3)
     arrived(calls, 2, 0, 3)
-    arrived(calls, 2, 0, 3)  # one more than was said
+    arrived(calls, 2, 0, 3)  # one more than announced
     assert calls.missing(np.array([2])).tolist() == [0]
     arrived(calls, 2, 1, 2)
     assert calls.missing(np.array([2])).tolist() == [1]
-    arrived(calls, 2, 1, 2, is_new=True)  # the number was given to another program
+    arrived(calls, 2, 1, 2, is_new=True)  # another program reuses the number
     assert calls.missing(np.array([2])).tolist() == [1]
     arrived(calls, 500, 0, 10**30, is_new=True)
-    assert calls.missing(np.array([500, 2])).tolist() == [MOST_CALLS - 1, 1]
+    assert calls.missing(np.array([500, 2])).tolist() == [MAX_STAGE_CALLS - 1, 1]
 
 
-def test_a_late_call_of_a_former_stage_says_nothing_of_the_present_one() -> None:
+def test_a_late_call_of_an_earlier_stage_does_not_change_the_present_one() -> None:
     calls = ProgramCalls()
     arrived(calls, 0, 1, 3, is_new=True)
     arrived(calls, 0, 0, 4)
@@ -224,15 +224,15 @@ def test_a_late_call_of_a_former_stage_says_nothing_of_the_present_one() -> None
     assert calls.missing(np.array([0])).tolist() == [0]
 
 
-def test_a_program_that_begins_again_begins_with_its_stage() -> None:
-    """Nothing of it is in the engine any more: its first call is no late one."""
+def test_a_program_that_restarts_is_in_the_stage_of_its_first_call() -> None:
+    """None of its calls is in the engine, so this first call is not a late one."""
     calls = ProgramCalls()
     arrived(calls, 0, 3, 1, is_new=True)
     arrived(calls, 0, 0, 4, is_alone=True)
     assert calls.missing(np.array([0])).tolist() == [3]
 
 
-def test_a_stage_that_is_asked_again_has_its_calls_still_to_come() -> None:
+def test_a_stage_that_is_retried_misses_its_other_calls_again() -> None:
     calls = ProgramCalls()
     for attempt in range(2):
         arrived(calls, 0, 2, 3, is_new=attempt == 0, is_alone=True)
@@ -242,16 +242,16 @@ def test_a_stage_that_is_asked_again_has_its_calls_still_to_come() -> None:
         assert calls.missing(np.array([0])).tolist() == [0]
 
 
-def test_calls_of_a_stage_that_come_one_by_one_are_no_new_ones() -> None:
+def test_calls_of_a_stage_that_arrive_one_after_another_do_not_restart_it() -> None:
     calls = ProgramCalls()
     missing = []
-    for _ in range(3):  # each has ended before the next
+    for _ in range(3):  # each ends before the next arrives
         arrived(calls, 0, 0, 3, is_new=not missing, is_alone=True)
         missing.append(calls.missing(np.array([0])).tolist())
     assert missing == [[2], [1], [0]]
 
 
-def test_what_ended_is_kept_until_the_number_is_another_s() -> None:
+def test_tokens_of_ended_calls_are_kept_until_the_number_is_reused() -> None:
     calls = ProgramCalls()
     arrived(calls, 1, 0, 1, is_new=True)
     calls.ended(1, 30)
@@ -262,33 +262,33 @@ def test_what_ended_is_kept_until_the_number_is_another_s() -> None:
     assert calls.ended_tokens(np.array([1])).tolist() == [0.0]
 
 
-class Looked(dict[int, float]):
-    """Counts how many of its keys were looked at."""
+class CountingDict(dict[int, float]):
+    """Counts the keys that an iteration has visited."""
 
-    num_looked = 0
+    num_visited = 0
 
     def __iter__(self) -> Iterator[int]:
         for key in super().__iter__():
-            self.num_looked += 1
+            self.num_visited += 1
             yield key
 
     def items(self) -> NoReturn:  # type: ignore[override]
-        raise AssertionError("a copy of them all")
+        raise AssertionError("this would visit all keys")
 
 
-def test_a_new_name_looks_at_few_of_the_names_that_ended_lately() -> None:
-    """However many there are: it happens at every arrival."""
-    accounts = ServiceCounters()
-    accounts._closed_s = looked = Looked()
+def test_a_new_name_visits_few_of_the_closed_names() -> None:
+    """However many there are: this happens at every arrival."""
+    counters = ServiceCounters()
+    counters._closed_s = closed_s = CountingDict()
     for number in range(3 * _PRUNE_ABOVE):
-        accounts.close(accounts.open(f"alone {number}", float(number) / 1000), float(number) / 1000)
-    assert looked.num_looked <= 3 * _PRUNE_ABOVE
-    accounts.open("late", FORGET_AFTER_S + 5.0)
-    assert len(accounts._number) < 3 * _PRUNE_ABOVE
+        counters.close(counters.open(f"alone {number}", float(number) / 1000), float(number) / 1000)
+    assert closed_s.num_visited <= 3 * _PRUNE_ABOVE
+    counters.open("late", FORGET_AFTER_S + 5.0)
+    assert len(counters._number) < 3 * _PRUNE_ABOVE
 
 
-def test_a_clock_that_is_set_back_stands_still() -> None:
-    accounts = ServiceCounters(memory_s=10.0)
-    number = accounts.open("a", 1e6)
-    accounts.add(np.array([number]), np.array([5.0]), 1e6)
-    assert accounts.tokens(np.array([number]), 0.0).tolist() == [5.0]
+def test_a_clock_that_is_set_back_counts_as_one_that_stands_still() -> None:
+    counters = ServiceCounters(memory_s=10.0)
+    number = counters.open("a", 1e6)
+    counters.add(np.array([number]), np.array([5.0]), 1e6)
+    assert counters.tokens(np.array([number]), 0.0).tolist() == [5.0]

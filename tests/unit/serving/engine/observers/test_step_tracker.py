@@ -1,4 +1,4 @@
-"""StepTracker: what a step costs, learned from steps as they come; and its counters."""
+"""StepTracker: the online fit of a step's duration, and its counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from serving.engine.observers.step_tracker import (
     FIRST_SOLVE_STEPS,
-    MOST_SAMPLES,
+    MAX_SAMPLES,
     PRIOR,
     SloCounts,
     StepTracker,
@@ -48,7 +48,7 @@ def run(
     seconds: Callable[[Composition], float],
     start_s: float = 0.0,
 ) -> float:
-    """Feed steps that take so long, asking for the model each time; when the last one ended."""
+    """Run steps of these durations, reading the model in each; returns the end of the last one."""
     now_s = start_s
     for step in steps:
         tracker.begin(now_s, step)
@@ -63,7 +63,7 @@ def worst_error(model: StepModel, truth: StepModel, rng: random.Random) -> float
     return max(abs(seconds_of(model, step) / seconds_of(truth, step) - 1) for step in steps)
 
 
-def test_it_finds_the_cost_of_steps_in_spite_of_noise() -> None:
+def test_the_fit_finds_the_duration_of_steps_despite_noise() -> None:
     rng = random.Random(1)
     tracker = StepTracker()
     steps = [random_step(rng) for _ in range(1000)]
@@ -71,7 +71,7 @@ def test_it_finds_the_cost_of_steps_in_spite_of_noise() -> None:
     assert worst_error(tracker.model, TRUTH, rng) < 0.06
 
 
-def test_a_few_steps_already_tell_a_machine_ten_times_faster_than_expected() -> None:
+def test_a_few_steps_show_a_machine_ten_times_faster_than_the_prior() -> None:
     rng = random.Random(2)
     fast = StepModel(*(part / 10 for part in TRUTH))
     tracker = StepTracker()
@@ -79,7 +79,7 @@ def test_a_few_steps_already_tell_a_machine_ten_times_faster_than_expected() -> 
     assert worst_error(tracker.model, fast, rng) < 0.1
 
 
-def test_before_anything_is_measured_there_is_an_expectation() -> None:
+def test_before_the_first_step_the_model_is_the_prior() -> None:
     tracker = StepTracker()
     assert tracker.model == PRIOR
     assert tracker.token_s > 0
@@ -88,7 +88,7 @@ def test_before_anything_is_measured_there_is_an_expectation() -> None:
 
 
 @pytest.mark.parametrize("hiccup", [10.0, 1000.0])
-def test_steps_that_the_machine_delayed_hardly_matter(hiccup: float) -> None:
+def test_delayed_steps_hardly_change_the_model(hiccup: float) -> None:
     rng = random.Random(3)
     tracker = StepTracker()
     steps = [random_step(rng) for _ in range(2000)]
@@ -101,8 +101,8 @@ def test_steps_that_the_machine_delayed_hardly_matter(hiccup: float) -> None:
     assert worst_error(tracker.model, TRUTH, rng) < 0.12
 
 
-def test_what_prompts_read_before_them_is_not_taken_for_the_cost_of_their_tokens() -> None:
-    """Else a new token takes it over, decodes with it, and the contexts seem cheaper instead."""
+def test_the_attention_of_prompt_chunks_is_not_attributed_to_their_tokens() -> None:
+    """Else tokens, also those of decodes, would seem dearer, and contexts cheaper."""
     rng = random.Random(8)
     steps = []
     for index in range(2000):
@@ -113,13 +113,13 @@ def test_what_prompts_read_before_them_is_not_taken_for_the_cost_of_their_tokens
         steps.append(Composition(decodes + prompt, decodes, context, chunks))
     tracker = StepTracker()
     run(tracker, steps, cost_of)
-    found, truth = tracker.model, STEP_COSTS["a100-llama3-8b"]
-    assert found.pair_s == pytest.approx(truth.chunk_pair_s, rel=0.1)
-    assert found.context_s == pytest.approx(truth.decode_context_s, rel=0.1)
-    assert found.token_s + found.sequence_s == pytest.approx(truth.large_token_s, rel=0.1)
+    fitted, truth = tracker.model, STEP_COSTS["a100-llama3-8b"]
+    assert fitted.pair_s == pytest.approx(truth.chunk_pair_s, rel=0.1)
+    assert fitted.context_s == pytest.approx(truth.decode_context_s, rel=0.1)
+    assert fitted.token_s + fitted.sequence_s == pytest.approx(truth.large_token_s, rel=0.1)
 
 
-def test_rare_prefills_are_learned_although_all_other_steps_fit_exactly() -> None:
+def test_rare_prefills_are_fitted_although_all_other_steps_fit_exactly() -> None:
     cost = STEP_COSTS["a100-llama3-8b"]
     rng = random.Random(4)
     steps = []
@@ -138,7 +138,7 @@ def cost_of(step: Composition) -> float:
     return STEP_COSTS["a100-llama3-8b"].seconds(step)
 
 
-def test_a_machine_that_becomes_slower_for_good_is_followed() -> None:
+def test_the_model_follows_a_machine_that_becomes_slower_for_good() -> None:
     rng = random.Random(5)
     tracker = StepTracker()
     now_s = run(
@@ -159,7 +159,7 @@ def test_a_machine_that_becomes_slower_for_good_is_followed() -> None:
         max_size=200,
     )
 )
-def test_whatever_is_measured_no_coefficient_is_negative_or_infinite(
+def test_no_measurements_make_a_coefficient_negative_or_infinite(
     measured: list[tuple[int, int, int, float]],
 ) -> None:
     tracker = StepTracker()
@@ -172,7 +172,7 @@ def test_whatever_is_measured_no_coefficient_is_negative_or_infinite(
         now_s += seconds
 
 
-def test_idle_time_and_steps_without_work_are_no_steps() -> None:
+def test_idle_time_and_empty_steps_are_not_measured() -> None:
     tracker = StepTracker()
     one = Composition(1, 1, 100, ())
     tracker.begin(0.0, one)
@@ -185,57 +185,57 @@ def test_idle_time_and_steps_without_work_are_no_steps() -> None:
     assert tracker.snapshot().steps == 2
 
 
-def test_a_decode_step_is_that_of_the_usual_batch() -> None:
+def test_the_decode_step_has_the_mean_batch() -> None:
     tracker = StepTracker()
-    usual = Composition(50, 50, 20_000, ())
+    mean = Composition(50, 50, 20_000, ())
     fewer, more = Composition(40, 40, 10_000, ()), Composition(60, 60, 30_000, ())
-    prompt = Composition(512, 0, 0, ((512, 0),))  # no step of decodes
+    prompt = Composition(512, 0, 0, ((512, 0),))  # not a decode step
     run(tracker, [fewer, prompt, more] * 500, lambda step: seconds_of(TRUTH, step))
-    assert tracker.token_s == pytest.approx(seconds_of(TRUTH, usual), rel=0.02)
+    assert tracker.token_s == pytest.approx(seconds_of(TRUTH, mean), rel=0.02)
 
 
-def test_the_mean_step_is_of_all_whatever_they_computed() -> None:
+def test_the_mean_step_covers_decode_steps_and_prefill_steps() -> None:
     tracker = StepTracker()
-    assert tracker.mean_step_s == tracker.token_s  # as nothing is measured
+    assert tracker.mean_step_s == tracker.token_s  # nothing is measured yet
     decodes, prompt = Composition(50, 50, 20_000, ()), Composition(512, 0, 0, ((512, 0),))
     run(tracker, [decodes, prompt] * 500, lambda step: seconds_of(TRUTH, step))
     both_s = seconds_of(TRUTH, decodes) + seconds_of(TRUTH, prompt)
     assert tracker.mean_step_s == pytest.approx(both_s / 2, rel=0.01)
 
 
-def test_a_machine_that_is_slow_for_some_seconds_is_not_taken_to_stay_so() -> None:
+def test_the_model_does_not_follow_a_machine_that_is_slow_for_some_seconds() -> None:
     rng = random.Random(8)
     tracker = StepTracker()
-    usual = Composition(50, 50, 20_000, ())
+    decodes = Composition(50, 50, 20_000, ())
     for slower in (1.0, 2.0) * 10:
         steps = [random_step(rng) for _ in range(500)]
         run(tracker, steps, lambda step, slower=slower: slower * seconds_of(TRUTH, step))
-    expected_s = 1.5 * seconds_of(TRUTH, usual)
+    expected_s = 1.5 * seconds_of(TRUTH, decodes)
     model_s = tracker.model.seconds(new_tokens=50, num_decodes=50, decode_context_tokens=20_000)
     assert model_s == pytest.approx(expected_s, rel=0.05)
 
 
-def test_a_prompt_token_costs_what_one_more_of_a_usual_prompt_adds() -> None:
+def test_a_prompt_token_costs_what_one_more_token_of_the_mean_chunk_adds() -> None:
     rng = random.Random(6)
     tracker = StepTracker()
     steps = [random_step(rng) for _ in range(1000)]
     run(tracker, steps, lambda step: seconds_of(TRUTH, step))
-    read = [step for step in steps if step.prefill_chunks]
-    tokens = sum(step.new_tokens - step.num_decodes for step in read)
-    before = sum(step.prompt_pairs for step in read) / tokens
-    usual_s = TRUTH.token_s + before * TRUTH.pair_s
-    assert usual_s > 1.5 * TRUTH.token_s
-    assert tracker.prefill_token_s == pytest.approx(usual_s, rel=0.1)
-    assert tracker.stall_s(10, 16) == pytest.approx(160 * usual_s, rel=0.1)
+    prefills = [step for step in steps if step.prefill_chunks]
+    tokens = sum(step.new_tokens - step.num_decodes for step in prefills)
+    before = sum(step.prompt_pairs for step in prefills) / tokens
+    expected_s = TRUTH.token_s + before * TRUTH.pair_s
+    assert expected_s > 1.5 * TRUTH.token_s
+    assert tracker.prefill_token_s == pytest.approx(expected_s, rel=0.1)
+    assert tracker.stall_s(10, 16) == pytest.approx(160 * expected_s, rel=0.1)
 
 
-def test_its_samples_are_the_latest_steps_as_a_fit_takes_them() -> None:
+def test_the_samples_are_the_latest_steps_and_can_be_fitted() -> None:
     rng = random.Random(7)
     tracker = StepTracker()
-    steps = [random_step(rng) for _ in range(MOST_SAMPLES + 50)]
+    steps = [random_step(rng) for _ in range(MAX_SAMPLES + 50)]
     run(tracker, steps, lambda step: seconds_of(TRUTH, step))
     samples = tracker.samples()
-    assert len(samples) == MOST_SAMPLES
+    assert len(samples) == MAX_SAMPLES
     for sample, step in zip(samples, steps[50:], strict=True):
         assert sample.seconds == pytest.approx(seconds_of(TRUTH, step), rel=1e-6)
         assert sample.composition == step
@@ -244,7 +244,7 @@ def test_its_samples_are_the_latest_steps_as_a_fit_takes_them() -> None:
     assert cost.decode_context_s == pytest.approx(TRUTH.context_s, rel=1e-3)
 
 
-def test_the_model_is_not_solved_at_every_step() -> None:
+def test_the_model_is_not_fitted_at_every_step() -> None:
     rng = random.Random(8)
     tracker = StepTracker()
     models = []
@@ -258,7 +258,7 @@ def test_the_model_is_not_solved_at_every_step() -> None:
     assert len(set(models)) < 30
 
 
-def test_kept_and_broken_promises_are_counted_by_kind() -> None:
+def test_met_and_missed_slos_are_counted_by_kind() -> None:
     tracker = StepTracker()
     for kind, in_time in (
         (SloKind.LATENCY, True),
@@ -268,16 +268,19 @@ def test_kept_and_broken_promises_are_counted_by_kind() -> None:
     ):
         tracker.ended(kind, in_time)
     before = tracker.snapshot()
-    assert before.promises == {SloKind.LATENCY: SloCounts(2, 1), SloKind.COMPOUND: SloCounts(0, 1)}
+    assert before.slo_counts == {
+        SloKind.LATENCY: SloCounts(2, 1),
+        SloKind.COMPOUND: SloCounts(0, 1),
+    }
     tracker.ended(SloKind.COMPOUND, True)
-    assert before.promises[SloKind.COMPOUND] == SloCounts(0, 1), "a snapshot does not change"
+    assert before.slo_counts[SloKind.COMPOUND] == SloCounts(0, 1), "a snapshot does not change"
 
 
-def test_lost_blocks_count_with_the_stall_that_they_are_expected_to_cost() -> None:
+def test_lost_blocks_are_counted_with_their_predicted_stall() -> None:
     tracker = StepTracker()
     tracker.lost(3, 16)
     tracker.lost(2, 16)
-    found = tracker.snapshot()
-    assert found.lost_blocks == 5
-    assert found.stall_s == pytest.approx(tracker.stall_s(5, 16))
-    assert found.stall_s > 0
+    snapshot = tracker.snapshot()
+    assert snapshot.lost_blocks == 5
+    assert snapshot.stall_s == pytest.approx(tracker.stall_s(5, 16))
+    assert snapshot.stall_s > 0

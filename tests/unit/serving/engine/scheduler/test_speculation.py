@@ -1,4 +1,4 @@
-"""Steps with drafts, as policies see them: steps that bring each answer a token."""
+"""Speculation: conversion between steps with drafts and steps of one token per decode."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.unit.serving.serving_examples import step
 MODEL = StepModel(base_s=0.012, token_s=7e-5, sequence_s=1e-5, context_s=8e-8, pair_s=3e-9)
 
 
-def seen(*, drafts: int, accepted: int, decodes: int = 10, steps: int = 50) -> Speculation:
-    """After steps in which each decode drafted and kept so many tokens."""
+def after_steps(*, drafts: int, accepted: int, decodes: int = 10, steps: int = 50) -> Speculation:
+    """After steps in which each decode had this many drafts and this many were accepted."""
     speculation = Speculation()
     for _ in range(steps):
         speculation.launched(decodes, decodes * drafts)
@@ -22,7 +22,7 @@ def seen(*, drafts: int, accepted: int, decodes: int = 10, steps: int = 50) -> S
     return speculation
 
 
-@pytest.mark.parametrize("speculation", [Speculation(), seen(drafts=0, accepted=0)])
+@pytest.mark.parametrize("speculation", [Speculation(), after_steps(drafts=0, accepted=0)])
 def test_without_drafts_nothing_changes(speculation: Speculation) -> None:
     view = step(model=MODEL, token_s=0.02, step_tokens=2048)
     shown = speculation.view_of(view)
@@ -43,47 +43,49 @@ drafted = st.integers(0, 8).flatmap(
     st.integers(0, 100_000),
     st.integers(0, 1500),
 )
-def test_what_is_shown_takes_as_long_for_each_token_as_a_real_step(
-    drafted: tuple[int, int], decodes: int, contexts: int, read: int
+def test_converted_steps_take_as_long_per_token_as_real_ones(
+    drafted: tuple[int, int], decodes: int, contexts: int, prefill_tokens: int
 ) -> None:
-    """One real step is as many shown ones as tokens that a decode brings; each reads its part."""
+    """A real step equals 1 + accepted converted ones; each has that share of its prefill."""
     drafts, accepted = drafted
-    shown = seen(drafts=drafts, accepted=accepted).view_of(step(model=MODEL)).model
+    shown = after_steps(drafts=drafts, accepted=accepted).view_of(step(model=MODEL)).model
     real_s = MODEL.seconds(
-        new_tokens=decodes * (1 + drafts) + read,
+        new_tokens=decodes * (1 + drafts) + prefill_tokens,
         num_decodes=decodes,
         decode_context_tokens=contexts,
     )
-    part_s = shown.seconds(
-        new_tokens=decodes + read / (1 + accepted),
+    converted_s = shown.seconds(
+        new_tokens=decodes + prefill_tokens / (1 + accepted),
         num_decodes=decodes,
         decode_context_tokens=contexts,
     )
-    assert (1 + accepted) * part_s == pytest.approx(real_s)
+    assert (1 + accepted) * converted_s == pytest.approx(real_s)
 
 
 @given(drafted, st.integers(1, 200), st.integers(0, 2000))
-def test_a_plan_s_budget_has_room_for_all_that_its_decodes_compute(
-    drafted: tuple[int, int], decodes: int, read: int
+def test_a_converted_plan_has_a_budget_for_all_tokens_of_its_decodes(
+    drafted: tuple[int, int], decodes: int, prefill_tokens: int
 ) -> None:
     drafts, accepted = drafted
-    speculation = seen(drafts=drafts, accepted=accepted)
-    plan = Plan((), frozenset(), step_tokens=decodes + read, chunk_tokens=max(read, 1), steps=9)
-    meant = speculation.plan_of(plan, num_decodes=decodes, step_tokens=8192)
-    wanted = decodes * (1 + drafts) + read * (1 + accepted)
-    assert meant.step_tokens in range(min(wanted, 8192), min(wanted, 8192) + 2)
-    assert meant.chunk_tokens in range(
-        max(read, 1) * (1 + accepted), max(read, 1) * (1 + accepted) + 2
+    speculation = after_steps(drafts=drafts, accepted=accepted)
+    chunk_tokens = max(prefill_tokens, 1)
+    plan = Plan(
+        (),
+        frozenset(),
+        step_tokens=decodes + prefill_tokens,
+        chunk_tokens=chunk_tokens,
+        steps=9,
     )
-    assert meant.steps == max(9 // (1 + accepted), 1)
+    converted = speculation.plan_of(plan, num_decodes=decodes, step_tokens=8192)
+    expected = min(decodes * (1 + drafts) + prefill_tokens * (1 + accepted), 8192)
+    assert converted.step_tokens in range(expected, expected + 2)
+    expected = chunk_tokens * (1 + accepted)
+    assert converted.chunk_tokens in range(expected, expected + 2)
+    assert converted.steps == max(9 // (1 + accepted), 1)
 
 
-def per_decode(speculation: Speculation) -> tuple[float, float]:
-    return speculation.kept_per_decode, speculation.computed_per_decode
-
-
-def test_what_drafts_bring_is_followed() -> None:
-    speculation = seen(drafts=4, accepted=0, steps=5000)
+def test_the_means_follow_a_change_of_the_accepted_drafts() -> None:
+    speculation = after_steps(drafts=4, accepted=0, steps=5000)
     assert (speculation.kept_per_decode, speculation.computed_per_decode) == pytest.approx(
         (1.0, 5.0)
     )
