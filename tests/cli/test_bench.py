@@ -230,7 +230,7 @@ def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixtu
     ("arguments", "told"),
     [
         (["nonsense"], "known: mixed"),
-        (["--policy", "nonsense"], "know fcfs"),
+        (["--policy", "nonsense"], "known: fcfs"),
         (["--policy", "edf:odd=1"], "edf(odd=...)"),
         (["--policy", "fcfs:batch"], "NAME:KEY=VALUE"),
         (["--policy", "fcfs", "--policy", "fcfs"], "each policy once"),
