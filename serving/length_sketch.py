@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LENGTH_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
-"""The probability levels whose quantiles a sketch holds, lowest first."""
+"""The probability levels of the quantiles in a sketch, lowest first."""
 
 _LEVELS = (0.0, *LENGTH_LEVELS)
 _NUM_LEVELS = len(LENGTH_LEVELS)

@@ -43,7 +43,7 @@ class RequestView(NamedTuple):
 
     Attributes:
         priority: set by the caller; lower is earlier, vLLM's convention.
-        computed_tokens: tokens whose keys and values are in the KV cache.
+        computed_tokens: tokens with keys and values in the KV cache.
         unscheduled_s: the last time it was computed; its arrival, if it never was.
         program_tokens: tokens computed so far for all calls of its program, ended ones included.
         user_tokens: tokens served so far to its user, weighted as in `fairness`.

@@ -34,7 +34,7 @@ class SloKind(StrEnum):
 
 
 class OnLate(StrEnum):
-    """What the scheduler does with a request whose deadline can no longer be met."""
+    """What the scheduler does with a request once its deadline can no longer be met."""
 
     CONTINUE = "continue"  # a late answer is useful: ranked behind all requests that are not late
     BEST_EFFORT = "best_effort"  # ranked last: runs in otherwise unused slots

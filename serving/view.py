@@ -75,7 +75,7 @@ class StepView(NamedTuple):
         kv_tokens, free_kv_tokens: size of the KV cache, and the free part of it.
         arrivals: the first call of each program that arrived recently, ended ones included, in its
             state at arrival; only the statistics of its user are current. The window is
-            `arrivals_s` seconds long, and longer for programs whose deadline allows a long time.
+            `arrivals_s` seconds long, and longer for programs with a distant deadline.
         arrival_counts: weight of each arrival, (k,): `arrivals_s` divided by the length of its
             window; 1 in the shortest window.
     """

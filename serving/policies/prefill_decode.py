@@ -50,7 +50,7 @@ def active_size(view: StepView, batch: int) -> int:
 
 
 def uncomputed_tokens(requests: Requests) -> Ints:
-    """Context tokens whose keys and values are not cached; at least 1, the last token's own."""
+    """Context tokens without cached keys and values; at least 1, the last token's own."""
     context: Ints = requests.prompt_tokens + requests.output_tokens
     uncomputed: Ints = np.maximum(context - requests.computed_tokens, 1)
     return uncomputed
