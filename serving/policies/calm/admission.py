@@ -1,9 +1,9 @@
 """Admission control: which programs can be in time together, by value per second of demand.
 
-A program is admitted if, at each of a number of horizons, the machine has time for what is due by
-then: its own demand, that of the programs admitted before it, and that of better work which is
-still expected to arrive. The last part is the price of admission: at twice the capacity only the
-better half is begun, and little of what is begun is displaced later.
+A program is admitted if, at each of a number of horizons, the machine has time for all demand due
+by then: that of the program, of the programs admitted before it, and of better work that is still
+expected to arrive. The last part is the price of admission: at twice the capacity only the better
+half of the programs is begun, and few of them are displaced later.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def expected_demand(
 ) -> ExpectedDemand:
     """The demand to expect, computed from the recent arrivals.
 
-    An expected program counts with its whole demand at the middle of the time in which it would
-    run, counted from its arrival. So it demands nothing of what is due earlier than that from now.
+    The whole demand of an expected program counts at the middle of the time in which it would run
+    at the latest. So it does not count by horizons before that time.
 
     Args:
         programs: the programs of `view.arrivals`.
@@ -152,8 +152,8 @@ def utilisation_of(expected: ExpectedDemand, arrivals_s: float) -> float:
     The demand of n programs that arrive independently in T seconds deviates from its mean by the
     root of the sum of the squares of their demands, and in a part of T by the root of that part.
     Demand above the mean is in time all the same if it can wait that long. Otherwise it displaces
-    other programs, which is a loss only if these have begun: hence the factor. Arrivals without
-    room beside better ones do not count, or only with the part that has room.
+    other programs, which is a loss only if these have begun: hence the factor. Arrivals count in
+    the order of density until the window's machine time is used up; the last one in part.
 
     Args:
         arrivals_s: T, the arrival window in seconds.
