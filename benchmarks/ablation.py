@@ -1,13 +1,13 @@
-"""What each ingredient of calm is worth: calm beside itself with one of them left out.
+"""Ablation of calm: its goodput with one ingredient left out at a time.
 
     python -m benchmarks.ablation [--workload mixed] [--variant price] [--loads 1,1.5,2] [--seeds 3]
         [--window-s 600] [--jobs 2] [--json]
 
-All in virtual time, with the production scheduler. An ingredient's share of the gain is what is
-lost without it, as a part of what calm is ahead of fcfs, and of calm_published. Shares need not
-add up to one: where one ingredient is left out, others may do a part of its work. A negative share
-is what calm would win without it. "oracle predictions" are no ingredient: calm itself, told the
-true lengths and futures.
+All in virtual time, with the production scheduler. An ingredient's share of the gain over fcfs is
+(calm - variant) / (calm - fcfs), and likewise over calm_published. Shares need not add up to one:
+other ingredients may do a part of the work of the one left out. A negative share means that calm is
+better without the ingredient. "oracle predictions" is not an ingredient: it is calm with the true
+lengths and futures as predictions.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from benchmarks.comparing import (
     BASELINE,
     OURS,
     Session,
+    config_of,
     exit_code,
+    format_ratio,
     loads,
     options,
     ratio,
     session,
-    setting_of,
-    shown,
 )
 from serving.parameters import Parameter
 from serving.policies.table import POLICIES, PolicySpec
@@ -65,13 +65,13 @@ VARIANTS: Mapping[str, Params] = MappingProxyType(
         "no time for late work": {"leftover": 0.0},
     }
 )
-"""What is left out, and the parameters of calm that leave it out."""
+"""Name of an ingredient that is left out -> the parameters of calm that leave it out."""
 
 
-class Choice(NamedTuple):
-    """Variants that can be run, and those that cannot, each with the reason."""
+class Selection(NamedTuple):
+    """The variants to run, and the skipped ones with the reason."""
 
-    kept: Mapping[str, Params]
+    variants: Mapping[str, Params]
     skipped: Mapping[str, str]
 
 
@@ -79,10 +79,10 @@ class Score(NamedTuple):
     """One goodput of one row.
 
     Attributes:
-        value: simulated, a second, averaged over the seeds.
-        to_calm: the ratio to calm as it is; None where that is 0.
-        of_fcfs, of_published: the share of calm's gain over these that is lost; None where calm
-            gains nothing over them.
+        value: simulated, per second, averaged over the seeds.
+        to_calm: ratio to the unchanged calm; None if that is 0.
+        of_fcfs, of_published: share of calm's gain over these policies that is lost; None if calm
+            has no gain over them.
     """
 
     value: float
@@ -100,13 +100,13 @@ class Row(NamedTuple):
     requests: Score
 
 
-def chosen(variants: Mapping[str, Params], default: Params) -> Choice:
-    """Those that calm knows and that are not what it does anyway.
+def select_variants(variants: Mapping[str, Params], default: Params) -> Selection:
+    """Select the variants with known parameters that differ from calm's defaults.
 
     Args:
-        default: calm's parameters.
+        default: calm's parameters and their default values.
     """
-    kept, skipped = {}, {}
+    selected, skipped = {}, {}
     for name, params in variants.items():
         unknown = [key for key in params if key not in default]
         if unknown:
@@ -114,12 +114,12 @@ def chosen(variants: Mapping[str, Params], default: Params) -> Choice:
         elif all(default[key] == value for key, value in params.items()):
             skipped[name] = "that is what calm does by default"
         else:
-            kept[name] = params
-    return Choice(kept, skipped)
+            selected[name] = params
+    return Selection(selected, skipped)
 
 
 def defaults() -> dict[str, Parameter]:
-    """Calm's parameters and their values."""
+    """Calm's parameters and their default values."""
     return {
         name: parameter.default
         for name, parameter in inspect.signature(POLICIES[OURS]).parameters.items()
@@ -127,46 +127,46 @@ def defaults() -> dict[str, Parameter]:
     }
 
 
-def named(kept: Mapping[str, Params]) -> dict[str, PolicySpec]:
-    """All that is compared with the same predictions, by its name in the table."""
-    whole = {name: PolicySpec(name) for name in (BASELINE, PUBLISHED, OURS)}
-    return whole | {name: PolicySpec(OURS, params) for name, params in kept.items()}
+def policy_specs(variants: Mapping[str, Params]) -> dict[str, PolicySpec]:
+    """All policies that run with the same predictions: name in the table -> policy."""
+    policies = {name: PolicySpec(name) for name in (BASELINE, PUBLISHED, OURS)}
+    return policies | {name: PolicySpec(OURS, params) for name, params in variants.items()}
 
 
 def means_of(
-    specs: Mapping[str, PolicySpec], found: Comparison, oracle: Comparison
+    specs: Mapping[str, PolicySpec], comparison: Comparison, oracle: Comparison
 ) -> dict[float, dict[str, Goodputs]]:
-    """Goodputs averaged over the seeds, by load and name; the oracle's last."""
+    """Load -> name -> goodputs averaged over the seeds; the oracle's last."""
 
-    def mean(comparison: Comparison, spec: PolicySpec, load: float) -> Goodputs:
-        columns = zip(*comparison.goodputs(label_of(spec), load), strict=True)
+    def mean(source: Comparison, spec: PolicySpec, load: float) -> Goodputs:
+        columns = zip(*source.goodputs(label_of(spec), load), strict=True)
         return Goodputs(*map(fmean, columns))
 
     return {
-        load: {name: mean(found, spec, load) for name, spec in specs.items()}
+        load: {name: mean(comparison, spec, load) for name, spec in specs.items()}
         | {ORACLE: mean(oracle, specs[OURS], load)}
-        for load in found.plan.loads
+        for load in comparison.plan.loads
     }
 
 
 def rows(means: Mapping[float, Mapping[str, Goodputs]]) -> Iterator[Row]:
-    """Each of them beside calm as it is."""
+    """Each policy and variant at each load, in proportion to the unchanged calm."""
     for load, by_name in means.items():
         for name, goodputs in by_name.items():
             scores = [
                 score(
                     value,
-                    calm=by_name[OURS][at],
-                    fcfs=by_name[BASELINE][at],
-                    published=by_name[PUBLISHED][at],
+                    calm=by_name[OURS][index],
+                    fcfs=by_name[BASELINE][index],
+                    published=by_name[PUBLISHED][index],
                 )
-                for at, value in enumerate(goodputs)
+                for index, value in enumerate(goodputs)
             ]
             yield Row(load, name, *scores)
 
 
 def score(value: float, *, calm: float, fcfs: float, published: float) -> Score:
-    """A goodput in proportion."""
+    """A goodput in proportion to calm's, and to its gains over fcfs and calm_published."""
     return Score(
         value,
         ratio(value, calm),
@@ -175,20 +175,20 @@ def score(value: float, *, calm: float, fcfs: float, published: float) -> Score:
     )
 
 
-def table(found: Sequence[Row], skipped: Mapping[str, str]) -> str:
-    """For people."""
-    width = max(16, *(len(row.name) for row in found))
+def table(rows: Sequence[Row], skipped: Mapping[str, str]) -> str:
+    """The rows as a text table."""
+    width = max(16, *(len(row.name) for row in rows))
     heads = "".join(
         f"{unit:>14} {'x':>6}{'fcfs':>7}{'publ.':>7}" for unit in ("tokens", "requests")
     )
     lines = []
-    for load in dict.fromkeys(row.load for row in found):
+    for load in dict.fromkeys(row.load for row in rows):
         lines += [
             f"simulated goodput a second at {load:g}x; x: to calm; fcfs, publ.: the share of"
             " calm's gain over these that is lost",
             f"{'':{width}}{heads}",
         ]
-        for row in found:
+        for row in rows:
             if row.load == load:
                 cells = "".join(map(_cells, (row.tokens, row.requests)))
                 lines.append(f"{row.name:{width}}{cells}")
@@ -196,48 +196,49 @@ def table(found: Sequence[Row], skipped: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _cells(scored: Score) -> str:
+def _cells(score: Score) -> str:
     shares = "".join(
         f"{'-' if share is None else format(share, '.0%'):>7}"
-        for share in (scored.of_fcfs, scored.of_published)
+        for share in (score.of_fcfs, score.of_published)
     )
-    return f"{scored.value:14,.2f} {shown(scored.to_calm):>6}{shares}"
+    return f"{score.value:14,.2f} {format_ratio(score.to_calm):>6}{shares}"
 
 
-def measured(
-    arguments: argparse.Namespace, kept: Mapping[str, Params], running: Session
+def compare_variants(
+    arguments: argparse.Namespace, variants: Mapping[str, Params], running: Session
 ) -> list[Row]:
-    """Run all, the oracle's with the truth told."""
-    specs = named(kept)
+    """Run all policies and variants, and calm with oracle predictions."""
+    specs = policy_specs(variants)
     plan = Plan(
-        setting=setting_of(arguments, arguments.workload),
+        config=config_of(arguments, arguments.workload),
         policies=tuple(specs.values()),
         loads=loads(arguments),
         num_seeds=arguments.seeds,
         with_bound=False,
     )
-    told = replace(plan.setting, predictions="oracle")
-    found = running.compared("ablation", plan)
-    oracle = running.compared(ORACLE, replace(plan, setting=told, policies=(specs[OURS],)))
-    return list(rows(means_of(specs, found, oracle)))
+    oracle_config = replace(plan.config, predictions="oracle")
+    oracle_plan = replace(plan, config=oracle_config, policies=(specs[OURS],))
+    comparison = running.compare("ablation", plan)
+    oracle = running.compare(ORACLE, oracle_plan)
+    return list(rows(means_of(specs, comparison, oracle)))
 
 
 def simulate(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
-    wanted = {name: VARIANTS[name] for name in arguments.variant or VARIANTS}
-    choice = chosen(wanted, defaults())
-    for name, reason in choice.skipped.items():
+    requested = {name: VARIANTS[name] for name in arguments.variant or VARIANTS}
+    selection = select_variants(requested, defaults())
+    for name, reason in selection.skipped.items():
         print(f"not run: {name}: {reason}", file=sys.stderr)
     with session(arguments.jobs) as running:
-        found = measured(arguments, choice.kept, running)
+        results = compare_variants(arguments, selection.variants, running)
     if arguments.json:
         document = {
             "simulated": True,
             "workload": arguments.workload,
             "window_s": arguments.window_s,
             "seeds": arguments.seeds,
-            "variants": choice.kept,
-            "skipped": choice.skipped,
+            "variants": selection.variants,
+            "skipped": selection.skipped,
             "rows": [
                 {
                     "load": row.load,
@@ -245,16 +246,16 @@ def simulate(arguments: argparse.Namespace) -> None:
                     "tokens": row.tokens._asdict(),
                     "requests": row.requests._asdict(),
                 }
-                for row in found
+                for row in results
             ],
         }
         print(json.dumps(document))
     else:
-        print(table(found, choice.skipped))
+        print(table(results, selection.skipped))
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Simulate and print; the exit code."""
+    """Simulate and print; returns the exit code."""
     parser = options(__doc__ or "", loads="1.0,1.5,2.0")
     parser.add_argument("--workload", choices=WORKLOADS, default="mixed")
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all")

@@ -1,4 +1,4 @@
-"""What benchmarks in virtual time share: options, one pool of processes, progress, verdicts."""
+"""Shared code of benchmarks in virtual time: options, a pool of processes, progress, verdicts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from serving.sim.workloads.load_generator import Source
 BASELINE = "fcfs"
 OURS = "calm"
 FLOOR = 0.98
-"""Of what the baseline reaches: whoever has less is worse."""
+"""A policy below this share of the baseline's result counts as worse."""
 
 
 def options(description: str, *, loads: str, seeds: int = 3) -> argparse.ArgumentParser:
-    """What all of them take; the caller adds its own."""
+    """A parser with the options that all these benchmarks have; the caller adds its own."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("--loads", default=loads, help="multiples of what fcfs drains")
-    parser.add_argument("--seeds", type=positive, default=seeds, help="how many")
+    parser.add_argument("--loads", default=loads, help="multiples of the rate that fcfs drains")
+    parser.add_argument("--seeds", type=positive, default=seeds, help="number of seeds")
     parser.add_argument("--window-s", type=float, default=DEFAULT_WINDOW_S)
     parser.add_argument("--warmup-s", type=float, default=DEFAULT_WARMUP_S)
     cores = len(os.sched_getaffinity(0))
@@ -47,61 +47,61 @@ def options(description: str, *, loads: str, seeds: int = 3) -> argparse.Argumen
 
 
 def loads(arguments: argparse.Namespace) -> tuple[float, ...]:
-    """The loads of the command line, ascending; raises BadInput where one is no number."""
+    """The loads of the command line, ascending; raises BadInput if one is not a number."""
     return loads_of(arguments.loads)
 
 
-def setting_of(arguments: argparse.Namespace, workload: str = "mixed") -> ExperimentConfig:
-    """A workload in the window that the command line asks for, on the default machine."""
+def config_of(arguments: argparse.Namespace, workload: str = "mixed") -> ExperimentConfig:
+    """A workload with the command line's window and warm-up, on the default machine."""
     source = Source.generator(workload)
     return ExperimentConfig(source=source, window_s=arguments.window_s, warmup_s=arguments.warmup_s)
 
 
 def policies(names: Sequence[str]) -> tuple[PolicySpec, ...]:
-    """The baseline, then the named ones, each once; raises BadInput, InvalidEngineConfig."""
+    """The baseline, then the given policies, each once; raises BadInput, InvalidEngineConfig."""
     return tuple({label_of(each): each for each in map(policy_of, [BASELINE, *names])}.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Comparisons one after the other on the same processes."""
+    """Runs comparisons one after another on the same worker processes."""
 
     runner: Runner
 
-    def compared(self, name: str, plan: Plan) -> Comparison:
-        """What came of a plan; raises as `compare` does."""
+    def compare(self, name: str, plan: Plan) -> Comparison:
+        """Run a plan and log its progress; raises like `compare.compare`."""
 
-        def tell(progress: Progress) -> None:
+        def log_progress(progress: Progress) -> None:
             if progress.latest is not None:
                 done = f"{progress.num_done} of {progress.num_tasks}"
                 say(f"{name}: {done} done, {progress.part} (simulated)")
 
-        return compare(plan, self.runner, on_progress=tell)
+        return compare(plan, self.runner, on_progress=log_progress)
 
-    def capacity(self, setting: ExperimentConfig) -> float:
-        """Programs a second that are load 1.0."""
-        cases = [CapacityExperiment(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
-        return capacity_of(self.run("capacity", cases))
+    def capacity(self, config: ExperimentConfig) -> float:
+        """The rate of load 1.0, in programs per second."""
+        experiments = [CapacityExperiment(config=config, seed=seed) for seed in CAPACITY_SEEDS]
+        return capacity_of(self.run("capacity", experiments))
 
     def run(self, name: str, tasks: Sequence[Task]) -> list[dict[str, Any]]:
         """The tasks' results, in their order."""
         results: list[dict[str, Any]] = [{} for _ in tasks]
         for number, done in enumerate(self.runner.run(tasks), start=1):
-            results[done.place] = done.result
+            results[done.task_index] = done.result
             say(f"{name}: {number} of {len(tasks)} done (simulated)")
         return results
 
 
 @contextmanager
 def session(jobs: int) -> Iterator[Session]:
-    """So many processes, and the results that the same code computed before."""
+    """A session with this many worker processes, and the cache of results."""
     cache = ResultCache(results_folder(), code_version())
     with logged_as_warnings(), Runner(jobs=jobs, cache=cache) as runner:
         yield Session(runner)
 
 
 def exit_code(work: Callable[[], None]) -> int:
-    """0 once it is done, whatever its verdicts; 2, and why, where it was asked for nonsense."""
+    """Run a command; returns 0, or 2 after a named error, which is logged."""
     try:
         work()
     except (ServingError, CommandError) as error:
@@ -111,28 +111,28 @@ def exit_code(work: Callable[[], None]) -> int:
 
 
 def ratio(value: float, baseline: float) -> float | None:
-    """None where there is nothing to compare with."""
+    """value / baseline; None if the baseline is 0."""
     return value / baseline if baseline > 0 else None
 
 
-def shown(share: float | None) -> str:
-    """A ratio in two decimals, or a dash."""
+def format_ratio(share: float | None) -> str:
+    """A ratio with two decimals; a dash for None."""
     return "-" if share is None else f"{share:.2f}"
 
 
 def verdict(is_ok: bool | None) -> str:
-    """In a word; None: nobody judged it."""
+    """A verdict in one word; empty for None."""
     return {True: "ok", False: "MISS", None: ""}[is_ok]
 
 
-def positive(written: str) -> int:
-    """A count of the command line, as argparse reads it."""
-    count = int(written)
+def positive(text: str) -> int:
+    """Parse a positive integer argument."""
+    count = int(text)
     if count < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return count
 
 
-def say(told: str) -> None:
-    """To whoever waits."""
-    print(told, file=sys.stderr, flush=True)
+def say(message: str) -> None:
+    """Print a message to stderr at once."""
+    print(message, file=sys.stderr, flush=True)

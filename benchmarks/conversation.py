@@ -1,4 +1,4 @@
-"""A conversation that grows by 2.2 kB a turn: words from a fixed seed, no two turns alike."""
+"""A conversation that grows by 2.2 kB per turn: random words, fixed seed, all turns differ."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SYLLABLES = [
 
 
 def turns() -> list[str]:
-    """What is said, turn by turn."""
+    """The texts of all turns."""
     rng = random.Random(7)
     words = ["".join(rng.choices(_SYLLABLES, k=rng.randint(1, 4))) for _ in range(3000)]
-    said = []
+    texts = []
     for _ in range(TURNS):
         text = ""
         while len(text) < TURN_BYTES:
             text += rng.choice(words) + " "
-        said.append(text[:TURN_BYTES])
-    return said
+        texts.append(text[:TURN_BYTES])
+    return texts

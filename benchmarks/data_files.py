@@ -1,4 +1,4 @@
-"""The files that benchmarks measure on; what is wrong with one is told in a line."""
+"""Readers of the benchmarks' data files; an error in a file is reported in one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Call(NamedTuple):
 
     Attributes:
         output_tokens: of one answer.
-        samples: answers drawn from the one prompt.
+        samples: number of answers to the prompt.
     """
 
     prompt_tokens: int
@@ -23,14 +23,14 @@ class Call(NamedTuple):
 
 
 Stages = Sequence[tuple[str, Sequence[Call]]]
-"""Of one workflow: each stage's name, and its calls."""
+"""The stages of a workflow, each with its name and its calls."""
 
-MOST_TOKENS = 1_000_000
-"""Of a prompt or an answer; more is taken to be a mistake in the file."""
+MAX_TOKENS = 1_000_000
+"""Longest prompt or answer; more is taken to be an error in the file."""
 
 
 class BadData(Exception):
-    """A file to measure on is not as it should be."""
+    """A data file is invalid."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(path, reason)
@@ -40,7 +40,7 @@ class BadData(Exception):
 
 
 class DataMissing(BadData):
-    """There is no such file, or it is another than the one that the benchmark is made for."""
+    """A data file does not exist, or is not the version that the benchmark expects."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
     Raises:
         DataMissing: there is no such file.
-        BadData: it cannot be read, or holds no JSON object.
+        BadData: it cannot be read, or is not a JSON object.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -57,9 +57,9 @@ def read_object(path: Path) -> dict[str, Any]:
     except OSError as cause:
         raise BadData(path, f"cannot read it: {cause.strerror}") from cause
     except (ValueError, RecursionError) as cause:
-        raise BadData(path, f"it is no JSON: {cause}") from cause
+        raise BadData(path, f"it is not JSON: {cause}") from cause
     if not isinstance(document, dict):
-        raise BadData(path, f"it must hold an object, and holds {_briefly(document)}")
+        raise BadData(path, f"it must be a JSON object, not {_shortened_repr(document)}")
     return document
 
 
@@ -67,40 +67,40 @@ def read_workflows(path: Path, *, name_key: str, calls_key: str) -> list[Stages]
     """The workflows in a JSON file; stages without calls are left out.
 
     Args:
-        name_key, calls_key: what the file calls a stage's name, and a stage's calls.
+        name_key, calls_key: the file's keys of a stage's name and calls.
     Raises:
         DataMissing: there is no such file.
-        BadData: it cannot be read, or holds no workflows.
+        BadData: it cannot be read, or has no workflows.
     """
-    workflows = _member(path, "it", read_object(path), "workflows", list)
-    if not workflows:
-        raise BadData(path, "it holds no workflows")
-    found = []
-    for number, workflow in enumerate(workflows):
-        at = f"workflows[{number}]"
+    documents = _field(path, "it", read_object(path), "workflows", list)
+    if not documents:
+        raise BadData(path, "it has no workflows")
+    workflows = []
+    for index, workflow in enumerate(documents):
+        at = f"workflows[{index}]"
         stages = []
-        for place, stage in enumerate(_member(path, at, workflow, "stages", list)):
-            here = f"{at}.stages[{place}]"
-            name = _member(path, here, stage, name_key, str)
-            calls = _member(path, here, stage, calls_key, list)
-            read = [
-                _call(path, f"{here}.{calls_key}[{which}]", call)
-                for which, call in enumerate(calls)
+        for place, stage in enumerate(_field(path, at, workflow, "stages", list)):
+            stage_at = f"{at}.stages[{place}]"
+            name = _field(path, stage_at, stage, name_key, str)
+            calls = [
+                _call(path, f"{stage_at}.{calls_key}[{number}]", call)
+                for number, call in enumerate(_field(path, stage_at, stage, calls_key, list))
             ]
-            if read:
-                stages.append((name, read))
+            if calls:
+                stages.append((name, calls))
         if not stages:
             raise BadData(path, f"{at} has no calls")
-        found.append(stages)
-    return found
+        workflows.append(stages)
+    return workflows
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file, each with the number of its line.
+    """The rows of a CSV file, each with its line number.
 
     Raises:
         DataMissing: there is no such file.
-        BadData: it cannot be read, a column is missing, or a row has fewer or more than the head.
+        BadData: it cannot be read, a column is missing, or a row has another number of columns than
+            the header.
     """
     number = 1
     try:
@@ -112,8 +112,9 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[st
             for row in reader:
                 number = reader.line_num
                 if None in row or None in row.values():
-                    told = f"it must have {len(reader.fieldnames or ())} columns, as the first has"
-                    raise BadData(path, f"line {number}: {told}")
+                    num_columns = len(reader.fieldnames or ())
+                    reason = f"it must have {num_columns} columns, like the first line"
+                    raise BadData(path, f"line {number}: {reason}")
                 yield number, row
     except FileNotFoundError as cause:
         raise DataMissing(path, f"cannot read it: {cause.strerror}") from cause
@@ -124,7 +125,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[st
 
 
 def tokens_of(path: Path, at: str, value: object) -> int:
-    """A number of tokens; raises BadData for anything else."""
+    """Parse a number of tokens; raises BadData if it is not one."""
     number = value
     if isinstance(value, str) and len(value) < 20:
         try:
@@ -132,40 +133,40 @@ def tokens_of(path: Path, at: str, value: object) -> int:
         except ValueError:
             number = None
     is_whole = isinstance(number, int) and not isinstance(number, bool)
-    if not is_whole or not 0 <= number <= MOST_TOKENS:
-        rule = f"a whole number from 0 to {MOST_TOKENS:,}"
-        raise BadData(path, f"{at} must be {rule}, and is {_briefly(value)}")
+    if not is_whole or not 0 <= number <= MAX_TOKENS:
+        rule = f"a whole number from 0 to {MAX_TOKENS:,}"
+        raise BadData(path, f"{at} must be {rule}, not {_shortened_repr(value)}")
     return number
 
 
 def _call(path: Path, at: str, call: object) -> Call:
-    """One call; where the file names no number of samples, it is one."""
+    """One call; without a number of samples in the file it has one."""
     keys = ["in", "out", *(["n"] if isinstance(call, dict) and "n" in call else [])]
-    found = [tokens_of(path, f"{at}.{key}", _member(path, at, call, key, int)) for key in keys]
-    return Call(*found)
+    values = [tokens_of(path, f"{at}.{key}", _field(path, at, call, key, int)) for key in keys]
+    return Call(*values)
 
 
-_KINDS = {list: "a list", str: "a text of some letters", int: "a whole number"}
+_KINDS = {list: "a list", str: "a non-empty text", int: "a whole number"}
 
 
-def _member(path: Path, at: str, document: object, key: str, kind: type) -> Any:
-    """What an object in a document holds under a key."""
+def _field(path: Path, at: str, document: object, key: str, kind: type) -> Any:
+    """The value of an object's key; raises BadData if it is missing or not of this kind."""
     if not isinstance(document, dict):
-        raise BadData(path, f"{at} must be an object, and is {_briefly(document)}")
+        raise BadData(path, f"{at} must be an object, not {_shortened_repr(document)}")
     if key not in document:
         raise BadData(path, f"{at} has no {key!r}")
     value = document[key]
     if not isinstance(value, kind) or (isinstance(value, str) and not _is_name(value)):
-        raise BadData(path, f"{at}.{key} must be {_KINDS[kind]}, and is {_briefly(value)}")
+        raise BadData(path, f"{at}.{key} must be {_KINDS[kind]}, not {_shortened_repr(value)}")
     return value
 
 
 def _is_name(text: str) -> bool:
-    """Whether it can name something: lone surrogates, which JSON can spell, are no characters."""
+    """Whether a text is not empty and valid Unicode (JSON may contain lone surrogates)."""
     return bool(text) and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def _briefly(value: object) -> str:
-    """A value of a file, on one line and not longer than people read."""
-    told = repr(value)
-    return told if len(told) <= 40 else f"{told[:40]}..."
+def _shortened_repr(value: object) -> str:
+    """A value on one line, cut after 40 characters."""
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -1,11 +1,11 @@
-"""What a user who floods the engine costs the others, with fairness and without.
+"""The effect of a user who floods the engine on other users, with and without fairness.
 
     python -m benchmarks.fairness [--policy edf ...] [--flood strict ...] [--fairness 0 0.5]
         [--loads 0.7] [--seeds 3] [--window-s 120] [--jobs 2] [--json]
 
-In virtual time: the `mixed` workload, spread over ten users, and one more user who asks for about
-twice what the whole machine can do. Printed is the simulated goodput of the ten, as a share of
-what the same policy earns them when nobody floods and fairness is off.
+In virtual time: the `mixed` workload, spread over ten users, and one more user with about twice the
+load that the whole machine can serve. The printed numbers are the simulated goodput of the ten
+users / their goodput under the same policy without a flood and without fairness.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from blake3 import blake3
 from benchmarks import floods
 from benchmarks.comparing import (
     Session,
+    config_of,
     exit_code,
+    format_ratio,
     loads,
     options,
     ratio,
     session,
-    setting_of,
-    shown,
 )
-from benchmarks.floods import FLOODER, FLOODS, NO_FLOOD, offered_to
+from benchmarks.floods import FLOODER, FLOODS, NO_FLOOD, load_with_flood
 from cli.errors import BadInput
 from cli.work.bench_request import policy_of
 from serving.policies.table import PolicySpec
@@ -47,34 +47,34 @@ from serving.sim.metrics.metrics import summarise
 WARMUP_S, WINDOW_S = 30.0, 120.0
 
 _CODE = blake3(b"".join(map(Path.read_bytes, (Path(__file__), Path(floods.__file__)))))
-"""As it is run, whatever becomes of the files."""
+"""Digest of the code at the start; the files may change during a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flooded:
-    """One policy on the work of the ten users, and of the one who floods, in virtual time.
+class FloodExperiment:
+    """One policy on the load of the ten users and of the flooding user, in virtual time.
 
     Attributes:
-        rate_per_s: programs of the ten a second.
+        rate_per_s: programs per second of the ten users together.
         flood: one of FLOODS, or NO_FLOOD.
     """
 
-    setting: ExperimentConfig
+    config: ExperimentConfig
     policy: PolicySpec
     rate_per_s: float
     seed: int
     flood: str
-    sort: str = field(default="flood", init=False)
+    kind: str = field(default="flood", init=False)
 
     @property
     def weight(self) -> float:
-        """Proportional to how many programs there are."""
-        flooding = FLOODS[self.flood].rate_per_s if self.flood != NO_FLOOD else 0.0
-        return self.setting.programs_at(self.rate_per_s + flooding)
+        """Proportional to the number of programs."""
+        flood_per_s = FLOODS[self.flood].rate_per_s if self.flood != NO_FLOOD else 0.0
+        return self.config.programs_at(self.rate_per_s + flood_per_s)
 
     def key(self) -> dict[str, Any]:
-        """All that its result depends on but for the package's code; JSON-safe."""
-        return self.setting.predictions_key() | {
+        """Everything that its result depends on, except the package's code; JSON-safe."""
+        return self.config.predictions_key() | {
             "policy": self.policy.to_json(),
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,
@@ -83,25 +83,25 @@ class Flooded:
         }
 
     def run(self) -> dict[str, Any]:
-        """Goodput a second: tokens and requests of the ten, tokens of the least served of them,
-        and of the one who floods."""
+        """Goodput per second: tokens and requests of the ten users, tokens of the one of them with
+        the least, and tokens of the flooding user."""
         clock = VirtualTime()
-        offered = offered_to(self.setting, self.flood, self.rate_per_s, self.seed)
+        load = load_with_flood(self.config, self.flood, self.rate_per_s, self.seed)
         replayed = replay(
-            offered.programs,
-            virtual_engine(self.setting, self.policy, offered.programs, clock),
+            load.programs,
+            virtual_engine(self.config, self.policy, load.programs, clock),
             clock,
-            self.setting.costing(clock, seed=self.seed),
-            predictions=self.setting.predictions_of(self.seed),
-            until_s=offered.decided_s,
+            self.config.step_time(clock, seed=self.seed),
+            predictions=self.config.predictions_of(self.seed),
+            until_s=load.decided_s,
         )
         others, flooder = (
             summarise(
-                [each for each in replayed.programs if (each.user == FLOODER) is flooding],
-                window_s=offered.window_s,
-                observed_until_s=offered.decided_s,
+                [each for each in replayed.programs if (each.user == FLOODER) is is_flooder],
+                window_s=load.window_s,
+                observed_until_s=load.decided_s,
             )
-            for flooding in (False, True)
+            for is_flooder in (False, True)
         )
         return {
             "tokens": others.goodputs["tokens"],
@@ -112,11 +112,11 @@ class Flooded:
 
 
 Documents = Sequence[Mapping[str, Any]]
-"""Results of one cell, one for each seed."""
+"""Results of one cell, one per seed."""
 
 
 class Cell(NamedTuple):
-    """What one row is of."""
+    """The parameters of one row."""
 
     policy: str
     load: float
@@ -124,18 +124,18 @@ class Cell(NamedTuple):
     flood: str
 
     @property
-    def alone(self) -> Cell:
+    def baseline(self) -> Cell:
         """The same without a flood and without fairness."""
         return self._replace(fairness=0.0, flood=NO_FLOOD)
 
 
 class Row(NamedTuple):
-    """What one flood leaves the ten under one policy, averaged over the seeds.
+    """Goodput of the ten users under one policy and one flood, averaged over the seeds.
 
     Attributes:
-        token_share, request_share, least_user_share: of what the same policy earns them, and the
-            least served of them, without a flood and without fairness; None where that is nothing.
-        flooder_tokens_s: goodput of the one who floods.
+        token_share, request_share, least_user_share: goodput of the ten, and of the one with the
+            least, / their goodput in the baseline cell; None if that is 0.
+        flooder_tokens_s: goodput of the flooding user.
     """
 
     policy: str
@@ -148,13 +148,13 @@ class Row(NamedTuple):
     flooder_tokens_s: float
 
     @classmethod
-    def of(cls, cell: Cell, found: Documents, alone: Documents) -> Row:
-        """From the results of one cell, and of that without a flood and without fairness."""
+    def of(cls, cell: Cell, results: Documents, baseline: Documents) -> Row:
+        """A row from the results of its cell and of the baseline cell."""
         shares = [
-            ratio(_mean(found, name), _mean(alone, name))
+            ratio(_mean(results, name), _mean(baseline, name))
             for name in ("tokens", "requests", "least_user_tokens")
         ]
-        return cls(*cell, *shares, _mean(found, "flooder_tokens"))
+        return cls(*cell, *shares, _mean(results, "flooder_tokens"))
 
 
 def _mean(documents: Documents, name: str) -> float:
@@ -164,50 +164,51 @@ def _mean(documents: Documents, name: str) -> float:
 Results = Mapping[Cell, Documents]
 
 
-def measured(chosen: argparse.Namespace, running: Session) -> tuple[list[Row], Results]:
-    """What each policy leaves the others, flood by flood, and what it is made of."""
-    named = {label_of(each): each for each in map(policy_of, chosen.policy or ["edf", "calm"])}
+def run_cells(arguments: argparse.Namespace, running: Session) -> tuple[list[Row], Results]:
+    """Run all cells and their baselines; returns the rows, and the results behind them."""
+    policies = [policy_of(each) for each in arguments.policy or ["edf", "calm"]]
+    by_label = {label_of(each): each for each in policies}
     cells = [
         Cell(*each)
         for each in product(
-            named,
-            loads(chosen),
-            dict.fromkeys(chosen.fairness),
-            (NO_FLOOD, *dict.fromkeys(chosen.flood or FLOODS)),
+            by_label,
+            loads(arguments),
+            dict.fromkeys(arguments.fairness),
+            (NO_FLOOD, *dict.fromkeys(arguments.flood or FLOODS)),
         )
     ]
     specs = {
-        each: with_fairness(named[each.policy], each.fairness)
+        each: with_fairness(by_label[each.policy], each.fairness)
         for cell in cells
-        for each in (cell.alone, cell)
+        for each in (cell.baseline, cell)
     }
-    setting = setting_of(chosen)
-    capacity_per_s = running.capacity(setting)
+    config = config_of(arguments)
+    capacity_per_s = running.capacity(config)
     tasks = [
-        Flooded(
-            setting=setting,
+        FloodExperiment(
+            config=config,
             policy=spec,
             rate_per_s=cell.load * capacity_per_s,
             seed=seed,
             flood=cell.flood,
         )
         for cell, spec in specs.items()
-        for seed in range(chosen.seeds)
+        for seed in range(arguments.seeds)
     ]
-    done = iter(running.run("floods", tasks))
-    results = {cell: [next(done) for _ in range(chosen.seeds)] for cell in specs}
-    return [Row.of(cell, results[cell], results[cell.alone]) for cell in cells], results
+    documents = iter(running.run("floods", tasks))
+    results = {cell: [next(documents) for _ in range(arguments.seeds)] for cell in specs}
+    return [Row.of(cell, results[cell], results[cell.baseline]) for cell in cells], results
 
 
 def with_fairness(policy: PolicySpec, fairness: float) -> PolicySpec:
-    """The same policy, with so much of it; raises BadInput where it asks for some itself."""
+    """The policy with this fairness; raises BadInput if its parameters contain fairness already."""
     if "fairness" in policy.params:
-        raise BadInput(f"--policy {label_of(policy)}: give its fairness by --fairness")
+        raise BadInput(f"--policy {label_of(policy)}: set its fairness with --fairness")
     return replace(policy, params={**policy.params, "fairness": fairness})
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For people."""
+    """The rows as a text table."""
     width = max(16, *(len(row.policy) for row in rows))
     lines = [
         "simulated goodput of the others; 1: nobody floods and fairness is off",
@@ -216,24 +217,24 @@ def table(rows: Sequence[Row]) -> str:
     ]
     lines += [
         f"{row.policy:{width}} {row.load:5g} {row.fairness:5g}  {row.flood:14}"
-        f"{shown(row.token_share):>7}{shown(row.request_share):>9}"
-        f"{shown(row.least_user_share):>11}{row.flooder_tokens_s:18,.0f}"
+        f"{format_ratio(row.token_share):>7}{format_ratio(row.request_share):>9}"
+        f"{format_ratio(row.least_user_share):>11}{row.flooder_tokens_s:18,.0f}"
         for row in rows
     ]
     return "\n".join(lines)
 
 
-def simulate(chosen: argparse.Namespace) -> None:
+def simulate(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
-    with session(chosen.jobs) as running:
-        rows, results = measured(chosen, running)
-    if chosen.json:
+    with session(arguments.jobs) as running:
+        rows, results = run_cells(arguments, running)
+    if arguments.json:
         document = {
             "simulated": True,
-            "window_s": chosen.window_s,
-            "seeds": chosen.seeds,
+            "window_s": arguments.window_s,
+            "seeds": arguments.seeds,
             "rows": [row._asdict() for row in rows],
-            "runs": [cell._asdict() | {"seeds": found} for cell, found in results.items()],
+            "runs": [cell._asdict() | {"seeds": documents} for cell, documents in results.items()],
         }
         print(json.dumps(document))
     else:
@@ -241,7 +242,7 @@ def simulate(chosen: argparse.Namespace) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Simulate and print; the exit code."""
+    """Simulate and print; returns the exit code."""
     parser = options(__doc__ or "", loads="0.7")
     parser.set_defaults(window_s=WINDOW_S, warmup_s=WARMUP_S)
     parser.add_argument("--policy", action="append", help="repeatable; default: edf and calm")

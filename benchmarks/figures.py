@@ -1,4 +1,4 @@
-"""What stands behind the figures of the README and of docs/: a command each."""
+"""The commands that produce the figures of the README and of docs/."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Figure(NamedTuple):
     """One command.
 
     Attributes:
-        shows: what it is a figure of.
-        command: as a person would type it; `{data}` and `{out}` are the folders.
+        shows: the content of the figure.
+        command: as typed in a shell; `{data}` and `{out}` are folders.
         reads: files and folders below `{data}` that it needs.
-        imports: packages that it needs beside this project's own.
-        is_timed: whether it measures this machine, which must be quiet.
+        imports: further packages that it needs.
+        is_timed: whether it measures this machine, which must be idle otherwise.
     """
 
     shows: str
@@ -40,43 +40,45 @@ _TRACE = (
 )
 _DEEP_RESEARCH = "agentic/jitserve_deepresearch_sample.json"
 _TREES = "agentic/tot_game24_dag.json"
-_SOON = "orchestrate bench {} --policy fcfs --policy calm --loads 0.7,1.0 --seeds 2 --window-s 60"
+_SHORT_TTFT = (
+    "orchestrate bench {} --policy fcfs --policy calm --loads 0.7,1.0 --seeds 2 --window-s 60"
+)
 
 FIGURES = {
     "startup": Figure(
-        "start of the program, of an engine, a first answer",
+        "time to start the program and an engine, and to the first answer",
         "python -m benchmarks.startup",
         is_timed=True,
     ),
     "edf": Figure(
-        "deadlines met by edf and by fcfs on the engine",
+        "deadlines met by edf and fcfs on the engine",
         "pytest -q -rP tests/engine/test_edf_against_fcfs.py",
     ),
     "overhead": Figure(
-        "what a recorded step costs, beside LangGraph and DBOS",
+        "cost of a recorded step, compared with LangGraph and DBOS",
         "python -m benchmarks.overhead",
         imports=("dbos", "langgraph.checkpoint.sqlite"),
         is_timed=True,
     ),
     "patterns": Figure(
-        "how well and how fast past runs foretell a live one",
+        "accuracy and speed of predictions from past runs",
         "python benchmarks/patterns.py --data {data}/agentic",
         reads=("agentic",),
         is_timed=True,
     ),
     "lengths": Figure(
-        "bounds on the length of answers",
+        "upper bounds on the length of answers",
         "python benchmarks/lengths.py --data {data}",
         reads=("traces", "agentic"),
         is_timed=True,
     ),
     "policies": Figure(
-        "all policies at four loads, with the picture",
+        "all policies at four loads, with the chart",
         f"orchestrate bench mixed {_policies([*RIVALS, 'calm'])}"
         " --loads 0.7,1.0,1.5,2.0 --seeds 3 --plot {out}/goodput.png",
     ),
     "oracle": Figure(
-        "calm told the truth",
+        "calm with oracle predictions",
         "orchestrate bench mixed --policy calm --loads 0.7,1.0,1.5,2.0 --seeds 3"
         " --predictions oracle",
     ),
@@ -86,24 +88,24 @@ FIGURES = {
         " --loads 1.0,1.5,2.0 --seeds 3 --window-s 240",
     ),
     "steady": Figure(
-        "calm in the long run, the bound, one pace",
+        "calm in a long window, the upper bound, the best constant step duration",
         "python -m benchmarks.steady --loads 0.7,1.0,1.5,2.0",
     ),
     "ablation": Figure(
-        "calm without each of its ingredients",
+        "calm without one of its ingredients at a time",
         "python -m benchmarks.ablation --loads 2 --seeds 3 --window-s 120",
     ),
     "conditions": Figure(
-        "other work, promises, predictions, machines; no tags at all",
+        "other workloads, SLOs, predictions and machines; requests without tags",
         "python -m benchmarks.robustness --loads 1,2 --seeds 2 --window-s 120",
     ),
     "unsteady": Figure(
-        "a machine whose speed wanders",
+        "a machine with varying speed",
         "python -m benchmarks.robustness --condition unsteady --loads 0.5,1,2 --seeds 3"
         " --window-s 240",
     ),
     "headroom": Figure(
-        "how much time is left free",
+        "the headroom for later arrivals",
         f"python -m benchmarks.robustness {_policies(HEADROOMS)}"
         " --loads 2 --seeds 2 --window-s 120",
     ),
@@ -111,16 +113,16 @@ FIGURES = {
         "a trace of deep research", _TRACE.format(_DEEP_RESEARCH), reads=(_DEEP_RESEARCH,)
     ),
     "trees": Figure("a trace of trees of thoughts", _TRACE.format(_TREES), reads=(_TREES,)),
-    "chatbot": Figure("streams that begin soon", _SOON.format("chatbot")),
-    "summarizer": Figure("the same, long prompts", _SOON.format("summarizer")),
-    "coder": Figure("the same, short answers", _SOON.format("coder")),
+    "chatbot": Figure("streams with a short TTFT", _SHORT_TTFT.format("chatbot")),
+    "summarizer": Figure("the same, long prompts", _SHORT_TTFT.format("summarizer")),
+    "coder": Figure("the same, short answers", _SHORT_TTFT.format("coder")),
     "loops": Figure(
-        "loops that repeat their context",
+        "agent loops that repeat their context",
         f"orchestrate bench tools --prefix-caching {_policies(CACHED)}"
         " --loads 1.0,2.0 --seeds 2 --window-s 120",
     ),
     "cached": Figure(
-        "the mix with a prefix cache",
+        "the mixed workload with a prefix cache",
         f"orchestrate bench mixed --prefix-caching {_policies(CACHED)}"
         " --loads 0.7,2.0 --seeds 2 --window-s 120",
     ),
@@ -133,20 +135,20 @@ FIGURES = {
         "python -m benchmarks.replicas --policy calm --replicas 2,4,8 --seeds 1",
     ),
     "throughput": Figure(
-        "tokens computed, promised or not",
+        "throughput, in time or not",
         "python -m benchmarks.throughput --loads 0.7,1,1.5,2 --seeds 3",
         is_timed=True,
     ),
     "frames": Figure(
-        "what a plan costs",
+        "cost of a plan",
         "python -m benchmarks.frames --policy calm --requests 256 1024 4096",
         is_timed=True,
     ),
     "live": Figure(
-        "fcfs and calm on the engine itself, and foretold",
+        "fcfs and calm on the real engine, measured and simulated",
         "python -m benchmarks.live --policy fcfs --policy calm --loads 0.6,2.0 --seeds 3"
         " --json {out}/live.json",
         is_timed=True,
     ),
 }
-"""By name, in the order of the documents."""
+"""Name -> figure, in the order of the documents."""

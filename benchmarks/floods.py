@@ -1,4 +1,4 @@
-"""Ten users who share a workload, and one more who floods the engine."""
+"""Loads of ten users who share a workload, and of one more user who floods the engine."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FLOODER = "flooder"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flood:
-    """One user's requests, at even distances.
+    """The requests of one user, at regular intervals.
 
     Attributes:
-        deadline_s: promised end to end; None: a stream with `ttft_s` and `tbt_s`.
+        deadline_s: end to end; None: a stream with `ttft_s` and `tbt_s`.
     """
 
     rate_per_s: float
@@ -32,7 +32,7 @@ class Flood:
     weight: float = 1.0
 
     def programs(self, until_s: float) -> Iterator[Program]:
-        """All of them, by arrival, before a moment."""
+        """All requests that arrive before until_s, by arrival."""
         kind = SloKind.LATENCY if self.deadline_s is None else SloKind.DEADLINE
         call = Call(self.prompt_tokens, self.output_tokens)
         for index in range(math.ceil(until_s * self.rate_per_s)):
@@ -51,14 +51,14 @@ class Flood:
 
 
 FLOODS: Mapping[str, Flood] = {
-    # Nobody could keep these; they are late within moments.
+    # Infeasible: these deadlines pass before any engine could answer.
     "impossible": Flood(rate_per_s=10.0, prompt_tokens=500, output_tokens=500, deadline_s=0.1),
-    # About twice what the call takes on a machine of its own.
+    # About twice the latency on an idle machine.
     "strict": Flood(rate_per_s=10.0, prompt_tokens=500, output_tokens=500, deadline_s=12.0),
     "strict stream": Flood(rate_per_s=10.0, prompt_tokens=500, output_tokens=500),
-    # Prefill alone takes twice the machine.
+    # The prefills alone are twice the machine's capacity.
     "long prompts": Flood(rate_per_s=3.0, prompt_tokens=12_000, output_tokens=50, deadline_s=5.0),
-    # Much goodput for few decode steps: what an order by density or by length likes best.
+    # Much goodput for few decode steps: an order by value density or by length serves these first.
     "short answers": Flood(rate_per_s=15.0, prompt_tokens=2_500, output_tokens=4, deadline_s=5.0),
 }
 
@@ -66,24 +66,26 @@ FLOODS: Mapping[str, Flood] = {
 NO_FLOOD = "none"
 
 
-def offered_to(
-    setting: ExperimentConfig, flood: str, rate_per_s: float, seed: int
+def load_with_flood(
+    config: ExperimentConfig, flood: str, rate_per_s: float, seed: int
 ) -> GeneratedLoad:
-    """The workload of the ten users, who take turns, and the flooder's beside it.
+    """The workload of the ten users, who take turns, and the flooding user's requests.
 
-    Both go on until every counted program of either kept its promise or broke it.
+    Both arrive until every counted program has met or missed its SLO.
     """
-    found = setting.generated_load(rate_per_s=rate_per_s, seed=seed)
+    load = config.generate_load(rate_per_s=rate_per_s, seed=seed)
     programs = [
         replace(program, user=f"user-{index % NUM_USERS}")
-        for index, program in enumerate(found.programs)
+        for index, program in enumerate(load.programs)
     ]
     if flood == NO_FLOOD:
-        return found._replace(programs=tuple(programs))
-    flooding = list(FLOODS[flood].programs(found.decided_s))
-    from_s, to_s = found.window_s
-    fates_s = [outcome_known_s(each) for each in flooding if from_s <= each.arrival_s < to_s]
-    assert max(fates_s) <= found.decided_s, "the flooder is promised less time than the others"
-    programs += flooding
+        return load._replace(programs=tuple(programs))
+    flood_programs = list(FLOODS[flood].programs(load.decided_s))
+    from_s, to_s = load.window_s
+    decided_s = [
+        outcome_known_s(each) for each in flood_programs if from_s <= each.arrival_s < to_s
+    ]
+    assert max(decided_s) <= load.decided_s, "a flood's deadlines are the shorter ones"
+    programs += flood_programs
     programs.sort(key=lambda program: (program.arrival_s, program.id))
-    return found._replace(programs=tuple(programs))
+    return load._replace(programs=tuple(programs))

@@ -1,11 +1,11 @@
-"""What a scheduling frame costs: milliseconds to view, to decide and to honour the plan.
+"""The cost of a scheduling frame: milliseconds to build the view, to decide, to apply the plan.
 
     python -m benchmarks.frames [--policy calm] [--requests 256 1024 4096] [--frames 40] [--json]
 
-The production scheduler with so many requests under way, in virtual time: who ends is replaced, so
-that their number stays. Milliseconds are CPU time of the scheduling thread on this machine; the
-share is that time over the simulated time of an A100's steps (Llama-3-8B), of which a plan holds
-for several: so long, and no longer, may an arrival be in none.
+The production scheduler with a constant number of requests, in virtual time: a request that ends
+is replaced. Milliseconds are CPU time of the scheduling thread on this machine. The share is CPU
+time / simulated time of an A100's steps (Llama-3-8B). A plan holds for several steps; "held ms" is
+their simulated duration, for which an arrival may have to wait for the next plan.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from serving.policies.table import POLICIES, PolicySpec
+from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program, StageCall
-from serving.sim.programs.promises import Predictions, slo_of
 from serving.sim.workloads.workloads import generate
 from serving.step_cost import MACHINES
 from serving.view import Plan, StepView
@@ -51,7 +51,7 @@ ENVIRONMENT = {
 
 
 class Frame(NamedTuple):
-    """CPU seconds of one plan: building the view and checking the plan, deciding, honouring."""
+    """CPU seconds of one plan: to build the view, to decide (the policy), to apply the plan."""
 
     view_s: float
     policy_s: float
@@ -66,20 +66,20 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Spread:
-        """Of the frames that were measured."""
+        """Median and 95th percentile of measured seconds, in milliseconds."""
         median, p95 = np.percentile(1e3 * np.asarray(seconds), (50, 95)).tolist()
         return cls(median, p95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What frames cost one policy with so many requests under way.
+    """The cost of one policy's frames with a number of running and waiting requests.
 
     Attributes:
-        view_ms, policy_ms, honour_ms, frame_ms: of one frame; the first three add up to the last.
-        steps_per_frame: engine steps that a plan held for, on average, and `held_ms`: how long
-            these took, simulated.
-        share: of the A100's simulated step time that all frames take together.
+        view_ms, policy_ms, honour_ms, frame_ms: of one frame; the first three sum up to the last.
+        steps_per_frame: mean number of engine steps for which a plan held.
+        held_ms: mean simulated duration of these steps.
+        share: CPU time of all frames / simulated time of all steps.
     """
 
     policy: str
@@ -95,7 +95,7 @@ class Cost:
 
 
 def timed_engine(spec: PolicySpec) -> tuple[VirtualEngine, list[Frame], list[float]]:
-    """An engine that notes what its frames cost, the notes, and its clock's one number."""
+    """An engine that records its frames, the recorded frames, and its clock in a list of one."""
     from serving.engine.scheduler.scheduler import SloScheduler
     from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
@@ -124,29 +124,29 @@ def timed_engine(spec: PolicySpec) -> tuple[VirtualEngine, list[Frame], list[flo
     return TimedEngine(config, lambda: now_s[0]), frames, now_s
 
 
-class Crowd:
-    """First stages of the mixed workload's programs, as if each arrived when it is asked for."""
+class RequestPool:
+    """Keeps an engine supplied with calls: first stages of the mixed workload's programs."""
 
     def __init__(self, engine: VirtualEngine) -> None:
         self._engine = engine
         self._predictions = Predictions(lengths=LengthErrors(), futures=FutureErrors())
         self._calls = self._endless()
-        self.under_way = 0
+        self.num_open = 0
 
     def fill(self, num_requests: int, now_s: list[float]) -> None:
-        """Submit calls until so many are under way, no two of them at the same moment."""
-        while self.under_way < num_requests:
+        """Submit calls until the engine has num_requests; each arrives ARRIVAL_GAP_S later."""
+        while self.num_open < num_requests:
             number, program, call = next(self._calls)
             now_s[0] += ARRIVAL_GAP_S
-            arrived = replace(program, arrival_s=now_s[0])
+            arriving = replace(program, arrival_s=now_s[0])
             self._engine.submit(
                 f"{number:07}",
                 prompt=[1000] * call.call.prompt_tokens,
                 output_tokens=call.call.output_tokens,
-                slo=slo_of(arrived, call, now_s[0], self._predictions),
+                slo=slo_of(arriving, call, now_s[0], self._predictions),
                 max_tokens=self._predictions.max_tokens,
             )
-            self.under_way += 1
+            self.num_open += 1
 
     @staticmethod
     def _endless() -> Iterator[tuple[int, Program, StageCall]]:
@@ -158,23 +158,23 @@ class Crowd:
 
 
 def measure(policy: str, num_requests: int, num_frames: int) -> Cost:
-    """Frames of one policy; needs vLLM."""
+    """Measure the frames of one policy; needs vLLM."""
     engine, frames, now_s = timed_engine(PolicySpec(policy))
-    crowd = Crowd(engine)
-    steps, step_s, warm_at = 0, 0.0, 0
+    pool = RequestPool(engine)
+    steps, step_s, first_counted = 0, 0.0, 0
     while len(frames) < WARM_UP_FRAMES + num_frames:
-        crowd.fill(num_requests, now_s)
-        made = engine.plan_step()
+        pool.fill(num_requests, now_s)
+        composition = engine.plan_step()
         seconds = IDLE_STEP_S
-        if made.new_tokens:
-            seconds = MACHINE.step_cost.seconds(made)
+        if composition.new_tokens:
+            seconds = MACHINE.step_cost.seconds(composition)
         now_s[0] += seconds
-        crowd.under_way -= len(engine.finish_step().ended)
+        pool.num_open -= len(engine.finish_step().ended)
         if len(frames) > WARM_UP_FRAMES:
-            warm_at = warm_at or len(frames) - 1
+            first_counted = first_counted or len(frames) - 1
             steps += 1
             step_s += seconds
-    counted = frames[warm_at:]
+    counted = frames[first_counted:]
     columns = list(zip(*counted, strict=True))
     totals = [sum(frame) for frame in counted]
     view_ms, policy_ms, honour_ms = map(Spread.of, columns)
@@ -193,7 +193,7 @@ def measure(policy: str, num_requests: int, num_frames: int) -> Cost:
 
 
 def table(costs: Sequence[Cost]) -> str:
-    """Medians and 95th percentiles, a line each."""
+    """The costs as a text table."""
     titles = (*PARTS, "frame")
     head = f"{'policy':16} {'requests':>8}" + "".join(f"{f'{name} ms':>16}" for name in titles)
     lines = [f"{head} {'steps/frame':>12} {'held ms':>8} {'share of simulated A100 steps':>30}"]
@@ -217,7 +217,7 @@ def main() -> None:
     arguments = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    warnings.simplefilter("ignore")  # vLLM's own
+    warnings.simplefilter("ignore")  # warnings of vLLM
     costs = []
     for policy in arguments.policy:
         for num_requests in arguments.requests:

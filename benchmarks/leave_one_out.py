@@ -1,7 +1,7 @@
-"""How well past runs foretell the next stage: each run in turn is the live one.
+"""Leave-one-out accuracy of stage predictions: each run in turn is the live run.
 
-All others are the library, and the kernel is fitted on them alone. A stage is foretold when those
-before it are known, and which calls it makes, but neither how long they are nor what follows.
+All other runs are the library, and the kernel is fitted on them only. A stage is predicted from the
+stages before it and from which calls it makes, without their lengths and without later stages.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ SEEDS = 5
 CLUSTERED_TO = 0.1
 
 
-class Foretold(NamedTuple):
-    """One stage of one live run, as it was and as it was foretold.
+class PredictedStage(NamedTuple):
+    """One stage of one live run: the truth and the estimates.
 
     Attributes:
         run: number of the live run.
-        num_revealed: stages before it, 1 or more.
-        num_stages: of the live run, which no estimate knows.
-        mean_num_stages: of the runs in the library, each as often as it counts.
-        estimates: for each number of best matches; None where no past run began alike.
+        num_revealed: number of stages before it, 1 or more.
+        num_stages: of the live run; no estimate may use it.
+        mean_num_stages: weighted mean over the runs in the library.
+        estimates: number of best matches -> estimate; None if no past run begins like this one.
     """
 
     run: int
@@ -51,32 +51,32 @@ class Foretold(NamedTuple):
 
     @property
     def is_predicted(self) -> bool:
-        """Whether any past run began alike."""
+        """Whether any past run begins like this one."""
         return self.estimates[BEST_K] is not None
 
 
 Errors = list[float]
-Placement = Callable[[Foretold, Estimate], float]
-"""Where a way to divide a deadline puts the end of a stage, as a share of the run's duration."""
+Placement = Callable[[PredictedStage, Estimate], float]
+"""A way to divide a deadline: predicts the end of a stage, as a share of the run's duration."""
 
 
-def _even(predicted: Foretold, num_stages: float) -> float:
+def _even(predicted: PredictedStage, num_stages: float) -> float:
     began = _began(predicted)
     return began + (1.0 - began) / max(num_stages - predicted.num_revealed, 1.0)
 
 
-def _began(predicted: Foretold) -> float:
+def _began(predicted: PredictedStage) -> float:
     return predicted.truth.elapsed_s / (predicted.truth.elapsed_s + predicted.truth.rest_s)
 
 
-def _as_production(predicted: Foretold, estimate: Estimate) -> float:
+def _as_production(predicted: PredictedStage, estimate: Estimate) -> float:
     began = _began(predicted)
     return began + amortized_s(
         1.0 - began, share_before=estimate.share_before, share=estimate.outlook.share
     )
 
 
-def _own_seconds(predicted: Foretold, estimate: Estimate) -> float:
+def _own_seconds(predicted: PredictedStage, estimate: Estimate) -> float:
     elapsed_s, outlook = predicted.truth.elapsed_s, estimate.outlook
     return (elapsed_s + outlook.stage_s) / (elapsed_s + outlook.rest_s)
 
@@ -92,13 +92,13 @@ PLACEMENTS: dict[str, Placement] = {
     "even_true_count": lambda f, _: _even(f, f.num_stages),
     "even_mean_count": lambda f, _: _even(f, f.mean_num_stages),
 }
-"""All but the first know where the stage really began."""
+"""Name -> placement; all but the first use the stage's true start."""
 
 
 def predict(
     library: PatternLibrary, live: KeptPattern, *, bests: Sequence[int] = (BEST_K,)
-) -> Iterator[Foretold]:
-    """Every stage of a live run but its first, foretold from those before it."""
+) -> Iterator[PredictedStage]:
+    """Predict every stage of a live run except its first, from the stages before it."""
     truths = tabulate([live.stages]).outlooks[0]
     weights = [pattern.weight for pattern in library.patterns]
     counts = [len(pattern.stages) for pattern in library.patterns]
@@ -106,7 +106,7 @@ def predict(
     for num_revealed, stage in enumerate(live.stages):
         if num_revealed:
             begun = [(call.kind, call.identity) for call in stage.calls]
-            yield Foretold(
+            yield PredictedStage(
                 run=live.key,
                 num_revealed=num_revealed,
                 num_stages=len(live.stages),
@@ -118,9 +118,11 @@ def predict(
 
 
 def relative_errors(
-    predicted: Iterable[Foretold], best: int, formulation: Formulation = Formulation.ACCUMULATED
+    predicted: Iterable[PredictedStage],
+    best: int,
+    formulation: Formulation = Formulation.ACCUMULATED,
 ) -> Errors:
-    """Of a formulation's share, each against that formulation's own truth."""
+    """Relative errors of a formulation's share, against the true share of that formulation."""
     return [
         abs(share_of(estimate.outlook, formulation) / share_of(stage.truth, formulation) - 1.0)
         for stage in predicted
@@ -128,8 +130,8 @@ def relative_errors(
     ]
 
 
-def position_errors(predicted: Iterable[Foretold], placement: Placement, best: int) -> Errors:
-    """Of where the stage's end is put, in per cent of the run's own duration."""
+def position_errors(predicted: Iterable[PredictedStage], placement: Placement, best: int) -> Errors:
+    """Absolute errors of the predicted end of a stage, in per cent of the run's duration."""
     return [
         100.0 * abs(placement(stage, estimate) - stage.truth.share)
         for stage in predicted
@@ -138,19 +140,19 @@ def position_errors(predicted: Iterable[Foretold], placement: Placement, best: i
 
 
 def mean(errors: Errors) -> float:
-    """NaN without errors."""
+    """The mean error; NaN without errors."""
     return float(np.mean(errors)) if errors else float("nan")
 
 
 @dataclass(frozen=True)
 class SizeErrors:
-    """Errors with a library of a size; all over the stages that some past run foretells.
+    """Mean errors with a library of one size, over the stages that could be predicted.
 
     Attributes:
-        foretold: share of the stages for which a past run began alike.
-        relative: of the accumulated share.
-        placed, even: of the position, in per cent of the duration: as production places it, and
-            evenly over the stages left by the library's mean number.
+        predicted: share of the stages that could be predicted.
+        relative: relative error of the accumulated share.
+        placed, even: position errors, in per cent of the duration: as production places the
+            stage's end, and by an even split over the library's mean number of stages.
     """
 
     predicted: float
@@ -161,10 +163,10 @@ class SizeErrors:
 
 @dataclass(frozen=True)
 class ClusterErrors:
-    """Relative errors of the accumulated share, over the stages that both libraries foretell.
+    """Relative errors of the accumulated share, over the stages that both libraries predict.
 
     Attributes:
-        lost: share of the stages that the full library foretells and the medoids do not.
+        lost: share of the stages that the full library predicts and the medoids do not.
     """
 
     full: float
@@ -173,19 +175,19 @@ class ClusterErrors:
 
     @property
     def cost_percent(self) -> float:
-        """How much more than with the full library; NaN where that makes no error."""
+        """By how much the error exceeds that of the full library; NaN if the latter is 0."""
         if not self.full:
             return float("nan")
         return 100.0 * (self.clustered / self.full - 1.0)
 
 
 class LeaveOneOut:
-    """Every run of one application against all the others.
+    """Predicts every run of one application from all the others.
 
     Args:
         graphs: the runs.
-        bests: numbers of best matches to try, apart from BEST_K.
-        watch: goes through the runs, and may show how far it got.
+        bests: numbers of best matches to try, in addition to BEST_K.
+        watch: iterates over the runs, and may show the progress.
     """
 
     def __init__(
@@ -199,7 +201,7 @@ class LeaveOneOut:
         self._watch = watch
         self._runs = [KeptPattern(key, graph.stages, 0.0) for key, graph in enumerate(graphs)]
         self._libraries: dict[int, PatternLibrary] = {}
-        self._predicted: dict[int, list[Foretold]] = {}
+        self._predicted: dict[int, list[PredictedStage]] = {}
         for live in watch(self._runs):
             library = PatternLibrary(tuple(self._others(live))).fitted()
             self._libraries[live.key] = library
@@ -209,25 +211,25 @@ class LeaveOneOut:
         return [run for run in self._runs if run.key != live.key]
 
     @property
-    def predicted(self) -> list[Foretold]:
-        """Every stage of every run but the first ones, whether or not another run matches."""
+    def predicted(self) -> list[PredictedStage]:
+        """All stages of all runs except the first stages, with and without an estimate."""
         return [stage for stages in self._predicted.values() for stage in stages]
 
-    def by_revealed(self) -> dict[int, list[Foretold]]:
-        """The stages that some run foretells, by the number of stages before them."""
-        found: dict[int, list[Foretold]] = {}
+    def by_revealed(self) -> dict[int, list[PredictedStage]]:
+        """The stages with an estimate, by the number of stages before them."""
+        by_revealed: dict[int, list[PredictedStage]] = {}
         for stage in self.predicted:
             if stage.is_predicted:
-                found.setdefault(stage.num_revealed, []).append(stage)
-        return dict(sorted(found.items()))
+                by_revealed.setdefault(stage.num_revealed, []).append(stage)
+        return dict(sorted(by_revealed.items()))
 
     def with_all(self) -> SizeErrors:
-        """With all the other runs."""
+        """The errors with all other runs as the library."""
         return _size_errors(self.predicted)
 
     def with_size(self, size: int) -> SizeErrors:
-        """With libraries of so many of the other runs, drawn anew for each run and seed."""
-        stages: list[Foretold] = []
+        """The errors with `size` of the other runs, drawn at random for each run and seed."""
+        stages: list[PredictedStage] = []
         for live in self._watch(self._runs):
             others = self._others(live)
             for seed in range(SEEDS):
@@ -237,7 +239,7 @@ class LeaveOneOut:
         return _size_errors(stages)
 
     def clustered(self) -> ClusterErrors:
-        """With medoids of the other runs in their place, for several seeds of the clustering."""
+        """The errors with medoids of the other runs as the library, over several seeds."""
         full: Errors = []
         clustered: Errors = []
         num_lost = 0
@@ -256,7 +258,7 @@ class LeaveOneOut:
         return ClusterErrors(mean(full), mean(clustered), num_lost / num_stages)
 
 
-def _size_errors(stages: Sequence[Foretold]) -> SizeErrors:
+def _size_errors(stages: Sequence[PredictedStage]) -> SizeErrors:
     return SizeErrors(
         predicted=mean([float(stage.is_predicted) for stage in stages]),
         relative=mean(relative_errors(stages, BEST_K)),

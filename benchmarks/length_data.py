@@ -1,17 +1,17 @@
-"""Data sets of finished calls that benchmarks/lengths.py measures on.
+"""Data sets of completed calls for benchmarks/lengths.py.
 
-azure: chat trace. Its identities are made up and CARRY SIGNAL BY CONSTRUCTION: in 4 of 5 calls the
-    identity names the power of two below the true length (a step that knows what it is for), in
-    the fifth it is drawn at random. A call ends 0.5 s and 30 ms a token after it began.
-azure_random: the same trace, identities drawn from 8 names: NO SIGNAL. The length of the prompt is
-    all that is left to learn from.
-deep_research: real workflows. Steps are their inferred states; max_tokens is taken to be 1024,
-    where the recorded lengths stop.
-tree_of_thoughts: real totals; the split over calls is reconstructed, and the values' lengths are
-    nearly the same within a run. max_tokens is 1000, as that program asks.
+azure: chat trace. Its identities are synthetic and CARRY SIGNAL BY CONSTRUCTION: in 4 of 5 calls
+    the identity is the power of two below the true length (like a step with a specific purpose), in
+    the fifth it is drawn at random. A call ends 0.5 s + 30 ms per token after its start.
+azure_random: the same trace, identities drawn from 8 names: NO SIGNAL. Only the length of the
+    prompt is left to learn from.
+deep_research: real workflows. Steps are their inferred states; max_tokens is assumed to be 1024,
+    where the recorded lengths are cut off.
+tree_of_thoughts: real totals; the split over calls is reconstructed, and the value calls' lengths
+    are nearly the same within a run. max_tokens is 1000, as that program sets it.
 
-Workflows come one after another; the calls of a stage begin together and know nothing of each
-other.
+Workflows run one after another; the calls of a stage start together, so that none can learn from
+another one of its stage.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ TREE_OF_THOUGHTS = Path("agentic/tot_game24_dag.json")
 
 
 def azure(path: Path, *, signal: bool) -> Split:
-    """The chat trace with made-up identities, with or without signal."""
-    dice = random.Random(0)
+    """The chat trace with synthetic identities, with or without signal."""
+    rng = random.Random(0)
     samples: list[Sample] = []
     for line, row in read_rows(path, ("TIMESTAMP", "ContextTokens", "GeneratedTokens")):
         began_s = _seconds(path, line, row["TIMESTAMP"])
@@ -45,8 +45,8 @@ def azure(path: Path, *, signal: bool) -> Split:
             tokens_of(path, f"line {line}: {column}", row[column])
             for column in ("ContextTokens", "GeneratedTokens")
         )
-        tells = signal and dice.random() < 0.8
-        band = tokens.bit_length() - 1 if tells else dice.randrange(2, 10)
+        has_signal = signal and rng.random() < 0.8
+        band = tokens.bit_length() - 1 if has_signal else rng.randrange(2, 10)
         features = CallFeatures(identity=f"chat:{band}", prompt_tokens=prompt_tokens)
         samples.append(Sample(features, tokens, began_s, began_s + 0.5 + 0.03 * tokens))
     cut = 2 * len(samples) // 3
@@ -55,10 +55,10 @@ def azure(path: Path, *, signal: bool) -> Split:
 
 def _seconds(path: Path, line: int, timestamp: str) -> float:
     try:
-        # It has a digit more than Python reads.
+        # The trace has seven decimals, Python parses six.
         return datetime.fromisoformat(timestamp[:26]).timestamp()
     except (ValueError, OverflowError) as cause:
-        raise BadData(path, f"line {line}: TIMESTAMP is no time: {timestamp[:40]!r}") from cause
+        raise BadData(path, f"line {line}: TIMESTAMP is not a time: {timestamp[:40]!r}") from cause
 
 
 def deep_research(path: Path) -> Split:
@@ -74,7 +74,7 @@ def tree_of_thoughts(path: Path) -> Split:
 
 
 def workflows(runs: Sequence[Stages], *, max_tokens: int) -> Split:
-    """The calls of runs that come one after another; time is counted in stages."""
+    """The calls of runs that follow one another; a time unit is one stage."""
     cut = 2 * len(runs) // 3
     parts: Split = ([], [])
     clock = 0
@@ -103,20 +103,19 @@ DATA_SETS: dict[str, tuple[Path, Callable[[Path], Split]]] = {
     "deep_research": (DEEP_RESEARCH, deep_research),
     "tree_of_thoughts": (TREE_OF_THOUGHTS, tree_of_thoughts),
 }
-"""By name: the file that must be there, and what makes of it the calls to train on, and those to
-walk through."""
+"""Name -> the file, and the function that splits it into training and test calls."""
 
 
 def load(data: Path, name: str) -> Split:
-    """The calls of a data set to train on, and those to walk through.
+    """The training and test calls of a data set.
 
     Raises:
-        DataMissing: its file is not there.
-        BadData: its file is not as it should be, or has too few calls.
+        DataMissing: its file does not exist.
+        BadData: its file is invalid or has too few calls.
     """
     file, split = DATA_SETS[name]
     train, test = split(data / file)
     if len(train) < MIN_CALLS or not test:
-        calls = f"{len(train)} calls to train on, and {len(test)} to walk through"
-        raise BadData(data / file, f"it has {calls}: it takes at least {MIN_CALLS} and 1")
+        calls = f"{len(train)} training and {len(test)} test calls"
+        raise BadData(data / file, f"it has {calls}; at least {MIN_CALLS} and 1 are needed")
     return train, test

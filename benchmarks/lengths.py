@@ -1,16 +1,16 @@
-"""How tight and how honest length bounds are: our analyzer against plain empirical quantiles.
+"""Coverage and tightness of length bounds: our analyzer against empirical quantiles.
 
     python benchmarks/lengths.py --data ../shared/data [--only NAME ...] [--json]
 
-Each data set is cut in time: the first two thirds train, the last third is walked through as in
-production, every call estimated when it begins and observed when it ends. The rivals learn online
-as well: all lengths so far (global), or those of the call's step (step). At level 0.9, coverage is
-the share of calls within their bound, ratio the mean of bound / truth (0 tokens count as 1). Each
-rival is shown at its own 0.9, and after "=" at our coverage: at the level, found in hindsight,
-where it covers as often as we. "refined" asks again after every 50 tokens of the answer, and
-counts a long answer as often as it is asked for.
+Each data set is split by time: the first two thirds are training calls; the last third is replayed
+as in production, each call estimated at its start and observed at its end. The baselines learn
+online as well, from all lengths so far (global) or from those of the call's step (step). At level
+0.9, coverage is the share of calls within their bound, and ratio is the mean of bound / truth (0
+tokens count as 1). Each baseline is printed at its own level 0.9, and after "=" at our coverage: at
+the level, chosen in hindsight, at which its coverage equals ours. "refined" estimates again after
+every 50 tokens of an answer; each of these estimates counts.
 
-What the data sets are, and how identities are made up where a trace has none: length_data.py.
+The data sets, and the synthetic identities of traces without any, are described in length_data.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from serving.analyzer.history import StepHistory
 from serving.analyzer.samples import Sample, replayed, training_set
 from serving.length_sketch import LengthSketch
 
-# Levels at which rivals are tried, denser where lengths are far apart.
+# Levels of the baselines' quantiles, denser at the long tail.
 LEVELS = np.concatenate((np.arange(0.5, 0.99, 0.005), np.arange(0.99, 1.0005, 0.001))).clip(max=1)
 
 
@@ -52,7 +52,7 @@ class Quality:
 
 
 def quality(bounds: NDArray[np.float64], truths: NDArray[np.float64]) -> Quality:
-    """How often the bounds held and how far above the truth they were."""
+    """Coverage and mean ratio of bounds."""
     ratios = np.maximum(bounds, 1) / np.maximum(truths, 1)
     return Quality(float((truths <= bounds).mean()), float(ratios.mean()))
 
@@ -60,23 +60,23 @@ def quality(bounds: NDArray[np.float64], truths: NDArray[np.float64]) -> Quality
 def our_sketches(
     train: list[Sample], test: list[Sample], model: FittedLengths
 ) -> list[LengthSketch]:
-    """The analyzer's sketches, walking through the test calls."""
+    """The analyzer's sketches of the test calls, which are replayed in order."""
     analyzer = RequestAnalyzer.replay(train, model)
     estimates: dict[int, LengthEstimate] = {}
     sketches: dict[int, LengthSketch] = {}
-    for place, has_ended in replayed(test):
-        sample = test[place]
+    for index, has_ended in replayed(test):
+        sample = test[index]
         if has_ended:
-            analyzer.observe(sample.features, estimates.pop(place), sample.output_tokens)
+            analyzer.observe(sample.features, estimates.pop(index), sample.output_tokens)
             continue
-        estimates[place] = estimate = analyzer.estimate(sample.features)
+        estimates[index] = estimate = analyzer.estimate(sample.features)
         assert estimate.sketch is not None, "a fitted analyzer always has a sketch"
-        sketches[place] = estimate.sketch
-    return [sketches[place] for place in range(len(test))]
+        sketches[index] = estimate.sketch
+    return [sketches[index] for index in range(len(test))]
 
 
 def refined(sketches: Sequence[LengthSketch], test: Sequence[Sample]) -> Quality:
-    """How the bounds fare while answers grow: asked anew after every 50 tokens."""
+    """Quality of the bounds during generation: estimated again after every 50 tokens."""
     bounds, truths = [], []
     for sketch, sample in zip(sketches, test, strict=True):
         for generated in range(50, sample.output_tokens, 50):
@@ -86,10 +86,12 @@ def refined(sketches: Sequence[LengthSketch], test: Sequence[Sample]) -> Quality
     return quality(np.array(bounds), np.array(truths, float))
 
 
-def rival_bounds(train: list[Sample], test: list[Sample], *, by_step: bool) -> NDArray[np.float64]:
-    """Empirical quantiles of all lengths known when a call begins; shape (calls, LEVELS).
+def baseline_bounds(
+    train: list[Sample], test: list[Sample], *, by_step: bool
+) -> NDArray[np.float64]:
+    """Empirical quantiles of all lengths known when a call starts; shape (calls, LEVELS).
 
-    A step never seen before takes the lengths of all steps.
+    A step without any completed call uses the lengths of all steps.
     """
     known: dict[str, list[int]] = {}
 
@@ -100,46 +102,47 @@ def rival_bounds(train: list[Sample], test: list[Sample], *, by_step: bool) -> N
     for sample in train:
         learn(sample)
     bounds = np.empty((len(test), len(LEVELS)))
-    for place, has_ended in replayed(test):
+    for index, has_ended in replayed(test):
         if has_ended:
-            learn(test[place])
+            learn(test[index])
             continue
-        ordered = known.get(test[place].features.identity if by_step else "") or known[""]
+        ordered = known.get(test[index].features.identity if by_step else "") or known[""]
         ranks = LEVELS * (len(ordered) - 1)
         lows = np.floor(ranks).astype(int)
         left = np.array([ordered[low] for low in lows], float)
         right = np.array([ordered[min(low + 1, len(ordered) - 1)] for low in lows], float)
-        bounds[place] = left + (ranks - lows) * (right - left)
+        bounds[index] = left + (ranks - lows) * (right - left)
     return bounds
 
 
 def ratio_at(coverage: float, bounds: NDArray[np.float64], truths: NDArray[np.float64]) -> float:
-    """The ratio that a rival has where it covers this much, between two levels if need be."""
-    found = [quality(column, truths) for column in bounds.T]
-    coverages = np.maximum.accumulate([each.coverage for each in found])
-    return float(np.interp(coverage, coverages, [each.ratio for each in found]))
+    """A baseline's ratio at a coverage, interpolated between its levels."""
+    qualities = [quality(column, truths) for column in bounds.T]
+    coverages = np.maximum.accumulate([each.coverage for each in qualities])
+    return float(np.interp(coverage, coverages, [each.ratio for each in qualities]))
 
 
 def compare(name: str, split: Split) -> tuple[dict[str, float], FittedLengths]:
-    """All figures of one data set."""
+    """All figures of one data set, and the fitted model."""
     train, test = split
     say(f"{name}: fitting {len(train)} calls")
     began_s = time.perf_counter()
     model = fit(train, seed=0)
     figures = {"calls": len(test), "fit_s": time.perf_counter() - began_s}
-    say(f"{name}: walking through {len(test)} calls")
+    say(f"{name}: replaying {len(test)} calls")
     truths = np.array([sample.output_tokens for sample in test], float)
     sketches = our_sketches(train, test, model)
     ours = quality(np.array([sketch.tokens[BOUND_INDEX] for sketch in sketches]), truths)
     growing = refined(sketches, test)
     figures |= {"coverage": ours.coverage, "ratio": ours.ratio}
     figures |= {"refined_coverage": growing.coverage, "refined_ratio": growing.ratio}
-    nominal = int(np.argmin(abs(LEVELS - BOUND_LEVEL)))
-    for rival, by_step in (("step", True), ("global", False)):
-        bounds = rival_bounds(train, test, by_step=by_step)
-        its = quality(bounds[:, nominal], truths)
-        figures |= {f"{rival}_nominal_coverage": its.coverage, f"{rival}_nominal_ratio": its.ratio}
-        figures[f"{rival}_ratio"] = ratio_at(ours.coverage, bounds, truths)
+    nominal_index = int(np.argmin(abs(LEVELS - BOUND_LEVEL)))
+    for baseline, by_step in (("step", True), ("global", False)):
+        bounds = baseline_bounds(train, test, by_step=by_step)
+        nominal = quality(bounds[:, nominal_index], truths)
+        figures[f"{baseline}_nominal_coverage"] = nominal.coverage
+        figures[f"{baseline}_nominal_ratio"] = nominal.ratio
+        figures[f"{baseline}_ratio"] = ratio_at(ours.coverage, bounds, truths)
     return {f"{name}_{key}": value for key, value in figures.items()}, model
 
 
@@ -154,7 +157,7 @@ def median_us(action: Callable[[Sample], object], samples: Sequence[Sample]) -> 
 
 
 def timings(model: FittedLengths, split: Split) -> dict[str, float]:
-    """What one prediction and one refinement cost, and quantile-forest's own prediction."""
+    """Times of one prediction, of one refinement, and of quantile-forest's own prediction."""
     say("timing predictions")
     train, test = split[0][-5000:], split[1][:1000]
     analyzer = RequestAnalyzer.replay(train, model)
@@ -163,7 +166,7 @@ def timings(model: FittedLengths, split: Split) -> dict[str, float]:
     vectors, tokens, _, _ = training_set(train)
     regressor = fit_regressor(vectors, tokens, seed=0)
     vector = vectors[:1]
-    nothing = StepHistory()
+    empty_history = StepHistory()
     predict_us = median_us(lambda sample: analyzer.estimate(sample.features), test)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lengths"
@@ -172,7 +175,7 @@ def timings(model: FittedLengths, split: Split) -> dict[str, float]:
     return {
         "predict_ms": predict_us / 1000,
         "forest_us": median_us(
-            lambda sample: model.forest.predict(sample.features.vector(nothing)), test
+            lambda sample: model.forest.predict(sample.features.vector(empty_history)), test
         ),
         "refine_us": median_us(
             lambda sample: [
@@ -191,12 +194,12 @@ def timings(model: FittedLengths, split: Split) -> dict[str, float]:
 
 
 def say(text: str) -> None:
-    """Progress, for people."""
+    """Print a message to stderr at once."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_table(figures: dict[str, float], names: Sequence[str]) -> None:
-    """The figures for people."""
+    """Print the figures as a text table."""
     print("Level 0.9: coverage and mean bound/truth; =: a rival's mean bound/truth at our coverage")
     print(f"{'':17}{'calls':>6}{'forest':>15}{'refined':>15}{'step':>24}{'global':>24}  tightest")
     for name in names:
@@ -204,11 +207,11 @@ def print_table(figures: dict[str, float], names: Sequence[str]) -> None:
         line += f"{figures[f'{name}_coverage']:9.3f}{figures[f'{name}_ratio']:6.2f}"
         line += f"{figures[f'{name}_refined_coverage']:9.3f}{figures[f'{name}_refined_ratio']:6.2f}"
         ratios = {"forest": figures[f"{name}_ratio"]}
-        for rival in ("step", "global"):
-            ratios[rival] = figures[f"{name}_{rival}_ratio"]
-            line += f"{figures[f'{name}_{rival}_nominal_coverage']:9.3f}"
-            line += f"{figures[f'{name}_{rival}_nominal_ratio']:6.2f} ={ratios[rival]:6.2f} "
-        print(f"{line}  {min(ratios, key=lambda rival: ratios[rival])}")
+        for baseline in ("step", "global"):
+            ratios[baseline] = figures[f"{name}_{baseline}_ratio"]
+            line += f"{figures[f'{name}_{baseline}_nominal_coverage']:9.3f}"
+            line += f"{figures[f'{name}_{baseline}_nominal_ratio']:6.2f} ={ratios[baseline]:6.2f} "
+        print(f"{line}  {min(ratios, key=lambda method: ratios[method])}")
     for key in ("predict_ms", "forest_us", "refine_us", "quantile_forest_ms", "fit_s"):
         print(f"{key:20}{figures[key]:10.3f}")
     print(f"{'model_bytes':20}{figures['model_bytes']:10.0f} ({figures['model_calls']:.0f} calls)")
@@ -224,7 +227,7 @@ def main() -> None:
     files = dict.fromkeys(arguments.data / DATA_SETS[name][0] for name in arguments.only)
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
-        say(f"the data to measure on is not here: {', '.join(missing)}")
+        say(f"data files are missing, see --data: {', '.join(missing)}")
         sys.exit(2)
     try:
         splits = {name: load(arguments.data, name) for name in arguments.only}
@@ -233,8 +236,8 @@ def main() -> None:
         sys.exit(2)
     figures: dict[str, float] = {}
     for name in reversed(arguments.only):
-        found, model = compare(name, splits[name])
-        figures |= found
+        own_figures, model = compare(name, splits[name])
+        figures |= own_figures
     figures |= timings(model, splits[arguments.only[0]])
     figures["fit_s"] = figures[f"{arguments.only[0]}_fit_s"]
     if arguments.json:

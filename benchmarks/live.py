@@ -1,15 +1,15 @@
-"""The real engine beside its simulation: the same programs, measured and predicted.
+"""The real engine against its simulation: the same programs, measured and simulated.
 
     python -m benchmarks.live --policy fcfs --policy calm --loads 0.6,2.0 --seeds 3 --json out.json
 
 Starts vLLM with the demo model, fits a simulated machine to it, scales the workload to its speed,
-and runs every policy at every load and seed on both. Loads are multiples of what fcfs drains on
-the fitted machine. Let nothing else run meanwhile: the steps are measured. "waited" is the time
-for which this process's threads were ready and had no core, per second; well above 0.05, the
-figures are those of a disturbed machine. The simulated machine's steps are fitted to those of the
-very run that is foretold, planning included: policies differ in what they take to plan and in which
-steps they make, and a machine's speed drifts. With --fit calibration they are fitted to those of
-the calibration before all runs, which is a forecast without any of that.
+and runs every policy at every load and seed on both. Loads are multiples of the rate that fcfs
+drains on the fitted machine. Run nothing else at the same time: the steps are measured. "waited" is
+the time for which this process's threads were ready and had no core, per second; well above 0.05
+the machine was disturbed. The step cost of a simulated run is fitted to the steps of the measured
+run itself, planning included: policies differ in their planning time and in the composition of
+their steps, and a machine's speed drifts. With --fit calibration it is fitted to the calibration
+before all runs: a true prediction, without these effects.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Run(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What came of a case on the real engine."""
+    """An experiment on the real engine: its metrics, and the machine fitted to its steps."""
 
     report: Report
     machine: Machine
@@ -61,7 +61,7 @@ class Measured(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison; results to stdout, progress to stderr; the exit code."""
+    """Run the comparison; results to stdout, progress to stderr; returns the exit code."""
     return exit_code(partial(measure, _parser().parse_args(arguments)))
 
 
@@ -72,32 +72,32 @@ def measure(options: argparse.Namespace) -> None:
         _say("measuring the engine's steps")
         machine = measure_machine(engine, settings)
         scale = scale_of(machine, settings)
-        setting = replace(plan.setting, machine=machine, scaling=Scaling(settings, scale))
-        capacity = drained_by_fcfs(setting)
+        config = replace(plan.config, machine=machine, scaling=Scaling(settings, scale))
+        capacity = drained_by_fcfs(config)
         _say(f"{machine.step_cost}")
         _say(
             f"scale {scale.tokens:g} in tokens, {scale.step:.3f} in steps;"
             f" fcfs drains {capacity:.2f} programs/s (simulated)"
         )
-        cases = [
+        experiments = [
             Experiment(
-                setting=setting, policy=policy, load=load, rate_per_s=load * capacity, seed=seed
+                config=config, policy=policy, load=load, rate_per_s=load * capacity, seed=seed
             )
             for seed in range(plan.num_seeds)
             for load in plan.loads
             for policy in plan.policies
         ]
-        measured = [_measured(case, engine) for case in cases]
+        measurements = [_measure(experiment, engine) for experiment in experiments]
     runs = [
         Run(
-            label_of(case.policy),
-            case.load,
-            case.seed,
-            one.report,
-            one.waited,
-            _simulated(case, machine if options.fit == "calibration" else one.machine),
+            label_of(experiment.policy),
+            experiment.load,
+            experiment.seed,
+            measured.report,
+            measured.waited,
+            _simulate(experiment, machine if options.fit == "calibration" else measured.machine),
         )
-        for case, one in zip(cases, measured, strict=True)
+        for experiment, measured in zip(experiments, measurements, strict=True)
     ]
     print(table(runs))
     if options.json:
@@ -112,18 +112,21 @@ def measure(options: argparse.Namespace) -> None:
         options.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
-def drained_by_fcfs(setting: ExperimentConfig) -> float:
-    """Programs a second that are load 1.0: the mean over seeds, as `orchestrate bench` has it."""
-    cases = [CapacityExperiment(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
-    return capacity_of([case.run() for case in cases])
+def drained_by_fcfs(config: ExperimentConfig) -> float:
+    """The rate of load 1.0, in programs per second: the mean over seeds, as `orchestrate bench`."""
+    experiments = [CapacityExperiment(config=config, seed=seed) for seed in CAPACITY_SEEDS]
+    return capacity_of([experiment.run() for experiment in experiments])
 
 
 def _plan(options: argparse.Namespace) -> Plan:
-    """What is compared, but for the machine; raises BadInput, InvalidEngineConfig,
-    InvalidWorkload."""
+    """The comparison, without the machine.
+
+    Raises:
+        BadInput, InvalidEngineConfig, InvalidWorkload: an option is invalid.
+    """
     settings = LiveSettings()
     return Plan(
-        setting=ExperimentConfig(
+        config=ExperimentConfig(
             source=Source.generator(options.workload),
             warmup_s=options.warmup_s,
             window_s=options.window_s,
@@ -139,7 +142,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """Means over the seeds: measured, simulated, and how far the simulation is off."""
+    """A text table of means over the seeds: measured, simulated, and the simulation's error."""
     lines = [
         f"{'policy':<16}{'load':>5}  {'goodput':<16}{'measured':>10}{'simulated':>11}{'off by':>8}"
         f"{'to ' + runs[0].policy:>10}"
@@ -148,15 +151,15 @@ def table(runs: Sequence[Run]) -> str:
         for name in GOODPUTS:
             first = None
             for policy in dict.fromkeys(run.policy for run in runs):
-                same = [run for run in runs if run.policy == policy and run.load == load]
-                measured = fmean(getattr(run.measured, name) for run in same)
-                simulated = fmean(getattr(run.simulated, name) for run in same)
+                seeds = [run for run in runs if run.policy == policy and run.load == load]
+                measured = fmean(getattr(run.measured, name) for run in seeds)
+                simulated = fmean(getattr(run.simulated, name) for run in seeds)
                 first = measured if first is None else first
-                off = simulated / measured - 1 if measured else float("nan")
+                error = simulated / measured - 1 if measured else float("nan")
                 ratio = measured / first if first else float("nan")
                 lines.append(
                     f"{policy:<16}{load:>5.2f}  {name:<16}{measured:>10.2f}{simulated:>11.2f}"
-                    f"{off:>+8.1%}{ratio:>10.2f}"
+                    f"{error:>+8.1%}{ratio:>10.2f}"
                 )
     return "\n".join(lines)
 
@@ -172,29 +175,32 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
-def _measured(case: Experiment, engine: LiveEngine) -> Measured:
-    offered = case.setting.generated_load(rate_per_s=case.rate_per_s, seed=case.seed)
+def _measure(experiment: Experiment, engine: LiveEngine) -> Measured:
+    config = experiment.config
+    load = config.generate_load(rate_per_s=experiment.rate_per_s, seed=experiment.seed)
     before_s = core_wait_s()
     replayed = run_live(
-        offered.programs,
+        load.programs,
         engine,
-        policy=case.policy,
-        predictions=case.setting.predictions_of(case.seed),
-        until_s=offered.decided_s,
+        policy=experiment.policy,
+        predictions=config.predictions_of(experiment.seed),
+        until_s=load.decided_s,
     )
     after_s = core_wait_s()
     waited = None
     if before_s is not None and after_s is not None:
         waited = (after_s - before_s) / replayed.ended_s
-    report = report_of(offered, replayed)
-    told = "" if waited is None else f"; waited {waited:.2f}"
-    _say(f"measured  {_line(case, report)}{told}")
-    return Measured(report, _refitted(case.setting.machine, asyncio.run(engine.samples())), waited)
+    report = report_of(load, replayed)
+    wait_text = "" if waited is None else f"; waited {waited:.2f}"
+    _say(f"measured  {_line(experiment, report)}{wait_text}")
+    return Measured(report, _refitted(config.machine, asyncio.run(engine.samples())), waited)
 
 
 def core_wait_s() -> float | None:
-    """Seconds for which this process's threads were ready to run and waited for a core, so far;
-    None where the system does not tell (it is in Linux's /proc)."""
+    """Total seconds for which this process's threads were runnable and waited for a core.
+
+    None if the system does not report it (Linux has it in /proc).
+    """
     try:
         tasks = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
     except OSError:
@@ -203,34 +209,36 @@ def core_wait_s() -> float | None:
 
 
 def _refitted(machine: Machine, samples: Sequence[StepSample]) -> Machine:
-    """The machine with the cost of these steps."""
+    """The machine with a step cost fitted to these steps."""
     return replace(machine, step_cost=fit(samples, name=machine.step_cost.name))
 
 
-def _simulated(case: Experiment, machine: Machine) -> Report:
-    """On this machine; the programs stay as they were scaled before."""
-    case = replace(case, setting=replace(case.setting, machine=machine))
-    offered = case.setting.generated_load(rate_per_s=case.rate_per_s, seed=case.seed)
-    report = report_of(offered, case.replay(offered))
-    _say(f"simulated {_line(case, report)}")
+def _simulate(experiment: Experiment, machine: Machine) -> Report:
+    """Simulate an experiment on this machine; the scale of its programs does not change."""
+    experiment = replace(experiment, config=replace(experiment.config, machine=machine))
+    config = experiment.config
+    load = config.generate_load(rate_per_s=experiment.rate_per_s, seed=experiment.seed)
+    report = report_of(load, experiment.replay(load))
+    _say(f"simulated {_line(experiment, report)}")
     return report
 
 
-def _line(case: Experiment, report: Report) -> str:
-    kept = " ".join(
+def _line(experiment: Experiment, report: Report) -> str:
+    attainment = " ".join(
         "-" if share is None else f"{share:.2f}" for share in report.attainment.values()
     )
     counters, counts = report.counters, report.counts
     return (
-        f"{label_of(case.policy)} at {case.load:g}, seed {case.seed}:"
+        f"{label_of(experiment.policy)} at {experiment.load:g}, seed {experiment.seed}:"
         f" {report.token_goodput:.0f} tokens/s, {report.request_goodput:.2f} programs/s in time;"
-        f" throughput {report.throughput_tokens_s:.0f}; kept {kept}; {counts.dropped} dropped of"
-        f" {counts.arrived}; {counters.preemptions} preemptions; {counters.steps} steps"
+        f" throughput {report.throughput_tokens_s:.0f}; attainment {attainment};"
+        f" {counts.dropped} dropped of {counts.arrived}; {counters.preemptions} preemptions;"
+        f" {counters.steps} steps"
     )
 
 
-def _say(told: str) -> None:
-    print(told, file=sys.stderr, flush=True)
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:

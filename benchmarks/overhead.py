@@ -1,12 +1,12 @@
-"""What durability costs: a step of ours beside one of LangGraph and of DBOS, in one run.
+"""The cost of durability: a recorded step of ours, of LangGraph and of DBOS.
 
     pip install --no-deps -r requirements/rivals.txt
     python -m benchmarks.overhead [--json] [--steps 1000] [--branches 100] [--repeats 5]
 
-Flows of empty steps, each recorded on a SQLite file as its framework records it by default:
-one step after another, and side by side. Then a conversation that grows by 2.2 kB of text a turn
-for 100 turns: the bytes of the files afterwards, write-ahead log folded in. Frameworks take turns,
-each repeat in a process of its own; the medians are printed.
+Flows of empty steps, recorded in a SQLite file as each framework does by default: steps one after
+another, and in parallel. Then a conversation that grows by 2.2 kB of text per turn for 100 turns:
+the size of the files afterwards, with the write-ahead log checkpointed. The frameworks alternate,
+each repeat in its own process; the medians are printed.
 
 LangGraph runs with its AsyncSqliteSaver and its default durability ("async": a checkpoint is
 written while the next step runs) and, for comparison, with "sync", which waits as ours does.
@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.conversation import TURNS, turns
 
 Flow = Callable[[Path, int], Awaitable[float]]
-"""Does a flow of so many steps, recorded in a file; returns the seconds that it took."""
+"""Runs a flow with a number of steps, recorded in a file; returns the seconds that it took."""
 
 FRAMEWORKS = ("ours", "langgraph", "langgraph_sync", "langgraph_none", "dbos")
 WITH_CONVERSATION = ("ours", "langgraph")
@@ -48,10 +48,10 @@ def main() -> int:
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        framework, what, count = options.one.split(",")
-        print(json.dumps(measured(framework, what, int(count))))
+        framework, kind, count = options.one.split(",")
+        print(json.dumps(measure(framework, kind, int(count))))
         return 0
-    figures = compared(options.steps, options.branches, options.repeats)
+    figures = compare(options.steps, options.branches, options.repeats)
     if options.json:
         print(json.dumps(figures, indent=1))
     else:
@@ -59,20 +59,20 @@ def main() -> int:
     return 0
 
 
-def compared(steps: int, branches: int, repeats: int) -> dict[str, float]:
-    """The medians of all, each measured in turn with the others."""
-    cases = [(each, "chain", steps) for each in FRAMEWORKS]
-    cases += [(each, "branches", branches) for each in FRAMEWORKS]
-    cases += [(each, "conversation", TURNS) for each in WITH_CONVERSATION]
-    found: dict[tuple[str, str], list[dict[str, float]]] = {}
+def compare(steps: int, branches: int, repeats: int) -> dict[str, float]:
+    """The medians of all frameworks and flows; the frameworks alternate in each repeat."""
+    runs = [(each, "chain", steps) for each in FRAMEWORKS]
+    runs += [(each, "branches", branches) for each in FRAMEWORKS]
+    runs += [(each, "conversation", TURNS) for each in WITH_CONVERSATION]
+    results: dict[tuple[str, str], list[dict[str, float]]] = {}
     for repeat in range(repeats):
-        for framework, what, count in cases:
-            print(f"{repeat + 1} of {repeats}: {framework}, {what}", file=sys.stderr)
-            one = _in_a_process(framework, what, count)
-            found.setdefault((framework, what), []).append(one)
+        for framework, kind, count in runs:
+            print(f"{repeat + 1} of {repeats}: {framework}, {kind}", file=sys.stderr)
+            result = _measure_in_process(framework, kind, count)
+            results.setdefault((framework, kind), []).append(result)
 
-    def median(framework: str, what: str, figure: str) -> float:
-        return statistics.median(one[figure] for one in found[framework, what])
+    def median(framework: str, kind: str, figure: str) -> float:
+        return statistics.median(result[figure] for result in results[framework, kind])
 
     figures = {"steps": steps, "branches": branches, "repeats": repeats}
     for framework in FRAMEWORKS:
@@ -85,10 +85,15 @@ def compared(steps: int, branches: int, repeats: int) -> dict[str, float]:
     return figures
 
 
-def measured(framework: str, what: str, count: int) -> dict[str, float]:
-    """One framework, one flow, in a folder of its own."""
+def measure(framework: str, kind: str, count: int) -> dict[str, float]:
+    """Measure one flow of one framework in a temporary folder.
+
+    Args:
+        kind: "chain", "branches" or "conversation".
+        count: number of steps, branches or turns.
+    """
     name, _, variant = framework.partition("_")
-    flow: Flow = importlib.import_module(f"benchmarks.overhead_{name}").flows(variant)[what]
+    flow: Flow = importlib.import_module(f"benchmarks.overhead_{name}").flows(variant)[kind]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "store.db"
         seconds = asyncio.run(flow(file, count))
@@ -96,7 +101,7 @@ def measured(framework: str, what: str, count: int) -> dict[str, float]:
 
 
 def size_of(file: Path) -> int:
-    """Bytes of a SQLite file with its write-ahead log folded in; 0 where there is none."""
+    """Bytes of a SQLite file after a checkpoint of its write-ahead log; 0 if it does not exist."""
     if not file.exists():
         return 0
     with closing(sqlite3.connect(file)) as connection:
@@ -111,19 +116,19 @@ async def timed(work: Callable[[], Awaitable[Any]]) -> float:
     return time.perf_counter() - began_s
 
 
-def _in_a_process(framework: str, what: str, count: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.overhead", "--one", f"{framework},{what},{count}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{framework}, {what}: {done.stderr.strip().splitlines()[-1]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def _measure_in_process(framework: str, kind: str, count: int) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.overhead", "--one", f"{framework},{kind},{count}"]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise SystemExit(f"{framework}, {kind}: {completed.stderr.strip().splitlines()[-1]}")
+    result: dict[str, float] = json.loads(completed.stdout.splitlines()[-1])
+    return result
 
 
 def _print(figures: dict[str, float]) -> None:
     print(f"{'':<18}{'ms a step':>12}{'ms a branch':>13}{'bytes a step':>14}")
     for framework in FRAMEWORKS:
-        cells = [figures[f"{framework}_ms_per_{what}"] for what in ("step", "branch")]
+        cells = [figures[f"{framework}_ms_per_{unit}"] for unit in ("step", "branch")]
         size = figures[f"{framework}_bytes_per_step"]
         print(f"{framework:<18}{cells[0]:>12.3f}{cells[1]:>13.3f}{size:>14,.0f}")
     print(f"\na conversation of {figures['conversation_text_bytes']:,.0f} bytes of text:")

@@ -13,25 +13,28 @@ from benchmarks.overhead import Flow, timed
 
 @DBOS.step()
 async def empty() -> None:
-    """Nothing."""
+    """A step that does nothing."""
 
 
 @DBOS.workflow()
 async def chain_of(count: int) -> None:
-    """So many steps, one after another."""
+    """Run `count` steps one after another."""
     for _ in range(count):
         await empty()
 
 
 @DBOS.workflow()
 async def branches_of(count: int) -> None:
-    """So many steps side by side."""
+    """Run `count` steps in parallel."""
     await asyncio.gather(*(empty() for _ in range(count)))
 
 
 def flows(variant: str) -> dict[str, Flow]:
-    """A chain and branches. A conversation is not compared: DBOS records what steps return, as the
-    flow's author has them return it."""
+    """A chain and branches.
+
+    A conversation is not compared: the size that DBOS records depends on what the flow's author
+    lets steps return.
+    """
     assert not variant
     return {"chain": _measured(chain_of), "branches": _measured(branches_of)}
 

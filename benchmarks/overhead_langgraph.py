@@ -1,4 +1,4 @@
-"""Empty steps and a growing conversation, as graphs of LangGraph with its AsyncSqliteSaver."""
+"""Empty steps and a growing conversation, as LangGraph graphs with AsyncSqliteSaver."""
 
 from __future__ import annotations
 
@@ -15,36 +15,40 @@ from benchmarks.conversation import turns
 from benchmarks.overhead import Flow, timed
 
 
-class Counting(TypedDict):
-    """How many steps were made."""
+class ChainState(TypedDict):
+    """The number of completed steps."""
 
     done: int
 
 
-class Adding(TypedDict):
-    """How many branches ended."""
+class BranchesState(TypedDict):
+    """The number of completed branches."""
 
     done: Annotated[int, operator.add]
 
 
-class Talking(TypedDict):
-    """What was said."""
+class ConversationState(TypedDict):
+    """The conversation so far."""
 
     messages: Annotated[list[str], operator.add]
 
 
 def flows(durability: str) -> dict[str, Flow]:
-    """A chain, branches, a conversation: "" by default, "sync", or "none": no checkpointer."""
+    """A chain, branches, a conversation.
+
+    Args:
+        durability: "" (the default), "sync", or "none": no checkpointer.
+    """
 
     async def chain(file: Path, count: int) -> float:
-        graph = StateGraph(Counting)
+        graph = StateGraph(ChainState)
         graph.add_node("step", lambda state: {"done": state["done"] + 1})
         graph.add_edge(START, "step")
         graph.add_conditional_edges("step", lambda state: END if state["done"] >= count else "step")
         return await _seconds(graph, {"done": 0}, file, durability, limit=count + 5)
 
     async def branches(file: Path, count: int) -> float:
-        graph = StateGraph(Adding)
+        graph = StateGraph(BranchesState)
         graph.add_node("branch", lambda state: {"done": 1})
         graph.add_conditional_edges(
             START, lambda state: [Send("branch", {"done": 0}) for _ in range(count)]
@@ -52,9 +56,9 @@ def flows(durability: str) -> dict[str, Flow]:
         return await _seconds(graph, {"done": 0}, file, durability, limit=count + 5)
 
     async def conversation(file: Path, count: int) -> float:
-        said = turns()
-        graph = StateGraph(Talking)
-        graph.add_node("turn", lambda state: {"messages": [said[len(state["messages"])]]})
+        texts = turns()
+        graph = StateGraph(ConversationState)
+        graph.add_node("turn", lambda state: {"messages": [texts[len(state["messages"])]]})
         graph.add_edge(START, "turn")
         graph.add_conditional_edges(
             "turn", lambda state: END if len(state["messages"]) >= count else "turn"
@@ -65,11 +69,11 @@ def flows(durability: str) -> dict[str, Flow]:
 
 
 async def _seconds(graph: Any, start: Any, file: Path, durability: str, *, limit: int) -> float:
-    saving = durability != "none"
-    async with AsyncSqliteSaver.from_conn_string(str(file)) if saving else nullcontext() as saver:
+    is_saved = durability != "none"
+    async with AsyncSqliteSaver.from_conn_string(str(file)) if is_saved else nullcontext() as saver:
         compiled = graph.compile(checkpointer=saver)
         options = {"durability": durability} if durability == "sync" else {}
         config = {"configurable": {"thread_id": "measured"}, "recursion_limit": limit}
-        if saving:
+        if is_saved:
             await saver.setup()
         return await timed(lambda: compiled.ainvoke(start, config, **options))

@@ -1,4 +1,4 @@
-"""Empty steps and a growing conversation, as flows of ours."""
+"""Empty steps and a growing conversation, as flows of this project."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.conversation import turns
-from benchmarks.overhead import Flow as Measured
+from benchmarks.overhead import Flow as MeasuredFlow
 from benchmarks.overhead import timed
 from orchestrator import Flow, Settings, flow, gather, open_runtime, step
 from orchestrator.testing import ScriptedEngine
@@ -14,38 +14,38 @@ from orchestrator.testing import ScriptedEngine
 
 @step
 async def empty() -> None:
-    """Nothing."""
+    """A step that does nothing."""
 
 
 @step
-async def said(conversation: list[str], turn: str) -> list[str]:
+async def add_turn(conversation: list[str], turn: str) -> list[str]:
     """The conversation with one more turn."""
     return [*conversation, turn]
 
 
 @flow
 async def chain_of(count: int) -> None:
-    """So many steps, one after another."""
+    """Run `count` steps one after another."""
     for _ in range(count):
         await empty()
 
 
 @flow
 async def branches_of(count: int) -> None:
-    """So many steps side by side."""
+    """Run `count` steps in parallel."""
     await gather(*(empty() for _ in range(count)))
 
 
 @flow
 async def conversation_of(count: int) -> int:
-    """So many turns, the whole conversation being the state."""
+    """Run `count` turns; each step takes and returns the whole conversation."""
     conversation: list[str] = []
     for turn in turns()[:count]:
-        conversation = await said(conversation, turn)
+        conversation = await add_turn(conversation, turn)
     return len(conversation)
 
 
-def flows(variant: str) -> dict[str, Measured]:
+def flows(variant: str) -> dict[str, MeasuredFlow]:
     """A chain, branches, a conversation."""
     assert not variant
     return {
@@ -55,12 +55,12 @@ def flows(variant: str) -> dict[str, Measured]:
     }
 
 
-def _measured(body: Flow[[int], Any]) -> Measured:
+def _measured(body: Flow[[int], Any]) -> MeasuredFlow:
     async def measured(file: Path, count: int) -> float:
         settings = Settings(store=f"sqlite:///{file}", fit_every=0)
         engine = ScriptedEngine(lambda request: "")
         async with open_runtime(settings, engine=engine):
-            await chain_of(3)  # what is made once is made
+            await chain_of(3)  # warm up: one-time initialisation is not measured
             return await timed(lambda: body(count))
 
     return measured

@@ -1,4 +1,4 @@
-"""What benchmarks/patterns.py finds out about one application, each figure under a name."""
+"""The named figures of benchmarks/patterns.py for one application."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ STDERR = Console(stderr=True)
 Figures = dict[str, Any]
 
 
-class NothingForetold(Exception):
-    """No workflow of a dataset begins like another: there is nothing to measure errors on."""
+class NothingPredicted(Exception):
+    """No workflow of a dataset begins like another one, so no errors can be measured."""
 
     def __init__(self, dataset: str) -> None:
         super().__init__(dataset)
 
     @property
     def dataset(self) -> str:
-        """Which one."""
+        """The name of the dataset."""
         return str(self.args[0])
 
     def __str__(self) -> str:
-        return "no workflow in it begins like another, so that none can be foretold"
+        return "no workflow in it begins like another one, so none can be predicted"
 
 
 def codec_figures(graphs: Sequence[PatternGraph]) -> Figures:
@@ -46,63 +46,63 @@ def codec_figures(graphs: Sequence[PatternGraph]) -> Figures:
 
 
 def error_figures(dataset: str, graphs: Sequence[PatternGraph]) -> Figures:
-    """Every error, by names that say which: relative ones as fractions, positions in per cent.
+    """All errors by name: relative errors as fractions, position errors in per cent.
 
     Raises:
-        NothingForetold: no graph begins like another.
+        NothingPredicted: no graph begins like another one.
     """
-    tried = _tried(dataset, graphs)
+    results = _leave_one_out(dataset, graphs)
     figures: Figures = {
         "runs": len(graphs),
         "seconds_min": min(graph.critical_seconds for graph in graphs),
         "seconds_max": max(graph.critical_seconds for graph in graphs),
-        "bests": tried.bests,
-        "stages": len(tried.predicted),
-        "stages_foretold": sum(stage.is_predicted for stage in tried.predicted),
+        "bests": results.bests,
+        "stages": len(results.predicted),
+        "stages_foretold": sum(stage.is_predicted for stage in results.predicted),
     }
     for estimate, best in (("nearest_one", 1), ("best_k", BEST_K)):
         for formulation in Formulation:
-            errors = relative_errors(tried.predicted, best, formulation)
+            errors = relative_errors(results.predicted, best, formulation)
             figures[f"{estimate}_{formulation.name.lower()}"] = mean(errors)
         for name, placement in PLACEMENTS.items():
-            errors = position_errors(tried.predicted, placement, best)
+            errors = position_errors(results.predicted, placement, best)
             figures[f"{estimate}_position_{name}_percent"] = mean(errors)
-        for num_revealed, stages in tried.by_revealed().items():
+        for num_revealed, stages in results.by_revealed().items():
             errors = relative_errors(stages, best)
             figures[f"{estimate}_accumulated_after_{num_revealed}"] = mean(errors)
-    for num_revealed, stages in tried.by_revealed().items():
+    for num_revealed, stages in results.by_revealed().items():
         figures[f"stages_after_{num_revealed}"] = len(stages)
-    for best in tried.bests:
-        figures[f"best_{best}_accumulated"] = mean(relative_errors(tried.predicted, best))
-        placed = position_errors(tried.predicted, PLACEMENTS["as_production"], best)
+    for best in results.bests:
+        figures[f"best_{best}_accumulated"] = mean(relative_errors(results.predicted, best))
+        placed = position_errors(results.predicted, PLACEMENTS["as_production"], best)
         figures[f"best_{best}_position_as_production_percent"] = mean(placed)
     for size in (*SIZES, "all"):
-        errors = tried.with_all() if isinstance(size, str) else tried.with_size(size)
+        errors = results.with_all() if isinstance(size, str) else results.with_size(size)
         figures[f"library_{size}_foretold"] = errors.predicted
         figures[f"library_{size}_accumulated"] = errors.relative
         figures[f"library_{size}_position_as_production_percent"] = errors.placed
         figures[f"library_{size}_position_even_percent"] = errors.even
-    clustered = tried.clustered()
+    clustered = results.clustered()
     figures["clustered_accumulated"] = clustered.clustered
     figures["clustered_lost"] = clustered.lost
     figures["clustered_cost_percent"] = clustered.cost_percent
     return figures | _checks(figures)
 
 
-def _tried(dataset: str, graphs: Sequence[PatternGraph]) -> LeaveOneOut:
+def _leave_one_out(dataset: str, graphs: Sequence[PatternGraph]) -> LeaveOneOut:
     def watch(runs: Sequence[Any]) -> Iterable[Any]:
         return track(runs, dataset, console=STDERR, transient=True, disable=not STDERR.is_terminal)
 
     if len(graphs) < 2:
-        raise NothingForetold(dataset)
-    tried = LeaveOneOut(graphs, watch=watch)
-    if not tried.by_revealed():
-        raise NothingForetold(dataset)
-    return tried
+        raise NothingPredicted(dataset)
+    results = LeaveOneOut(graphs, watch=watch)
+    if not results.by_revealed():
+        raise NothingPredicted(dataset)
+    return results
 
 
 def _checks(figures: Figures) -> Figures:
-    """What should be so, each computed."""
+    """Checks of expected properties, each True or False."""
     shares = {
         f"{estimate}_{formulation.name.lower()}": figures[f"{estimate}_{formulation.name.lower()}"]
         for estimate in ("nearest_one", "best_k")
@@ -133,15 +133,15 @@ def by_revealed(figures: Figures, estimate: str) -> dict[int, float]:
 
 
 def flat(figures: dict[str, Figures]) -> Figures:
-    """One object, each name with its dataset's before it."""
+    """All figures in one object; a name is prefixed with its dataset."""
     return {
         f"{dataset}_{name}": value
-        for dataset, of_one in figures.items()
-        for name, value in of_one.items()
+        for dataset, own_figures in figures.items()
+        for name, value in own_figures.items()
     }
 
 
 def slowest(figures: dict[str, Figures]) -> Figures:
-    """Of each time the longest of all applications."""
+    """The maximum of each time over all applications."""
     names = next(iter(figures.values()))
-    return {name: max(of_one[name] for of_one in figures.values()) for name in names}
+    return {name: max(own_figures[name] for own_figures in figures.values()) for name in names}

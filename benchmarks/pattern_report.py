@@ -14,7 +14,7 @@ from benchmarks.pattern_figures import (
     CLUSTERING_LIMIT_PERCENT,
     STDERR,
     Figures,
-    NothingForetold,
+    NothingPredicted,
     by_revealed,
     codec_figures,
     error_figures,
@@ -27,81 +27,83 @@ from patterns import BEST_K, Formulation, PatternGraph
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "agentic"
 UNUSABLE = 2
-"""Exit status where the data are not there, or not as they should be."""
+"""Exit status if the data files are missing or invalid."""
 
 
 def main(description: str) -> int:
-    """Measure and print; the process's exit status."""
+    """Measure and print; returns the process's exit status."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data", type=Path, default=DATA, help="Folder of the workflows.")
-    parser.add_argument("--only", choices=["errors", "speed"], help="One half of it.")
+    parser.add_argument("--only", choices=["errors", "speed"], help="Measure only one of them.")
     parser.add_argument("--json", action="store_true", help="One object instead of tables.")
     arguments = parser.parse_args()
-    made_up = False
+    are_synthetic = False
     try:
         graphs = {dataset: load_graphs(arguments.data, dataset) for dataset in DATASETS}
     except DataMissing as error:
         print(error, file=sys.stderr)
         if arguments.only != "speed":
             return UNUSABLE
-        print("Made-up runs instead.", file=sys.stderr)
+        print("Using synthetic runs instead.", file=sys.stderr)
         graphs = {dataset: synthetic_graphs(dataset) for dataset in DATASETS}
-        made_up = True
+        are_synthetic = True
     except BadData as error:
         print(error, file=sys.stderr)
         return UNUSABLE
     try:
         errors = _errors(graphs) if arguments.only != "speed" else {}
-    except NothingForetold as error:
+    except NothingPredicted as error:
         print(f"{arguments.data / DATASETS[error.dataset][0]}: {error}", file=sys.stderr)
         return UNUSABLE
     speed = _speed(graphs) if arguments.only != "errors" else {}
     if arguments.json:
-        print(json.dumps(_one_object(errors, speed, made_up=made_up), indent=1))
+        print(json.dumps(_one_object(errors, speed, are_synthetic=are_synthetic), indent=1))
     else:
-        _print(errors, speed, made_up=made_up)
+        _print(errors, speed, are_synthetic=are_synthetic)
     return 0
 
 
 def _errors(graphs: dict[str, list[PatternGraph]]) -> dict[str, Figures]:
-    found = {}
-    for dataset, of_one in graphs.items():
-        STDERR.print(f"{dataset}: foretelling every stage of {len(of_one)} runs ...")
-        found[dataset] = codec_figures(of_one) | error_figures(dataset, of_one)
-    return found
+    figures = {}
+    for dataset, runs in graphs.items():
+        STDERR.print(f"{dataset}: predicting every stage of {len(runs)} runs ...")
+        figures[dataset] = codec_figures(runs) | error_figures(dataset, runs)
+    return figures
 
 
 def _speed(graphs: dict[str, list[PatternGraph]]) -> dict[str, Figures]:
-    found = {}
-    for dataset, of_one in graphs.items():
+    figures = {}
+    for dataset, runs in graphs.items():
         STDERR.print(f"{dataset}: measuring speed ...")
-        found[dataset] = measure_speed(of_one)
-    return found
+        figures[dataset] = measure_speed(runs)
+    return figures
 
 
-def _one_object(errors: dict[str, Figures], speed: dict[str, Figures], *, made_up: bool) -> Figures:
-    """The slowest application's times without its name, and everything with it."""
-    found: Figures = {"times_of_stages": "made up" if made_up else "simulated"}
+def _one_object(
+    errors: dict[str, Figures], speed: dict[str, Figures], *, are_synthetic: bool
+) -> Figures:
+    """All figures prefixed with their application, and the slowest times without a prefix."""
+    figures: Figures = {"times_of_stages": "made up" if are_synthetic else "simulated"}
     if speed:
-        found |= slowest(speed)
-    return found | flat(errors) | flat(speed)
+        figures |= slowest(speed)
+    return figures | flat(errors) | flat(speed)
 
 
-def _print(errors: dict[str, Figures], speed: dict[str, Figures], *, made_up: bool) -> None:
-    for dataset, of_one in errors.items():
-        print_errors(dataset, of_one)
+def _print(errors: dict[str, Figures], speed: dict[str, Figures], *, are_synthetic: bool) -> None:
+    for dataset, own_figures in errors.items():
+        print_errors(dataset, own_figures)
     if speed:
-        print_speed(speed, made_up)
+        print_speed(speed, are_synthetic)
     if errors:
         print()
-    for dataset, of_one in errors.items():
-        print(f"{dataset}: largest stage document {of_one['codec_max_bytes']} bytes")
-    for dataset, of_one in errors.items():
-        print_checks(dataset, of_one)
+    for dataset, own_figures in errors.items():
+        print(f"{dataset}: largest stage document {own_figures['codec_max_bytes']} bytes")
+    for dataset, own_figures in errors.items():
+        print_checks(dataset, own_figures)
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as they must be; numbers to the right."""
+    """Print a table with minimal column widths; all columns except the first align right."""
     cells = [[_cell(value) for value in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     print(f"\n{title}")
@@ -117,11 +119,11 @@ def _cell(value: object) -> str:
 
 
 def print_errors(dataset: str, figures: Figures) -> None:
-    """The tables of one dataset."""
+    """Print the tables of one dataset."""
     print(
         f"\n=== {dataset}: {figures['runs']} runs of {figures['seconds_min']:.0f} to"
-        f" {figures['seconds_max']:.0f} simulated seconds; {figures['predicted_stages']} of"
-        f" {figures['stages']} stages foretold ==="
+        f" {figures['seconds_max']:.0f} simulated seconds; {figures['stages_foretold']} of"
+        f" {figures['stages']} stages predicted ==="
     )
     _print_formulations(figures)
     _print_bests(figures)
@@ -129,7 +131,7 @@ def print_errors(dataset: str, figures: Figures) -> None:
     print(
         f"\nClustered to 10% ({SEEDS} seeds): relative error {figures['clustered_accumulated']:.4f}"
         f" (simulated times), {figures['clustered_cost_percent']:+.1f}% against all patterns;"
-        f"\n{100 * figures['clustered_lost']:.1f}% of the stages are foretold no more."
+        f"\n{100 * figures['clustered_lost']:.1f}% of the stages can no longer be predicted."
     )
 
 
@@ -182,7 +184,7 @@ def _print_bests(figures: Figures) -> None:
 def _print_sizes(figures: Figures) -> None:
     columns = ("foretold", "accumulated", "position_as_production_percent", "position_even_percent")
     print_table(
-        f"By size of the library ({SEEDS} seeds), over the stages foretold: relative error of the\n"
+        f"By size of the library ({SEEDS} seeds), over predicted stages: relative error of the\n"
         "accumulated share (simulated times); position error in % of simulated duration, as\n"
         "production and by an even split over the library's mean number of stages",
         ("patterns", "foretold", "relative", "position %", "even split %"),
@@ -194,7 +196,7 @@ def _print_sizes(figures: Figures) -> None:
 
 
 def print_checks(dataset: str, figures: Figures) -> None:
-    """Yes or no, and where the error rises between neighbours."""
+    """Print each check as yes or no; with the stages after which the error rises."""
     rises = ", ".join(f"{n - 1} to {n}" for n in figures["error_rises_after"]) or "nowhere"
     checks = {
         f"accumulated best-{BEST_K} has the lowest error": "check_accumulated_best_k_is_lowest",
@@ -207,12 +209,16 @@ def print_checks(dataset: str, figures: Figures) -> None:
         print(f"{'yes' if figures[name] else 'NO ':3}  {dataset}: {text}")
 
 
-def print_speed(figures: dict[str, Figures], made_up: bool) -> None:
-    """Wall times, an application a column."""
-    source = "made-up runs" if made_up else "the workflows' runs, their simulated times and lengths"
+def print_speed(figures: dict[str, Figures], are_synthetic: bool) -> None:
+    """Print wall times, one column per application."""
+    source = (
+        "made-up runs"
+        if are_synthetic
+        else "the workflows' runs, their simulated times and lengths"
+    )
     names = list(next(iter(figures.values())))
     print_table(
         f"Measured wall time, one thread; patterns are {source}, jittered",
         ("", *figures),
-        [(name, *(of_one[name] for of_one in figures.values())) for name in names],
+        [(name, *(own_figures[name] for own_figures in figures.values())) for name in names],
     )

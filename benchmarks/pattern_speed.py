@@ -1,4 +1,4 @@
-"""How long matching, fitting and clustering take, on patterns that all differ."""
+"""Times of matching, fitting and clustering, on patterns that all differ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-import kmedoids  # noqa: F401  # here, so that its import is no part of what is timed
+import kmedoids  # noqa: F401  # imported here so that its import is not timed
 
 from benchmarks.step_time import staged_graph
 from patterns import (
@@ -29,13 +29,13 @@ NUM_CLUSTERED = 1000
 NUM_CLUSTERS = 100
 NUM_PREFIXES = 400
 JITTER = 0.2
-"""Standard deviation of the logs of lengths and times, around those of a sample."""
+"""Standard deviation of the logarithm of the factor on each length and time of a sample."""
 
 Run = tuple[Stage, ...]
 
 
 def synthetic_graphs(application: str, num: int = 50) -> list[PatternGraph]:
-    """Made-up runs in the form of one of the applications, where there are no real ones."""
+    """Synthetic runs with the shape of one of the applications, for use without real ones."""
     rng = random.Random(application)
 
     def calls(step: str, num_calls: int, output_tokens: int) -> list[LlmNode]:
@@ -60,7 +60,7 @@ def synthetic_graphs(application: str, num: int = 50) -> list[PatternGraph]:
 
 
 def jittered(graphs: Sequence[PatternGraph], num: int, *, seed: int) -> list[Run]:
-    """So many runs like the samples in turn, each with lengths and times of its own."""
+    """`num` runs: copies of the samples in turn, with random factors on lengths and times."""
     rng = random.Random(seed)
 
     def near(value: float) -> float:
@@ -78,37 +78,37 @@ def jittered(graphs: Sequence[PatternGraph], num: int, *, seed: int) -> list[Run
         ]
         return PatternGraph(tuple(nodes), graph.edges).stages
 
-    return [run(graphs[place % len(graphs)]) for place in range(num)]
+    return [run(graphs[index % len(graphs)]) for index in range(num)]
 
 
 def measure_speed(graphs: Sequence[PatternGraph]) -> dict[str, float]:
     """Wall times by name; the names end in their units.
 
-    - match_500_ms: a whole prefix from the start, and the estimate, against 500 patterns: median.
-    - match_500_p99_ms: the same, the slowest but one in a hundred.
-    - extend_500_us: one more stage of a prefix that was matched before: median.
-    - stage_500_us: one more stage and the estimate of the next: median.
-    - fit_500_s: the kernel of 500 patterns.
-    - cluster_1000_s: 1,000 patterns, from their stages, to 100 medoids.
+    - match_500_ms: match a whole prefix against 500 patterns, and estimate: median.
+    - match_500_p99_ms: the same, 99th percentile.
+    - extend_500_us: extend a matched prefix by one stage: median.
+    - stage_500_us: the same, and estimate the next stage: median.
+    - fit_500_s: fit the kernel of 500 patterns.
+    - cluster_1000_s: cluster 1,000 patterns, from their stages, to 100 medoids.
     """
     past = jittered(graphs, NUM_MATCHED, seed=0)
     library = PatternLibrary(tuple(KeptPattern(key, run, 0.0) for key, run in enumerate(past)))
-    many = jittered(graphs, NUM_CLUSTERED, seed=1)
+    clustered_runs = jittered(graphs, NUM_CLUSTERED, seed=1)
     return {
         **_matching_times(library.matcher, jittered(graphs, NUM_PREFIXES, seed=2)),
         "fit_500_s": _median_s(lambda: fit_kernel(library.table)),
-        "cluster_1000_s": _median_s(lambda: _clustered(many)),
+        "cluster_1000_s": _median_s(lambda: _cluster(clustered_runs)),
     }
 
 
-def _clustered(runs: Sequence[Run]) -> None:
+def _cluster(runs: Sequence[Run]) -> None:
     table = tabulate(runs)
     cluster(distances(table, StageKernel()), NUM_CLUSTERS)
 
 
 def _matching_times(matcher: Matcher, lives: Sequence[Run]) -> dict[str, float]:
     rng = random.Random(3)
-    whole, one_more, one_stage = [], [], []
+    match_s, extend_s, stage_s = [], [], []
     for live in lives:
         num_revealed = rng.randrange(len(live))
         prefix, stage = live[:num_revealed], live[num_revealed]
@@ -116,24 +116,24 @@ def _matching_times(matcher: Matcher, lives: Sequence[Run]) -> dict[str, float]:
         began_s = time.perf_counter()
         match = matcher.match(prefix)
         match.estimate(begun)
-        whole.append(time.perf_counter() - began_s)
+        match_s.append(time.perf_counter() - began_s)
         began_s = time.perf_counter()
         extended = match.extend(stage)
-        one_more.append(time.perf_counter() - began_s)
+        extend_s.append(time.perf_counter() - began_s)
         extended.estimate()
-        one_stage.append(time.perf_counter() - began_s)
+        stage_s.append(time.perf_counter() - began_s)
     return {
-        "match_500_ms": statistics.median(whole) * 1e3,
-        "match_500_p99_ms": statistics.quantiles(whole, n=100)[98] * 1e3,
-        "extend_500_us": statistics.median(one_more) * 1e6,
-        "stage_500_us": statistics.median(one_stage) * 1e6,
+        "match_500_ms": statistics.median(match_s) * 1e3,
+        "match_500_p99_ms": statistics.quantiles(match_s, n=100)[98] * 1e3,
+        "extend_500_us": statistics.median(extend_s) * 1e6,
+        "stage_500_us": statistics.median(stage_s) * 1e6,
     }
 
 
-def _median_s(measured: Callable[[], object], times: int = 3) -> float:
+def _median_s(work: Callable[[], object], num_repeats: int = 3) -> float:
     seconds = []
-    for _ in range(times):
+    for _ in range(num_repeats):
         began_s = time.perf_counter()
-        measured()
+        work()
         seconds.append(time.perf_counter() - began_s)
     return statistics.median(seconds)

@@ -1,13 +1,13 @@
-"""What N replicas keep of N times one replica's goodput, by router: simulated, not measured.
+"""Goodput of N replicas / N times the goodput of one, by router: simulated, not measured.
 
     python -m benchmarks.replicas [--policy edf:batch=96] [--router power_of_k:k=4] [--json]
 
 Every replica runs the production scheduler class in virtual time, at the same load per replica.
-The single replica has the same policy and no choice. Its programs are others than those of several
-replicas, and fewer: their ratios are of means over --seeds to means over --singles. Programs that
-arrive after the warm-up and within the window count; others go on arriving until it is decided of
-all of them whether they kept their promise. --slow 2 gives every second replica steps of twice the
-length, and counts it as half a replica.
+The single replica has the same policy and no router. Its programs are different, and fewer, than
+those of several replicas: a ratio is a mean over --seeds / a mean over --singles. Programs that
+arrive after the warm-up and within the window count; others keep arriving until all counted ones
+have met or missed their SLO. --slow 2 doubles the duration of every second replica's steps, and
+counts it as half a replica.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from multiprocessing import get_context
 from statistics import fmean
 from typing import NamedTuple, TypeVar
 
-from benchmarks.comparing import exit_code, positive, ratio, shown
+from benchmarks.comparing import exit_code, format_ratio, positive, ratio
 from serving.errors import InvalidEngineConfig
 from serving.policies.table import PolicySpec
 from serving.router.table import RouterSpec
@@ -33,15 +33,15 @@ from serving.sim.compare.experiments import report_of
 from serving.sim.drive.driver import VirtualTime
 from serving.sim.drive.fleet import FleetReplay, run_fleet
 from serving.sim.drive.replica import Replica
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
-from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.load_generator import GeneratedLoad, Source, generate_load
 from serving.sim.workloads.workloads import WORKLOADS
 from serving.step_cost import MACHINES, StepCost
 
 MACHINE = MACHINES["a100-llama3-8b"]
 FULL_RATE_PER_S = 2.01
-"""Programs of the mixed workload that one replica drains in a second, first come first served."""
+"""Capacity of one replica: programs of the mixed workload per second that it drains with fcfs."""
 
 ROUTERS = (
     "round_robin",
@@ -63,8 +63,13 @@ ENVIRONMENT = {
 S = TypeVar("S", PolicySpec, RouterSpec)
 
 
-class Setting(NamedTuple):
-    """What all cells of one comparison share."""
+class ReplicaConfig(NamedTuple):
+    """The configuration that all cells of a comparison share.
+
+    Attributes:
+        rate_per_s: programs per second of one replica of full speed at load 1.
+        slow: factor on the step durations of every second replica.
+    """
 
     workload: str
     rate_per_s: float
@@ -75,7 +80,7 @@ class Setting(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One run; with one replica, what the others are compared with, any router is the same."""
+    """The parameters of one run; a run with one replica is a baseline and needs no router."""
 
     policy: str
     load: float
@@ -85,10 +90,12 @@ class Cell(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """One run in numbers: goodput in tokens and programs a second, attainment by kind.
+    """The metrics of one run: goodput in tokens and programs per second, attainment by kind.
 
     Attributes:
-        latency, deadline, compound: None where no program is of the kind.
+        latency, deadline, compound: attainment; None without programs of the kind.
+        busiest_share: share of the calls that the busiest replica ran.
+        demoted, withdrawn: calls served as best effort, and withdrawn copies, per call.
     """
 
     token_goodput: float
@@ -103,7 +110,12 @@ class Figures(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A router's cells, seeds averaged; ratios to as many single replicas, if these had any."""
+    """A router's cells, averaged over the seeds.
+
+    Attributes:
+        token_ratio, request_ratio: goodput / (capacity * goodput of one replica); None if the
+            latter is 0.
+    """
 
     policy: str
     load: float
@@ -115,10 +127,10 @@ class Row(NamedTuple):
 
 
 def spec_of(kind: type[S], text: str) -> S:
-    """Read `name` or `name:key=value,...`; values as in JSON, or plain words.
+    """Parse `name` or `name:key=value,...`; values are JSON or plain words.
 
     Raises:
-        InvalidEngineConfig: what the spec does not take, or a parameter without a value.
+        InvalidEngineConfig: the spec rejects it, or a parameter has no value.
     """
     name, _, rest = text.partition(":")
     params: dict[str, bool | int | float | str] = {}
@@ -134,134 +146,139 @@ def spec_of(kind: type[S], text: str) -> S:
 
 
 def capacity(num_replicas: int, slow: float) -> float:
-    """How many replicas of full speed they amount to: every second one is slow."""
+    """Capacity in replicas of full speed: every second replica is slow."""
     return (num_replicas + 1) // 2 + num_replicas // 2 / slow
 
 
 def slowed(cost: StepCost, factor: float) -> StepCost:
-    """Steps that take so many times as long."""
+    """The cost with all durations multiplied by a factor."""
     seconds = {name: getattr(cost, name) for name in cost.__slots__ if name.endswith("_s")}
     return replace(cost, **{name: factor * value for name, value in seconds.items()})
 
 
-def offered_to(setting: Setting, cell: Cell) -> GeneratedLoad:
-    """The programs of one cell, so many that each replica has its load."""
-    full_s = setting.rate_per_s * capacity(cell.replicas, setting.slow)
+def load_of(config: ReplicaConfig, cell: Cell) -> GeneratedLoad:
+    """The load of one cell: the cell's load on each replica."""
+    capacity_per_s = config.rate_per_s * capacity(cell.replicas, config.slow)
     return generate_load(
-        Source.generator(setting.workload),
-        rate_per_s=cell.load * full_s,
+        Source.generator(config.workload),
+        rate_per_s=cell.load * capacity_per_s,
         seed=cell.seed,
-        warmup_s=setting.warmup_s,
-        window_s=setting.window_s,
+        warmup_s=config.warmup_s,
+        window_s=config.window_s,
     )
 
 
-def simulate(setting: Setting, cell: Cell) -> Figures:
+def simulate(config: ReplicaConfig, cell: Cell) -> Figures:
     """Run one cell in virtual time."""
     from serving.sim.drive.virtual_engine import VirtualConfig
     from serving.sim.drive.virtual_replica import VirtualReplica  # imports vLLM
 
-    config = VirtualConfig(
+    engine_config = VirtualConfig(
         policy=spec_of(PolicySpec, cell.policy),
-        slots=setting.slots,
+        slots=config.slots,
         kv_blocks=MACHINE.kv_blocks,
     )
     replicas = []
     for number in range(cell.replicas):
         clock = VirtualTime()
-        cost = slowed(MACHINE.step_cost, setting.slow if number % 2 else 1.0)
-        replicas.append(Replica(f"{number:02d}", VirtualReplica(config, clock), clock, cost))
-    offered = offered_to(setting, cell)
-    told = Predictions(
+        cost = slowed(MACHINE.step_cost, config.slow if number % 2 else 1.0)
+        engine = VirtualReplica(engine_config, clock)
+        replicas.append(Replica(f"{number:02d}", engine, clock, cost))
+    load = load_of(config, cell)
+    predictions = Predictions(
         lengths=LengthErrors(seed=cell.seed),
         futures=FutureErrors(seed=cell.seed),
-        max_tokens=Source.generator(setting.workload).max_tokens,
+        max_tokens=Source.generator(config.workload).max_tokens,
     )
     router = spec_of(RouterSpec, cell.router if cell.replicas > 1 else ROUTERS[0]).build()
-    found = run_fleet(
-        offered.programs, replicas, router, predictions=told, until_s=offered.decided_s
+    result = run_fleet(
+        load.programs, replicas, router, predictions=predictions, until_s=load.decided_s
     )
-    return _figures(offered, found)
+    return _figures(load, result)
 
 
-def _figures(offered: GeneratedLoad, found: FleetReplay) -> Figures:
-    report = report_of(offered, found.replay)
-    calls = list(found.calls.values())
-    kept = report.attainment
+def _figures(load: GeneratedLoad, result: FleetReplay) -> Figures:
+    report = report_of(load, result.replay)
+    calls = list(result.calls.values())
+    attainment = report.attainment
     return Figures(
         token_goodput=report.token_goodput,
         request_goodput=report.request_goodput,
-        latency=kept["latency"],
-        deadline=kept["deadline"],
-        compound=kept["compound"],
+        latency=attainment["latency"],
+        deadline=attainment["deadline"],
+        compound=attainment["compound"],
         busiest_share=max(calls) / sum(calls),
-        demoted=found.demoted / sum(calls),
-        withdrawn=found.withdrawn / sum(calls),
+        demoted=result.demoted / sum(calls),
+        withdrawn=result.withdrawn / sum(calls),
         schedule_ms_per_step=report.counters.schedule_ms_per_step or 0.0,
     )
 
 
 def rows(results: Mapping[Cell, Figures], slow: float) -> list[Row]:
-    """Average the seeds and divide by as many single replicas."""
+    """The means over the seeds, and their ratios to the same capacity of single replicas."""
     by_row: dict[Cell, list[Figures]] = {}
     for cell, figures in results.items():
         by_row.setdefault(cell._replace(seed=0), []).append(figures)
     means = {cell: _mean(each) for cell, each in by_row.items()}
     singles = {(cell.policy, cell.load): each for cell, each in means.items() if cell.replicas == 1}
-    found = []
+    result = []
     for cell, figures in means.items():
         single = singles[cell.policy, cell.load]
-        times = capacity(cell.replicas, slow)
-        found.append(
+        num_full = capacity(cell.replicas, slow)
+        result.append(
             Row(
                 *cell[:4],
-                ratio(figures.token_goodput, times * single.token_goodput),
-                ratio(figures.request_goodput, times * single.request_goodput),
+                ratio(figures.token_goodput, num_full * single.token_goodput),
+                ratio(figures.request_goodput, num_full * single.request_goodput),
                 figures,
             )
         )
-    return found
+    return result
 
 
 def cells(arguments: argparse.Namespace) -> list[Cell]:
-    """All runs, the longest first; a single replica needs no router."""
-    found = []
+    """All cells, the longest runs first; a single replica needs no router."""
+    result = []
     several = [count for count in arguments.replicas if count > 1]
     for policy, load in product(arguments.policy, arguments.loads):
-        found += [Cell(policy, load, 1, "none", seed) for seed in range(arguments.singles)]
+        result += [Cell(policy, load, 1, "none", seed) for seed in range(arguments.singles)]
         for replicas, router, seed in product(several, arguments.router, range(arguments.seeds)):
-            found.append(Cell(policy, load, replicas, router, seed))
-    return sorted(found, key=lambda cell: -cell.replicas)
+            result.append(Cell(policy, load, replicas, router, seed))
+    return sorted(result, key=lambda cell: -cell.replicas)
 
 
-def run(setting: Setting, todo: Sequence[Cell], jobs: int) -> dict[Cell, Figures]:
-    """Run all cells, spread over processes; tells on stderr how far it is."""
+def run(config: ReplicaConfig, cells: Sequence[Cell], jobs: int) -> dict[Cell, Figures]:
+    """Run all cells in parallel processes; prints progress to stderr."""
     os.environ.update(ENVIRONMENT)
-    found = {}
+    results = {}
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        under_way = {cell: pool.submit(simulate, setting, cell) for cell in todo}
-        for number, (cell, future) in enumerate(under_way.items(), start=1):
-            found[cell] = future.result()
-            print(f"{number}/{len(todo)} {' '.join(map(str, cell))}", file=sys.stderr)
-    return dict(sorted(found.items()))
+        futures = {cell: pool.submit(simulate, config, cell) for cell in cells}
+        for number, (cell, future) in enumerate(futures.items(), start=1):
+            results[cell] = future.result()
+            print(f"{number}/{len(cells)} {' '.join(map(str, cell))}", file=sys.stderr)
+    return dict(sorted(results.items()))
 
 
-def table(found: Iterable[Row], *, seeds: int, singles: int) -> str:
-    """For people; `seeds` of several replicas, `singles` of a single one."""
+def table(rows: Iterable[Row], *, seeds: int, singles: int) -> str:
+    """The rows as a text table.
+
+    Args:
+        seeds, singles: number of seeds of several replicas and of a single one.
+    """
     lines = [
         "simulated                                      tokens      requests    kept by kind    "
         "busiest  demoted  withdrawn  ms",
         "policy           load  N  router                /s   ratio  /s   ratio  lat  ddl  comp "
         "share    calls    copies     a step",
     ]
-    for row in found:
+    for row in rows:
         figures = row.figures
         lines.append(
             f"{row.policy:16} {row.load:4.2g} {row.replicas:2}  {row.router:26}"
-            f"{figures.token_goodput:8.0f} {shown(row.token_ratio):>5}"
-            f" {figures.request_goodput:6.2f} {shown(row.request_ratio):>5}"
-            f"  {shown(figures.latency):>4} {shown(figures.deadline):>4}"
-            f" {shown(figures.compound):>4}"
+            f"{figures.token_goodput:8.0f} {format_ratio(row.token_ratio):>5}"
+            f" {figures.request_goodput:6.2f} {format_ratio(row.request_ratio):>5}"
+            f"  {format_ratio(figures.latency):>4} {format_ratio(figures.deadline):>4}"
+            f" {format_ratio(figures.compound):>4}"
             f"  {figures.busiest_share:5.2f} {figures.demoted:7.2f} {figures.withdrawn:8.2f}"
             f"  {figures.schedule_ms_per_step:6.2f}"
         )
@@ -273,7 +290,7 @@ def table(found: Iterable[Row], *, seeds: int, singles: int) -> str:
 
 
 def _mean(seeds: Sequence[Figures]) -> Figures:
-    """Of each figure, over the seeds that have it."""
+    """The mean of each figure over the seeds that have it."""
     columns = [[each for each in column if each is not None] for column in zip(*seeds, strict=True)]
     return Figures(*[fmean(column) if column else None for column in columns])
 
@@ -285,9 +302,9 @@ def _above_zero(text: str) -> float:
     return number
 
 
-def _numbers(read: Callable[[str], float]) -> Callable[[str], list[float]]:
+def _numbers(parse: Callable[[str], float]) -> Callable[[str], list[float]]:
     def numbers(text: str) -> list[float]:
-        return [read(each) for each in text.split(",")]
+        return [parse(each) for each in text.split(",")]
 
     return numbers
 
@@ -296,16 +313,16 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--workload", choices=list(WORKLOADS), default="mixed")
     parser.add_argument("--policy", action="append", help="name or name:key=value,...")
-    parser.add_argument("--router", action="append", help="likewise")
+    parser.add_argument("--router", action="append", help="name or name:key=value,...")
     parser.add_argument("--loads", type=_numbers(_above_zero), default=[1.0])
     parser.add_argument("--replicas", type=_numbers(positive), default=[2, 4, 8])
-    parser.add_argument("--seeds", type=positive, default=1, help="how many")
+    parser.add_argument("--seeds", type=positive, default=1, help="number of seeds")
     parser.add_argument("--singles", type=positive, default=6, help="seeds of the single replica")
     parser.add_argument(
-        "--rate", type=_above_zero, default=FULL_RATE_PER_S, help="a replica, load 1"
+        "--rate", type=_above_zero, default=FULL_RATE_PER_S, help="per replica at load 1"
     )
-    parser.add_argument("--window", type=float, default=60.0, help="seconds that count")
-    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds of arrivals before")
+    parser.add_argument("--window", type=float, default=60.0, help="measured window, seconds")
+    parser.add_argument("--warm-up", type=float, default=10.0, help="warm-up, seconds")
     parser.add_argument("--slots", type=positive, default=256)
     parser.add_argument("--slow", type=_above_zero, default=1.0)
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1)
@@ -318,10 +335,10 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 def print_figures(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
-    for kind, written in ((PolicySpec, arguments.policy), (RouterSpec, arguments.router)):
-        for each in written:
-            spec_of(kind, each)  # what is none is told at once
-    setting = Setting(
+    for kind, texts in ((PolicySpec, arguments.policy), (RouterSpec, arguments.router)):
+        for each in texts:
+            spec_of(kind, each)  # reject invalid specs before any run
+    config = ReplicaConfig(
         workload=arguments.workload,
         rate_per_s=arguments.rate,
         warmup_s=arguments.warm_up,
@@ -329,18 +346,23 @@ def print_figures(arguments: argparse.Namespace) -> None:
         slots=arguments.slots,
         slow=arguments.slow,
     )
-    found = rows(run(setting, cells(arguments), arguments.jobs), arguments.slow)
+    results = rows(run(config, cells(arguments), arguments.jobs), arguments.slow)
     if arguments.json:
-        document = [{**row._asdict(), "figures": row.figures._asdict()} for row in found]
-        seeds = {"seeds": arguments.seeds, "singles": arguments.singles}
-        told = {"simulated": True, "setting": setting._asdict(), **seeds, "rows": document}
-        print(json.dumps(told))
+        documents = [{**row._asdict(), "figures": row.figures._asdict()} for row in results]
+        document = {
+            "simulated": True,
+            "setting": config._asdict(),
+            "seeds": arguments.seeds,
+            "singles": arguments.singles,
+            "rows": documents,
+        }
+        print(json.dumps(document))
     else:
-        print(table(found, seeds=arguments.seeds, singles=arguments.singles))
+        print(table(results, seeds=arguments.seeds, singles=arguments.singles))
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Simulate and print; the exit code."""
+    """Simulate and print; returns the exit code."""
     return exit_code(partial(print_figures, _arguments(given)))
 
 

@@ -1,12 +1,12 @@
-"""Where calm could lose against fcfs: one-sided workloads, bursts, bad predictions, an unsteady
-machine, loops that repeat their context beside a prefix cache, no promises.
+"""Conditions in which calm could be worse than fcfs: one-sided workloads, bursts, bad predictions.
 
     python -m benchmarks.robustness [--policy calm --policy edf] [--condition burst] [--loads 1,2]
         [--seeds 3] [--window-s 600] [--jobs 2] [--json]
 
-All in virtual time, with the production scheduler. Under each condition and load both goodputs
-must be at least 0.98 of those of fcfs. Where no request carries a promise, all programs must end,
-throughput be at least 0.98 and the mean time from end to end at most 1.02 of that of fcfs.
+Further conditions are an unsteady machine, agent loops with prefix caching, and no SLOs. All in
+virtual time, with the production scheduler. Under each condition and load both goodputs must be at
+least 0.98 of those of fcfs. Without SLOs all programs must end, throughput must be at least 0.98
+and the mean end-to-end latency at most 1.02 of that of fcfs.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from benchmarks.comparing import (
     OURS,
     Session,
     exit_code,
+    format_ratio,
     loads,
     options,
     policies,
     ratio,
     session,
-    shown,
     verdict,
 )
-from benchmarks.unpressed import Unpressed, all_finished, mean
+from benchmarks.loose_slos import LooseExperiment, all_finished, mean
 from serving.policies.table import PolicySpec
 from serving.sim.compare.compare import Comparison, Plan, label_of
 from serving.sim.compare.experiment_config import ExperimentConfig
@@ -48,7 +48,7 @@ NO_TAGS = "no-tags"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What is unlike the mixed workload as it is; as `ExperimentConfig` has them."""
+    """How a condition differs from the default mixed workload; fields as in ExperimentConfig."""
 
     workload: str = "mixed"
     arrivals: str | None = None
@@ -58,8 +58,8 @@ class Condition:
     unsteadiness: float = 0.0
     prefix_caching: bool = False
 
-    def setting(self, *, window_s: float, warmup_s: float) -> ExperimentConfig:
-        """Raises InvalidWorkload where a value is out of range."""
+    def config(self, *, window_s: float, warmup_s: float) -> ExperimentConfig:
+        """The condition as a config; raises InvalidWorkload if a value is out of range."""
         return ExperimentConfig(
             source=Source.generator(self.workload),
             arrivals=self.arrivals,
@@ -91,16 +91,16 @@ CONDITIONS: Mapping[str, Condition] = MappingProxyType(
         NO_TAGS: Condition(),
     }
 )
-"""By name; the last one's programs carry no tag at all."""
+"""Name -> condition; the programs of the last one have no tags."""
 
 
 class Row(NamedTuple):
     """One policy under one condition at one load, averaged over the seeds.
 
     Attributes:
-        values: by measure, simulated: goodputs a second, or throughput and seconds.
-        ratios: the same by measure, to fcfs; None where fcfs has none.
-        is_ok: whether it is no worse than fcfs; None for fcfs itself.
+        values: measure -> simulated value: goodputs per second, or throughput and seconds.
+        ratios: measure -> ratio to fcfs; None if fcfs has 0.
+        is_ok: whether the policy is not worse than fcfs; None for fcfs itself.
     """
 
     condition: str
@@ -111,14 +111,12 @@ class Row(NamedTuple):
     is_ok: bool | None
 
 
-def goodput_rows(condition: str, found: Comparison) -> Iterator[Row]:
+def goodput_rows(condition: str, comparison: Comparison) -> Iterator[Row]:
     """Both goodputs of every policy, and the verdict."""
-    for load in found.plan.loads:
+    for load in comparison.plan.loads:
         means = {
-            label_of(policy): [
-                fmean(each) for each in zip(*found.goodputs(label_of(policy), load), strict=True)
-            ]
-            for policy in found.plan.policies
+            label: [fmean(each) for each in zip(*comparison.goodputs(label, load), strict=True)]
+            for label in map(label_of, comparison.plan.policies)
         }
         for policy, values in means.items():
             pairs = list(zip(values, means[BASELINE], strict=True))
@@ -134,42 +132,46 @@ def goodput_rows(condition: str, found: Comparison) -> Iterator[Row]:
             )
 
 
-def untagged_rows(load: float, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
-    """The same without tags, from each policy's results of `Unpressed`, one a seed."""
-    first = {name: mean(found[BASELINE], name) for name in (THROUGHPUT, E2EL)}
-    for policy, documents in found.items():
-        values = {name: mean(documents, name) for name in first}
+def untagged_rows(load: float, results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Row]:
+    """Throughput and latency of every policy without tags, and the verdict.
+
+    Args:
+        results: policy -> results of LooseExperiment, one per seed.
+    """
+    baseline = {name: mean(results[BASELINE], name) for name in (THROUGHPUT, E2EL)}
+    for policy, documents in results.items():
+        values = {name: mean(documents, name) for name in baseline}
         is_ok = (
             all_finished(documents)
-            and values[THROUGHPUT] >= FLOOR * first[THROUGHPUT]
-            and values[E2EL] <= (2.0 - FLOOR) * first[E2EL]
+            and values[THROUGHPUT] >= FLOOR * baseline[THROUGHPUT]
+            and values[E2EL] <= (2.0 - FLOOR) * baseline[E2EL]
         )
         yield Row(
             NO_TAGS,
             load,
             policy,
             values,
-            {name: ratio(value, first[name]) for name, value in values.items()},
+            {name: ratio(value, baseline[name]) for name, value in values.items()},
             None if policy == BASELINE else is_ok,
         )
 
 
 def table(rows: Sequence[Row]) -> str:
-    """For people: conditions with promises, then those without, then the verdict."""
-    promised = [row for row in rows if row.condition != NO_TAGS]
-    without = [row for row in rows if row.condition == NO_TAGS]
+    """Text tables: conditions with SLOs, then without, then the verdicts."""
+    tagged = [row for row in rows if row.condition != NO_TAGS]
+    untagged = [row for row in rows if row.condition == NO_TAGS]
     lines = []
-    if promised:
+    if tagged:
         lines += ["simulated goodput: what met its SLO, a second; x: to fcfs"]
-        lines += _lines(promised, ("tokens/s", "requests/s"))
-    if without:
+        lines += _lines(tagged, ("tokens/s", "requests/s"))
+    if untagged:
         lines += ["simulated, no request carries a tag; x: to fcfs"]
-        lines += _lines(without, ("tokens/s", "mean E2EL s"))
+        lines += _lines(untagged, ("tokens/s", "mean E2EL s"))
     for policy in dict.fromkeys(row.policy for row in rows if row.is_ok is not None):
-        judged = [row for row in rows if row.policy == policy]
-        missed = [f"{row.condition} at {row.load:g}x" for row in judged if not row.is_ok]
-        told = f"{policy}: {len(judged) - len(missed)} of {len(judged)} ok"
-        lines.append(f"{told}; MISS: {', '.join(missed)}" if missed else told)
+        own_rows = [row for row in rows if row.policy == policy]
+        missed = [f"{row.condition} at {row.load:g}x" for row in own_rows if not row.is_ok]
+        summary = f"{policy}: {len(own_rows) - len(missed)} of {len(own_rows)} ok"
+        lines.append(f"{summary}; MISS: {', '.join(missed)}" if missed else summary)
     return "\n".join(lines)
 
 
@@ -179,19 +181,19 @@ def _lines(rows: Sequence[Row], titles: tuple[str, str]) -> Iterator[str]:
     yield f"{'condition':14}{'load':>5}  {'policy':{width}}{heads}"
     for row in rows:
         cells = "".join(
-            f"{row.values[name]:13,.2f} {shown(row.ratios[name]):>6}" for name in row.values
+            f"{row.values[name]:13,.2f} {format_ratio(row.ratios[name]):>6}" for name in row.values
         )
-        told = f"{row.condition:14}{row.load:5g}  {row.policy:{width}}{cells}"
-        yield f"{told}  {verdict(row.is_ok)}".rstrip()
+        line = f"{row.condition:14}{row.load:5g}  {row.policy:{width}}{cells}"
+        yield f"{line}  {verdict(row.is_ok)}".rstrip()
 
 
-def measured(arguments: argparse.Namespace, running: Session) -> Iterator[Row]:
-    """Every condition that was asked for."""
+def run_conditions(arguments: argparse.Namespace, running: Session) -> Iterator[Row]:
+    """The rows of every requested condition."""
     specs = policies(arguments.policy or [OURS])
     for name in dict.fromkeys(arguments.condition or CONDITIONS):
-        setting = CONDITIONS[name].setting(window_s=arguments.window_s, warmup_s=arguments.warmup_s)
+        config = CONDITIONS[name].config(window_s=arguments.window_s, warmup_s=arguments.warmup_s)
         plan = Plan(
-            setting=setting,
+            config=config,
             policies=specs,
             loads=loads(arguments),
             num_seeds=arguments.seeds,
@@ -200,15 +202,15 @@ def measured(arguments: argparse.Namespace, running: Session) -> Iterator[Row]:
         if name == NO_TAGS:
             yield from _without_tags(plan, running)
         else:
-            yield from goodput_rows(name, running.compared(name, plan))
+            yield from goodput_rows(name, running.compare(name, plan))
 
 
 def _without_tags(plan: Plan, running: Session) -> Iterator[Row]:
-    capacity = running.capacity(plan.setting)
+    capacity = running.capacity(plan.config)
 
-    def task(load: float, policy: PolicySpec, seed: int) -> Unpressed:
-        return Unpressed(
-            setting=plan.setting,
+    def task(load: float, policy: PolicySpec, seed: int) -> LooseExperiment:
+        return LooseExperiment(
+            config=plan.config,
             policy=policy,
             rate_per_s=load * capacity,
             seed=seed,
@@ -218,15 +220,15 @@ def _without_tags(plan: Plan, running: Session) -> Iterator[Row]:
     seeds = range(plan.num_seeds)
     for load in plan.loads:
         tasks = [task(load, policy, seed) for policy in plan.policies for seed in seeds]
-        results = iter(running.run(f"{NO_TAGS} at {load:g}x", tasks))
-        found = {label_of(policy): [next(results) for _ in seeds] for policy in plan.policies}
-        yield from untagged_rows(load, found)
+        documents = iter(running.run(f"{NO_TAGS} at {load:g}x", tasks))
+        results = {label_of(policy): [next(documents) for _ in seeds] for policy in plan.policies}
+        yield from untagged_rows(load, results)
 
 
 def simulate(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
     with session(arguments.jobs) as running:
-        rows = list(measured(arguments, running))
+        rows = list(run_conditions(arguments, running))
     if arguments.json:
         document = {
             "simulated": True,
@@ -240,9 +242,9 @@ def simulate(arguments: argparse.Namespace) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Simulate and print; the exit code."""
+    """Simulate and print; returns the exit code."""
     parser = options(__doc__ or "", loads="1.0,2.0")
-    parser.add_argument("--policy", action="append", help="beside fcfs; repeatable; default: calm")
+    parser.add_argument("--policy", action="append", help="next to fcfs; repeatable; default: calm")
     parser.add_argument("--condition", action="append", choices=CONDITIONS, help="default: all")
     return exit_code(partial(simulate, parser.parse_args(given)))
 

@@ -1,4 +1,4 @@
-"""How long a newcomer waits: `orchestrate --help`, an embedded engine, a first answer.
+"""Start-up times: `orchestrate --help`, the import of vLLM, a first answer of the embedded engine.
 
     python benchmarks/startup.py [--runs 5] [--json]
 

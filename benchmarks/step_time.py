@@ -1,8 +1,8 @@
-"""Real workflows, with the times that their stages would take on an A100: simulated, not measured.
+"""Real workflows with simulated stage times of an A100.
 
-The workflows' token counts are real; the files hold no times. Each stage is simulated alone on
-the engine: all its calls arrive at once, their prompts are read in order of arrival within a
-budget of tokens a step, and every call that has read its prompt gets one token a step.
+The workflows' token counts are real; the files have no times. Each stage is simulated alone on the
+engine: all its calls arrive at once, prompts are prefilled in order of arrival within a token
+budget per step, and every call with a complete prompt gets one token per step.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from patterns import LlmNode, PatternGraph
 from serving.step_cost import STEP_COSTS, Composition
 
 STEP_TOKENS = 2048
-"""Tokens of a step, read and generated together."""
+"""Token budget of a step, for prefills and decodes together."""
 
 FORMULA = (
     "step = max(9.71+0.0317*n, 6.33+0.0670*n) + [decode>0]*(0.61+7.8e-5*sum_ctx_decode)"
     " + sum_over_prefill_chunks(0.51+3.3e-6*c*(kv+c/2)) + lm_head(0.52) + overhead(~1.5)"
 )
-"""What the step cost used here computes, as the file with the fit has it."""
+"""The formula of COST; the file with the fit must contain the same one."""
 
 FIT = Path("perf", "a100_llama3_8b_fit.json")
 DATASETS = {
     "deep_research": ("jitserve_deepresearch_sample.json", "state", "requests"),
     "tree_of_thoughts": ("tot_game24_dag.json", "kind", "calls"),
 }
-"""File, and its names for a stage's kind and for a stage's calls."""
-
+"""Name -> file, and its keys of a stage's kind and of a stage's calls."""
 
 COST = STEP_COSTS["a100-llama3-8b"]
 
@@ -39,12 +38,12 @@ COST = STEP_COSTS["a100-llama3-8b"]
 def call_seconds(calls: Sequence[Call]) -> list[float]:
     """Simulated seconds from the arrival of all calls to the last token of each.
 
-    A call's samples share its prompt, which is read once, and are generated side by side.
+    A call's samples share its prompt, which is prefilled once, and are generated in parallel.
     """
     seconds = [0.0] * len(calls)
     unread = deque(range(len(calls)))
-    read = 0  # of the prompt that is next
-    last_steps: list[tuple[int, int]] = []  # heap: the step of a call's last token, the call
+    read = 0  # computed tokens of the first unread prompt
+    last_steps: list[tuple[int, int]] = []  # heap of (step of a call's last token, call)
     decodes = decode_contexts = step = 0
     now_s = 0.0
     while unread or last_steps:
@@ -69,7 +68,7 @@ def call_seconds(calls: Sequence[Call]) -> list[float]:
             )
         )
         decode_contexts += decodes
-        for call in begun:  # the step that ends the prompt gives the first token
+        for call in begun:  # the step that completes a prompt yields the first token
             prompt_tokens, output_tokens, samples = calls[call]
             heapq.heappush(last_steps, (step + max(output_tokens, 1) - 1, call))
             decodes += samples
@@ -84,15 +83,15 @@ def call_seconds(calls: Sequence[Call]) -> list[float]:
 
 
 def staged_graph(stages: Sequence[Sequence[LlmNode]]) -> PatternGraph:
-    """The graph in which each stage waits for the whole former one."""
+    """The graph in which each call depends on all calls of the previous stage."""
     nodes: list[LlmNode] = []
     edges: list[tuple[int, int]] = []
-    former = range(0)
+    previous = range(0)
     for stage in stages:
         members = range(len(nodes), len(nodes) + len(stage))
-        edges += [(parent, child) for parent in former for child in members]
+        edges += [(parent, child) for parent in previous for child in members]
         nodes += stage
-        former = members
+        previous = members
     return PatternGraph(tuple(nodes), tuple(edges))
 
 
@@ -102,8 +101,8 @@ def load_graphs(data: Path, dataset: str) -> list[PatternGraph]:
     A call that samples several answers counts as one call with the tokens of all of them.
 
     Raises:
-        DataMissing: there is no such file, or the fit beside it has another formula.
-        BadData: a file is there and cannot be read, or is of another shape.
+        DataMissing: there is no such file, or the file with the fit has another formula.
+        BadData: a file cannot be read or is invalid.
     """
     name, name_key, calls_key = DATASETS[dataset]
     _check_formula(data.resolve().parent / FIT)
@@ -128,7 +127,5 @@ def load_graphs(data: Path, dataset: str) -> list[PatternGraph]:
 def _check_formula(path: Path) -> None:
     found = read_object(path).get("formula")
     if found != FORMULA:
-        told = (
-            "it has another formula than this benchmark, which would have to be brought up to date"
-        )
-        raise DataMissing(path, f"{told}:\n  there: {found}\n  here:  {FORMULA}")
+        reason = "it has another formula than this benchmark, which must be updated"
+        raise DataMissing(path, f"{reason}:\n  file:      {found}\n  benchmark: {FORMULA}")

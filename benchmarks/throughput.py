@@ -1,14 +1,14 @@
-"""What scheduling by promises costs in throughput at saturation, and in scheduling time.
+"""The cost of SLO-aware scheduling: throughput at saturation, and scheduling time.
 
     python -m benchmarks.throughput [--policy calm] [--loads 2] [--seeds 3] [--window-s 600]
         [--jobs 2] [--json]
 
-In virtual time, with the production scheduler and the mixed workload: tokens computed a second,
-promised in time or not. With promises as they are, within the window: a machine is full only after
-a minute or so of twice its load, and with a short warm-up all policies compute the same. With
-promises a hundred times looser, and without any tag, from the first arrival until the last program
-has ended: all do the same work. All must be at least 0.98 of those of fcfs. Milliseconds of
-scheduling a step are real: of one run each, alone in one process, computed anew.
+In virtual time, with the production scheduler and the mixed workload: tokens computed per second,
+in time or not. With the SLOs as they are, within the window: a machine is full only after about a
+minute of twice its load, and with a short warm-up all policies compute the same. With SLOs a
+hundred times looser, and without any tag, from the first arrival until the last program has ended:
+all policies do the same work. Throughput must be at least 0.98 of that of fcfs. The milliseconds of
+scheduling per step are real: of one uncached run each, in a process without parallel runs.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from benchmarks.comparing import (
     FLOOR,
     OURS,
     Session,
+    config_of,
     exit_code,
+    format_ratio,
     loads,
     options,
     policies,
     ratio,
     session,
-    setting_of,
-    shown,
     verdict,
 )
-from benchmarks.unpressed import Unpressed, mean
+from benchmarks.loose_slos import LooseExperiment, mean
 from serving.sim.compare.compare import Comparison, Plan, label_of
 from serving.sim.compare.experiments import Experiment
 from serving.sim.compare.runner import Runner
@@ -48,10 +48,10 @@ class Row(NamedTuple):
     """One policy at one load, averaged over the seeds.
 
     Attributes:
-        promises: how tight they are.
-        throughput_tokens_s: simulated: prompt and output tokens.
-        to_fcfs: the ratio; None where fcfs computed nothing.
-        is_ok: whether it is no less than FLOOR; None for fcfs itself.
+        promises: which SLOs the programs have.
+        throughput_tokens_s: simulated: prompt and output tokens per second.
+        to_fcfs: ratio to fcfs; None if fcfs computed nothing.
+        is_ok: whether the ratio is at least FLOOR; None for fcfs itself.
     """
 
     load: float
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
 
 class Scheduling(NamedTuple):
-    """Real milliseconds that scheduling a step takes, averaged over a run."""
+    """Mean real milliseconds to schedule a step of a run."""
 
     load: float
     policy: str
@@ -71,35 +71,42 @@ class Scheduling(NamedTuple):
 
 
 def rows_of(load: float, promises: str, throughputs: Mapping[str, float]) -> Iterator[Row]:
-    """Every policy's throughput beside that of fcfs."""
-    first = throughputs[BASELINE]
-    for policy, found in throughputs.items():
-        is_ok = None if policy == BASELINE else found >= FLOOR * first
-        yield Row(load, promises, policy, found, ratio(found, first), is_ok)
+    """Every policy's throughput, and its ratio to that of fcfs."""
+    baseline = throughputs[BASELINE]
+    for policy, value in throughputs.items():
+        is_ok = None if policy == BASELINE else value >= FLOOR * baseline
+        yield Row(load, promises, policy, value, ratio(value, baseline), is_ok)
 
 
-def measured(found: Comparison, running: Session) -> Iterator[Row]:
-    """All three sorts of promises at every load; `found` has them as they are."""
-    plan = found.plan
+def all_rows(comparison: Comparison, running: Session) -> Iterator[Row]:
+    """The rows of all three kinds of SLOs at every load.
+
+    Args:
+        comparison: with the SLOs as they are.
+    """
+    plan = comparison.plan
     for load in plan.loads:
-        yield from rows_of(load, AS_THEY_ARE, _throughputs(found, load))
+        yield from rows_of(load, AS_THEY_ARE, _throughputs(comparison, load))
         for promises in (LOOSE, NONE):
-            rate_per_s = load * found.capacity_programs_s
-            yield from rows_of(load, promises, _unpressed(plan, running, rate_per_s, promises))
+            rate_per_s = load * comparison.capacity_programs_s
+            throughputs = _loose_throughputs(plan, running, rate_per_s, promises)
+            yield from rows_of(load, promises, throughputs)
 
 
-def _throughputs(found: Comparison, load: float) -> dict[str, float]:
+def _throughputs(comparison: Comparison, load: float) -> dict[str, float]:
     return {
-        label: fmean(each.report["throughput_tokens_s"] for each in found.of(label, load))
-        for label in map(label_of, found.plan.policies)
+        label: fmean(each.report["throughput_tokens_s"] for each in comparison.of(label, load))
+        for label in map(label_of, comparison.plan.policies)
     }
 
 
-def _unpressed(plan: Plan, running: Session, rate_per_s: float, promises: str) -> dict[str, float]:
+def _loose_throughputs(
+    plan: Plan, running: Session, rate_per_s: float, promises: str
+) -> dict[str, float]:
     seeds = range(plan.num_seeds)
     tasks = [
-        Unpressed(
-            setting=plan.setting,
+        LooseExperiment(
+            config=plan.config,
             policy=policy,
             rate_per_s=rate_per_s,
             seed=seed,
@@ -108,7 +115,7 @@ def _unpressed(plan: Plan, running: Session, rate_per_s: float, promises: str) -
         for policy in plan.policies
         for seed in seeds
     ]
-    results = iter(running.run(f"promises {promises}", tasks))
+    results = iter(running.run(f"SLOs {promises}", tasks))
     return {
         label_of(policy): mean([next(results) for _ in seeds], "throughput_tokens_s")
         for policy in plan.policies
@@ -116,10 +123,10 @@ def _unpressed(plan: Plan, running: Session, rate_per_s: float, promises: str) -
 
 
 def scheduling(plan: Plan, capacity_programs_s: float) -> list[Scheduling]:
-    """One run of each policy at each load, one after the other, in one process of their own."""
-    cases = [
+    """Run each policy at each load, one after another in one process without the cache."""
+    experiments = [
         Experiment(
-            setting=plan.setting,
+            config=plan.config,
             policy=policy,
             load=load,
             rate_per_s=load * capacity_programs_s,
@@ -128,25 +135,29 @@ def scheduling(plan: Plan, capacity_programs_s: float) -> list[Scheduling]:
         for load in plan.loads
         for policy in plan.policies
     ]
-    with Runner(jobs=1, cache=None) as alone:
-        ran = Session(alone).run("milliseconds, alone", cases)
+    with Runner(jobs=1, cache=None) as runner:
+        documents = Session(runner).run("milliseconds, alone", experiments)
     return [
-        Scheduling(case.load, label_of(case.policy), each["report"]["schedule_ms_per_step"])
-        for case, each in zip(cases, ran, strict=True)
+        Scheduling(
+            experiment.load,
+            label_of(experiment.policy),
+            document["report"]["schedule_ms_per_step"],
+        )
+        for experiment, document in zip(experiments, documents, strict=True)
     ]
 
 
 def table(rows: Sequence[Row], costs: Sequence[Scheduling]) -> str:
-    """For people."""
+    """The throughputs and the scheduling times as text tables."""
     width = max(16, *(len(row.policy) for row in rows))
     lines = [
         "simulated throughput: all prompt and output tokens a second; x: to fcfs",
         f"{'load':>5}  {'promises':13}{'policy':{width}}{'tokens/s':>12} {'x':>6}",
     ]
     for row in rows:
-        told = f"{row.load:5g}  {row.promises:13}{row.policy:{width}}"
-        cells = f"{row.throughput_tokens_s:12,.0f} {shown(row.to_fcfs):>6}  {verdict(row.is_ok)}"
-        lines.append((told + cells).rstrip())
+        head = f"{row.load:5g}  {row.promises:13}{row.policy:{width}}"
+        cells = f"{row.throughput_tokens_s:12,.0f} {format_ratio(row.to_fcfs):>6}"
+        lines.append(f"{head}{cells}  {verdict(row.is_ok)}".rstrip())
     lines += [
         "real milliseconds of scheduling in a step of a simulated run, promises as they are",
         f"{'load':>5}  {'policy':{width}}{'ms':>8}",
@@ -160,16 +171,16 @@ def table(rows: Sequence[Row], costs: Sequence[Scheduling]) -> str:
 def simulate(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
     plan = Plan(
-        setting=setting_of(arguments),
+        config=config_of(arguments),
         policies=policies(arguments.policy or [OURS]),
         loads=loads(arguments),
         num_seeds=arguments.seeds,
         with_bound=False,
     )
     with session(arguments.jobs) as running:
-        found = running.compared(AS_THEY_ARE, plan)
-        rows = list(measured(found, running))
-    costs = scheduling(plan, found.capacity_programs_s)
+        comparison = running.compare(AS_THEY_ARE, plan)
+        rows = list(all_rows(comparison, running))
+    costs = scheduling(plan, comparison.capacity_programs_s)
     if arguments.json:
         document = {
             "simulated": True,
@@ -184,9 +195,9 @@ def simulate(arguments: argparse.Namespace) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Simulate and print; the exit code."""
+    """Simulate and print; returns the exit code."""
     parser = options(__doc__ or "", loads="2.0")
-    parser.add_argument("--policy", action="append", help="beside fcfs; repeatable; default: calm")
+    parser.add_argument("--policy", action="append", help="next to fcfs; repeatable; default: calm")
     return exit_code(partial(simulate, parser.parse_args(given)))
 
 

@@ -1,1 +1,1 @@
-"""Virtual time: what a workload asks, what a step costs, and what was kept; simulated, always."""
+"""The simulator: workloads, the production scheduler in virtual time, metrics, upper bounds."""

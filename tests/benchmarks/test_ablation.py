@@ -1,4 +1,4 @@
-"""The ablation: which variants are run, and how a gain is divided."""
+"""The ablation: which variants run, and how shares of a gain are computed."""
 
 from __future__ import annotations
 
@@ -10,70 +10,78 @@ from typing import Any
 import pytest
 
 from benchmarks import ablation
-from benchmarks.ablation import ORACLE, PUBLISHED, VARIANTS, chosen, defaults, named, score
+from benchmarks.ablation import (
+    ORACLE,
+    PUBLISHED,
+    VARIANTS,
+    defaults,
+    policy_specs,
+    score,
+    select_variants,
+)
 from benchmarks.comparing import Session
 from serving.sim.compare.experiments import Experiment, Task
-from tests.unit.serving.sim.bench_examples import HereRunner, made_up
+from tests.unit.serving.sim.bench_examples import InProcessRunner, fake_result
 
 EARNED = {"fcfs": 100.0, "calm_published": 150.0, "calm": 200.0}
 
 
-def made_up_here(task: Task) -> dict[str, Any]:
-    """A variant earns 175, and calm 240 where it is told the truth."""
-    found = made_up(task)
+def fake_run(task: Task) -> dict[str, Any]:
+    """A variant earns 175, and calm 240 with oracle predictions."""
+    result = fake_result(task)
     if isinstance(task, Experiment):
         earned = 175.0 if task.policy.params else EARNED[task.policy.name]
-        if task.setting.predictions == "oracle":
+        if task.config.predictions == "oracle":
             assert task.policy.name == "calm"
             earned = 240.0
-        found["report"] |= {"token_goodput": earned, "request_goodput": earned / 100}
-    return found
+        result["report"] |= {"token_goodput": earned, "request_goodput": earned / 100}
+    return result
 
 
 @contextmanager
-def made_up_session(jobs: int) -> Iterator[Session]:
-    yield Session(HereRunner(jobs=jobs, work=made_up_here))
+def fake_session(jobs: int) -> Iterator[Session]:
+    yield Session(InProcessRunner(jobs=jobs, work=fake_run))
 
 
-def test_a_variant_is_run_only_if_calm_knows_it_and_does_otherwise() -> None:
+def test_a_variant_runs_only_if_calm_has_its_parameters_and_other_defaults() -> None:
     default = {"price": True, "batch": 0}
-    choice = chosen(
+    selection = select_variants(
         {"no price": {"price": False}, "no magic": {"magic": False}, "all at once": {"batch": 0}},
         default,
     )
-    assert choice.kept == {"no price": {"price": False}}
-    assert choice.skipped == {
+    assert selection.variants == {"no price": {"price": False}}
+    assert selection.skipped == {
         "no magic": "calm takes no magic",
         "all at once": "that is what calm does by default",
     }
 
 
-def test_every_variant_that_is_kept_is_a_policy_that_works() -> None:
-    choice = chosen(VARIANTS, defaults())
-    assert choice.kept.keys() | choice.skipped.keys() == VARIANTS.keys()
-    assert "no admitted set" in choice.kept
-    specs = named(choice.kept)
-    assert [specs[name].params for name in choice.kept] == list(choice.kept.values())
+def test_every_selected_variant_is_a_valid_policy() -> None:
+    selection = select_variants(VARIANTS, defaults())
+    assert selection.variants.keys() | selection.skipped.keys() == VARIANTS.keys()
+    assert "no admitted set" in selection.variants
+    specs = policy_specs(selection.variants)
+    assert [specs[name].params for name in selection.variants] == list(selection.variants.values())
 
 
-def test_a_share_is_what_is_lost_of_the_gain() -> None:
-    found = score(175.0, calm=200.0, fcfs=100.0, published=150.0)
-    assert found == (175.0, 0.875, 0.25, 0.5)
+def test_a_share_is_the_lost_part_of_the_gain() -> None:
+    worse = score(175.0, calm=200.0, fcfs=100.0, published=150.0)
+    assert worse == (175.0, 0.875, 0.25, 0.5)
     better = score(210.0, calm=200.0, fcfs=100.0, published=150.0)
     assert (better.of_fcfs, better.of_published) == (-0.1, -0.2)
 
 
-def test_without_a_gain_there_are_no_shares_of_it() -> None:
-    found = score(175.0, calm=200.0, fcfs=200.0, published=220.0)
-    assert (found.of_fcfs, found.of_published) == (None, None)
+def test_without_a_gain_there_are_no_shares() -> None:
+    without_gain = score(175.0, calm=200.0, fcfs=200.0, published=220.0)
+    assert (without_gain.of_fcfs, without_gain.of_published) == (None, None)
 
 
-def test_all_are_compared_with_calm_at_every_load(
+def test_every_policy_and_variant_is_compared_with_calm_at_every_load(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ablation, "session", made_up_session)
-    given = ["--variant", "no admitted set", "--loads", "1,2", "--seeds", "2"]
-    assert ablation.main([*given, "--json"]) == 0
+    monkeypatch.setattr(ablation, "session", fake_session)
+    arguments = ["--variant", "no admitted set", "--loads", "1,2", "--seeds", "2"]
+    assert ablation.main([*arguments, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["simulated"] is True
     names = ["fcfs", PUBLISHED, "calm", "no admitted set", ORACLE]
@@ -84,17 +92,17 @@ def test_all_are_compared_with_calm_at_every_load(
     assert lost == pytest.approx(
         {"fcfs": 1.0, PUBLISHED: 0.5, "calm": 0.0, "no admitted set": 0.25, ORACLE: -0.4}
     )
-    assert ablation.main(given) == 0
+    assert ablation.main(arguments) == 0
     assert "simulated goodput a second at 2x" in capsys.readouterr().out
 
 
-def test_what_is_not_run_is_told(
+def test_skipped_variants_are_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(ablation, "session", made_up_session)
+    monkeypatch.setattr(ablation, "session", fake_session)
     monkeypatch.setattr(ablation, "VARIANTS", {"no magic": {"magic": False}})
     assert ablation.main(["--loads", "1", "--seeds", "1"]) == 0
     captured = capsys.readouterr()
-    told = "not run: no magic: calm takes no magic"
-    assert told in captured.out.splitlines()
-    assert told in captured.err.splitlines()
+    line = "not run: no magic: calm takes no magic"
+    assert line in captured.out.splitlines()
+    assert line in captured.err.splitlines()

@@ -1,4 +1,4 @@
-"""A benchmark whose data are not as they should be says so in a line, and measures nothing."""
+"""A benchmark with invalid data files ends with an error in one line, before it measures."""
 
 import json
 import subprocess
@@ -16,56 +16,56 @@ HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ROW = "2023-11-16 18:15:46.6805900,374,44\n"
 
 BAD_WORKFLOWS = {
-    "no JSON": ("{", "it is no JSON"),
-    "no UTF-8": (b"\xff\xfe{}", "it is no JSON"),
-    "a list": ("[1,2,3]", "it must hold an object, and holds [1, 2, 3]"),
+    "no JSON": ("{", "it is not JSON"),
+    "no UTF-8": (b"\xff\xfe{}", "it is not JSON"),
+    "a list": ("[1,2,3]", "it must be a JSON object, not [1, 2, 3]"),
     "no workflows": ("{}", "it has no 'workflows'"),
-    "none of them": ('{"workflows": []}', "it holds no workflows"),
-    "numbers": ('{"workflows": [1]}', "workflows[0] must be an object, and is 1"),
+    "none of them": ('{"workflows": []}', "it has no workflows"),
+    "numbers": ('{"workflows": [1]}', "workflows[0] must be an object, not 1"),
     "a missing key": ('{"workflows": [{"stages": [{}]}]}', "workflows[0].stages[0] has no 'state'"),
     "no calls": ('{"workflows": [{"stages": []}]}', "workflows[0] has no calls"),
     "a wrong type": (
         '{"workflows": [{"stages": [{"state": "a", "requests": [{"in": "9", "out": 1}]}]}]}',
-        "workflows[0].stages[0].requests[0].in must be a whole number, and is '9'",
+        "workflows[0].stages[0].requests[0].in must be a whole number, not '9'",
     ),
     "no character": (
         '{"workflows": [{"stages": [{"state": "\\ud800", "requests": []}]}]}',
-        "workflows[0].stages[0].state must be a text",
+        "workflows[0].stages[0].state must be a non-empty text",
     ),
     "a negative number": (
         '{"workflows": [{"stages": [{"state": "a", "requests": [{"in": 9, "out": -1}]}]}]}',
-        "requests[0].out must be a whole number from 0 to 1,000,000, and is -1",
+        "requests[0].out must be a whole number from 0 to 1,000,000, not -1",
     ),
 }
 
 BAD_TRACES = {
     "empty": ("", "line 1: no column is named TIMESTAMP"),
-    "a head only": (HEAD, "it has 0 calls to train on"),
-    "too few": (HEAD + 9 * ROW, "it has 6 calls to train on"),
+    "a head only": (HEAD, "it has 0 training"),
+    "too few": (HEAD + 9 * ROW, "it has 6 training"),
     "garbage": (f"{HEAD}{ROW}garbage\n", "line 3: it must have 3 columns"),
     "too many columns": (f"{HEAD}{ROW.strip()},5\n", "line 2: it must have 3 columns"),
     "no number": (f"{HEAD}{ROW.replace('44', 'many')}", "line 2: GeneratedTokens must be a whole"),
-    "no time": (f"{HEAD}{ROW.replace('2023', 'then')}", "line 2: TIMESTAMP is no time"),
+    "no time": (f"{HEAD}{ROW.replace('2023', 'then')}", "line 2: TIMESTAMP is not a time"),
     "no UTF-8": (HEAD.encode() + b"\xff\xff\n", "codec can't decode"),
 }
 
 
-def told_by(benchmark: str, *arguments: str) -> str:
-    """The one line that a benchmark ends with."""
-    done = subprocess.run(
+def error_of(benchmark: str, *arguments: str) -> str:
+    """The error line with which a benchmark ends."""
+    completed = subprocess.run(
         [sys.executable, f"benchmarks/{benchmark}.py", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 2, done.stderr
-    assert not done.stdout
-    [line] = done.stderr.splitlines()
+    assert completed.returncode == 2, completed.stderr
+    assert not completed.stdout
+    [line] = completed.stderr.splitlines()
     return line
 
 
-def written(path: Path, content: str | bytes) -> Path:
+def write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
@@ -73,36 +73,36 @@ def written(path: Path, content: str | bytes) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder with the fit that the workflows' times come from."""
-    written(tmp_path / "perf" / "a100_llama3_8b_fit.json", json.dumps({"formula": FORMULA}))
+    """A folder with the fitted step cost, which the workflows' times need."""
+    write(tmp_path / "perf" / "a100_llama3_8b_fit.json", json.dumps({"formula": FORMULA}))
     return tmp_path
 
 
 @pytest.mark.parametrize(("content", "reason"), BAD_WORKFLOWS.values(), ids=BAD_WORKFLOWS)
-def test_bad_workflows_are_told_of_by_file_and_place(
+def test_the_error_of_invalid_workflows_names_the_file_and_the_place(
     data: Path, content: str | bytes, reason: str
 ) -> None:
-    file = written(data / "agentic" / WORKFLOWS, content)
+    file = write(data / "agentic" / WORKFLOWS, content)
     for line in (
-        told_by("lengths", "--data", str(data), "--only", "deep_research"),
-        told_by("patterns", "--data", str(data / "agentic"), "--only", "errors"),
-        told_by("patterns", "--data", str(data / "agentic"), "--only", "speed"),
+        error_of("lengths", "--data", str(data), "--only", "deep_research"),
+        error_of("patterns", "--data", str(data / "agentic"), "--only", "errors"),
+        error_of("patterns", "--data", str(data / "agentic"), "--only", "speed"),
     ):
         assert line.startswith(f"{file}: ")
         assert reason in line
 
 
 @pytest.mark.parametrize(("content", "reason"), BAD_TRACES.values(), ids=BAD_TRACES)
-def test_a_bad_trace_is_told_of_by_file_and_line(
+def test_the_error_of_an_invalid_trace_names_the_file_and_the_line(
     tmp_path: Path, content: str | bytes, reason: str
 ) -> None:
-    file = written(tmp_path / "traces" / TRACE, content)
-    line = told_by("lengths", "--data", str(tmp_path), "--only", "azure")
+    file = write(tmp_path / "traces" / TRACE, content)
+    line = error_of("lengths", "--data", str(tmp_path), "--only", "azure")
     assert line.startswith(f"{file}: ")
     assert reason in line
 
 
-def test_workflows_that_all_begin_differently_foretell_nothing(data: Path) -> None:
+def test_workflows_that_all_begin_differently_are_an_error(data: Path) -> None:
     folder = data / "agentic"
     calls = [{"in": 9, "out": 1}]
     for name, kind, key in (
@@ -110,10 +110,10 @@ def test_workflows_that_all_begin_differently_foretell_nothing(data: Path) -> No
         ("tot_game24_dag.json", "kind", "calls"),
     ):
         runs = [{"stages": [{kind: state, key: calls}]} for state in "ab"]
-        written(folder / name, json.dumps({"workflows": runs}))
+        write(folder / name, json.dumps({"workflows": runs}))
     command = [sys.executable, "benchmarks/patterns.py", "--data", str(folder), "--only", "errors"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert completed.returncode == 2
+    assert completed.stderr.splitlines()[-1].startswith(
         f"{folder / WORKFLOWS}: no workflow in it begins"
     )

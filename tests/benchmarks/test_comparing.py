@@ -1,4 +1,4 @@
-"""What benchmarks in virtual time share: which policies are compared."""
+"""Shared code of benchmarks in virtual time: the policies to compare."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from benchmarks.comparing import policies
 
 
 def test_a_policy_that_is_named_twice_is_compared_once() -> None:
-    named = ("calm_published:batch=9,cutoff=0.5", "fcfs", "calm_published:cutoff=0.5,batch=9")
-    assert [each.name for each in policies(named)] == ["fcfs", "calm_published"]
+    names = ("calm_published:batch=9,cutoff=0.5", "fcfs", "calm_published:cutoff=0.5,batch=9")
+    assert [each.name for each in policies(names)] == ["fcfs", "calm_published"]

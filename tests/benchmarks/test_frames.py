@@ -1,4 +1,4 @@
-"""The cost of frames: what is measured adds up, whatever it comes to."""
+"""The cost of frames: each plan is measured once, and the parts sum up to the frame."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.frames import PARTS, WARM_UP_FRAMES, Crowd, measure, table, timed_engine
+from benchmarks.frames import PARTS, WARM_UP_FRAMES, RequestPool, measure, table, timed_engine
 from serving.policies.table import PolicySpec
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.slo import BEST_EFFORT, SloKind
@@ -14,8 +14,8 @@ from serving.slo import BEST_EFFORT, SloKind
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
 
-def test_a_frame_is_noted_for_each_plan_and_no_other_step() -> None:
-    """One plan of first come, first served holds until somebody arrives or ends."""
+def test_a_frame_is_recorded_for_each_plan_and_not_for_other_steps() -> None:
+    """A plan of fcfs holds until a request arrives or ends."""
     engine, frames, now_s = timed_engine(PolicySpec("fcfs"))
     engine.submit("a", prompt=[5] * 9, output_tokens=20, slo=BEST_EFFORT, max_tokens=20)
     for _ in range(10):
@@ -29,25 +29,25 @@ def test_a_frame_is_noted_for_each_plan_and_no_other_step() -> None:
     assert all(part >= 0 for frame in frames for part in frame)
 
 
-def test_the_crowd_has_one_limit_whatever_the_lengths() -> None:
+def test_all_requests_of_the_pool_have_the_same_max_tokens() -> None:
     limits: dict[int, int] = {}
 
-    class Watched:
+    class RecordingEngine:
         def submit(self, request_id: str, *, output_tokens: int, max_tokens: int, **_: Any) -> None:
             limits[output_tokens] = max_tokens
 
-    crowd = Crowd(Watched())  # type: ignore[arg-type]
+    pool = RequestPool(RecordingEngine())  # type: ignore[arg-type]
     stages = (Stage((Call(10, 50), Call(10, 5000))),)
     program = Program(
         id="p", application="", kind=SloKind.BEST_EFFORT, arrival_s=0.0, stages=stages
     )
-    crowd._calls = iter([(place, program, call) for place, call in enumerate(program.all_calls())])
-    crowd.fill(2, [0.0])
+    pool._calls = iter([(index, program, call) for index, call in enumerate(program.all_calls())])
+    pool.fill(2, [0.0])
     assert limits == {50: 4096, 5000: 4096}
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "calm_published"])
-def test_the_parts_of_a_frame_make_up_the_whole(policy: str) -> None:
+def test_the_parts_of_a_frame_are_at_most_the_frame(policy: str) -> None:
     cost = measure(policy, num_requests=40, num_frames=10)
     assert (cost.policy, cost.requests) == (policy, 40)
     assert 10 <= cost.frames <= 10 + WARM_UP_FRAMES

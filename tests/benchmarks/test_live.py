@@ -1,4 +1,4 @@
-"""What live compares: nonsense is refused before the engine starts; load 1.0 is that of bench."""
+"""The live benchmark: it rejects invalid arguments before the engine starts; its load 1.0."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import live
 from serving.sim.compare.capacity import CapacityExperiment
-from tests.unit.serving.sim.bench_examples import CAPACITY, CODER, made_up
+from tests.unit.serving.sim.bench_examples import CAPACITY, CODER, fake_result
 
 
 def no_engine(*_: Any) -> NoReturn:
@@ -16,10 +16,10 @@ def no_engine(*_: Any) -> NoReturn:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("arguments", "message"),
     [
         (["--policy", "nope"], "policy='nope'"),
-        (["--policy", "fcfs", "--policy", "fcfs"], "each policy once"),
+        (["--policy", "fcfs", "--policy", "fcfs"], "each only once"),
         (["--workload", "nope"], "workload='nope'"),
         (["--loads", "high"], "commas between"),
         (["--loads", "0"], "above 0"),
@@ -27,23 +27,23 @@ def no_engine(*_: Any) -> NoReturn:
         (["--window-s", "0"], "window_s=0.0"),
     ],
 )
-def test_nonsense_ends_with_an_error_before_the_engine_starts(
-    given: list[str],
-    told: str,
+def test_an_invalid_argument_is_an_error_before_the_engine_starts(
+    arguments: list[str],
+    message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(live, "replaying_engine", no_engine)
-    assert live.main(given) == 2
+    assert live.main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
-    assert told in captured.err
+    assert message in captured.err
 
 
-def test_load_one_is_the_mean_over_the_seeds_that_bench_takes(
+def test_load_1_is_the_mean_over_the_same_seeds_as_in_bench(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(CapacityExperiment, "run", made_up)
-    assert made_up(CapacityExperiment(setting=CODER, seed=0))["programs_s"] != CAPACITY
+    monkeypatch.setattr(CapacityExperiment, "run", fake_result)
+    assert fake_result(CapacityExperiment(config=CODER, seed=0))["programs_s"] != CAPACITY
     assert live.drained_by_fcfs(CODER) == pytest.approx(CAPACITY)

@@ -1,4 +1,4 @@
-"""What replicas prints: ratios to single replicas, dashes for what is absent, no nonsense."""
+"""The benchmark of replicas: ratios to single replicas, its table, invalid arguments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks import replicas
-from benchmarks.replicas import Cell, Figures, Setting, rows, table
+from benchmarks.replicas import Cell, Figures, ReplicaConfig, rows, table
 
 
 def figures(token_goodput: float, *, deadline: float | None = None) -> Figures:
@@ -25,18 +25,18 @@ def figures(token_goodput: float, *, deadline: float | None = None) -> Figures:
     )
 
 
-def made_up(setting: Setting, todo: Sequence[Cell], jobs: int) -> dict[Cell, Figures]:
-    return {cell: figures(100.0 * cell.replicas + cell.seed) for cell in todo}
+def fake_run(config: ReplicaConfig, cells: Sequence[Cell], jobs: int) -> dict[Cell, Figures]:
+    return {cell: figures(100.0 * cell.replicas + cell.seed) for cell in cells}
 
 
 @pytest.fixture(autouse=True)
-def made_up_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replicas, "run", made_up)
+def fake_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "run", fake_run)
 
 
-def test_ratios_are_of_means_to_as_many_single_replicas() -> None:
+def test_ratios_compare_means_with_the_same_capacity_of_single_replicas() -> None:
     single, several = Cell("edf", 1.0, 1, "none", 0), Cell("edf", 1.0, 4, "round_robin", 0)
-    found = rows(
+    results = rows(
         {
             single: figures(90.0),
             single._replace(seed=1): figures(110.0),
@@ -44,11 +44,11 @@ def test_ratios_are_of_means_to_as_many_single_replicas() -> None:
         },
         slow=1.0,
     )
-    assert [row.token_ratio for row in found] == pytest.approx([1.0, 0.95])
-    assert [row.request_ratio for row in found] == [None, None]
+    assert [row.token_ratio for row in results] == pytest.approx([1.0, 0.95])
+    assert [row.request_ratio for row in results] == [None, None]
 
 
-def test_a_kind_is_averaged_over_the_seeds_that_have_it_and_absent_in_none() -> None:
+def test_attainment_of_a_kind_is_averaged_over_the_seeds_that_have_the_kind() -> None:
     cell = Cell("edf", 1.0, 1, "none", 0)
     shares = (None, 0.2, 0.6)
     results = {
@@ -62,12 +62,12 @@ def test_a_kind_is_averaged_over_the_seeds_that_have_it_and_absent_in_none() -> 
     assert line.split()[10] == "-"
 
 
-def test_the_output_says_which_seeds_its_ratios_compare(
+def test_the_output_states_the_numbers_of_seeds_that_its_ratios_compare(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert replicas.main(["--replicas", "2", "--singles", "3"]) == 0
-    told = capsys.readouterr().out
-    assert "over --seeds 1, to N times that of one replica over --singles 3" in told
+    text = capsys.readouterr().out
+    assert "over --seeds 1, to N times that of one replica over --singles 3" in text
     assert replicas.main(["--replicas", "2", "--singles", "3", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["simulated"], document["seeds"], document["singles"]) == (True, 1, 3)
@@ -75,24 +75,24 @@ def test_the_output_says_which_seeds_its_ratios_compare(
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("arguments", "message"),
     [
         (["--policy", "nope"], "error: policy='nope': know fcfs"),
         (["--policy", "edf:batch"], "write batch=VALUE"),
         (["--router", "nope"], "error: router='nope'"),
     ],
 )
-def test_what_is_no_policy_or_router_ends_with_an_error_and_no_table(
-    given: list[str], told: str, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_policy_or_router_is_an_error_without_a_table(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert replicas.main(given) == 2
+    assert replicas.main(arguments) == 2
     captured = capsys.readouterr()
-    assert told in captured.err
+    assert message in captured.err
     assert captured.out == ""
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         ["--replicas", "0", "--singles", "0"],
         ["--replicas", "2,0"],
@@ -104,10 +104,12 @@ def test_what_is_no_policy_or_router_ends_with_an_error_and_no_table(
         ["--jobs", "0"],
     ],
 )
-def test_nothing_to_run_is_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_leave_nothing_to_run_are_rejected(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        replicas.main(given)
+        replicas.main(arguments)
     assert ended.value.code == 2
     captured = capsys.readouterr()
-    assert given[0] in captured.err
+    assert arguments[0] in captured.err
     assert captured.out == ""

@@ -13,7 +13,7 @@ from serving.policies.table import PolicySpec
 from serving.sim.drive.live import measure_machine, replaying_engine, run_live
 from serving.sim.drive.live_scale import LiveSettings
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Predictions
+from serving.sim.programs.call_slos import Predictions
 from serving.slo import SloKind
 from serving.step_cost import Composition
 
@@ -89,7 +89,7 @@ def main() -> None:
             "small": outcomes(engine, small, until_s=120.0),
             "large": outcomes(engine, large, until_s=240.0),
             "cut short": outcomes(engine, endless, until_s=0.3),
-            "room": asyncio.run(engine.room())._asdict(),
+            "room": asyncio.run(engine.capacity())._asdict(),
         }
         machine = measure_machine(engine, SETTINGS, calibration_s=5.0)
         found["machine"] = {

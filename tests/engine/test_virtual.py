@@ -357,7 +357,7 @@ def test_production_counts_who_begins_again_as_the_simulator_does(runner: str) -
             clock.now_s += STEP_S
             engine.finish_step()
     drive(engine, clock)
-    counted = engine.scheduler.counted()
+    counted = engine.scheduler.counters()
     assert (counted.preemptions, counted.recomputed_tokens) == (
         engine.preemptions,
         engine.recomputed_tokens,

@@ -1,4 +1,4 @@
-"""Programs on the production scheduler at a simulated A100's speed."""
+"""Runs programs on the production scheduler on a simulated A100."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Iterable
 from serving.policies.table import PolicySpec
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.metrics.goodput import ProgramOutcome
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Predictions
 from serving.slo import SloKind
 from serving.step_cost import MACHINES
 
 MACHINE = MACHINES["a100-llama3-8b"]
 
 
-def program(name: str, arrival_s: float, call: Call, **promise: object) -> Program:
+def program(name: str, arrival_s: float, call: Call, **slo: object) -> Program:
     """A program of one call."""
     stages = (Stage((call,)),)
-    return Program(id=name, application="", arrival_s=arrival_s, stages=stages, **promise)  # type: ignore[arg-type]
+    return Program(id=name, application="", arrival_s=arrival_s, stages=stages, **slo)  # type: ignore[arg-type]
 
 
 FIRST = program("first", 0.0, Call(50, 3), kind=SloKind.DEADLINE, deadline_s=9.0)
-"""For engines that began long before what a test looks at."""
+"""Starts the engine long before the programs that a test looks at."""
 
 
 def outcomes(
     programs: Iterable[Program], policy: PolicySpec, until_s: float
 ) -> list[ProgramOutcome]:
-    """What became of each, in any order, when it was watched until then."""
+    """The outcomes of programs, given in any order, observed until until_s."""
     from serving.sim.drive.virtual_engine import (  # vLLM warns while it loads
         VirtualConfig,
         VirtualEngine,

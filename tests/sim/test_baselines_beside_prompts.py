@@ -1,4 +1,4 @@
-"""The rivals that tell prompts from decodes are in time where there is room for all."""
+"""Policies that distinguish prefills from decodes serve all in time if the machine can."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BEGIN_S = 20.0
 
 
 @pytest.mark.parametrize("policy", ["slai", "slos_serve", "calm"])
-def test_streams_are_in_time_beside_long_prompts_that_can_wait(policy: str) -> None:
-    """Steps that read those take several times as long as a decode step does."""
+def test_streams_meet_their_slo_beside_long_prompts_with_late_deadlines(policy: str) -> None:
+    """A step that prefills these prompts takes several times as long as a decode step."""
     prompts = [
         program(f"prompt {n}", BEGIN_S, Call(8000, 50), kind=SloKind.DEADLINE, deadline_s=60.0)
         for n in range(8)
@@ -33,5 +33,5 @@ def test_streams_are_in_time_beside_long_prompts_that_can_wait(policy: str) -> N
         )
         for n in range(10)
     ]
-    seen = outcomes([FIRST, *prompts, *streams], PolicySpec(policy), BEGIN_S + 80.0)
-    assert [each.program_id for each in seen if not met(each)] == []
+    results = outcomes([FIRST, *prompts, *streams], PolicySpec(policy), BEGIN_S + 80.0)
+    assert [each.program_id for each in results if not met(each)] == []

@@ -1,4 +1,4 @@
-"""What the policies earn on the production scheduler, in virtual time, beside the upper bound."""
+"""The policies' goodput on the production scheduler, in virtual time, against the upper bound."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from serving.policies.table import PolicySpec
 from serving.sim.bound.bound import Bound, upper_bound
 from serving.sim.drive.driver import VirtualTime, replay
 from serving.sim.metrics.metrics import Report, summarise
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.workloads import generate
 from serving.step_cost import MACHINES
 
@@ -35,26 +35,28 @@ def bound(programs: tuple[Program, ...]) -> Bound:
 def test_no_policy_exceeds_the_bound(
     policy: str, programs: tuple[Program, ...], bound: Bound
 ) -> None:
-    found = report(policy, programs)
-    assert 0 < found.token_goodput <= bound.token_goodput
-    assert 0 < found.request_goodput <= bound.request_goodput
+    report = run(policy, programs)
+    assert 0 < report.token_goodput <= bound.token_goodput
+    assert 0 < report.request_goodput <= bound.request_goodput
 
 
-def test_no_policy_exceeds_the_bound_where_prompts_are_found_in_the_cache() -> None:
-    """The loops of `tools` repeat all that came before."""
+def test_no_policy_exceeds_the_bound_with_prefix_caching() -> None:
+    """The loops of `tools` repeat the whole conversation in each prompt."""
     loops = generate("tools", rate_per_s=12.0, window_s=WINDOW_S[1], seed=1)
     bound = upper_bound(loops, MACHINE, window_s=WINDOW_S, prefix_caching=True)
-    found = report("calm", loops, prefix_caching=True)
-    assert 0 < found.token_goodput <= bound.token_goodput
-    assert 0 < found.request_goodput <= bound.request_goodput
+    report = run("calm", loops, prefix_caching=True)
+    assert 0 < report.token_goodput <= bound.token_goodput
+    assert 0 < report.request_goodput <= bound.request_goodput
 
 
-def report(policy: str, programs: tuple[Program, ...], *, prefix_caching: bool = False) -> Report:
+def run(policy: str, programs: tuple[Program, ...], *, prefix_caching: bool = False) -> Report:
     from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     clock = VirtualTime()
     config = VirtualConfig(policy=PolicySpec(policy), prefix_caching=prefix_caching)
     engine = VirtualEngine(config, clock)
-    told = Predictions(lengths=LengthErrors(), futures=FutureErrors())
-    run = replay(programs, engine, clock, MACHINE.step_cost, predictions=told, until_s=140.0)
-    return summarise(run.programs, window_s=WINDOW_S)
+    learned = Predictions(lengths=LengthErrors(), futures=FutureErrors())
+    replayed = replay(
+        programs, engine, clock, MACHINE.step_cost, predictions=learned, until_s=140.0
+    )
+    return summarise(replayed.programs, window_s=WINDOW_S)

@@ -1,4 +1,4 @@
-"""Pieces of a comparison on the production scheduler, in virtual time."""
+"""Experiments on the production scheduler, in virtual time."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ pytestmark = pytest.mark.usefixtures("imported_vllm")
 CODER = ExperimentConfig(source=Source.generator("coder"), window_s=4.0, warmup_s=1.0)
 
 
-def ran(**changes: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "setting": CODER,
+def run(**changes: Any) -> dict[str, Any]:
+    arguments: dict[str, Any] = {
+        "config": CODER,
         "policy": PolicySpec("fcfs"),
         "load": 1.0,
         "rate_per_s": 8.0,
         "seed": 0,
     }
-    return Experiment(**given | changes).run()
+    return Experiment(**arguments | changes).run()
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "calm_published"])
-def test_the_same_case_gives_the_same_bytes_but_for_what_is_measured(policy: str) -> None:
-    one, two = (ran(policy=PolicySpec(policy)) for _ in range(2))
-    for document in (one, two):
+def test_the_same_experiment_gives_the_same_document_except_measured_times(policy: str) -> None:
+    first, second = (run(policy=PolicySpec(policy)) for _ in range(2))
+    for document in (first, second):
         assert document["report"].pop("schedule_ms_per_step") > 0
-    assert json.dumps(one) == json.dumps(two)
-    assert one["report"]["counts"]["arrived"] > 10
+    assert json.dumps(first) == json.dumps(second)
+    assert first["report"]["counts"]["arrived"] > 10
 
 
-HASHED = """
+SCRIPT = """
 import json
 import sys
 from pathlib import Path
@@ -56,77 +56,77 @@ from serving.sim.compare.experiments import Experiment
 from serving.sim.workloads.load_generator import Source
 from serving.sim.compare.experiment_config import ExperimentConfig
 
-setting = ExperimentConfig(
+config = ExperimentConfig(
     source=Source.generator("tools"), window_s=3.0, warmup_s=0.0, prefix_caching=True
 )
-case = Experiment(setting=setting, policy=PolicySpec("calm"), load=1.0, rate_per_s=4.0, seed=0)
-document = case.run()
+experiment = Experiment(config=config, policy=PolicySpec("calm"), load=1.0, rate_per_s=4.0, seed=0)
+document = experiment.run()
 document["report"].pop("schedule_ms_per_step")
 Path(sys.argv[1]).write_text(json.dumps(document))
 """
 
 
-def test_two_processes_give_the_same_bytes_however_they_hash(tmp_path: Path) -> None:
-    """Also with the prefix cache on, whose blocks are known by hashes."""
+def test_two_processes_with_different_hash_seeds_give_the_same_document(tmp_path: Path) -> None:
+    """With prefix caching, which identifies blocks by their hashes."""
     for seed in ("1", "2"):
         subprocess.run(
-            [sys.executable, "-c", HASHED, str(tmp_path / seed)],
+            [sys.executable, "-c", SCRIPT, str(tmp_path / seed)],
             cwd=ROOT,
             env=os.environ | {"PYTHONHASHSEED": seed},
             check=True,
             timeout=300,
         )
-    one, two = ((tmp_path / seed).read_bytes() for seed in ("1", "2"))
-    assert json.loads(one)["report"]["counts"]["arrived"] > 3
-    assert one == two
+    first, second = ((tmp_path / seed).read_bytes() for seed in ("1", "2"))
+    assert json.loads(first)["report"]["counts"]["arrived"] > 3
+    assert first == second
 
 
-def test_seeds_and_loads_make_a_difference() -> None:
+def test_other_seeds_and_rates_give_another_goodput() -> None:
     goodputs = {
-        ran(**changes)["report"]["token_goodput"]
+        run(**changes)["report"]["token_goodput"]
         for changes in ({}, {"seed": 1}, {"rate_per_s": 30.0})
     }
     assert len(goodputs) == 3
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "calm"])
-def test_programs_that_repeat_their_context_keep_more_promises_with_a_prefix_cache(
+def test_prefix_caching_raises_the_goodput_of_programs_that_repeat_their_context(
     policy: str,
 ) -> None:
-    """For calm that takes knowing what will be found: else it does not begin them."""
+    """calm must predict the cached tokens, or it would not admit these programs."""
     goodputs = {}
     for caching in (False, True):
         loops = ExperimentConfig(
             source=Source.generator("tools"), window_s=15.0, warmup_s=10.0, prefix_caching=caching
         )
-        report = ran(setting=loops, policy=PolicySpec(policy), rate_per_s=6.0)["report"]
+        report = run(config=loops, policy=PolicySpec(policy), rate_per_s=6.0)["report"]
         goodputs[caching] = report["token_goodput"]
     assert goodputs[True] > 1.3 * goodputs[False] > 0
 
 
-def test_a_backlog_of_twice_as_many_drains_as_fast() -> None:
+def test_the_measured_capacity_hardly_depends_on_the_size_of_the_backlog() -> None:
     few, many = (
-        CapacityExperiment(setting=CODER, seed=0, num_programs=number).run()["programs_s"]
+        CapacityExperiment(config=CODER, seed=0, num_programs=number).run()["programs_s"]
         for number in (40, 80)
     )
     assert many == pytest.approx(few, rel=0.35)
     assert 5.0 < many < 50.0
 
 
-def test_a_call_that_the_machine_has_no_room_for_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_call_longer_than_the_kv_cache_raises_a_named_error(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     line = '{{"timestamp": {}, "input_length": 500000, "output_length": 3}}\n'
     path.write_text("".join(line.format(second) for second in range(3)))
-    setting = ExperimentConfig(source=Source.file(path), window_s=4.0, warmup_s=0.0)
-    with pytest.raises(InvalidWorkload, match="has room for 467,264 tokens"):
-        ran(setting=setting)
+    config = ExperimentConfig(source=Source.file(path), window_s=4.0, warmup_s=0.0)
+    with pytest.raises(InvalidWorkload, match="KV cache holds 467,264 tokens"):
+        run(config=config)
 
 
-def test_a_call_longer_than_the_usual_context_has_room(tmp_path: Path) -> None:
+def test_a_call_longer_than_the_default_context_is_served(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     line = '{{"timestamp": {}, "input_length": 100000, "output_length": 3}}\n'
     path.write_text("".join(line.format(100 * second) for second in range(3)))
-    setting = ExperimentConfig(source=Source.file(path), window_s=10.0, warmup_s=0.0)
-    counts = ran(setting=setting, rate_per_s=0.2)["report"]["counts"]
+    config = ExperimentConfig(source=Source.file(path), window_s=10.0, warmup_s=0.0)
+    counts = run(config=config, rate_per_s=0.2)["report"]["counts"]
     assert counts["arrived"] == 2
     assert counts["finished"] >= 1

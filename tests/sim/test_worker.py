@@ -1,4 +1,4 @@
-"""A worker process of a comparison, as its owner prepares it."""
+"""A prepared worker process of a comparison."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from serving.sim.compare.experiment_config import ExperimentConfig
 
 worker.prepare()
 before = set(sys.modules)
-setting = ExperimentConfig(source=Source.generator("coder"), window_s=1.0, warmup_s=0.0)
-at = {"setting": setting, "load": 1.0, "rate_per_s": 2.0, "seed": 0}
-run, bound = Experiment(policy=PolicySpec("calm"), **at), BoundExperiment(**at)
-for task in (run, bound, CapacityExperiment(setting=setting, seed=0, num_programs=2)):
+config = ExperimentConfig(source=Source.generator("coder"), window_s=1.0, warmup_s=0.0)
+point = {"config": config, "load": 1.0, "rate_per_s": 2.0, "seed": 0}
+run, bound = Experiment(policy=PolicySpec("calm"), **point), BoundExperiment(**point)
+for task in (run, bound, CapacityExperiment(config=config, seed=0, num_programs=2)):
     worker.work(task)
 late = {name for name in set(sys.modules) - before if name.startswith("serving.")}
 assert not late, late
 """
 
 
-def test_a_prepared_worker_has_every_module_of_ours_that_tasks_run() -> None:
-    """What it would import later could be of other code than it was found to run."""
-    ran = subprocess.run(
+def test_a_prepared_worker_has_imported_every_module_of_ours_that_tasks_use() -> None:
+    """A later import could load another code version than the one that was checked."""
+    completed = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert ran.returncode == 0, ran.stderr
+    assert completed.returncode == 0, completed.stderr

@@ -1,1 +1,1 @@
-"""An upper bound on the goodput of any schedule, by linear programming."""
+"""An upper bound on the goodput of any scheduler, by linear programming."""

@@ -1,8 +1,8 @@
-"""What a program must be given, and by when, to earn goodput: a program as a few columns of an LP.
+"""The work that a program needs, and by when, to earn goodput: columns of a linear program.
 
-A column is a number between 0 and its most that a schedule may choose: the fraction of a program
-that is served, or how many tokens of a stream are delivered in time. Needs say what one unit of a
-column takes of the machine, and between which moments.
+A column is a variable between 0 and an upper limit: the served fraction of a program, or the
+number of a stream's tokens that are delivered in time. A Need is the work that one unit of a
+column takes, between a release time and a due time.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from serving.sim.bound.least_work import CallWork, Floats, Prices
+from serving.sim.bound.least_work import CallWork, Floats, LeastWork
 from serving.sim.metrics.goodput import CLOCK_TOLERANCE_S, STREAM_SHARE_IN_TIME
 from serving.sim.programs.programs import Program
 from serving.slo import SloKind
 
 
 class Column(NamedTuple):
-    """What a schedule may choose.
+    """A variable of the linear program.
 
     Attributes:
-        worth: goodput of one unit.
-        most: units; at most so many times the program's first column.
-        steps: engine steps between release and due that one unit of it takes, one after another.
+        value: goodput of one unit.
+        upper: most units; in a stream at most `upper` times its first column.
+        steps: sequential engine steps that one unit takes between release and due time.
     """
 
-    worth: float
-    most: float
+    value: float
+    upper: float
     steps: float
 
 
 class Need(NamedTuple):
-    """What one unit of a column takes between two moments.
+    """The work that one unit of a column takes between two times.
 
     Attributes:
         column: index among the program's columns.
         release_s, due_s: absolute seconds.
         prefill_tokens, decode_tokens: computed by the engine.
-        attention_s: seconds on top of what a token costs anywhere.
-        context_tokens: of KV cache, added up over the decodes.
+        attention_s: seconds on top of the cost that every token has.
+        context_tokens: tokens of KV cache that the decodes attend to, summed over the decodes.
     """
 
     column: int
@@ -53,10 +53,10 @@ class Need(NamedTuple):
 
 
 class Demand(NamedTuple):
-    """One program; the first column is the fraction of it that is served at all.
+    """One program; the first column is its served fraction (of a stream: of its prompt).
 
     Attributes:
-        release_s, due_s: absolute seconds between which all its needs lie.
+        release_s, due_s: absolute seconds; all its needs are between them.
     """
 
     kind: SloKind
@@ -67,18 +67,21 @@ class Demand(NamedTuple):
 
 
 def token_demand(
-    program: Program, prices: Prices, *, observed_until_s: float, bin_s: float
+    program: Program, least_work: LeastWork, *, observed_until_s: float, bin_s: float
 ) -> Demand | None:
-    """What a program needs to earn tokens, as goodput.tokens counts them; None: it cannot earn.
+    """The work that a program needs to earn tokens, as goodput.tokens counts them.
 
-    A stream's tokens are put together by the bins of bin_s seconds that they are due in. Any part
-    of them may be delivered: the others need not even be computed.
+    A stream's tokens are grouped by the bins, of bin_s seconds each, in which they are due. Any
+    number of them may be delivered; the others need not be computed.
+
+    Returns:
+        None if the program cannot earn any.
     """
     if program.kind is not SloKind.LATENCY:
-        worth = float(program.total_tokens)
-        return _whole_demand(program, prices, worth, observed_until_s)
-    work, due_s, early_s = _stream(program, prices, observed_until_s)
-    useful = np.flatnonzero(early_s <= due_s)
+        value = float(program.total_tokens)
+        return _whole_demand(program, least_work, value, observed_until_s)
+    work, due_s, earliest_s = _stream(program, least_work, observed_until_s)
+    useful = np.flatnonzero(earliest_s <= due_s)
     if not len(useful):
         return None
     release_s = program.arrival_s + program.stages[0].tool_s
@@ -102,20 +105,24 @@ def token_demand(
 
 
 def request_demand(
-    program: Program, prices: Prices, *, observed_until_s: float, bin_s: float
+    program: Program, least_work: LeastWork, *, observed_until_s: float, bin_s: float
 ) -> Demand | None:
-    """What a program needs to be met, as goodput.met judges; None: it cannot be.
+    """The work that a program needs to meet its SLO, as goodput.met judges.
 
-    A stream needs its first token in time and STREAM_SHARE_IN_TIME of all: taken to be those due
-    last, at the cost of the first ones. Its late tokens are left out.
+    A stream needs its first token in time, and STREAM_SHARE_IN_TIME of all its tokens. Of these
+    the bound takes the latest due times and the lowest costs: tokens that are due last, decodes
+    with the shortest contexts. Late tokens are left out.
+
+    Returns:
+        None if the program cannot meet its SLO.
     """
     if program.kind is not SloKind.LATENCY:
-        return _whole_demand(program, prices, 1.0, observed_until_s)
-    work, due_s, early_s = _stream(program, prices, observed_until_s)
+        return _whole_demand(program, least_work, 1.0, observed_until_s)
+    work, due_s, earliest_s = _stream(program, least_work, observed_until_s)
     num_tokens = len(due_s)
     enough = -(-STREAM_SHARE_IN_TIME.numerator * num_tokens // STREAM_SHARE_IN_TIME.denominator)
-    useful = np.flatnonzero(early_s <= due_s)
-    if len(useful) < enough or useful[0] > 0 or early_s[-1] > observed_until_s:
+    useful = np.flatnonzero(earliest_s <= due_s)
+    if len(useful) < enough or useful[0] > 0 or earliest_s[-1] > observed_until_s:
         return None
     release_s = program.arrival_s + program.stages[0].tool_s
     needs = [_prefill(work, release_s, float(due_s[0]))]
@@ -139,13 +146,13 @@ def request_demand(
 
 
 def _whole_demand(
-    program: Program, prices: Prices, worth: float, observed_until_s: float
+    program: Program, least_work: LeastWork, value: float, observed_until_s: float
 ) -> Demand | None:
-    """All or nothing by the deadline: one column, one need a stage."""
+    """A program that earns all or nothing by its deadline: one column, one need per stage."""
     if program.deadline_s is None:
         return None
     due_s = min(program.arrival_s + program.deadline_s + CLOCK_TOLERANCE_S, observed_until_s)
-    stages = prices.stages(program, due_s=due_s)
+    stages = least_work.stages(program, due_s=due_s)
     if stages is None:
         return None
     needs = tuple(
@@ -160,21 +167,21 @@ def _whole_demand(
         )
         for stage in stages
     )
-    column = Column(worth, 1.0, float(sum(stage.steps for stage in stages)))
+    column = Column(value, 1.0, float(sum(stage.steps for stage in stages)))
     return Demand(program.kind, stages[0].release_s, due_s, (column,), needs)
 
 
 def _stream(
-    program: Program, prices: Prices, observed_until_s: float
+    program: Program, least_work: LeastWork, observed_until_s: float
 ) -> tuple[CallWork, Floats, Floats]:
-    """The call of a latency program; when each of its tokens is due and possible, absolute."""
+    """A latency program's call; each token's due time and earliest possible time, absolute."""
     stage = program.stages[0]
-    work = prices.call(stage.calls[0])
+    work = least_work.call(stage.calls[0])
     num_tokens = stage.calls[0].output_tokens
     timeline = program.arrival_s + program.ttft_s + program.tbt_s * np.arange(num_tokens)
     due_s = np.minimum(timeline + CLOCK_TOLERANCE_S, observed_until_s)
-    first_s = program.arrival_s + stage.tool_s + work.prefill_alone_s
-    return work, due_s, first_s + np.concatenate(([0.0], np.cumsum(work.decode_alone_s)))
+    first_s = program.arrival_s + stage.tool_s + work.isolated_prefill_s
+    return work, due_s, first_s + np.concatenate(([0.0], np.cumsum(work.isolated_decode_s)))
 
 
 def _prefill(work: CallWork, release_s: float, due_s: float) -> Need:
@@ -182,6 +189,6 @@ def _prefill(work: CallWork, release_s: float, due_s: float) -> Need:
 
 
 def _by_bin(due_s: Floats, tokens: np.ndarray, bin_s: float) -> Iterator[np.ndarray]:
-    """Runs of tokens that are due in the same bin."""
+    """Consecutive tokens that are due in the same bin, bin by bin."""
     bins = np.floor(due_s[tokens] / bin_s)
     return iter(part for part in np.split(tokens, np.flatnonzero(np.diff(bins)) + 1) if len(part))

@@ -1,7 +1,7 @@
-"""The least that any schedule spends on a program: tokens, seconds of attention, time in sequence.
+"""The least work that any schedule does for a program: tokens, attention seconds, sequential time.
 
-A step's cost has a part that its sequences share and a part that each adds. Only the latter is
-counted here, so that adding it up over programs never counts more than a schedule spends.
+A step's cost has a part that its sequences share and a part that each sequence adds. Only the
+latter is counted here, so that the sum over programs never exceeds what a schedule spends.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ Floats = NDArray[np.float64]
 class CallWork(NamedTuple):
     """The least work of one call.
 
-    A prompt's last step brings the first output token, so that n tokens of output are n - 1
-    decodes.
+    The last step of a prefill yields the first output token: n output tokens take n - 1 decodes.
 
     Attributes:
-        prefill_tokens: read of the prompt.
+        prefill_tokens: prompt tokens to compute.
         prefill_s: seconds of the prompt's attention.
-        prefill_steps: steps in which the prompt is read.
-        prefill_alone_s: seconds that reading it takes on an otherwise idle machine.
+        prefill_steps: steps that the prefill takes.
+        isolated_prefill_s: seconds that the prefill takes on an idle machine.
         decode_s: shape (output_tokens - 1,): seconds of attention of each decode.
-        decode_alone_s: the same shape: seconds of a step that computes this decode alone.
-        decode_contexts: the same shape: tokens of KV cache that each decode attends to, of those
-            that no other call may share.
+        isolated_decode_s: the same shape: seconds of a step that computes this decode alone.
+        decode_contexts: the same shape: tokens of KV cache that each decode attends to, without
+            those that other calls may share.
     """
 
     prefill_tokens: int
     prefill_s: float
     prefill_steps: int
-    prefill_alone_s: float
+    isolated_prefill_s: float
     decode_s: Floats
-    decode_alone_s: Floats
+    isolated_decode_s: Floats
     decode_contexts: Floats
 
     @property
     def steps(self) -> int:
-        """Steps from its first to its last: no step brings a sequence two tokens."""
+        """Sequential steps: a step yields at most one token of a sequence."""
         return self.prefill_steps + len(self.decode_s)
 
     @property
     def isolated_latency_s(self) -> float:
-        """Seconds from its submission to its last token on an otherwise idle machine."""
-        return self.prefill_alone_s + float(self.decode_alone_s.sum())
+        """Seconds from submission to the last token on an idle machine."""
+        return self.isolated_prefill_s + float(self.isolated_decode_s.sum())
 
 
 class StageWork(NamedTuple):
-    """The least work of a stage, and when it could happen at all.
+    """The least work of a stage.
 
     Attributes:
-        release_s, due_s: absolute; all its work lies between them if the program ends in time.
+        release_s, due_s: absolute seconds; a program that ends in time does all of the stage's
+            work between them.
     """
 
     release_s: float
@@ -67,16 +67,16 @@ class StageWork(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Steps of its longest call."""
+        """Sequential steps of the longest call."""
         return max(call.steps for call in self.calls)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """What work costs at least, however a batch is composed.
+class LeastWork:
+    """The least work of calls and programs on one machine, for any composition of batches.
 
-    Where an engine drops a sequence's KV cache and reads the context again, the next token comes
-    out of a chunk of at least two tokens instead of a decode: the cheaper of both is counted.
+    An engine may evict a sequence's KV cache and recompute its context. Then the next token is the
+    result of a prefill chunk of at least two tokens instead of a decode; the cheaper one counts.
 
     Attributes:
         step_tokens: most tokens of one step.
@@ -92,7 +92,7 @@ class Prices:
 
     @property
     def lines(self) -> tuple[tuple[float, float], ...]:
-        """(seconds of a step, seconds of a token) of the two lines; a step is above both."""
+        """(seconds per step, seconds per token) of two lines that both bound a step's cost."""
         cost = self.cost
         return (
             (cost.fixed_s + cost.small_base_s, cost.small_token_s),
@@ -103,79 +103,86 @@ class Prices:
         """The least work of a call.
 
         Args:
-            cached_tokens: of its prompt, those that another call of its program may have read.
-            unread_tokens: of those, the ones counted as this call's work nonetheless.
+            cached_tokens: prompt tokens that another call of its program may have computed.
+            unread_tokens: those of them that count as work of this call nonetheless.
         """
         cost = self.cost
         read = call.prompt_tokens - cached_tokens
         num_steps = -(-read // self.step_tokens)
         begin = cached_tokens - unread_tokens
         pairs_s = cost.chunk_pair_s * 0.5
-        least_s = num_steps * cost.chunk_base_s + pairs_s * (
+        attention_s = num_steps * cost.chunk_base_s + pairs_s * (
             call.prompt_tokens**2 - cached_tokens**2
         )
-        isolated_latency_s = max(
+        linear_s = max(
             (num_steps * base + token * read for base, token in self.lines if base >= 0),
             default=0.0,
         )
         contexts = call.prompt_tokens + np.arange(call.output_tokens - 1, dtype=np.float64)
-        attention = cost.decode_sequence_s + cost.decode_context_s * contexts
-        reread = cost.chunk_base_s + cost.chunk_pair_s * 2.0 * contexts
-        single = max(base + token for base, token in self.lines)
+        decode_s = cost.decode_sequence_s + cost.decode_context_s * contexts
+        recompute_s = cost.chunk_base_s + cost.chunk_pair_s * 2.0 * contexts
+        one_token_s = max(base + token for base, token in self.lines)
         shared = min(call.shared_prefix_tokens, call.prompt_tokens) if self.prefix_caching else 0
         return CallWork(
             prefill_tokens=call.prompt_tokens - begin,
-            prefill_s=least_s + pairs_s * (cached_tokens**2 - begin**2),
+            prefill_s=attention_s + pairs_s * (cached_tokens**2 - begin**2),
             prefill_steps=num_steps,
-            prefill_alone_s=isolated_latency_s + least_s,
-            decode_s=np.minimum(cost.decode_base_s / self.slots + attention, reread),
-            decode_alone_s=single + np.minimum(cost.decode_base_s + attention, reread),
+            isolated_prefill_s=linear_s + attention_s,
+            decode_s=np.minimum(cost.decode_base_s / self.slots + decode_s, recompute_s),
+            isolated_decode_s=one_token_s + np.minimum(cost.decode_base_s + decode_s, recompute_s),
             decode_contexts=contexts - shared,
         )
 
     def stages(self, program: Program, *, due_s: float) -> tuple[StageWork, ...] | None:
-        """The stages' least work if the last ends by due_s (absolute); None: it cannot.
+        """The least work of each stage, if the last one ends by due_s (absolute seconds).
 
-        A stage begins when the former has ended at best and its tools have run, and ends early
-        enough for the later ones at their best.
+        A stage is released when the stage before it has ended on an idle machine and its tools
+        have run. It is due early enough for the later stages to end in time on an idle machine.
+
+        Returns:
+            None if the program cannot end by due_s even on an idle machine.
         """
         work = self._calls(program.stages)
-        isolated_latency_s = [max(call.isolated_latency_s for call in calls) for calls in work]
+        latencies_s = [max(call.isolated_latency_s for call in calls) for calls in work]
         tools_s = [stage.tool_s for stage in program.stages]
-        ends_s = np.cumsum(np.add(isolated_latency_s, tools_s)) + program.arrival_s
-        spare_s = due_s - float(ends_s[-1])
-        if spare_s < 0:
+        ends_s = np.cumsum(np.add(latencies_s, tools_s)) + program.arrival_s
+        slack_s = due_s - float(ends_s[-1])
+        if slack_s < 0:
             return None
         return tuple(
-            StageWork(float(end_s) - least_s, float(end_s) + spare_s, calls)
-            for end_s, least_s, calls in zip(ends_s, isolated_latency_s, work, strict=True)
+            StageWork(float(end_s) - latency_s, float(end_s) + slack_s, calls)
+            for end_s, latency_s, calls in zip(ends_s, latencies_s, work, strict=True)
         )
 
     def _calls(self, stages: tuple[Stage, ...]) -> list[tuple[CallWork, ...]]:
-        """Every call's work; a group's common prefix is read once where it may be shared."""
+        """The work of every call, stage by stage; a group's common prefix is computed once.
+
+        Of a stage's calls in one group the last one with the longest prefix computes it.
+        """
         if not self.prefix_caching:
             return [tuple(map(self.call, stage.calls)) for stage in stages]
-        seen: dict[int, int] = {}
+        cached_before: dict[int, int] = {}  # group -> prefix tokens of earlier stages
         work = []
         for stage in stages:
-            shares: dict[int, list[int]] = {}
+            prefixes: dict[int, list[int]] = {}
             for call in stage.calls:
-                shares.setdefault(call.prefix_group, []).append(call.shared_prefix_tokens)
-            most = {group: sorted([0, *each])[-2:] for group, each in shares.items()}
+                prefixes.setdefault(call.prefix_group, []).append(call.shared_prefix_tokens)
+            two_longest = {group: sorted([0, *each])[-2:] for group, each in prefixes.items()}
             readers = {
                 call.prefix_group: place
                 for place, call in enumerate(stage.calls)
-                if call.shared_prefix_tokens == most[call.prefix_group][1]
+                if call.shared_prefix_tokens == two_longest[call.prefix_group][1]
             }
             calls = []
             for place, call in enumerate(stage.calls):
-                before, (second, first) = seen.get(call.prefix_group, 0), most[call.prefix_group]
+                before = cached_before.get(call.prefix_group, 0)
+                second, longest = two_longest[call.prefix_group]
                 is_reader = readers[call.prefix_group] == place
-                others = second if is_reader else first
+                others = second if is_reader else longest
                 cached = min(call.shared_prefix_tokens, call.prompt_tokens - 1, max(before, others))
                 unread = max(cached - before, 0) if is_reader else 0
                 calls.append(self.call(call, cached_tokens=cached, unread_tokens=unread))
-            for group, (_, first) in most.items():
-                seen[group] = max(seen.get(group, 0), first)
+            for group, (_, longest) in two_longest.items():
+                cached_before[group] = max(cached_before.get(group, 0), longest)
             work.append(tuple(calls))
         return work

@@ -1,4 +1,4 @@
-"""A linear program with many rows and few entries in each, put together piece by piece."""
+"""A sparse linear program, assembled from blocks of columns and rows."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Ids = NDArray[np.int64]
 
 
 class Solution(NamedTuple):
-    """The greatest value, and the shape (columns,) at which it is reached."""
+    """The maximum of the objective, and the columns that reach it: shape (num_columns,)."""
 
     value: float
     columns: Floats
 
 
 class _Rows:
-    """Sums over columns, each at most (or just) its limit."""
+    """Constraints: each row is a weighted sum of columns with a right-hand side."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[Ids, Ids, Floats]] = []
@@ -31,16 +31,18 @@ class _Rows:
         self.count = 0
 
     def new(self, limits: Floats) -> Ids:
+        """Add rows with these right-hand sides; returns their indices."""
         self._limits.append(limits)
         self.count += len(limits)
         return np.arange(self.count - len(limits), self.count)
 
     def add(self, rows: ArrayLike, columns: ArrayLike, factors: ArrayLike) -> None:
+        """Add factors * columns to rows; the arguments are broadcast against each other."""
         row_ids, column_ids, values = np.broadcast_arrays(rows, columns, factors)
         self._entries.append((row_ids.ravel(), column_ids.ravel(), values.ravel()))
 
     def matrix(self, num_columns: int) -> tuple[csr_array, Floats] | tuple[None, None]:
-        """The factors, shape (rows, columns), and the limits; None where there is no row."""
+        """The factors, shape (rows, columns), and the limits; (None, None) without entries."""
         if not self._entries:
             return None, None
         rows, columns, factors = (
@@ -51,49 +53,54 @@ class _Rows:
 
 
 class LinearProgram:
-    """Maximises a weighted sum of columns, which are all at least 0, under rows.
+    """Maximises a weighted sum of columns, each at least 0, subject to rows.
 
     Attributes:
-        at_most: rows whose sum may not exceed their limit.
-        exactly: rows whose sum is their limit.
+        at_most: rows with a sum of at most their limit.
+        exactly: rows with a sum of exactly their limit.
     """
 
     def __init__(self) -> None:
         self.at_most = _Rows()
         self.exactly = _Rows()
-        self._worth: list[Floats] = []
-        self._most: list[Floats] = []
+        self._objective: list[Floats] = []
+        self._upper: list[Floats] = []
         self._num_columns = 0
 
-    def columns(self, count: int, *, worth: ArrayLike = 0.0, most: ArrayLike = np.inf) -> Ids:
-        """New columns, each with what one unit adds to the value, and its upper limit."""
-        self._worth.append(np.broadcast_to(np.asarray(worth, dtype=np.float64), count))
-        self._most.append(np.broadcast_to(np.asarray(most, dtype=np.float64), count))
+    def columns(self, count: int, *, objective: ArrayLike = 0.0, upper: ArrayLike = np.inf) -> Ids:
+        """Add columns; returns their indices.
+
+        Args:
+            objective: what one unit of each column adds to the objective.
+            upper: upper limit of each column.
+        """
+        self._objective.append(np.broadcast_to(np.asarray(objective, dtype=np.float64), count))
+        self._upper.append(np.broadcast_to(np.asarray(upper, dtype=np.float64), count))
         self._num_columns += count
         return np.arange(self._num_columns - count, self._num_columns)
 
     def maximise(self) -> Solution:
-        """The optimum, to the solver's tolerances (1e-7); the same program gives the same.
+        """The optimum, to the solver's tolerances (1e-7); deterministic.
 
         Raises:
-            SimError: the solver gave up.
+            SimError: no solver method succeeded.
         """
         at_most, limits = self.at_most.matrix(self._num_columns)
         exactly, values = self.exactly.matrix(self._num_columns)
-        worth, most = np.concatenate(self._worth), np.concatenate(self._most)
+        objective, upper = np.concatenate(self._objective), np.concatenate(self._upper)
         reasons = []
-        # Interior point is several times quicker on most of ours; simplex copes with the rest.
+        # Interior point is several times faster on most of our programs; simplex is the fallback.
         for method in ("highs-ipm", "highs-ds"):
-            found = linprog(
-                -worth,
+            result = linprog(
+                -objective,
                 A_ub=at_most,
                 b_ub=limits,
                 A_eq=exactly,
                 b_eq=values,
-                bounds=np.column_stack((np.zeros(self._num_columns), most)),
+                bounds=np.column_stack((np.zeros(self._num_columns), upper)),
                 method=method,
             )
-            if found.status == 0:
-                return Solution(-float(found.fun), np.asarray(found.x))
-            reasons.append(f"{method}: {found.message}")
+            if result.status == 0:
+                return Solution(-float(result.fun), np.asarray(result.x))
+            reasons.append(f"{method}: {result.message}")
         raise SimError(f"a linear program could not be solved ({'; '.join(reasons)})")

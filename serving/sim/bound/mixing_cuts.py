@@ -1,17 +1,18 @@
-"""What whole programs side by side need in steps, of which an optimum over fractions knows nothing.
+"""Mixing inequalities: steps that whole programs need, which a relaxation to fractions misses.
 
-A program whose longest chain of calls is n steps needs n steps of the machine between its release
-and its due. Of a fraction of it a linear program can only say that half of it needs half as many.
-So 240 steps would do for 0.8 of a chain of 300, for 0.6 of one of 400 and for 0.4 of one of 600,
-all at once. But a schedule serves a program or does not, and needs as many steps as the longest
-that it serves. In the order of their lengths, n1 > n2 > ... > nm, with x1, x2, ... of each served,
+A program with a chain of n sequential steps needs n engine steps between its release and its due
+time. A linear program that serves a fraction x of it can only require n * x steps. Then
+240 steps would suffice for 0.8 of a chain of 300, 0.6 of one of 400 and 0.4 of one of 600, all at
+once. A real schedule serves a program or does not, and needs as many steps as the longest chain
+that it serves. With chains in descending order of length, n1 > n2 > ... > nm, and the served
+fractions x1, ..., xm,
 
     (n1 - n2) x1 + (n2 - n3) x2 + ... + nm xm <= steps
 
-holds for every choice of whole programs: what those served add up to is at most the length of the
-longest. It does not hold for the fractions above: 200 * 0.4 + 100 * 0.6 + 300 * 0.8 = 380. These
-are the inequalities of the mixing set; with all of them only mixtures of whole choices are left,
-as far as the steps of the same bins are concerned.
+holds for every choice of whole programs: the sum over the served ones is at most the length of the
+longest. The fractions above violate it: 200 * 0.4 + 100 * 0.6 + 300 * 0.8 = 380. These are the
+inequalities of the mixing set. With all of them only mixtures of whole choices remain feasible, as
+far as the steps of the same bins are concerned.
 
 Source: Atamtürk, Nemhauser and Savelsbergh (2000), The mixed vertex packing problem, Mathematical
 Programming 89, where they are called star inequalities; Günlük and Pochet (2001), Mixing
@@ -27,26 +28,27 @@ import numpy as np
 
 from serving.sim.bound.linear_program import Floats, Ids
 
-_SLACK_STEPS = 1e-4  # what the solver and rounding may make of a sum that is just its limit
+_TOLERANCE_STEPS = 1e-4
+"""A cut counts as violated beyond this: solver and rounding errors of a sum at its limit."""
 
 
 class Chains(NamedTuple):
-    """Programs that earn all or nothing, each a row of shape (m,).
+    """Programs that earn all or nothing; each attribute has shape (m,).
 
     Attributes:
-        columns: the fraction of it that is served.
-        steps: of its longest chain, one after another.
-        begin, end: the first and the last bin in which they may be made.
+        columns: index of the column that is the served fraction.
+        steps: length of the longest chain of sequential steps.
+        first_bin, last_bin: the bins in which the steps may be made, both included.
     """
 
     columns: Ids
     steps: Floats
-    begin: Ids
-    end: Ids
+    first_bin: Ids
+    last_bin: Ids
 
 
 class Cut(NamedTuple):
-    """sum(factors * columns) <= the steps of the bins from begin to end, both included.
+    """sum(factors * columns) <= the steps of the bins from first_bin to last_bin, both included.
 
     Attributes:
         columns, factors: shape (k,).
@@ -54,26 +56,30 @@ class Cut(NamedTuple):
 
     columns: Ids
     factors: Floats
-    begin: int
-    end: int
+    first_bin: int
+    last_bin: int
 
 
-def broken_cuts(chains: Chains, served: Floats, steps: Floats) -> Iterator[Cut]:
-    """For each span of bins that is some chain's own, the cut that is broken most, if one is.
+def violated_cuts(chains: Chains, served: Floats, steps: Floats) -> Iterator[Cut]:
+    """The most violated cut of each span of bins, for spans that are some chain's own.
+
+    A span without violated cuts yields nothing.
 
     Args:
-        served: shape (m,): the fraction of each chain's program.
-        steps: shape (bins,).
+        served: shape (m,): the served fraction of each chain's program.
+        steps: shape (bins,): the steps made in each bin.
     """
-    made = np.concatenate(([0.0], np.cumsum(steps)))
+    steps_before = np.concatenate(([0.0], np.cumsum(steps)))
     longest_first = np.argsort(-chains.steps, kind="stable")
-    for begin, end in sorted(set(zip(chains.begin.tolist(), chains.end.tolist(), strict=True))):
-        within = (chains.begin >= begin) & (chains.end <= end)
-        inside = longest_first[within[longest_first]]
-        # Who is served less than a longer one adds nothing to the sum.
-        most = np.maximum.accumulate(served[inside])
-        chosen = inside[np.diff(most, prepend=0.0) > 0]
+    spans = set(zip(chains.first_bin.tolist(), chains.last_bin.tolist(), strict=True))
+    for first, last in sorted(spans):
+        is_inside = (chains.first_bin >= first) & (chains.last_bin <= last)
+        inside = longest_first[is_inside[longest_first]]
+        # A chain that is served less than a longer one adds nothing to the sum.
+        largest = np.maximum.accumulate(served[inside])
+        chosen = inside[np.diff(largest, prepend=0.0) > 0]
         factors = -np.diff(chains.steps[chosen], append=0.0)
-        if factors @ served[chosen] > made[end + 1] - made[begin] + _SLACK_STEPS:
-            some = factors > 0
-            yield Cut(chains.columns[chosen[some]], factors[some], begin, end)
+        available = steps_before[last + 1] - steps_before[first]
+        if factors @ served[chosen] > available + _TOLERANCE_STEPS:
+            is_used = factors > 0
+            yield Cut(chains.columns[chosen[is_used]], factors[is_used], first, last)

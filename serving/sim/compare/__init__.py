@@ -1,1 +1,1 @@
-"""Policies x loads x seeds: experiments spread over processes, cached and drawn."""
+"""Policies x loads x seeds: experiments run in parallel processes, cached and plotted."""

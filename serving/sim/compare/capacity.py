@@ -1,9 +1,8 @@
-"""A workload's capacity: how many of its programs fcfs drains a second from a full queue.
+"""A workload's capacity: programs per second that fcfs drains from a full queue.
 
-Loads are multiples of it. Measured on a backlog of programs that all wait from the start and are
-promised nothing, so that nothing is dropped and no policy's choice of what to give up enters. A
-program counts by the share of its tokens that was computed, and not when it ends: a backlog's
-long programs all end last.
+Loads are multiples of it. It is measured on a backlog of programs that all wait from the start and
+have no SLO: none is dropped, so no policy's choice of what to drop matters. A program counts by the
+share of its tokens that is computed, not when it ends: the long programs of a backlog all end last.
 """
 
 from __future__ import annotations
@@ -16,50 +15,50 @@ from serving.policies.table import PolicySpec
 from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import virtual_engine
 from serving.sim.drive.driver import VirtualTime, replay
-from serving.sim.drive.stopping import Drained, StoppingEngine
+from serving.sim.drive.stopping import DrainCondition, StoppingEngine
 
 CAPACITY_SEEDS = (0, 1, 2)
 NUM_PROGRAMS = 400
-DRAINED = 0.7
-"""Of the backlog's tokens; the rest is done by a machine that is no longer full."""
+DRAINED_SHARE = 0.7
+"""Share of the backlog's tokens over which the rate is measured; afterwards the batch empties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityExperiment:
     """The drain rate of one seed's backlog."""
 
-    setting: ExperimentConfig
+    config: ExperimentConfig
     seed: int
     num_programs: int = NUM_PROGRAMS
-    sort: str = field(default="capacity", init=False)
+    kind: str = field(default="capacity", init=False)
 
     @property
     def weight(self) -> float:
-        """How many programs there are."""
+        """The number of programs."""
         return float(self.num_programs)
 
     def key(self) -> dict[str, Any]:
-        """All that the capacity depends on but for the code; JSON-safe."""
-        return self.setting.machine_key() | {"seed": self.seed, "num_programs": self.num_programs}
+        """Everything that the capacity depends on, except the code; JSON-safe."""
+        return self.config.machine_key() | {"seed": self.seed, "num_programs": self.num_programs}
 
     def run(self) -> dict[str, Any]:
-        """The rate as a document; raises as Case.run does."""
+        """The rate as a document; raises like Experiment.run."""
         clock = VirtualTime()
-        programs = self.setting.backlog(num_programs=self.num_programs, seed=self.seed)
-        engine = virtual_engine(self.setting, PolicySpec("fcfs"), programs, clock)
-        drained = Drained(programs, share=DRAINED, clock=clock)
+        programs = self.config.backlog(num_programs=self.num_programs, seed=self.seed)
+        engine = virtual_engine(self.config, PolicySpec("fcfs"), programs, clock)
+        drained = DrainCondition(programs, share=DRAINED_SHARE, clock=clock)
         replay(
             programs,
             StoppingEngine(engine, drained),
             clock,
-            self.setting.machine.step_cost,
-            predictions=self.setting.predicts_nothing,
+            self.config.machine.step_cost,
+            predictions=self.config.no_predictions,
             until_s=float("inf"),
         )
-        assert drained.reached_s is not None, "nothing is dropped, so that all tokens come"
-        return {"programs_s": DRAINED * self.num_programs / drained.reached_s}
+        assert drained.reached_s is not None, "nothing is dropped, so all tokens are computed"
+        return {"programs_s": DRAINED_SHARE * self.num_programs / drained.reached_s}
 
 
 def capacity_of(documents: Sequence[Mapping[str, Any]]) -> float:
-    """Programs a second, averaged over the seeds' documents."""
+    """Programs per second, averaged over the seeds' documents."""
     return sum(float(each["programs_s"]) for each in documents) / len(documents)

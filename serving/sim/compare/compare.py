@@ -1,4 +1,4 @@
-"""Policies x loads x seeds -> one comparison: same programs, same predictions, same machine."""
+"""Policies x loads x seeds -> a comparison on the same programs, predictions and machine."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, cap
 from serving.sim.compare.experiment_config import ExperimentConfig, Scaling
 from serving.sim.compare.experiments import BoundExperiment, Experiment, Task, bound_of
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask, machine_of
-from serving.sim.compare.runner import Done, Runner
+from serving.sim.compare.runner import CompletedTask, Runner
 from serving.sim.drive.live_scale import LiveSettings, scale_of
 from serving.sim.metrics.outcome import Outcome
 from serving.step_cost import Machine
 from serving.workload_errors import CodeChanged, InvalidWorkload
 
-MOST_LOAD = 100.0
-MOST_SEEDS = 1000
+MAX_LOAD = 100.0
+MAX_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +30,13 @@ class Plan:
     Attributes:
         loads: multiples of the workload's capacity, ascending.
         num_seeds: seeds 0, 1, ... of arrivals, lengths and prediction errors.
-        live: None: simulated. Else measured on the real engine, whose simulated counterpart then
-            takes the place of the setting's machine: for the capacity and the bound.
+        live: None: simulate the policies. Otherwise measure them on the real engine; its
+            simulated counterpart then replaces the config's machine for capacity and bound.
     Raises:
-        InvalidWorkload: nothing to compare, a thing twice, or a number out of range.
+        InvalidWorkload: no policy or load, a duplicate, or a number out of range.
     """
 
-    setting: ExperimentConfig
+    config: ExperimentConfig
     policies: tuple[PolicySpec, ...]
     loads: tuple[float, ...]
     num_seeds: int
@@ -44,29 +44,29 @@ class Plan:
     live: LiveSettings | None = None
 
     def __post_init__(self) -> None:
-        twice = any(one == other for one, other in combinations(self.policies, 2))
-        if not self.policies or twice:
-            told = "name each policy once, and at least one"
-            raise InvalidWorkload("policies", tuple(map(label_of, self.policies)), told)
+        has_duplicate = any(first == second for first, second in combinations(self.policies, 2))
+        if not self.policies or has_duplicate:
+            reason = "give at least one policy, and each only once"
+            raise InvalidWorkload("policies", tuple(map(label_of, self.policies)), reason)
         for load in self.loads:
-            if not (math.isfinite(load) and 0 < load <= MOST_LOAD):
-                raise InvalidWorkload("load", load, f"must be above 0 and at most {MOST_LOAD:g}")
+            if not (math.isfinite(load) and 0 < load <= MAX_LOAD):
+                raise InvalidWorkload("load", load, f"must be above 0 and at most {MAX_LOAD:g}")
         if not self.loads or len(set(self.loads)) < len(self.loads):
-            raise InvalidWorkload("loads", self.loads, "name each load once, and at least one")
-        if not 1 <= self.num_seeds <= MOST_SEEDS:
-            told = f"must lie within 1 and {MOST_SEEDS}"
-            raise InvalidWorkload("seeds", self.num_seeds, told)
+            raise InvalidWorkload("loads", self.loads, "give at least one load, and each only once")
+        if not 1 <= self.num_seeds <= MAX_SEEDS:
+            reason = f"must be between 1 and {MAX_SEEDS}"
+            raise InvalidWorkload("seeds", self.num_seeds, reason)
 
     @property
     def num_tasks(self) -> int:
-        """Results that it takes, capacity included."""
-        runs = len(self.loads) * self.num_seeds
-        measured = len(CAPACITY_SEEDS) + (self.live is not None)
-        return measured + runs * (len(self.policies) + self.with_bound)
+        """Tasks of the whole comparison, those that measure the capacity included."""
+        points = len(self.loads) * self.num_seeds
+        measurements = len(CAPACITY_SEEDS) + (self.live is not None)
+        return measurements + points * (len(self.policies) + self.with_bound)
 
 
 class Run(NamedTuple):
-    """Which run an outcome is of: the policy by its label."""
+    """The key of a run's outcome; `policy` is the policy's label."""
 
     policy: str
     load: float
@@ -82,14 +82,14 @@ class Goodputs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of a plan.
+    """The results of a plan.
 
     Attributes:
-        capacity_programs_s: load 1.0, in programs a second.
+        capacity_programs_s: load 1.0, in programs per second.
         outcomes: in the order of policies, loads, seeds.
-        bounds: by load and seed; empty where none were asked for.
-        trace_repeats: how often a trace had to be begun anew in one run, at most.
-        code: version of the code that computed all of it.
+        bounds: (load, seed) -> upper bound; empty if the plan has none.
+        trace_repeats: the most times that one run restarted the trace file from its beginning.
+        code: version of the code that computed all results.
     """
 
     plan: Plan
@@ -101,20 +101,20 @@ class Comparison:
 
     @property
     def bound_name(self) -> str:
-        """What the bounds are: of measured runs an estimate, since the bounded machine is a fit."""
+        """How to call the bounds; for measured runs they are an estimate, of a fitted machine."""
         return "upper bound" if self.plan.live is None else "simulated bound"
 
     def of(self, policy: str, load: float) -> list[Outcome]:
-        """A policy's outcomes at a load, one a seed."""
+        """A policy's outcomes at a load, one per seed."""
         return [self.outcomes[Run(policy, load, seed)] for seed in range(self.plan.num_seeds)]
 
     def goodputs(self, policy: str, load: float) -> list[Goodputs]:
-        """The same, as far as they are goodputs."""
-        found = self.of(policy, load)
-        return [Goodputs(each.token_goodput, each.request_goodput) for each in found]
+        """A policy's goodputs at a load, one per seed."""
+        outcomes = self.of(policy, load)
+        return [Goodputs(each.token_goodput, each.request_goodput) for each in outcomes]
 
     def bounds_at(self, load: float) -> list[Goodputs]:
-        """The upper bound at a load, one a seed; empty where none were asked for."""
+        """The upper bounds at a load, one per seed; empty if the plan has none."""
         seeds = range(self.plan.num_seeds) if self.bounds else ()
         return [self.bounds[load, seed] for seed in seeds]
 
@@ -124,28 +124,27 @@ class Progress:
     """How far a comparison is.
 
     Attributes:
-        part: "machine" where the real engine is measured, then "capacity", then "bounds" and
-            "runs".
+        part: "machine" if the real engine is measured, then "capacity", then "bounds" and "runs".
         num_done, num_tasks: of all parts.
-        latest: what was done last; None before the part's first.
-        done_weight: of the part's tasks that were computed, in the unit of Task.weight; those
-            kept from before do not count.
-        left_weight: of the part's other tasks, as yet.
+        latest: the task that completed last; None before the first one of the part.
+        done_weight: sum of Task.weight over the part's tasks that were computed; cached results
+            do not count.
+        left_weight: sum of Task.weight over the part's tasks that have not completed.
     """
 
     part: str
     num_done: int
     num_tasks: int
-    latest: Done | None
+    latest: CompletedTask | None
     done_weight: float
     left_weight: float
 
 
 def label_of(policy: PolicySpec) -> str:
-    """A policy as it is written: `name`, or `name:key=value,key=value`, keys in their order."""
+    """A policy in command-line form: `name`, or `name:key=value,key=value` with sorted keys."""
     if not policy.params:
-        return policy.name
-    return f"{policy.name}:" + ",".join(
+        return policy.label
+    return f"{policy.label}:" + ",".join(
         f"{key}={policy.params[key]}" for key in sorted(policy.params)
     )
 
@@ -159,79 +158,81 @@ def compare(
 ) -> Comparison:
     """Measure the workload's capacity, then run every policy, load and seed.
 
-    Simulated, the same plan gives the same comparison, but for schedule_ms_per_step: real
-    milliseconds, as they were when the result was computed.
+    A simulated comparison is reproducible, except schedule_ms_per_step: real milliseconds, measured
+    when the result was computed.
 
     Args:
-        runner: of all that is simulated.
-        live_runner: of what is measured, where the plan is to be measured: one job, no cache. It
-            is used before and after `runner`, never at the same time.
-        on_progress: told before each part, and each time that a task is done.
+        runner: runs all simulations.
+        live_runner: runs the measurements if `plan.live` is set: one job, no cache. It runs before
+            and after `runner`, never at the same time.
+        on_progress: called before each part, and after each task.
     Raises:
-        WorkerDied: a process ended by itself.
-        CodeChanged: a process runs other code than the comparison began with.
-        InvalidWorkload, TraceMissing, BadTrace: the setting does not give programs.
+        WorkerDied: a worker process ended unexpectedly.
+        CodeChanged: a process runs other code than the comparison started with.
+        InvalidWorkload, TraceMissing, BadTrace: the config yields no programs.
     """
-    plan.setting.generated_load(rate_per_s=1.0, seed=0)  # what gives no programs is told at once
-    watched = _Watched(plan.num_tasks, on_progress)
+    plan.config.generate_load(rate_per_s=1.0, seed=0)  # fails now if the config has no programs
+    tracked = _TrackedTasks(plan.num_tasks, on_progress)
     if plan.live is not None:
-        assert live_runner is not None, "somebody has to measure"
+        assert live_runner is not None, "a live plan needs a live runner"
         if live_runner.code != runner.code:
             raise CodeChanged(runner.code, live_runner.code)
-        [found] = watched.run("machine", live_runner, [MachineTask(plan.live)])
-        plan = replace(plan, setting=_on_machine(plan.setting, machine_of(found), plan.live))
-    setting = plan.setting
-    measured = [CapacityExperiment(setting=setting, seed=seed) for seed in CAPACITY_SEEDS]
-    capacity = capacity_of(watched.run("capacity", runner, measured))
-    setting.check(rate_per_s=min(plan.loads) * capacity, num_seeds=plan.num_seeds)
-    cases, bounds = _cases(plan, capacity)
+        [document] = tracked.run("machine", live_runner, [MachineTask(plan.live)])
+        plan = replace(plan, config=_on_machine(plan.config, machine_of(document), plan.live))
+    config = plan.config
+    measurements = [CapacityExperiment(config=config, seed=seed) for seed in CAPACITY_SEEDS]
+    capacity = capacity_of(tracked.run("capacity", runner, measurements))
+    config.check(rate_per_s=min(plan.loads) * capacity, num_seeds=plan.num_seeds)
+    experiments, bounds = _experiments(plan, capacity)
     if plan.live is None:
-        results = watched.run("runs", runner, [*bounds.values(), *cases.values()])
-        bounded, ran = results[: len(bounds)], results[len(bounds) :]
+        results = tracked.run("runs", runner, [*bounds.values(), *experiments.values()])
+        bound_results, run_results = results[: len(bounds)], results[len(bounds) :]
     else:
-        assert live_runner is not None, "somebody has to measure"
-        bounded = watched.run("bounds", runner, list(bounds.values()))
+        assert live_runner is not None, "a live plan needs a live runner"
+        bound_results = tracked.run("bounds", runner, list(bounds.values()))
         runner.close()
-        ran = watched.run("runs", live_runner, [LiveExperiment(each) for each in cases.values()])
+        live = [LiveExperiment(each) for each in experiments.values()]
+        run_results = tracked.run("runs", live_runner, live)
     return Comparison(
         plan,
         capacity,
-        {run: Outcome.from_document(each) for run, each in zip(cases, ran, strict=True)},
-        {at: Goodputs(*bound_of(each)) for at, each in zip(bounds, bounded, strict=True)},
-        max(each["trace_repeats"] for each in ran),
+        {
+            run: Outcome.from_document(each)
+            for run, each in zip(experiments, run_results, strict=True)
+        },
+        {key: Goodputs(*bound_of(each)) for key, each in zip(bounds, bound_results, strict=True)},
+        max(each["trace_repeats"] for each in run_results),
         runner.code,
     )
 
 
-def _cases(
+def _experiments(
     plan: Plan, capacity: float
 ) -> tuple[dict[Run, Experiment], dict[tuple[float, int], BoundExperiment]]:
-    setting = plan.setting
+    config = plan.config
     rates = {load: load * capacity for load in plan.loads}
     seeds = range(plan.num_seeds)
-    cases = {
+    experiments = {
         Run(label_of(policy), load, seed): Experiment(
-            setting=setting, policy=policy, load=load, rate_per_s=rates[load], seed=seed
+            config=config, policy=policy, load=load, rate_per_s=rates[load], seed=seed
         )
         for policy in plan.policies
         for load in plan.loads
         for seed in seeds
     }
     bounds = {
-        (load, seed): BoundExperiment(setting=setting, load=load, rate_per_s=rates[load], seed=seed)
+        (load, seed): BoundExperiment(config=config, load=load, rate_per_s=rates[load], seed=seed)
         for load in plan.loads
         for seed in seeds
         if plan.with_bound
     }
-    return cases, bounds
+    return experiments, bounds
 
 
-def _on_machine(
-    setting: ExperimentConfig, machine: Machine, live: LiveSettings
-) -> ExperimentConfig:
-    """The same workload on another machine, as hard for it as for its own."""
+def _on_machine(config: ExperimentConfig, machine: Machine, live: LiveSettings) -> ExperimentConfig:
+    """The same workload scaled to another machine, so that it is as hard as on its own machine."""
     return replace(
-        setting,
+        config,
         machine=machine,
         slots=live.slots,
         step_tokens=live.step_tokens,
@@ -239,8 +240,8 @@ def _on_machine(
     )
 
 
-class _Watched:
-    """Runs tasks, and tells how far it is."""
+class _TrackedTasks:
+    """Runs tasks and reports progress."""
 
     def __init__(self, num_tasks: int, on_progress: Callable[[Progress], None]) -> None:
         self._num_tasks = num_tasks
@@ -252,15 +253,17 @@ class _Watched:
         done_weight, left_weight = 0.0, sum(task.weight for task in tasks)
         results: list[dict[str, Any]] = [{} for _ in tasks]
 
-        def tell(latest: Done | None) -> None:
-            told = Progress(part, self._num_done, self._num_tasks, latest, done_weight, left_weight)
-            self._on_progress(told)
+        def report(latest: CompletedTask | None) -> None:
+            progress = Progress(
+                part, self._num_done, self._num_tasks, latest, done_weight, left_weight
+            )
+            self._on_progress(progress)
 
-        tell(None)
+        report(None)
         for done in runner.run(tasks):
-            results[done.place] = done.result
+            results[done.task_index] = done.result
             self._num_done += 1
             left_weight -= done.task.weight
-            done_weight += 0.0 if done.was_kept else done.task.weight
-            tell(done)
+            done_weight += 0.0 if done.from_cache else done.task.weight
+            report(done)
         return results

@@ -1,4 +1,4 @@
-"""What all runs of a comparison have in common: the programs' source, the machine, the window."""
+"""The configuration that all runs of a comparison share: program source, machine, window."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from serving.sim.drive.live_scale import (
     scaled_predictions,
 )
 from serving.sim.drive.speed_noise import NoisyCost
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.predictions import (
     ORACLE_FUTURES,
     ORACLE_LENGTHS,
@@ -21,7 +22,6 @@ from serving.sim.programs.predictions import (
     LengthErrors,
 )
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.arrivals import ARRIVALS
 from serving.sim.workloads.load_generator import (
     GeneratedLoad,
@@ -30,23 +30,23 @@ from serving.sim.workloads.load_generator import (
     check_trace_timing,
     generate_load,
 )
-from serving.step_cost import MACHINES, Costing, Machine
+from serving.step_cost import MACHINES, Machine, StepTimeModel
 from serving.workload_errors import InvalidWorkload
 
-LONGEST_WINDOW_S = 86_400.0
-MOST_SLO_SCALE = 1000.0
-MOST_UNSTEADINESS = 4.0
+MAX_WINDOW_S = 86_400.0
+MAX_SLO_SCALE = 1000.0
+MAX_UNSTEADINESS = 4.0
 DEFAULT_WINDOW_S = 600.0
 DEFAULT_WARMUP_S = 60.0
 PREDICTIONS = ("learned", "oracle", "none")
 
-MOST_STEP_TOKENS = 1 << 20
-"""No machine computes more tokens in a step; beyond that the bound's numbers lose their digits."""
+MAX_STEP_TOKENS = 1 << 20
+"""More than any machine computes in a step; above it the bound would lose numerical precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A workload brought down to another machine than the one that its promises are made for."""
+    """How a workload is scaled to a machine other than the one that its SLOs are meant for."""
 
     settings: LiveSettings
     scale: Scale
@@ -54,22 +54,22 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentConfig:
-    """What all cases of a comparison have in common.
+    """The configuration that all experiments of a comparison share.
 
     Attributes:
         warmup_s, window_s: programs that arrive within the window, after the warm-up, count.
-        arrivals, slo_scale: as `generate_load` takes them.
-        predictions: what schedulers are told of the future: "learned" (with a stated error),
-            "oracle" (the truth) or "none".
-        length_bias, future_bias: what multiplies every learned length, and every number of the
-            learned rest of a program; 1 for the others.
-        unsteadiness: how far the machine's speed wanders: 0 not at all, 1 about as on a machine
+        arrivals, slo_scale: as in `load_generator.generate_load`.
+        predictions: what schedulers see of the future: "learned" (with a stated error), "oracle"
+            (the truth) or "none".
+        length_bias, future_bias: factors on every learned length, and on every number of the
+            learned future work of a program; 1 unless predictions are "learned".
+        unsteadiness: how much the machine's speed varies: 0 not at all, 1 about as on a machine
             that is shared with others. Capacities and bounds are those of the steady machine, which
             an unsteady one may exceed for a while.
         slots: most requests in the model runner at once.
         step_tokens: most tokens of one step.
         prefix_caching: whether calls of a program may share the KV cache of a common prefix.
-        scaling: None: the machine is of the workload's own size.
+        scaling: None: the workload is not scaled.
     Raises:
         InvalidWorkload: a value is unknown or out of range.
     """
@@ -90,115 +90,116 @@ class ExperimentConfig:
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.window_s <= LONGEST_WINDOW_S:
-            told = f"must lie within 1 and {LONGEST_WINDOW_S:g}"
-            raise InvalidWorkload("window_s", self.window_s, told)
-        if not 0.0 <= self.warmup_s <= LONGEST_WINDOW_S:
-            told = f"must lie within 0 and {LONGEST_WINDOW_S:g}"
-            raise InvalidWorkload("warmup_s", self.warmup_s, told)
+        if not 1.0 <= self.window_s <= MAX_WINDOW_S:
+            reason = f"must be between 1 and {MAX_WINDOW_S:g}"
+            raise InvalidWorkload("window_s", self.window_s, reason)
+        if not 0.0 <= self.warmup_s <= MAX_WINDOW_S:
+            reason = f"must be between 0 and {MAX_WINDOW_S:g}"
+            raise InvalidWorkload("warmup_s", self.warmup_s, reason)
         if self.arrivals is not None and self.arrivals not in ARRIVALS:
-            told = f"unknown; known: {', '.join(ARRIVALS)}"
-            raise InvalidWorkload("arrivals", self.arrivals, told)
-        if not 1 / MOST_SLO_SCALE <= self.slo_scale <= MOST_SLO_SCALE:
-            told = f"must lie within {1 / MOST_SLO_SCALE:g} and {MOST_SLO_SCALE:g}"
-            raise InvalidWorkload("slo_scale", self.slo_scale, told)
+            reason = f"unknown; known: {', '.join(ARRIVALS)}"
+            raise InvalidWorkload("arrivals", self.arrivals, reason)
+        if not 1 / MAX_SLO_SCALE <= self.slo_scale <= MAX_SLO_SCALE:
+            reason = f"must be between {1 / MAX_SLO_SCALE:g} and {MAX_SLO_SCALE:g}"
+            raise InvalidWorkload("slo_scale", self.slo_scale, reason)
         self._check_predictions()
-        if not 0.0 <= self.unsteadiness <= MOST_UNSTEADINESS:
-            told = f"must lie within 0 and {MOST_UNSTEADINESS:g}"
-            raise InvalidWorkload("unsteadiness", self.unsteadiness, told)
-        if not 1 <= self.step_tokens <= MOST_STEP_TOKENS:
-            told = f"must lie within 1 and {MOST_STEP_TOKENS}"
-            raise InvalidWorkload("step_tokens", self.step_tokens, told)
+        if not 0.0 <= self.unsteadiness <= MAX_UNSTEADINESS:
+            reason = f"must be between 0 and {MAX_UNSTEADINESS:g}"
+            raise InvalidWorkload("unsteadiness", self.unsteadiness, reason)
+        if not 1 <= self.step_tokens <= MAX_STEP_TOKENS:
+            reason = f"must be between 1 and {MAX_STEP_TOKENS}"
+            raise InvalidWorkload("step_tokens", self.step_tokens, reason)
         if not 1 <= self.slots <= self.step_tokens:
-            told = f"must lie within 1 and step_tokens ({self.step_tokens})"
-            raise InvalidWorkload("slots", self.slots, told)
+            reason = f"must be between 1 and step_tokens ({self.step_tokens})"
+            raise InvalidWorkload("slots", self.slots, reason)
         if self.prefix_caching:
             self.source.check_prefixes()
 
     def _check_predictions(self) -> None:
         if self.predictions not in PREDICTIONS:
-            told = f"unknown; known: {', '.join(PREDICTIONS)}"
-            raise InvalidWorkload("predictions", self.predictions, told)
+            reason = f"unknown; known: {', '.join(PREDICTIONS)}"
+            raise InvalidWorkload("predictions", self.predictions, reason)
         for name in ("length_bias", "future_bias"):
             if getattr(self, name) != 1.0 and self.predictions != "learned":
-                told = f"predictions of kind {self.predictions} have no bias"
-                raise InvalidWorkload(name, getattr(self, name), told)
+                reason = f"predictions of kind {self.predictions} have no bias"
+                raise InvalidWorkload(name, getattr(self, name), reason)
         LengthErrors(bias=self.length_bias)
         FutureErrors(bias=self.future_bias)
 
     def predictions_of(self, seed: int) -> Predictions:
-        """What schedulers are told; the errors of two seeds are independent."""
-        told = self.predicts_nothing
+        """The predictions that schedulers see; the errors of two seeds are independent."""
+        predictions = self.no_predictions
         if self.predictions == "oracle":
-            return replace(told, lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
+            return replace(predictions, lengths=ORACLE_LENGTHS, futures=ORACLE_FUTURES)
         if self.predictions == "learned":
             lengths = LengthErrors(bias=self.length_bias, seed=seed)
             futures = FutureErrors(bias=self.future_bias, seed=seed)
-            return replace(told, lengths=lengths, futures=futures)
-        return told
+            return replace(predictions, lengths=lengths, futures=futures)
+        return predictions
 
     @property
-    def predicts_nothing(self) -> Predictions:
-        """What schedulers know of every call in any case: its caller's limit, one for all."""
-        told = Predictions(max_tokens=self.source.max_tokens)
+    def no_predictions(self) -> Predictions:
+        """No lengths and no futures; only `max_tokens`, which is the same for all calls."""
+        predictions = Predictions(max_tokens=self.source.max_tokens)
         if self.scaling is None:
-            return told
-        most = self.scaling.settings.most_call_tokens
-        return scaled_predictions(told, self.scaling.scale, most_call_tokens=most)
+            return predictions
+        limit = self.scaling.settings.most_call_tokens
+        return scaled_predictions(predictions, self.scaling.scale, most_call_tokens=limit)
 
     def check(self, *, rate_per_s: float, num_seeds: int) -> None:
-        """See that `generate_load` gives all seeds programs at this rate and above.
+        """Check that `generate_load` has programs for all seeds at this rate and higher ones.
 
         Raises:
-            InvalidWorkload, TraceMissing, BadTrace: as check_rhythm, for a trace in its own rhythm.
+            InvalidWorkload, TraceMissing, BadTrace: as check_trace_timing, for a trace that keeps
+                its own arrival times.
         """
         if self.source.trace is None or self.arrivals is not None:
             return
         check_trace_timing(
             self.source,
-            rate_per_s=rate_per_s * self._faster,
+            rate_per_s=rate_per_s * self._time_scale,
             num_seeds=num_seeds,
-            until_s=self.warmup_s / self._faster + self.window_s / self._faster,
+            until_s=self.warmup_s / self._time_scale + self.window_s / self._time_scale,
         )
 
     @property
-    def _faster(self) -> float:
-        """A call's seconds here, over those that the workload has them take."""
-        return 1.0 if self.scaling is None else self.scaling.scale.whole
+    def _time_scale(self) -> float:
+        """Duration of a call here / its duration on the workload's own machine."""
+        return 1.0 if self.scaling is None else self.scaling.scale.call_time
 
-    def generated_load(self, *, rate_per_s: float, seed: int) -> GeneratedLoad:
-        """The programs of one run. All times and rates are this machine's, scaled or not."""
-        offered = generate_load(
+    def generate_load(self, *, rate_per_s: float, seed: int) -> GeneratedLoad:
+        """The programs of one run; all times and rates are on this config's machine."""
+        load = generate_load(
             self.source,
-            rate_per_s=rate_per_s * self._faster,
+            rate_per_s=rate_per_s * self._time_scale,
             seed=seed,
-            warmup_s=self.warmup_s / self._faster,
-            window_s=self.window_s / self._faster,
+            warmup_s=self.warmup_s / self._time_scale,
+            window_s=self.window_s / self._time_scale,
             arrivals=self.arrivals,
             slo_scale=self.slo_scale,
         )
         if self.scaling is None:
-            return offered
-        most = self.scaling.settings.most_call_tokens
-        return scaled_load(offered, self.scaling.scale, most_call_tokens=most)
+            return load
+        limit = self.scaling.settings.most_call_tokens
+        return scaled_load(load, self.scaling.scale, most_call_tokens=limit)
 
-    def costing(self, clock: Callable[[], float], *, seed: int) -> Costing:
-        """What the steps of one run take."""
+    def step_time(self, clock: Callable[[], float], *, seed: int) -> StepTimeModel:
+        """The step cost of one run, with noise if the machine is unsteady."""
         cost = self.machine.step_cost
         if not self.unsteadiness:
             return cost
         return NoisyCost(cost, clock, unsteadiness=self.unsteadiness, seed=seed)
 
     def backlog(self, *, num_programs: int, seed: int) -> tuple[Program, ...]:
-        """Programs that all wait from the start on, and are promised nothing."""
+        """Programs without an SLO that all arrive at time 0."""
         programs = backlog(self.source, num_programs=num_programs, seed=seed)
         if self.scaling is None:
             return programs
-        most = self.scaling.settings.most_call_tokens
-        return scaled(programs, self.scaling.scale, most_call_tokens=most)
+        limit = self.scaling.settings.most_call_tokens
+        return scaled(programs, self.scaling.scale, most_call_tokens=limit)
 
     def machine_key(self) -> dict[str, Any]:
-        """The source and the machine: all that a capacity depends on."""
+        """The part of the cache key that capacities depend on; JSON-safe."""
         return {
             "source": self.source.key(),
             "machine": asdict(self.machine),
@@ -209,7 +210,7 @@ class ExperimentConfig:
         }
 
     def key(self) -> dict[str, Any]:
-        """What programs, capacities and bounds depend on; JSON-safe."""
+        """The part of the cache key that programs and bounds depend on; JSON-safe."""
         return self.machine_key() | {
             "window_s": self.window_s,
             "warmup_s": self.warmup_s,
@@ -218,7 +219,7 @@ class ExperimentConfig:
         }
 
     def predictions_key(self) -> dict[str, Any]:
-        """The same, what schedulers are told of the future, and how far speeds wander."""
+        """The part of the cache key that runs depend on: also predictions and speed noise."""
         return self.key() | {
             "predictions": self.predictions,
             "length_bias": self.length_bias,
@@ -227,5 +228,5 @@ class ExperimentConfig:
         }
 
     def programs_at(self, rate_per_s: float) -> float:
-        """How many programs arrive until the window's end, about."""
+        """Mean number of programs that arrive until the window's end."""
         return rate_per_s * (self.warmup_s + self.window_s)

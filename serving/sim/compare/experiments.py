@@ -1,6 +1,6 @@
-"""What is run for a comparison, piece by piece: each a pure function of its own fields.
+"""The experiments of a comparison; the result of each is a pure function of its fields.
 
-A piece says what its result depends on (`key`) and computes it (`run`), wherever that is.
+An experiment has a cache key (`key`) and computes its result in any process (`run`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ DEFAULT_CONTEXT_TOKENS = 65_536
 
 
 class Task(Protocol):
-    """A piece of a comparison."""
+    """A unit of work of a comparison."""
 
     @property
-    def sort(self) -> str:
-        """What its result is: "run", "capacity" or "bound"."""
+    def kind(self) -> str:
+        """The kind of its result: "run", "capacity", "bound", "live" or "machine"."""
         ...
 
     @property
     def weight(self) -> float:
-        """How long it takes, relative to others."""
+        """Expected duration, relative to other tasks."""
         ...
 
     def key(self) -> dict[str, Any]:
-        """All that its result depends on but for the code; JSON-safe."""
+        """Everything that its result depends on, except the code; JSON-safe."""
         ...
 
     def run(self) -> dict[str, Any]:
-        """Its result; JSON-safe."""
+        """Compute its result; JSON-safe."""
         ...
 
 
@@ -49,88 +49,87 @@ class Experiment:
     """One policy on the programs of one seed at one load, in virtual time.
 
     Attributes:
-        load: multiple of the workload's capacity, which makes `rate_per_s`.
-        rate_per_s: programs a second.
+        load: `rate_per_s` as a multiple of the workload's capacity.
+        rate_per_s: programs per second.
     """
 
-    setting: ExperimentConfig
+    config: ExperimentConfig
     policy: PolicySpec
     load: float
     rate_per_s: float
     seed: int
-    sort: str = field(default="run", init=False)
+    kind: str = field(default="run", init=False)
 
     @property
     def weight(self) -> float:
-        """Proportional to how many programs there are."""
-        return self.setting.programs_at(self.rate_per_s)
+        """Proportional to the number of programs."""
+        return self.config.programs_at(self.rate_per_s)
 
     def key(self) -> dict[str, Any]:
-        """All that its outcome depends on but for the code; JSON-safe."""
-        return self.setting.predictions_key() | {
-            "policy": self.policy.to_json(),
+        """Everything that its outcome depends on, except the code; JSON-safe."""
+        return self.config.predictions_key() | {
+            "policy": self.policy.key(),
             "load": self.load,
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,
         }
 
     def run(self) -> dict[str, Any]:
-        """Its outcome as a document: the same bytes each time, but for schedule_ms_per_step,
-        which is measured in real time.
+        """Its outcome as a document; the same each time, except schedule_ms_per_step (real time).
 
         Raises:
             InvalidWorkload: a call is longer than the machine's memory.
-            And what `generate_load` raises.
+            Also what `generate_load` raises.
         """
-        offered = self.setting.generated_load(rate_per_s=self.rate_per_s, seed=self.seed)
-        return document_of(offered, self.replay(offered))
+        load = self.config.generate_load(rate_per_s=self.rate_per_s, seed=self.seed)
+        return document_of(load, self.replay(load))
 
-    def replay(self, offered: GeneratedLoad) -> Replay:
-        """All that came of what the setting offers, in virtual time; raises as `run` does."""
+    def replay(self, load: GeneratedLoad) -> Replay:
+        """Run a load in virtual time; raises like `run`."""
         clock = VirtualTime()
-        engine = virtual_engine(self.setting, self.policy, offered.programs, clock)
+        engine = virtual_engine(self.config, self.policy, load.programs, clock)
         return replay(
-            offered.programs,
+            load.programs,
             engine,
             clock,
-            self.setting.costing(clock, seed=self.seed),
-            predictions=self.setting.predictions_of(self.seed),
-            until_s=offered.decided_s,
+            self.config.step_time(clock, seed=self.seed),
+            predictions=self.config.predictions_of(self.seed),
+            until_s=load.decided_s,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundExperiment:
-    """The upper bound on any scheduler's goodputs, on the programs of one seed at one load."""
+    """The upper bound on any scheduler's goodput, on the programs of one seed at one load."""
 
-    setting: ExperimentConfig
+    config: ExperimentConfig
     load: float
     rate_per_s: float
     seed: int
-    sort: str = field(default="bound", init=False)
+    kind: str = field(default="bound", init=False)
 
     @property
     def weight(self) -> float:
-        """Proportional to how many programs there are."""
-        return self.setting.programs_at(self.rate_per_s)
+        """Proportional to the number of programs."""
+        return self.config.programs_at(self.rate_per_s)
 
     def key(self) -> dict[str, Any]:
-        """All that the bound depends on but for the code; JSON-safe."""
-        return self.setting.key() | {"rate_per_s": self.rate_per_s, "seed": self.seed}
+        """Everything that the bound depends on, except the code; JSON-safe."""
+        return self.config.key() | {"rate_per_s": self.rate_per_s, "seed": self.seed}
 
     def run(self) -> dict[str, Any]:
-        """Both goodputs, per second of the window."""
+        """Token and request goodput, per second of the window."""
         from serving.sim.bound.bound import upper_bound
 
-        offered = self.setting.generated_load(rate_per_s=self.rate_per_s, seed=self.seed)
+        load = self.config.generate_load(rate_per_s=self.rate_per_s, seed=self.seed)
         bound = upper_bound(
-            offered.programs,
-            self.setting.machine,
-            window_s=offered.window_s,
-            observed_until_s=offered.decided_s,
-            step_tokens=self.setting.step_tokens,
-            slots=self.setting.slots,
-            prefix_caching=self.setting.prefix_caching,
+            load.programs,
+            self.config.machine,
+            window_s=load.window_s,
+            observed_until_s=load.decided_s,
+            step_tokens=self.config.step_tokens,
+            slots=self.config.slots,
+            prefix_caching=self.config.prefix_caching,
         )
         return {
             "token_goodput": bound.token_goodput,
@@ -144,13 +143,13 @@ def bound_of(document: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def virtual_engine(
-    setting: ExperimentConfig, policy: PolicySpec, programs: Sequence[Program], clock: VirtualTime
+    config: ExperimentConfig, policy: PolicySpec, programs: Sequence[Program], clock: VirtualTime
 ) -> SteppedEngine:
-    """The production scheduler on this setting's machine, with room for the longest context.
+    """The production scheduler on the config's machine; its context fits the longest call.
 
     Raises:
-        InvalidWorkload: a call's context is larger than the machine's memory; of a trace any
-            call's, whether it is among these programs or not.
+        InvalidWorkload: a call's context is larger than the machine's KV cache. Of a trace every
+            call of the file is checked, not only those of these programs.
     """
     longest = max(
         (
@@ -160,38 +159,38 @@ def virtual_engine(
         ),
         default=0,
     )
-    room = setting.machine.kv_tokens - setting.machine.block_tokens  # vLLM keeps one block empty
-    if setting.scaling is None:  # which cuts long calls
-        setting.source.check_room(room)
-    if longest > room:
-        told = f"the machine has room for {room:,} tokens: make the call shorter"
-        raise InvalidWorkload("longest call, tokens", longest, told)
+    kv_tokens = config.machine.kv_tokens - config.machine.block_tokens  # vLLM keeps a block empty
+    if config.scaling is None:  # scaling cuts long calls
+        config.source.check_fits(kv_tokens)
+    if longest > kv_tokens:
+        reason = f"the machine's KV cache holds {kv_tokens:,} tokens: make the call shorter"
+        raise InvalidWorkload("longest call, tokens", longest, reason)
     from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
-    config = VirtualConfig(
+    engine_config = VirtualConfig(
         policy=policy,
-        slots=setting.slots,
-        step_tokens=setting.step_tokens,
-        kv_blocks=setting.machine.kv_blocks,
+        slots=config.slots,
+        step_tokens=config.step_tokens,
+        kv_blocks=config.machine.kv_blocks,
         max_model_tokens=max(DEFAULT_CONTEXT_TOKENS, 1 << (longest - 1).bit_length()),
-        prefix_caching=setting.prefix_caching,
+        prefix_caching=config.prefix_caching,
     )
-    engine: SteppedEngine = VirtualEngine(config, clock)
+    engine: SteppedEngine = VirtualEngine(engine_config, clock)
     return engine
 
 
-def report_of(offered: GeneratedLoad, replayed: Replay) -> Report:
-    """What came of an offer, measured or simulated, in numbers."""
+def report_of(load: GeneratedLoad, replayed: Replay) -> Report:
+    """The metrics of a replayed load, measured or simulated."""
     return summarise(
         replayed.programs,
-        window_s=offered.window_s,
-        observed_until_s=offered.decided_s,
+        window_s=load.window_s,
+        observed_until_s=load.decided_s,
         counters=replayed.counters,
     )
 
 
-def document_of(offered: GeneratedLoad, replayed: Replay) -> dict[str, Any]:
-    """What came of an offer, as the result of a case."""
-    report = report_of(offered, replayed)
-    outcome = outcome_of(report, replayed.programs, observed_until_s=offered.decided_s)
-    return outcome.to_document() | {"trace_repeats": offered.repeats}
+def document_of(load: GeneratedLoad, replayed: Replay) -> dict[str, Any]:
+    """The outcome of a replayed load, as an experiment's result document."""
+    report = report_of(load, replayed)
+    outcome = outcome_of(report, replayed.programs, observed_until_s=load.decided_s)
+    return outcome.to_document() | {"trace_repeats": load.repeats}

@@ -1,6 +1,6 @@
-"""Pieces of a comparison that run on the real engine: one process, one after the other.
+"""Experiments on the real engine: they run one after another in one process.
 
-The process's engine is started by the first piece, and ends with the process.
+The first one starts the process's engine, which ends with the process.
 """
 
 from __future__ import annotations
@@ -20,18 +20,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MachineTask:
-    """The simulated counterpart of the engine at hand, measured."""
+    """Measures the real engine's simulated counterpart."""
 
     settings: LiveSettings
-    sort: str = field(default="machine", init=False)
+    kind: str = field(default="machine", init=False)
     weight: float = field(default=1.0, init=False)
 
     def key(self) -> dict[str, Any]:
-        """What is asked for; two measurements still differ."""
+        """The settings; two measurements with the same key still differ."""
         return asdict(self.settings)
 
     def run(self) -> dict[str, Any]:
-        """The machine as a document; raises StepFitFailed, or why the engine does not start."""
+        """The machine as a document.
+
+        Raises:
+            StepFitFailed: the measured steps do not determine a step cost.
+            EngineBusy, EngineMissing, ModelNotLoaded: the engine does not start.
+        """
         from serving.sim.drive.live import measure_machine
 
         return asdict(measure_machine(_engine(self.settings), self.settings))
@@ -39,35 +44,35 @@ class MachineTask:
 
 @dataclass(frozen=True, slots=True)
 class LiveExperiment:
-    """A case that is measured instead of simulated; its setting has a scaling."""
+    """An experiment that is measured instead of simulated; its config has a scaling."""
 
-    case: Experiment
-    sort: str = field(default="live", init=False)
+    experiment: Experiment
+    kind: str = field(default="live", init=False)
 
     @property
     def weight(self) -> float:
         """Proportional to the real seconds that it takes."""
-        return self.case.setting.warmup_s + self.case.setting.window_s
+        return self.experiment.config.warmup_s + self.experiment.config.window_s
 
     def key(self) -> dict[str, Any]:
-        """What is asked for; two measurements still differ."""
-        return self.case.key()
+        """The experiment's key; two measurements with the same key still differ."""
+        return self.experiment.key()
 
     def run(self) -> dict[str, Any]:
-        """Its outcome, as Case.run gives it; raises ServingError if the engine fails."""
+        """Its outcome, like Experiment.run; raises ServingError if the engine fails."""
         from serving.sim.drive.live import run_live
 
-        case, setting = self.case, self.case.setting
-        assert setting.scaling is not None, "the engine at hand is not the one of the papers"
-        offered = setting.generated_load(rate_per_s=case.rate_per_s, seed=case.seed)
+        experiment, config = self.experiment, self.experiment.config
+        assert config.scaling is not None, "a workload is scaled to the real engine"
+        load = config.generate_load(rate_per_s=experiment.rate_per_s, seed=experiment.seed)
         replayed = run_live(
-            offered.programs,
-            _engine(setting.scaling.settings),
-            policy=case.policy,
-            predictions=setting.predictions_of(case.seed),
-            until_s=offered.decided_s,
+            load.programs,
+            _engine(config.scaling.settings),
+            policy=experiment.policy,
+            predictions=config.predictions_of(experiment.seed),
+            until_s=load.decided_s,
         )
-        return document_of(offered, replayed)
+        return document_of(load, replayed)
 
 
 def machine_of(document: dict[str, Any]) -> Machine:
@@ -77,11 +82,11 @@ def machine_of(document: dict[str, Any]) -> Machine:
 
 _ENGINES: dict[LiveSettings, LiveEngine] = {}
 _OPEN = ExitStack()
-Finalize(None, _OPEN.close, exitpriority=10)  # threads still run then; at exit they do not
+Finalize(None, _OPEN.close, exitpriority=10)  # before atexit, when threads no longer run
 
 
 def _engine(settings: LiveSettings) -> LiveEngine:
-    """This process's engine, started where it is not yet."""
+    """This process's engine; the first call starts it."""
     if settings not in _ENGINES:
         from serving.sim.drive.live import replaying_engine
 

@@ -1,4 +1,4 @@
-"""Results that need not be computed again: by all that they depend on, the code included."""
+"""A cache of results in files; the key includes everything a result depends on, with the code."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _PACKAGE = Path(__file__).parents[2]
 _LIBRARIES = ("numpy", "scipy")
 _UNFINISHED = ".part"
 _ABANDONED_S = 86_400.0
-"""Age from which on nobody is still writing a file."""
+"""An unfinished file of this age is abandoned: no writer takes that long."""
 
 
 def code_version() -> str:
-    """A digest of all code that a result depends on: this package, vLLM, and numeric libraries."""
+    """A digest of all code that results depend on: this package, vLLM and numeric libraries."""
     digest = blake3()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
@@ -40,7 +40,7 @@ def code_version() -> str:
 
 
 def results_folder() -> Path:
-    """Where results are kept."""
+    """The folder of cached results."""
     return cache_root() / "bench"
 
 
@@ -49,36 +49,36 @@ class ResultCache:
     """Results as files, one each. Several processes may use one folder at once.
 
     Args:
-        version: of the code; results of another one are not seen.
+        version: of the code; results of other versions are ignored.
     """
 
     folder: Path
     version: str
 
     def get(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The result kept under a key, as it was put; None where there is none, or a damaged one.
+        """The cached result of a key; None if there is none or its file is damaged.
 
-        A damaged one is told of; it is computed and written anew.
+        A damaged file is logged as a warning; the caller computes and stores the result again.
         """
         path = self._path(key)
         try:
             document = json.loads(path.read_bytes())
-            kept = {"key": document["key"], "result": document["result"]}
-            if document["checksum"] != _checksum(kept):
+            entry = {"key": document["key"], "result": document["result"]}
+            if document["checksum"] != _checksum(entry):
                 raise ValueError("its checksum does not match")
-            if kept["key"] != json.loads(self._text(key)):
-                raise ValueError("it is the result of something else")
-            return dict(kept["result"])
+            if entry["key"] != json.loads(self._text(key)):
+                raise ValueError("it is the result of another key")
+            return dict(entry["result"])
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            told = "the kept result %s cannot be read, and is computed again: %s"
-            LOGGER.warning(told, path, reason)
+            message = "cannot read the cached result %s, computing it again: %s"
+            LOGGER.warning(message, path, reason)
             return None
 
     def put(self, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Keep a result; readers meet the whole of it or nothing. A full disk is only told of."""
+        """Store a result atomically. A failure, such as a full disk, is only logged."""
         path = self._path(key)
         unfinished = None
         try:
@@ -87,19 +87,19 @@ class ResultCache:
                 "w", dir=self.folder, prefix=".", suffix=_UNFINISHED, encoding="utf-8", delete=False
             ) as file:
                 unfinished = Path(file.name)
-                kept = {"key": json.loads(self._text(key)), "result": result}
-                json.dump({"checksum": _checksum(kept), **kept}, file)
+                entry = {"key": json.loads(self._text(key)), "result": result}
+                json.dump({"checksum": _checksum(entry), **entry}, file)
                 file.flush()
                 os.fsync(file.fileno())
             unfinished.replace(path)
         except OSError as error:
-            LOGGER.warning("a result cannot be kept in %s: %s", self.folder, error)
+            LOGGER.warning("cannot store a result in %s: %s", self.folder, error)
             if unfinished is not None:
                 unfinished.unlink(missing_ok=True)
 
     def remove_abandoned(self) -> None:
-        """Remove what writers left that were ended amid their work, once it is a day old."""
-        with suppress(OSError):  # of a folder that may not be entered, too
+        """Remove unfinished files of interrupted writers, once they are a day old."""
+        with suppress(OSError):  # the folder may be unreadable
             for path in self.folder.glob(f".*{_UNFINISHED}"):
                 with suppress(OSError):
                     if time.time() - path.stat().st_mtime > _ABANDONED_S:
@@ -112,6 +112,6 @@ class ResultCache:
         return json.dumps({**key, "code": self.version}, sort_keys=True, allow_nan=False)
 
 
-def _checksum(kept: Mapping[str, Any]) -> str:
-    """Of a key and its result, however the file's text sets them."""
-    return blake3(json.dumps(kept, sort_keys=True).encode()).hexdigest(16)
+def _checksum(entry: Mapping[str, Any]) -> str:
+    """A digest of a key and its result, independent of the order in the file."""
+    return blake3(json.dumps(entry, sort_keys=True).encode()).hexdigest(16)

@@ -1,4 +1,4 @@
-"""Tasks of a comparison spread over processes; what was computed before is not again."""
+"""Tasks of a comparison run in parallel processes; cached results are not computed again."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from serving.sim.compare.worker_pool import WorkerPool
 from serving.workload_errors import CodeChanged
 
 
-class Done(NamedTuple):
-    """A task that is done.
+class CompletedTask(NamedTuple):
+    """A task and its result.
 
     Attributes:
-        place: of the task among those given.
-        took_s: real seconds; 0 where it was kept from before.
+        task_index: place of the task in the sequence given to the runner.
+        duration_s: real seconds; 0 for a cached result.
     """
 
-    place: int
+    task_index: int
     task: Task
     result: dict[str, Any]
-    was_kept: bool
-    took_s: float
+    from_cache: bool
+    duration_s: float
 
 
 class Computed(NamedTuple):
     """A result, and the real seconds that it took."""
 
     result: dict[str, Any]
-    took_s: float
+    duration_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Computing:
-    """What a worker does with a task: compute its result, and keep it at once.
+class ComputeAndCache:
+    """The work of a worker process: compute a task's result and cache it at once.
 
-    Results are kept by the process that made them, so that whoever interrupts the owner loses
-    only what was under way.
+    The process that computed a result writes it to the cache. So an interrupt of the parent loses
+    only the tasks in progress.
 
     Attributes:
-        code: the version that the owner believes it runs.
+        code: the code version that the parent runs.
     """
 
     cache: ResultCache | None
@@ -54,27 +54,27 @@ class Computing:
     work: Callable[[Any], dict[str, Any]] = worker.work
 
     def __call__(self, task: Task) -> Computed:
-        """Compute a task's result; raises CodeChanged where it would be that of other code."""
+        """Compute a task's result; raises CodeChanged if this process runs another version."""
         if _loaded_version() != self.code:
             raise CodeChanged(self.code, _loaded_version())
         began_s = time.perf_counter()
         result = self.work(task)
-        took_s = time.perf_counter() - began_s
+        duration_s = time.perf_counter() - began_s
         if self.cache is not None:
             self.cache.put(key_of(task), result)
-        return Computed(result, took_s)
+        return Computed(result, duration_s)
 
 
 @dataclass(slots=True)
 class Runner:
-    """Runs tasks; a context manager, so that no worker outlives it.
+    """Runs tasks; a context manager that ends its worker processes.
 
     Args:
         jobs: most processes at once.
-        cache: None: nothing is kept, and nothing kept is used.
-        work, prepare, ends_at_once: as WorkerPool takes them.
+        cache: None: results are neither stored nor reused.
+        work, prepare, ends_at_once: as in WorkerPool.
     Attributes:
-        code: version that every result is of: as it was when the runner was made.
+        code: the code version of every result, taken when the runner was created.
     """
 
     jobs: int = 1
@@ -87,9 +87,11 @@ class Runner:
 
     def __post_init__(self) -> None:
         self.code = code_version() if self.cache is None else self.cache.version
-        computing = Computing(self.cache, self.code, self.work)
         self._pool = WorkerPool(
-            computing, prepare=self.prepare, jobs=self.jobs, ends_at_once=self.ends_at_once
+            ComputeAndCache(self.cache, self.code, self.work),
+            prepare=self.prepare,
+            jobs=self.jobs,
+            ends_at_once=self.ends_at_once,
         )
 
     def __enter__(self) -> Self:
@@ -106,31 +108,31 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """End the processes; work that comes later begins with new ones."""
+        """End the worker processes; a later `run` starts new ones."""
         self._pool.close()
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Done]:
-        """Do all tasks; yields those kept from before first, then the others as they end."""
-        left = []
-        for place, task in enumerate(tasks):
-            kept = None if self.cache is None else self.cache.get(key_of(task))
-            if kept is None:
-                left.append(place)
+    def run(self, tasks: Sequence[Task]) -> Iterator[CompletedTask]:
+        """Run all tasks; yields cached results first, then the others as they complete."""
+        uncached = []
+        for index, task in enumerate(tasks):
+            cached = None if self.cache is None else self.cache.get(key_of(task))
+            if cached is None:
+                uncached.append(index)
             else:
-                yield Done(place, task, kept, True, 0.0)
-        # The longest first, so that no process is alone with one in the end.
-        left.sort(key=lambda place: -tasks[place].weight)
-        for index, computed in self._pool.map([tasks[place] for place in left]):
-            place = left[index]
-            yield Done(place, tasks[place], computed.result, False, computed.took_s)
+                yield CompletedTask(index, task, cached, True, 0.0)
+        # The longest first, so that at the end no single process works on a long one alone.
+        uncached.sort(key=lambda index: -tasks[index].weight)
+        for place, computed in self._pool.map([tasks[index] for index in uncached]):
+            index = uncached[place]
+            yield CompletedTask(index, tasks[index], computed.result, False, computed.duration_s)
 
 
 def key_of(task: Task) -> dict[str, Any]:
-    """What tells a task's result from all others of the same code."""
-    return {"sort": task.sort, **task.key()}
+    """The cache key of a task's result, without the code version."""
+    return {"sort": task.kind, **task.key()}
 
 
 @functools.cache
 def _loaded_version() -> str:
-    """The version of the code that a worker runs: as the files were once it was prepared."""
+    """The code version that a worker runs: of the files when its first task started."""
     return code_version()

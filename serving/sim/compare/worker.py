@@ -1,4 +1,4 @@
-"""What a worker process of a comparison does: all imported once, then one task after another."""
+"""The work of a worker process: import everything once, then run one task after another."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from serving.sim.compare.experiments import Task
 
 
 def prepare() -> None:
-    """Import all that tasks run, in peace; stdout belongs to the results of the owner.
+    """Import all modules that tasks use, quietly: stdout belongs to the parent's results.
 
-    No task's time then holds an import, and no module is of other code than the rest.
+    Then no task's time includes an import, and all modules are of the same code version.
     """
     os.dup2(2, 1)
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -29,5 +29,5 @@ def prepare() -> None:
 
 
 def work(task: Task) -> dict[str, Any]:
-    """The result of one task."""
+    """Compute the result of one task."""
     return task.run()

@@ -1,4 +1,4 @@
-"""Worker processes that take tasks one after the other, and never outlive their owner."""
+"""Worker processes that run tasks one after another and never outlive their parent."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_PATIENCE_S = 30.0
-"""How long a worker may take to end."""
+_JOIN_TIMEOUT_S = 30.0
+"""How long a worker may take to end before it is killed."""
 
 
 @dataclass(slots=True)
 class _Worker:
     process: SpawnProcess
     connection: Connection
-    doing: int | None = None
+    task_index: int | None = None  # None: idle
 
 
 class WorkerPool(Generic[T, R]):
     """Processes that are started when there is work, and kept until the pool is closed.
 
-    Workers do not hear Ctrl-C: their owner does, and closes the pool. One whose owner was killed
-    ends by itself.
+    Workers block SIGINT: on Ctrl-C the parent closes the pool. A worker ends by itself if its
+    parent is killed.
 
     Args:
-        prepare: done once in each worker, before its first task; both must be picklable by name.
+        work, prepare: `prepare` runs once in each worker, before its first task. Both must be
+            picklable by name.
         jobs: most workers.
-        ends_at_once: a worker has nothing to give back at its end; otherwise it takes itself apart
-            in order, which with a large library loaded takes seconds.
+        ends_at_once: a worker holds nothing that it must release, and ends with os._exit. Otherwise
+            its interpreter finalises, which takes seconds if a large library is loaded.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class WorkerPool(Generic[T, R]):
         jobs: int = 1,
         ends_at_once: bool = True,
     ) -> None:
-        assert jobs >= 1, "somebody has to do it"
+        assert jobs >= 1, "a pool needs at least one worker"
         self._work = work
         self._prepare = prepare
         self._jobs = jobs
@@ -73,40 +74,42 @@ class WorkerPool(Generic[T, R]):
         self.close()
 
     def map(self, tasks: Sequence[T]) -> Iterator[tuple[int, R]]:
-        """Do all tasks, begun in their order; yields (place of the task, result) as they end.
+        """Run all tasks, started in their order; yields (index of the task, result) as they end.
 
         Raises:
-            WorkerDied: a worker process ended by itself, such as for want of memory.
-            And what the work raises, from where it happened first.
+            WorkerDied: a worker process ended unexpectedly, for example out of memory.
+            Also the first exception that the work raises.
         """
-        left = iter(range(len(tasks)))
+        pending = iter(range(len(tasks)))
         for _ in range(len(self._workers), min(self._jobs, len(tasks))):
             self._workers.append(self._start())
-        under_way = 0
+        num_running = 0
         try:
             for worker in self._workers:
-                under_way += self._give(worker, tasks, next(left, None))
-            while under_way:
-                busy = {each.connection: each for each in self._workers if each.doing is not None}
+                num_running += self._assign(worker, tasks, next(pending, None))
+            while num_running:
+                busy = {
+                    each.connection: each for each in self._workers if each.task_index is not None
+                }
                 for connection in wait(list(busy)):
                     worker = busy[connection]  # type: ignore[index]
-                    place, result = self._take(worker)
-                    under_way += self._give(worker, tasks, next(left, None)) - 1
-                    yield place, result
+                    index, result = self._receive(worker)
+                    num_running += self._assign(worker, tasks, next(pending, None)) - 1
+                    yield index, result
         finally:
-            if under_way:  # left early: what is still computed would be taken for a later answer
+            if num_running:  # abandoned: a running task's result would be taken for a later one's
                 self.close()
 
     def close(self) -> None:
-        """End all workers, whatever they are doing; those that have nothing to do end in order."""
+        """End all workers: idle ones in order, busy ones by SIGTERM."""
         workers, self._workers = self._workers, []
         for worker in workers:
-            if worker.doing is None:
+            if worker.task_index is None:
                 worker.connection.close()
             else:
                 worker.process.terminate()
         for worker in workers:
-            worker.process.join(_PATIENCE_S)
+            worker.process.join(_JOIN_TIMEOUT_S)
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
@@ -114,43 +117,46 @@ class WorkerPool(Generic[T, R]):
 
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
+        parent_end, worker_end = context.Pipe()
         process = context.Process(
-            target=_serve, args=(theirs, self._prepare, self._work, self._ends_at_once), daemon=True
+            target=_serve,
+            args=(worker_end, self._prepare, self._work, self._ends_at_once),
+            daemon=True,
         )
-        resource_tracker.ensure_running()  # starting it with the first worker would end our mask
-        # A worker inherits the mask, so that no Ctrl-C reaches it even while it starts; ours waits.
-        former = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        resource_tracker.ensure_running()  # if the first worker started it, our mask would be reset
+        # A worker inherits the mask: SIGINT never reaches it; ours is delivered after the start.
+        previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, former)
-        theirs.close()
-        return _Worker(process, ours)
+            signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+        worker_end.close()
+        return _Worker(process, parent_end)
 
-    def _give(self, worker: _Worker, tasks: Sequence[T], place: int | None) -> int:
-        """Give a worker a task; how many it was given."""
-        worker.doing = place
-        if place is None:
+    def _assign(self, worker: _Worker, tasks: Sequence[T], index: int | None) -> int:
+        """Send a worker a task, or none if index is None; returns the number of tasks sent."""
+        worker.task_index = index
+        if index is None:
             return 0
         try:
-            worker.connection.send(tasks[place])
+            worker.connection.send(tasks[index])
         except OSError as cause:
             raise self._died(worker) from cause
         return 1
 
-    def _take(self, worker: _Worker) -> tuple[int, R]:
+    def _receive(self, worker: _Worker) -> tuple[int, R]:
+        """The index and result of a worker's task; raises the task's exception."""
         try:
             is_result, answer = worker.connection.recv()
         except (EOFError, OSError) as cause:
             raise self._died(worker) from cause
-        assert worker.doing is not None, "who answers was given a task"
+        assert worker.task_index is not None, "only a busy worker answers"
         if not is_result:
             raise answer
-        return worker.doing, answer
+        return worker.task_index, answer
 
     def _died(self, worker: _Worker) -> WorkerDied:
-        worker.process.join(_PATIENCE_S)
+        worker.process.join(_JOIN_TIMEOUT_S)
         return WorkerDied(worker.process.exitcode)
 
 
@@ -160,9 +166,9 @@ def _serve(
     work: Callable[[Any], Any],
     ends_at_once: bool,
 ) -> None:
-    """A worker's life: tasks in, results or errors out, until the owner hangs up."""
+    """A worker's loop until the pipe closes: takes tasks, answers (is_result, result or error)."""
     if not ends_at_once:
-        signal.signal(signal.SIGTERM, _leave)
+        signal.signal(signal.SIGTERM, _exit_in_order)
     end_with_parent()
     failure: Exception | None = None
     try:
@@ -185,15 +191,15 @@ def _serve(
         os._exit(0)
 
 
-def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process so that what it holds (locks, memory shared with others) is given back."""
+def _exit_in_order(number: int, frame: FrameType | None) -> NoReturn:
+    """End the process so that it releases its locks and shared memory."""
     raise SystemExit(128 + number)
 
 
 def _sendable(error: Exception) -> Exception:
-    """An error that reaches the owner: itself, or its words where it cannot be pickled."""
+    """The error itself if it can be pickled, else a RuntimeError with its type and message."""
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes, a moment old
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - bytes that we pickled ourselves
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error

@@ -1,1 +1,1 @@
-"""Programs run on the production scheduler, in virtual or in real time."""
+"""Drivers that run programs on the production scheduler, in virtual or in real time."""

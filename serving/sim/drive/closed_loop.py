@@ -1,7 +1,7 @@
-"""Programs under way, whatever serves them: which stage is due when, and what came of each call.
+"""The state of running programs: when each stage is due, and the outcome of each call.
 
-A stage's calls are submitted when the former stage really ended and its tools have run. Whoever
-drives the engines tells what they did, and is told what to submit and what to abort.
+A stage's calls are submitted when the previous stage has ended and the tools have run. The driver
+of the engines reports tokens and ends, and gets the calls to submit and to abort.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from itertools import count
 
 from serving.sim.drive.stepped import Ended, SteppedEngine
 from serving.sim.metrics.goodput import CallOutcome, ProgramOutcome
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.programs import Program, StageCall
-from serving.sim.programs.promises import Predictions
 from serving.slo import Slo
 
-_FIRST_TOKEN = 1000  # token ids of prompts; those below are the engine's
+_FIRST_TOKEN = 1000  # lowest token id of prompts; the simulated engine uses lower ones
 
 
 @dataclass(slots=True)
-class LiveCall:
-    """A call that is due or under way.
+class ActiveCall:
+    """A call that is due or running.
 
     Attributes:
-        due_s: when its program asks for it; an engine hears of it at the end of a step.
-        submitted: whether an engine had it; else it is still on its way.
+        index: of the call in its stage.
+        due_s: when its program submits it; the engine takes it at the end of its current step.
+        submitted: whether an engine has taken it.
     """
 
-    live: LiveProgram
+    owner: ActiveProgram
     call: StageCall
-    place: int
+    index: int
     due_s: float
     submitted: bool = False
     times_s: list[float] = field(default_factory=list)
@@ -46,11 +47,11 @@ class LiveCall:
 
     @property
     def program(self) -> Program:
-        """The program that asks it."""
-        return self.live.program
+        """The program that it belongs to."""
+        return self.owner.program
 
     def submit_to(self, engine: SteppedEngine, *, slo: Slo, predictions: Predictions) -> None:
-        """Hand it to an engine."""
+        """Submit it to an engine."""
         self.submitted = True
         engine.submit(
             self.call_id,
@@ -61,110 +62,118 @@ class LiveCall:
         )
 
     def _prompt(self) -> list[int]:
-        """Token ids that two calls share exactly where they share a prefix."""
-        call, number = self.call.call, self.live.number
+        """Token ids; two calls have the same ids exactly in their shared prefix."""
+        call, number = self.call.call, self.owner.number
         shared, common = call.shared_prefix_tokens, _FIRST_TOKEN + number
         if call.prefix_group:
-            common = _drawn_token(number, -1, call.prefix_group)  # no stage is -1
-        own = _drawn_token(number, self.call.stage, self.place)
+            common = _hashed_token(number, -1, call.prefix_group)  # no stage has the index -1
+        own = _hashed_token(number, self.call.stage, self.index)
         return [common] * shared + [own] * (call.prompt_tokens - shared)
 
 
-def _drawn_token(number: int, stage: int, place: int) -> int:
-    return _FIRST_TOKEN + 1 + hash((number, stage, place)) % 2**30
+def _hashed_token(number: int, stage: int, index: int) -> int:
+    return _FIRST_TOKEN + 1 + hash((number, stage, index)) % 2**30
 
 
 @dataclass(slots=True)
-class LiveProgram:
-    """A program and how far it has come."""
+class ActiveProgram:
+    """A program and its progress.
+
+    Attributes:
+        number: of the program in its run.
+        num_open_calls: calls of the current stage that have not ended.
+    """
 
     program: Program
     number: int
-    stages: list[list[LiveCall]] = field(default_factory=list)
-    waiting_for: int = 0
+    stages: list[list[ActiveCall]] = field(default_factory=list)
+    num_open_calls: int = 0
     ended_s: float | None = None
 
 
 class ClosedLoop:
-    """The programs of one run."""
+    """The programs of one run: the next stage of each starts after the previous one has ended."""
 
     def __init__(self, programs: Iterable[Program]) -> None:
-        self._events: list[tuple[float, int, LiveProgram]] = []
+        self._events: list[tuple[float, int, ActiveProgram]] = []
         self._order = count()
-        self._calls: dict[str, LiveCall] = {}
-        self._programs = [LiveProgram(program, number) for number, program in enumerate(programs)]
-        for live in self._programs:
-            self._at(live.program.arrival_s + live.program.stages[0].tool_s, live)
+        self._calls: dict[str, ActiveCall] = {}
+        self._programs = [ActiveProgram(program, number) for number, program in enumerate(programs)]
+        for active in self._programs:
+            first_s = active.program.arrival_s + active.program.stages[0].tool_s
+            self._schedule_stage(first_s, active)
 
     @property
     def next_s(self) -> float:
         """When the next stage is due; infinity if none is."""
         return self._events[0][0] if self._events else math.inf
 
-    def due(self, now_s: float) -> Iterator[LiveCall]:
-        """The calls of all stages that are due by now, in order: to be submitted at once."""
+    def due(self, now_s: float) -> Iterator[ActiveCall]:
+        """The calls of all stages that are due by now, in order; the driver must submit them."""
         while self._events and self._events[0][0] <= now_s:
-            moment_s, _, live = heapq.heappop(self._events)
-            yield from self._begin_stage(live, moment_s)
+            due_s, _, active = heapq.heappop(self._events)
+            yield from self._begin_stage(active, due_s)
 
     def token(self, call_id: str, now_s: float) -> None:
-        """A call got its next token."""
+        """Record a token of a call."""
         self._calls[call_id].times_s.append(now_s)
 
-    def end(self, ended: Ended, now_s: float) -> list[LiveCall]:
-        """A call ended at its engine; what is to be aborted for it.
+    def end(self, ended: Ended, now_s: float) -> list[ActiveCall]:
+        """Record the end of a call; returns the calls that the driver must abort.
 
-        A program that lost a call cannot end: its other calls are of no use.
+        If a call was dropped, its program cannot complete, so its other calls are aborted.
         """
         call = self._calls.pop(ended.request_id, None)
         if call is None:
             return []
-        live = call.live
+        active = call.owner
         call.ended = ended.finish_reason != "abort"
         call.dropped = not call.ended
-        live.waiting_for -= 1
+        active.num_open_calls -= 1
         if call.dropped:
-            return self._give_up(live, now_s)
-        if not live.waiting_for:
-            self._end_stage(live, now_s)
+            return self._end_dropped(active, now_s)
+        if not active.num_open_calls:
+            self._end_stage(active, now_s)
         return []
 
     def outcomes(self) -> tuple[ProgramOutcome, ...]:
-        """What has come of each program so far, in the order given."""
+        """The outcome of each program so far, in the order given."""
         return tuple(map(_outcome, self._programs))
 
-    def _at(self, moment_s: float, live: LiveProgram) -> None:
-        heapq.heappush(self._events, (moment_s, next(self._order), live))
+    def _schedule_stage(self, due_s: float, active: ActiveProgram) -> None:
+        heapq.heappush(self._events, (due_s, next(self._order), active))
 
-    def _begin_stage(self, live: LiveProgram, due_s: float) -> list[LiveCall]:
+    def _begin_stage(self, active: ActiveProgram, due_s: float) -> list[ActiveCall]:
         calls = [
-            LiveCall(live, call, place, due_s)
-            for place, call in enumerate(live.program.stage_calls(len(live.stages)))
+            ActiveCall(active, call, index, due_s)
+            for index, call in enumerate(active.program.stage_calls(len(active.stages)))
         ]
-        live.stages.append(calls)
-        live.waiting_for = len(calls)
+        active.stages.append(calls)
+        active.num_open_calls = len(calls)
         self._calls.update((call.call_id, call) for call in calls)
         return calls
 
-    def _end_stage(self, live: LiveProgram, now_s: float) -> None:
-        stages = live.program.stages
-        if len(live.stages) == len(stages):
-            live.ended_s = now_s
+    def _end_stage(self, active: ActiveProgram, now_s: float) -> None:
+        stages = active.program.stages
+        if len(active.stages) == len(stages):
+            active.ended_s = now_s
         else:
-            self._at(now_s + stages[len(live.stages)].tool_s, live)
+            self._schedule_stage(now_s + stages[len(active.stages)].tool_s, active)
 
-    def _give_up(self, live: LiveProgram, now_s: float) -> list[LiveCall]:
-        live.ended_s = now_s
-        lost = [call for call in live.stages[-1] if self._calls.pop(call.call_id, None) is not None]
-        for call in lost:
+    def _end_dropped(self, active: ActiveProgram, now_s: float) -> list[ActiveCall]:
+        """End a program after a drop; returns its calls that are still open."""
+        active.ended_s = now_s
+        stage = active.stages[-1]
+        still_open = [call for call in stage if self._calls.pop(call.call_id, None) is not None]
+        for call in still_open:
             call.dropped = True
-        return lost
+        return still_open
 
 
 def outcome_of(
     program: Program, calls: tuple[tuple[CallOutcome, ...], ...], ended_s: float | None
 ) -> ProgramOutcome:
-    """What came of a program: its promise, and its calls by stage."""
+    """The outcome of a program: its SLO, and its calls by stage."""
     return ProgramOutcome(
         program_id=program.id,
         kind=program.kind,
@@ -180,12 +189,13 @@ def outcome_of(
     )
 
 
-def _outcome(live: LiveProgram) -> ProgramOutcome:
-    calls = tuple(calls for stage in live.stages if (calls := _submitted(stage)))
-    return outcome_of(live.program, calls, live.ended_s)
+def _outcome(active: ActiveProgram) -> ProgramOutcome:
+    calls = tuple(calls for stage in active.stages if (calls := _submitted(stage)))
+    return outcome_of(active.program, calls, active.ended_s)
 
 
-def _submitted(stage: Iterable[LiveCall]) -> tuple[CallOutcome, ...]:
+def _submitted(stage: Iterable[ActiveCall]) -> tuple[CallOutcome, ...]:
+    """The outcomes of a stage's calls that an engine has taken."""
     return tuple(
         CallOutcome(
             submitted_s=each.due_s,

@@ -1,4 +1,4 @@
-"""The production scheduler, with the counters that a comparison of policies reports."""
+"""The production scheduler with the counters that comparisons of policies report."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-MOST_SAMPLES = 200_000
-"""Steps that are kept: those of several minutes."""
+MAX_SAMPLES = 200_000
+"""Most step samples that are kept: steps of several minutes."""
 
 
 class CountingMixin(SloSchedulerMixin):
-    """Counts steps, the time that planning them takes, and what is computed twice."""
+    """Counts steps, the time to schedule them, preemptions and recomputed tokens."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.lifecycle = self._new_lifecycle()
-        self._count_anew()
+        self._reset_counters()
 
-    def begin_anew(self, policy: PolicySpec) -> None:
-        """Plan by this policy; forget what was counted, and what was learned of former work."""
+    def reset(self, policy: PolicySpec) -> None:
+        """Use this policy; forget all counters, and what was learned from earlier requests."""
         self.planner.use(policy)
         self.lifecycle = self._new_lifecycle()
-        self._count_anew()
+        self._reset_counters()
 
     def _new_lifecycle(self) -> RequestLifecycle:
         return RequestLifecycle(
             self.planner,
             block_tokens=self.block_size,
             ledger=RequestLedger(self.lifecycle.clock),
-            tracker=StepTracker(most_samples=MOST_SAMPLES),
+            tracker=StepTracker(max_samples=MAX_SAMPLES),
         )
 
-    def _count_anew(self) -> None:
+    def _reset_counters(self) -> None:
         self._num_steps = 0
         self._schedule_s = 0.0
         self._preemptions = 0
         self._recomputed_tokens = 0
-        self._lost_tokens: dict[str, int] = {}  # computed before a preemption, by request id
+        self._lost_tokens: dict[str, int] = {}  # request id -> tokens lost to a preemption
 
-    def counted(self) -> EngineCounters:
-        """What was counted since it began, or began anew."""
+    def counters(self) -> EngineCounters:
+        """The counters since the start or the last reset."""
         per_step_ms = 1e3 * self._schedule_s / self._num_steps if self._num_steps else None
         return EngineCounters(
             preemptions=self._preemptions,
@@ -63,16 +63,16 @@ class CountingMixin(SloSchedulerMixin):
         )
 
     def samples(self) -> Sequence[StepSample]:
-        """The latest measured steps since then, at most MOST_SAMPLES."""
+        """The latest measured steps since the start or the last reset, at most MAX_SAMPLES."""
         return self.lifecycle.tracker.samples()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """As in production; who begins again after a preemption is counted then."""
+        """As in production. A preemption is counted when the request is scheduled again."""
         began_s = time.perf_counter()
         output = super().schedule(throttle_prefills)
         self._schedule_s += time.perf_counter() - began_s
         self._num_steps += 1
-        # Some model runners are told of them as new, others as resumed: we know whom we wait for.
+        # The output lists preempted requests as new or as resumed, depending on the model runner.
         for request_id in self._lost_tokens.keys() & output.num_scheduled_tokens.keys():
             tokens = output.num_scheduled_tokens[request_id]
             kept = self.requests[request_id].num_computed_tokens - tokens

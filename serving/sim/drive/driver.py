@@ -1,7 +1,7 @@
-"""Programs in closed loop against one engine in virtual time: what happened to each of them.
+"""Runs programs in closed loop on one engine in virtual time.
 
-The engine is the production scheduler class, stepped by hand; a step lasts as long as its step
-cost says. The same arguments give the same outcomes, to the last bit.
+The engine is the production scheduler class, stepped by this driver. A step takes its step cost.
+The same arguments give exactly the same outcomes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from serving.sim.programs.programs import Program
 from serving.step_cost import StepTimeModel
 
 IDLE_STEP_S = 0.001
-"""What a step takes that computes nothing: the policy holds all that wait."""
+"""Duration of a step that computes nothing, as when the policy admits none of the queue."""
 
 
 class VirtualTime:
@@ -34,7 +34,7 @@ class VirtualTime:
 
 
 class Replay(NamedTuple):
-    """What came of a workload."""
+    """The outcomes of a workload's programs, and the engine's counters."""
 
     programs: tuple[ProgramOutcome, ...]
     counters: EngineCounters
@@ -42,11 +42,11 @@ class Replay(NamedTuple):
 
 
 class Stepper:
-    """An engine's steps on its own clock, each as long as it costs.
+    """Steps an engine on its own clock; each step takes its cost.
 
     Attributes:
-        steps: how many were planned.
-        schedule_s: real seconds that planning them took.
+        steps: number of planned steps.
+        schedule_s: real seconds to plan them.
     """
 
     def __init__(self, engine: SteppedEngine, clock: VirtualTime, cost: StepTimeModel) -> None:
@@ -57,7 +57,10 @@ class Stepper:
         self.schedule_s = 0.0
 
     def plan(self, next_event_s: float) -> float:
-        """Plan a step that begins now; when it ends. One that computes nothing awaits an event."""
+        """Plan a step that begins now; returns when it ends.
+
+        A step that computes nothing takes IDLE_STEP_S, or less if the next event is earlier.
+        """
         began_s = time.perf_counter()
         step = self.engine.plan_step()
         self.schedule_s += time.perf_counter() - began_s
@@ -79,16 +82,17 @@ def replay(
     """Run programs until all are done, or until a moment of virtual time.
 
     Args:
-        engine: idle, and reading the same clock.
-        until_s: what is not done by then is reported as it stands.
+        engine: an idle engine that reads the same clock.
+        predictions: None: no predictions.
+        until_s: programs that have not ended by then are reported with their progress so far.
     """
     loop = ClosedLoop(programs)
     stepper = Stepper(engine, clock, cost)
-    told = predictions or Predictions()
+    predictions = predictions or Predictions()
     while clock.now_s < until_s:
         for call in loop.due(clock.now_s):
-            slo = slo_of(call.program, call.call, clock.now_s, told)
-            call.submit_to(engine, slo=slo, predictions=told)
+            slo = slo_of(call.program, call.call, clock.now_s, predictions)
+            call.submit_to(engine, slo=slo, predictions=predictions)
         if engine.has_work:
             _step(loop, stepper)
         elif loop.next_s < float("inf"):
@@ -99,7 +103,7 @@ def replay(
 
 
 def counters_of(steppers: Iterable[Stepper]) -> EngineCounters:
-    """What all engines counted, added up; the time to schedule is per step of any."""
+    """The sum of all engines' counters; the time to schedule is the mean over all their steps."""
     each = list(steppers)
     steps = sum(stepper.steps for stepper in each)
     schedule_s = sum(stepper.schedule_s for stepper in each)
@@ -118,5 +122,5 @@ def _step(loop: ClosedLoop, stepper: Stepper) -> None:
     for call_id in progress.tokens:
         loop.token(call_id, clock.now_s)
     for ended in progress.ended:
-        for lost in loop.end(ended, clock.now_s):
-            engine.abort(lost.call_id)
+        for call in loop.end(ended, clock.now_s):
+            engine.abort(call.call_id)

@@ -1,9 +1,9 @@
-"""Programs in closed loop against several replicas in one virtual time.
+"""Runs programs in closed loop on several replicas in one virtual time.
 
-Each replica's engine is the production scheduler class on a clock of its own. What happens next
-anywhere happens next: the end of a step, then a stage that is due, then the begin of a step; at
-the same moment in the order of the replicas' names. With one replica all is as in
-`serving.sim.drive.driver.replay`, to the last bit.
+Each replica's engine is the production scheduler class with its own clock. Events are processed by
+time; at the same time first the ends of steps, then due stages, then the starts of steps, each in
+the order of the replicas' names. With one replica the outcomes are exactly those of
+`serving.sim.drive.driver.replay`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from typing import NamedTuple
 
 from serving.router.choose import Router, as_best_effort
 from serving.router.snapshot import RoutedRequest
-from serving.sim.drive.closed_loop import ClosedLoop, LiveCall
+from serving.sim.drive.closed_loop import ActiveCall, ClosedLoop
 from serving.sim.drive.driver import Replay, counters_of
 from serving.sim.drive.replica import Replica
 from serving.sim.drive.stepped import Ended
+from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Predictions, slo_of
 
 
 class FleetReplay(NamedTuple):
-    """What came of a workload on several replicas.
+    """The outcomes of a workload on several replicas.
 
     Attributes:
         replay: outcomes and counters of all replicas together.
-        calls: by replica, how many calls it was the one to run.
-        demoted: calls that no replica would promise anything, served as best effort.
-        withdrawn: copies of calls that another replica ran first.
+        calls: replica -> number of calls that it ran.
+        demoted: number of calls that were served as best effort, as no replica could meet their
+            SLO.
+        withdrawn: number of copies of calls that were aborted because another replica ran the call.
     """
 
     replay: Replay
@@ -75,7 +76,7 @@ class _Fleet:
             self._plan_steps()
 
     def _stop(self, until_s: float) -> None:
-        """The steps under way end; nothing begins any more."""
+        """Finish the running steps; no new step starts."""
         self.now_s = until_s
         for replica in sorted(self._replicas, key=lambda each: (each.ends_s, each.name)):
             if replica.in_step:
@@ -86,7 +87,7 @@ class _Fleet:
         for replica in self._replicas:
             if replica.ends_s <= self.now_s:
                 self._finish(replica)
-                replica.open_inbox()
+                replica.deliver_inbox()
 
     def _plan_steps(self) -> None:
         for replica in self._replicas:
@@ -102,23 +103,23 @@ class _Fleet:
         for ended in progress.ended:
             self._end(ended, replica)
 
-    def _route(self, call: LiveCall) -> None:
-        inner = call.call.call
+    def _route(self, call: ActiveCall) -> None:
+        tokens = call.call.call
         slo = slo_of(call.program, call.call, self.now_s, self._predictions)
         request = RoutedRequest(
             request_id=call.call_id,
             number=self._number,
-            prompt_tokens=inner.prompt_tokens,
+            prompt_tokens=tokens.prompt_tokens,
             max_tokens=self._predictions.max_tokens,
             slo=slo,
-            prefix=call.program.id if inner.shared_prefix_tokens else "",
-            prefix_tokens=inner.shared_prefix_tokens,
+            prefix=call.program.id if tokens.shared_prefix_tokens else "",
+            prefix_tokens=tokens.shared_prefix_tokens,
         )
         self._number += 1
         route = self._router(request, [each.snapshot(self.now_s) for each in self._replicas])
         chosen = tuple(self._by_name[name] for name in route.replicas)
-        assert chosen, "a router names a replica"
-        assert len(set(chosen)) == len(chosen), "and none twice"
+        assert chosen, "a router must name at least one replica"
+        assert len(set(chosen)) == len(chosen), "a router must name each replica only once"
         self._copies[call.call_id] = chosen
         self.demoted += route.best_effort
         if route.best_effort:
@@ -129,8 +130,10 @@ class _Fleet:
         if len(chosen) == 1:
             self.calls[chosen[0].name] += 1
 
-    def _submit(self, call: LiveCall, replica: Replica, now_s: float, *, best_effort: bool) -> None:
-        """At the engine's own moment, which is what its scheduler counts the promise from."""
+    def _submit(
+        self, call: ActiveCall, replica: Replica, now_s: float, *, best_effort: bool
+    ) -> None:
+        """Submit at the engine's own time, from which its scheduler counts the SLO."""
         slo = slo_of(call.program, call.call, now_s, self._predictions)
         call.submit_to(
             replica.engine,
@@ -139,8 +142,8 @@ class _Fleet:
         )
 
     def _bind(self, request_id: str, winner: Replica) -> None:
-        """The first replica that runs a copy has the call; the other copies are withdrawn."""
-        winner.undecided.discard(request_id)
+        """Bind a call to the first replica that runs a copy of it; withdraw the other copies."""
+        winner.unbound_copies.discard(request_id)
         others = [each for each in self._copies[request_id] if each is not winner]
         self._copies[request_id] = (winner,)
         self.calls[winner.name] += 1
@@ -149,18 +152,18 @@ class _Fleet:
             replica.withdraw(request_id, self.now_s)
 
     def _end(self, ended: Ended, replica: Replica) -> None:
-        """A copy that one replica drops goes on waiting elsewhere; the last one ends the call."""
+        """The end of a copy; the call ends with its last copy."""
         copies = self._copies.get(ended.request_id, ())
         if replica not in copies:
-            return  # another replica has it by now
-        rest = tuple(each for each in copies if each is not replica)
-        if rest:
-            self._copies[ended.request_id] = rest
+            return  # the call is bound to another replica
+        remaining = tuple(each for each in copies if each is not replica)
+        if remaining:
+            self._copies[ended.request_id] = remaining
             return
         del self._copies[ended.request_id]
-        for lost in self._loop.end(ended, self.now_s):
-            for holder in self._copies.pop(lost.call_id):
-                holder.withdraw(lost.call_id, self.now_s)
+        for call in self._loop.end(ended, self.now_s):
+            for holder in self._copies.pop(call.call_id):
+                holder.withdraw(call.call_id, self.now_s)
 
 
 def run_fleet(
@@ -174,10 +177,11 @@ def run_fleet(
     """Run programs until all are done, or until a moment of virtual time.
 
     Args:
-        replicas: idle, at time 0, of different names.
-        until_s: what is not done by then is reported as it stands; no step begins at it or later.
+        replicas: idle, at time 0, with different names.
+        until_s: programs that have not ended by then are reported with their progress so far; no
+            step starts at until_s or later.
     """
-    assert replicas, "somebody must serve"
+    assert replicas, "a fleet needs at least one replica"
     assert len({each.name for each in replicas}) == len(replicas), "names are unique"
     loop = ClosedLoop(programs)
     fleet = _Fleet(loop, replicas, router, predictions or Predictions())

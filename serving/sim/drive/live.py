@@ -1,11 +1,11 @@
-"""The real engine as a machine to compare policies on: started, measured, and run in real time.
+"""Runs programs on the real engine in real time: start it, measure it, replay a workload on it.
 
     with replaying_engine(settings) as engine:
         machine = measure_machine(engine, settings)
-        replayed = run_live(programs, engine, policy=..., foresight=..., until_s=...)
+        replayed = run_live(programs, engine, policy=..., predictions=..., until_s=...)
 
-The programs are those of a Setting whose scaling brings the workload down to the engine's speed;
-the same setting's simulation is what the simulator predicts. All seconds are the engine's own.
+The programs are those of an ExperimentConfig with a `scaling` that fits the workload to the
+engine's speed; an Experiment with the same config simulates the same run. All seconds are real.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from serving.sim.drive.driver import Replay
 from serving.sim.drive.live_driver import LiveEngine, replay_live
 from serving.sim.drive.live_machine import CALIBRATION_S, measured_machine
 from serving.sim.drive.live_scale import LiveSettings
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Predictions
 from serving.step_cost import Machine
 
 
 @contextmanager
 def replaying_engine(settings: LiveSettings) -> Iterator[LiveEngine]:
-    """The demo model on the embedded engine, ready to replay; one in a process.
+    """The demo model on the embedded engine, ready to replay; at most one per process.
 
     Raises:
         EngineBusy, EngineMissing, ModelNotLoaded: as EmbeddedEngine.start.
@@ -52,10 +52,12 @@ def replaying_engine(settings: LiveSettings) -> Iterator[LiveEngine]:
 def measure_machine(
     engine: LiveEngine, settings: LiveSettings, *, calibration_s: float = CALIBRATION_S
 ) -> Machine:
-    """The simulated counterpart of an idle engine, after so many seconds of calibration.
+    """Measure an idle engine's simulated counterpart.
 
+    Args:
+        calibration_s: real seconds of calibration work.
     Raises:
-        StepFitFailed: the measured steps do not tell what a step costs.
+        StepFitFailed: the measured steps do not determine a step cost.
     """
     return asyncio.run(measured_machine(engine, settings, calibration_s=calibration_s))
 
@@ -71,7 +73,7 @@ def run_live(
     """Run programs on an idle engine, in real time: for until_s seconds, or until all are done.
 
     Args:
-        foresight: at the engine's own speed, as `Setting.foresight` gives it.
+        predictions: at the engine's own speed, as ExperimentConfig.predictions_of returns them.
     Raises:
         ServingError: the engine failed.
     """

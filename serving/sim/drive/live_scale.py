@@ -1,4 +1,4 @@
-"""A workload of a large machine, brought down to the engine at hand with its hardness kept."""
+"""Scales a workload of a large machine to a small engine, so that it stays as hard to serve."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Predictions
 from serving.sim.workloads.load_generator import GeneratedLoad
 from serving.step_cost import MACHINES, Composition, Machine, StepCost
 from serving.workload_errors import InvalidWorkload
 
 REFERENCE = MACHINES["a100-llama3-8b"]
-"""The machine that the workloads' promises are made for."""
+"""The machine that the workloads' SLOs are meant for."""
 
 REFERENCE_SLOTS = 256
-"""Its slots."""
+"""Slots of the reference machine."""
 
 KEPT_EMPTY_TOKENS = 64
-"""Of an engine's KV cache, in whole blocks of any usual size."""
+"""KV cache that vLLM keeps empty: one block, of at most this size."""
 
 BUSY_CONTEXT_TOKENS = 1000
 BUSY_PROMPT_TOKENS = 2
-"""A busy step: every slot decodes with so long a context, and as many prompt tokens are read per
-decode as the workload "mixed" has prompt tokens per output token."""
+"""A busy step: every slot decodes with this context, and this many prompt tokens are prefilled per
+decode, as the workload "mixed" has prompt tokens per output token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveSettings:
-    """Room of the real engine, and of the simulated one beside it; lengths of its workload.
+    """Capacity of the real engine and of its simulated counterpart; lengths of its workload.
 
     Attributes:
         slots: requests that may hold a slot at once.
         step_tokens: most tokens that one step may compute.
-        kv_tokens: room of the KV cache; the default leaves a slot as much, after `length_scale`,
-            as the reference machine has for each of 256.
-        length_scale: every prompt's and answer's length is multiplied with this.
-        most_call_tokens: a prompt and its answer together; longer ones are cut, the prompt first.
-            The engine's context is twice as long: what a prompt leaves of it must never be less
-            than the caller's limit, as it would be all that the answer needs.
+        kv_tokens: size of the KV cache. The default gives each slot as much, relative to
+            `length_scale`, as the reference machine has for each of 256 slots.
+        length_scale: factor on the length of every prompt and answer.
+        most_call_tokens: limit on prompt and answer together; longer calls are cut, the prompt
+            first. The engine's context is twice as long: otherwise a long prompt would lower the
+            call's max_tokens, and reveal the answer's length to policies.
     Raises:
         InvalidWorkload: a value is out of range.
     """
@@ -54,50 +54,50 @@ class LiveSettings:
         if self.slots < 1:
             raise InvalidWorkload("slots", self.slots, "must be at least 1")
         if self.step_tokens < self.slots:
-            told = f"must be at least slots ({self.slots})"
-            raise InvalidWorkload("step_tokens", self.step_tokens, told)
+            reason = f"must be at least slots ({self.slots})"
+            raise InvalidWorkload("step_tokens", self.step_tokens, reason)
         if not 0 < self.length_scale <= 1:
-            told = "must be above 0 and at most 1"
-            raise InvalidWorkload("length_scale", self.length_scale, told)
+            reason = "must be above 0 and at most 1"
+            raise InvalidWorkload("length_scale", self.length_scale, reason)
         if not 2 <= self.most_call_tokens <= self.kv_tokens // 2:
-            told = f"must lie within 2 and half of kv_tokens ({self.kv_tokens})"
-            raise InvalidWorkload("most_call_tokens", self.most_call_tokens, told)
+            reason = f"must be between 2 and half of kv_tokens ({self.kv_tokens})"
+            raise InvalidWorkload("most_call_tokens", self.most_call_tokens, reason)
 
     @property
     def context_tokens(self) -> int:
-        """The engine's longest context: any prompt, and the longest answer its caller may want.
+        """The engine's longest context: the longest prompt and max_tokens.
 
-        At most what the KV cache has room for, of which vLLM keeps a block empty.
+        At most the KV cache without the block that vLLM keeps empty.
         """
         return min(2 * self.most_call_tokens, self.kv_tokens - KEPT_EMPTY_TOKENS)
 
 
 class Scale(NamedTuple):
-    """How a machine and its workload compare with the reference.
+    """A machine and its workload relative to the reference machine.
 
     Attributes:
-        tokens: of a call, over those of the reference's call.
-        step: seconds of a busy step, over those of the reference.
+        tokens: length of a call / length of the reference's call.
+        step: seconds of a busy step / seconds of the reference's busy step.
     """
 
     tokens: float
     step: float
 
     @property
-    def whole(self) -> float:
-        """Seconds of a whole call, over those of the reference: fewer tokens in other steps."""
+    def call_time(self) -> float:
+        """Seconds of a call / seconds of the reference's call."""
         return self.tokens * self.step
 
 
 def scale_of(machine: Machine, settings: LiveSettings) -> Scale:
-    """What a workload must be scaled by, to be as hard for this machine as for the reference."""
+    """The scale with which a workload is as hard for this machine as for the reference."""
     own_s = busy_step_s(machine.step_cost, settings.slots, settings.length_scale)
     reference_s = busy_step_s(REFERENCE.step_cost, REFERENCE_SLOTS, 1.0)
     return Scale(settings.length_scale, own_s / reference_s)
 
 
 def busy_step_s(cost: StepCost, num_decodes: int, length_scale: float) -> float:
-    """Seconds of a busy step of so many requests, with calls of this share of their length."""
+    """Seconds of a busy step with this many decodes, with contexts scaled by length_scale."""
     chunk = num_decodes * BUSY_PROMPT_TOKENS
     contexts = round(num_decodes * BUSY_CONTEXT_TOKENS * length_scale)
     return cost.seconds(Composition(num_decodes + chunk, num_decodes, contexts, ((chunk, 0),)))
@@ -106,46 +106,46 @@ def busy_step_s(cost: StepCost, num_decodes: int, length_scale: float) -> float:
 def scaled(
     programs: Iterable[Program], scale: Scale, *, most_call_tokens: int
 ) -> tuple[Program, ...]:
-    """Programs with shorter calls, in a time that runs faster by as much as they take less of it.
+    """Programs with shorter calls, and with times scaled to the duration of these calls.
 
-    TBT is a matter of single steps and scales with them; arrivals, TTFT, deadlines and tools scale
-    with whole calls, so that they keep their proportion to the time that work and waiting take.
+    TBT scales with the duration of a step. Arrivals, TTFT, deadlines and tools scale with the
+    duration of a call, so that they keep their proportion to service and queueing times.
     """
     return tuple(
         replace(
             program,
-            arrival_s=program.arrival_s * scale.whole,
+            arrival_s=program.arrival_s * scale.call_time,
             stages=tuple(
                 Stage(
                     tuple(_shortened(call, scale.tokens, most_call_tokens) for call in stage.calls),
-                    stage.tool_s * scale.whole,
+                    stage.tool_s * scale.call_time,
                 )
                 for stage in program.stages
             ),
-            ttft_s=program.ttft_s * scale.whole,
+            ttft_s=program.ttft_s * scale.call_time,
             tbt_s=program.tbt_s * scale.step,
-            deadline_s=None if program.deadline_s is None else program.deadline_s * scale.whole,
+            deadline_s=None if program.deadline_s is None else program.deadline_s * scale.call_time,
         )
         for program in programs
     )
 
 
-def scaled_load(offered: GeneratedLoad, scale: Scale, *, most_call_tokens: int) -> GeneratedLoad:
-    """What is offered, in the same faster time."""
-    from_s, to_s = offered.window_s
-    return offered._replace(
-        programs=scaled(offered.programs, scale, most_call_tokens=most_call_tokens),
-        window_s=(from_s * scale.whole, to_s * scale.whole),
-        decided_s=offered.decided_s * scale.whole,
+def scaled_load(load: GeneratedLoad, scale: Scale, *, most_call_tokens: int) -> GeneratedLoad:
+    """A load scaled like its programs."""
+    from_s, to_s = load.window_s
+    return load._replace(
+        programs=scaled(load.programs, scale, most_call_tokens=most_call_tokens),
+        window_s=(from_s * scale.call_time, to_s * scale.call_time),
+        decided_s=load.decided_s * scale.call_time,
     )
 
 
 def scaled_predictions(
     predictions: Predictions, scale: Scale, *, most_call_tokens: int
 ) -> Predictions:
-    """What is foretold on this machine: the same errors, at its own speed and lengths.
+    """Predictions at this machine's speed and lengths, with the same errors.
 
-    An answer that kept to its caller's limit keeps to the scaled one after `scaled`, too.
+    An answer within max_tokens is within the scaled max_tokens after `scaled`.
     """
     return replace(
         predictions,

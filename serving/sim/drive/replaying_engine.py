@@ -1,4 +1,4 @@
-"""The embedded engine with answers of given lengths, counted: to replay workloads on it."""
+"""The embedded engine with answers of given lengths and counters, to replay workloads on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.engine.setup.config import EngineConfig
 from serving.generation import GenerationRequest
 from serving.policies.table import PolicySpec
-from serving.sim.drive.live_driver import EngineRoom, ForcedRequest
+from serving.sim.drive.live_driver import EngineCapacity, ForcedRequest
 from serving.sim.metrics.metrics import EngineCounters
 from serving.step_cost import StepSample
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vllm.v1.engine.llm_engine import LLMEngine
 
 END_BIAS = 100.0
-"""Added to the logit of the token that ends an answer: the limit of what vLLM takes, and far above
-any logit of the demo model."""
+"""Added to the logit of the end token: the largest bias that vLLM accepts, far above any logit of
+the demo model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class ReplayConfig(EngineConfig):
     """An engine to replay workloads on.
 
     Attributes:
-        kv_tokens: room of the KV cache, in whole blocks.
-        block_tokens: tokens of a block; vLLM's CPU attention takes multiples of 32.
-        prefix_caching: off, unless calls are meant to share what they have in common.
+        kv_tokens: size of the KV cache; rounded down to whole blocks.
+        block_tokens: tokens of a block; vLLM's CPU attention requires multiples of 32.
+        prefix_caching: whether calls may share the KV cache of a common prefix.
     """
 
     kv_tokens: int
@@ -38,7 +38,7 @@ class ReplayConfig(EngineConfig):
     prefix_caching: bool = False
 
     def vllm_arguments(self, model_path: str, platform: str) -> dict[str, Any]:
-        """Those of production, but for the KV cache and a scheduler class that also counts."""
+        """The production arguments with this KV cache and a scheduler class with counters."""
         arguments = EngineConfig.vllm_arguments(self, model_path, platform)
         if platform == "cpu":
             arguments["scheduler_cls"] = "serving.sim.drive.counting_scheduler.CountingScheduler"
@@ -56,34 +56,33 @@ class ReplayConfig(EngineConfig):
 class ReplayingEngine(EmbeddedEngine):
     """Takes prompts as token ids, and ends each answer at its given length.
 
-    The length is forced by sampling alone: the end token is forbidden until the last one is due
-    (vLLM's min_tokens), and from then on it is all but certain (its logit is raised). So the
-    engine ends a call by itself, as it does in production, in the step of its last token; policies
-    see neither parameter.
+    Only sampling forces the length: the end token is forbidden before the last position (vLLM's
+    min_tokens) and practically certain at it (raised logit). So the engine itself ends a call in
+    the step of its last token, as in production. Policies see neither parameter.
     """
 
     def __init__(self, config: ReplayConfig) -> None:
         super().__init__(config)
 
-    async def room(self) -> EngineRoom:
-        """What it has room for."""
-        return await self.call(_room)
+    async def capacity(self) -> EngineCapacity:
+        """Its capacity."""
+        return await self.call(_capacity)
 
-    async def begin(self, policy: PolicySpec) -> None:
-        """Plan by this policy from now on, as if it had just started; the engine must be idle."""
+    async def reset(self, policy: PolicySpec) -> None:
+        """Use this policy from now on, as if it had just started; the engine must be idle."""
 
         def work(llm: LLMEngine) -> None:
-            assert not llm.has_unfinished_requests(), "who replays begins with an idle engine"
-            _counting(llm).begin_anew(policy)
+            assert not llm.has_unfinished_requests(), "a replay needs an idle engine"
+            _counting(llm).reset(policy)
 
         await self.call(work)
 
     async def counters(self) -> EngineCounters:
-        """What it counted since `begin`."""
-        return await self.call(lambda llm: _counting(llm).counted())
+        """Its counters since `reset`."""
+        return await self.call(lambda llm: _counting(llm).counters())
 
     async def samples(self) -> Sequence[StepSample]:
-        """The latest steps since `begin`, as measured."""
+        """The latest measured steps since `reset`."""
         return await self.call(lambda llm: _counting(llm).samples())
 
     def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
@@ -101,9 +100,9 @@ class ReplayingEngine(EmbeddedEngine):
         return params
 
 
-def _room(llm: LLMEngine) -> EngineRoom:
+def _capacity(llm: LLMEngine) -> EngineCapacity:
     cache, scheduling = llm.vllm_config.cache_config, llm.vllm_config.scheduler_config
-    return EngineRoom(
+    return EngineCapacity(
         slots=scheduling.max_num_seqs,
         step_tokens=scheduling.max_num_batched_tokens,
         kv_blocks=cache.num_gpu_blocks,
@@ -114,5 +113,5 @@ def _room(llm: LLMEngine) -> EngineRoom:
 
 
 def _counting(llm: LLMEngine) -> Any:
-    """Its class derives from vLLM's, so that it cannot be named before vLLM is imported."""
+    """The counting scheduler; Any, as its class cannot be imported before vLLM is."""
     return scheduler_of(llm)

@@ -1,4 +1,4 @@
-"""One engine of a fleet: its own clock, what waits for the end of its step, and its books."""
+"""One engine of a fleet: its clock, its inbox during a step, and its record of open requests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from serving.sim.drive.stepped import Progress, SteppedEngine
 from serving.step_cost import Composition, StepCost
 
 REPORT_S = 0.1
-"""How old a replica's report may be before a router asks for a new one."""
+"""Age at which a replica's report is replaced by a new one."""
 
 FULL_BATCH = 96
 TYPICAL_CONTEXT_TOKENS = 1500
 FULL_STEP_TOKENS = 2048
-"""The batch and the step of prompts at which a token's cost is told to routers."""
+"""The decode batch and the prefill step at which the cost of a token is reported to routers."""
 
 
 class ReplicaEngine(SteppedEngine, Protocol):
-    """A stepped engine that tells what a router must know of it."""
+    """A stepped engine with the properties that a router needs."""
 
     @property
     def slots(self) -> int:
@@ -43,16 +43,16 @@ class ReplicaEngine(SteppedEngine, Protocol):
 
     @property
     def free_blocks(self) -> int:
-        """Those that nobody holds."""
+        """Free blocks of the KV cache."""
         ...
 
     @property
     def caches_prefixes(self) -> bool:
-        """Whether what it has read of a prompt may serve another one."""
+        """Whether prefix caching is on."""
         ...
 
     def has_begun(self, request_id: str) -> bool:
-        """Whether a request that has not ended is part of a planned step, or of one before it."""
+        """Whether a request that has not ended has been part of a planned step."""
         ...
 
 
@@ -67,10 +67,13 @@ class _Open:
 class Replica:
     """An engine that is stepped on its own clock, beside others.
 
-    What reaches it during a step waits until the step's end, as at a real engine's input queue.
+    Requests that arrive during a step wait for its end, as in a real engine's input queue.
 
     Args:
-        clock: its own, which the engine reads.
+        clock: the clock that the engine reads.
+    Attributes:
+        ends_s: end of the running step; infinity between steps.
+        unbound_copies: ids of requests of which other replicas have copies as well.
     """
 
     block_tokens = 16
@@ -81,8 +84,8 @@ class Replica:
         self.name = name
         self.engine = engine
         self.stepper = Stepper(engine, clock, cost)
-        self.ends_s = math.inf  # of the step under way
-        self.undecided: set[str] = set()  # copies that other replicas have as well
+        self.ends_s = math.inf
+        self.unbound_copies: set[str] = set()
         self._clock = clock
         self._cost = cost
         self._inbox: dict[str, Callable[[], None]] = {}
@@ -102,12 +105,12 @@ class Replica:
         """Take a request, or a copy of it.
 
         Args:
-            submit: hands it to the engine, at the given moment on the engine's clock.
-            only: no other replica has a copy.
+            submit: submits it to the engine, at the given time on the engine's clock.
+            only: whether no other replica has a copy.
         """
         self._open[request.request_id] = _Open(request, now_s)
         if not only:
-            self.undecided.add(request.request_id)
+            self.unbound_copies.add(request.request_id)
         if self._snapshot is not None:
             self._snapshot = with_request(self._snapshot, request)
         if self.in_step:
@@ -117,10 +120,10 @@ class Replica:
             submit(now_s)
 
     def withdraw(self, request_id: str, now_s: float) -> None:
-        """End a request, or a copy of it, as its caller would by leaving."""
+        """Abort a request, or a copy of it, as if its caller had disconnected."""
         self._forget(request_id)
         if self._inbox.pop(request_id, None) is not None:
-            return  # the engine never saw it
+            return  # the engine has not received it
         if self.in_step:
             self._inbox[request_id] = lambda: self.engine.abort(request_id)
         else:
@@ -128,13 +131,13 @@ class Replica:
             self.engine.abort(request_id)
 
     def plan(self, now_s: float, next_event_s: float) -> list[str]:
-        """Begin a step; the copies that it is the first to run."""
+        """Begin a step; returns the unbound copies that it runs."""
         self._clock.now_s = now_s
         self.ends_s = self.stepper.plan(next_event_s)
-        return [each for each in sorted(self.undecided) if self.engine.has_begun(each)]
+        return [each for each in sorted(self.unbound_copies) if self.engine.has_begun(each)]
 
     def finish(self) -> Progress:
-        """End the step; the clock stands at its end."""
+        """End the step; the clock is set to its end."""
         self._clock.now_s = self.ends_s
         self.ends_s = math.inf
         progress = self.engine.finish_step()
@@ -145,14 +148,14 @@ class Replica:
             self._forget(ended.request_id)
         return progress
 
-    def open_inbox(self) -> None:
-        """Between two steps: what came during the last one reaches the engine."""
-        waiting, self._inbox = self._inbox, {}
-        for deliver in waiting.values():
+    def deliver_inbox(self) -> None:
+        """Between two steps: deliver to the engine what arrived during the last one."""
+        inbox, self._inbox = self._inbox, {}
+        for deliver in inbox.values():
             deliver()
 
     def snapshot(self, now_s: float) -> ReplicaSnapshot:
-        """What a router knows of it: its last report, and what was sent there since."""
+        """The router's view of it: its last report, and the requests sent to it since."""
         if self._snapshot is None or now_s - self._reported_s >= REPORT_S:
             self._reported_s = now_s
             self._snapshot = snapshot_of(
@@ -162,7 +165,7 @@ class Replica:
 
     @property
     def speed(self) -> Speed:
-        """By its step cost; its pace is that of a decode step of those that run now."""
+        """Seconds per token by its step cost; `token_s` is a decode step of the running ones."""
         running = [each for each in self._open.values() if each.running]
         contexts = sum(each.request.prompt_tokens + each.generated_tokens for each in running)
         return Speed(
@@ -184,7 +187,7 @@ class Replica:
 
     @property
     def free_kv_blocks(self) -> int:
-        """Those that nobody holds."""
+        """Free blocks of the KV cache."""
         return self.engine.free_blocks
 
     def _requests(self, now_s: float) -> list[OpenRequest]:
@@ -200,21 +203,21 @@ class Replica:
     def _count_token(self, each: _Open) -> None:
         each.generated_tokens += 1
         if self.engine.caches_prefixes and each.generated_tokens == 1 and each.request.prefix:
-            self._believe_cached(each.request)
+            self._assume_cached(each.request)
 
-    def _believe_cached(self, request: RoutedRequest) -> None:
-        """What was read last stays cached, as much of it as the KV cache holds."""
+    def _assume_cached(self, request: RoutedRequest) -> None:
+        """Assume that the latest prefixes stay cached, as many as the KV cache holds (LRU)."""
         known = self._prefixes.pop(request.prefix, 0)
         self._prefixes[request.prefix] = max(known, request.prefix_tokens)
-        room = self.kv_blocks * self.block_tokens - sum(self._prefixes.values())
+        free_tokens = self.kv_blocks * self.block_tokens - sum(self._prefixes.values())
         for prefix in list(self._prefixes)[:-1]:
-            if room >= 0:
+            if free_tokens >= 0:
                 return
-            room += self._prefixes.pop(prefix)
+            free_tokens += self._prefixes.pop(prefix)
 
     def _forget(self, request_id: str) -> None:
         self._open.pop(request_id, None)
-        self.undecided.discard(request_id)
+        self.unbound_copies.discard(request_id)
 
     def _prefill_step_s(self) -> float:
         return self._cost.seconds(Composition.of_prompt(FULL_STEP_TOKENS))

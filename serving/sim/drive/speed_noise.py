@@ -1,4 +1,4 @@
-"""A machine whose speed is not its own: the same step takes longer at one time than at another."""
+"""A step cost with noise: the machine's speed varies, as if it were shared with others."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ import numpy as np
 from serving.step_cost import Composition, StepTimeModel
 
 DRIFT_S = 10.0
-"""The speed of a machine is no longer what it was after about so long."""
+"""Correlation time of the drift: the autocorrelation falls to 1/e after it."""
 
 DRIFT_DEVIATION = 0.25
-"""Standard deviation of the logarithm of what drift multiplies steps with."""
+"""Standard deviation of the logarithm of the drift's factor on step times."""
 
 STEP_DEVIATION = 0.15
-"""The same of what each step has of its own."""
+"""Standard deviation of the logarithm of each step's own factor."""
 
 HICCUP_SHARE = 0.003
 HICCUP_S = 0.15
-"""So many of the steps take so much longer. All five are assumed after two shared cores, on which
-steps missed the best fit of their cost by 13 to 31% in the mean, and by more for seconds on end."""
+"""A share of HICCUP_SHARE of the steps takes HICCUP_S longer. All five constants are assumed after
+measurements on two shared cores: there step times differed from the best fit of their cost by 13 to
+31% on average, and by more for several seconds in a row."""
 
 
 class NoisyCost:
-    """A step cost times what the machine's speed happens to be.
+    """A step cost times the noise of the machine's speed.
 
-    The drift is a function of the time and the seed alone, and so the same for all policies. It is
-    a stationary Gaussian process in the logarithm, one value a second. In the mean over time the
-    machine is as fast as the steady one, but for the hiccups.
+    The drift depends on the time and the seed only, so it is the same for all policies. Its
+    logarithm is a stationary Gaussian process with one value per second. On average over time the
+    machine is as fast as the steady one, except for the hiccups.
 
     Args:
-        clock: seconds; when a step begins.
-        unsteadiness: what the deviations and hiccups are multiplied with; above 0.
+        clock: returns seconds; read at the start of a step.
+        unsteadiness: factor on deviations and hiccups; above 0.
     """
 
     def __init__(
@@ -43,24 +44,27 @@ class NoisyCost:
         self._clock = clock
         self._unsteadiness = unsteadiness
         drift_seed, step_seed = np.random.SeedSequence(seed).spawn(2)
-        self._of_drift = np.random.default_rng(drift_seed)
-        self._of_steps = np.random.default_rng(step_seed)
-        self._drift = [float(self._of_drift.normal())]  # one value for each second so far
+        self._drift_rng = np.random.default_rng(drift_seed)
+        self._step_rng = np.random.default_rng(step_seed)
+        self._drift = [float(self._drift_rng.normal())]  # one value for each second so far
 
     def seconds(self, composition: Composition) -> float:
         """Seconds of one step that begins now."""
         steady_s = self._cost.seconds(composition)
-        own, chance = float(self._of_steps.normal()), float(self._of_steps.random())
-        drifts, varies = self._unsteadiness * DRIFT_DEVIATION, self._unsteadiness * STEP_DEVIATION
-        # Over time the speed is 1 in the mean, and at one speed the steps: hence the two signs.
-        slower = math.exp(drifts * self._drift_at(self._clock()) + drifts * drifts / 2)
-        longer = math.exp(varies * own - varies * varies / 2)
+        score, chance = float(self._step_rng.normal()), float(self._step_rng.random())
+        drift_std = self._unsteadiness * DRIFT_DEVIATION
+        step_std = self._unsteadiness * STEP_DEVIATION
+        # The mean over time of the speed 1 / drift is 1, and the mean over steps of `own` is 1.
+        drift = math.exp(drift_std * self._drift_at(self._clock()) + drift_std * drift_std / 2)
+        own = math.exp(step_std * score - step_std * step_std / 2)
         hiccup_s = self._unsteadiness * HICCUP_S if chance < HICCUP_SHARE else 0.0
-        return steady_s * slower * longer + hiccup_s
+        return steady_s * drift * own + hiccup_s
 
     def _drift_at(self, now_s: float) -> float:
-        kept = math.exp(-1.0 / DRIFT_S)
+        """The drift's standard normal score in the current second (an AR(1) process)."""
+        correlation = math.exp(-1.0 / DRIFT_S)  # of two consecutive seconds
         while len(self._drift) <= now_s:
-            fresh = math.sqrt(1.0 - kept * kept) * float(self._of_drift.normal())
-            self._drift.append(kept * self._drift[-1] + fresh)
+            score = float(self._drift_rng.normal())
+            innovation = math.sqrt(1.0 - correlation * correlation) * score
+            self._drift.append(correlation * self._drift[-1] + innovation)
         return self._drift[int(now_s)]

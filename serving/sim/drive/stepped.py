@@ -1,4 +1,4 @@
-"""An engine that is stepped by hand, and what a step of it brings."""
+"""The interface of an engine that a driver steps, and the result of a step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serving.step_cost import Composition
 
 
 class Ended(NamedTuple):
-    """How a request ended: "stop", "length", or "abort" with the reason that the engine gave."""
+    """How a request ended: "stop", "length", or "abort" with the engine's reason."""
 
     request_id: str
     finish_reason: str
@@ -17,14 +17,19 @@ class Ended(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """What one step brought: who got a token, and who ended."""
+    """The result of one step.
+
+    Attributes:
+        tokens: request ids, one for each token.
+        ended: the requests that ended.
+    """
 
     tokens: tuple[str, ...]
     ended: tuple[Ended, ...]
 
 
 class SteppedEngine(Protocol):
-    """Plans and finishes one step at a time, and reads a clock that is not its own."""
+    """An engine that plans and finishes one step at a time, on a clock that the driver sets."""
 
     @property
     def has_work(self) -> bool:
@@ -33,12 +38,12 @@ class SteppedEngine(Protocol):
 
     @property
     def preemptions(self) -> int:
-        """How often a request lost its KV cache, or a part of it, and began to recompute."""
+        """How often a request had to recompute KV cache that it had lost, all or in part."""
         ...
 
     @property
     def recomputed_tokens(self) -> int:
-        """Tokens that were computed again."""
+        """Number of tokens that were computed again."""
         ...
 
     def submit(
@@ -47,19 +52,19 @@ class SteppedEngine(Protocol):
         """Take a request.
 
         Args:
-            output_tokens: its true length, at least 1, which no policy is told.
-            max_tokens: its caller's limit, which policies see; at least output_tokens.
+            output_tokens: its true length, at least 1; policies do not see it.
+            max_tokens: its limit, at least output_tokens; policies see it.
         """
         ...
 
     def abort(self, request_id: str) -> None:
-        """End a request as its caller would by leaving."""
+        """Abort a request, as if its caller had disconnected."""
         ...
 
     def plan_step(self) -> Composition:
-        """Decide the next step; `finish_step` must follow."""
+        """Plan the next step; `finish_step` must follow."""
         ...
 
     def finish_step(self) -> Progress:
-        """Compute the planned step; the clock stands at its end."""
+        """Compute the planned step; the driver has set the clock to its end."""
         ...

@@ -1,4 +1,4 @@
-"""An engine that stops when enough is known, and what is enough to tell how fast it drains."""
+"""An engine that stops on a condition, and the condition that measures how fast it drains."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 class StoppingEngine:
-    """A SteppedEngine around another, which has no work any more once it was enough.
+    """Wraps a SteppedEngine and ends its work once a condition holds.
 
     Args:
-        is_enough: asked after each step.
+        should_stop: called after each step.
     """
 
-    def __init__(self, engine: SteppedEngine, is_enough: Callable[[Progress], bool]) -> None:
+    def __init__(self, engine: SteppedEngine, should_stop: Callable[[Progress], bool]) -> None:
         self._engine = engine
-        self._is_enough = is_enough
+        self._should_stop = should_stop
         self._stopped = False
 
     @property
     def has_work(self) -> bool:
-        """Whether a step is needed; never again once it was enough."""
+        """Whether a step is needed; False after the stop."""
         return not self._stopped and self._engine.has_work
 
     @property
@@ -44,7 +44,7 @@ class StoppingEngine:
     def submit(
         self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
     ) -> None:
-        """Take a request; once it was enough, it will never be begun."""
+        """Take a request; ignored after the stop."""
         if not self._stopped:
             self._engine.submit(
                 request_id,
@@ -55,25 +55,25 @@ class StoppingEngine:
             )
 
     def abort(self, request_id: str) -> None:
-        """End a request as its caller would by leaving."""
+        """Abort a request, as if its caller had disconnected."""
         self._engine.abort(request_id)
 
     def plan_step(self) -> Composition:
-        """Decide the next step; `finish_step` must follow."""
+        """Plan the next step; `finish_step` must follow."""
         return self._engine.plan_step()
 
     def finish_step(self) -> Progress:
-        """Compute the planned step; the clock stands at its end."""
+        """Compute the planned step; the driver has set the clock to its end."""
         progress = self._engine.finish_step()
-        self._stopped = self._is_enough(progress)
+        self._stopped = self._should_stop(progress)
         return progress
 
 
-class Drained:
-    """Enough once a share of all tokens was computed, a call's input with its first token.
+class DrainCondition:
+    """Holds once a share of all tokens is computed; a call's input counts with its first token.
 
     Attributes:
-        reached_s: when that was; None as long as it was not.
+        reached_s: when the share was reached; None before.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class Drained:
             for program in programs
             for call in program.all_calls()
         }
-        self._left = share * sum(program.total_tokens for program in programs)
+        self._remaining_tokens = share * sum(program.total_tokens for program in programs)
         self._clock = clock
         self.reached_s: float | None = None
 
     def __call__(self, progress: Progress) -> bool:
-        """Take note of a step; whether it was enough."""
+        """Count the tokens of a step; returns whether the share is reached."""
         for call_id in progress.tokens:
-            self._left -= 1 + self._prompts.pop(call_id, 0)
-        if self._left <= 0 and self.reached_s is None:
+            self._remaining_tokens -= 1 + self._prompts.pop(call_id, 0)
+        if self._remaining_tokens <= 0 and self.reached_s is None:
             self.reached_s = self._clock()
         return self.reached_s is not None

@@ -1,9 +1,8 @@
-"""Our scheduler class without a model: the production code, stepped by hand, in virtual time.
+"""The production scheduler class without a model, stepped in virtual time.
 
-Whoever drives it owns the clock. A step is planned by vLLM's own scheduler under our adapter; what
-the model would have computed is made up: one token for each request whose context is complete, more
-where drafts are kept, and the end where the request's true length is reached. No policy sees that
-length.
+The driver owns the clock. vLLM's own scheduler plans a step under our scheduler class. The model's
+output is simulated: one token for each request with a complete context, more if drafts are
+accepted, and the end token at the request's true length. Policies do not see that length.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from serving.step_cost import Composition
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
 
-_WORD, _END = 7, 1  # token ids: any, and the one at which an answer ends
+_WORD, _END = 7, 1  # token ids: of every output token, and of the end of an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualConfig:
-    """What a machine has room for.
+    """The capacity of a simulated machine, and its policy.
 
     Attributes:
         slots: requests that may hold a slot of the model runner at once.
         step_tokens: most tokens that one step may compute.
-        kv_blocks: of `block_tokens` tokens each.
-        max_model_tokens: longest context, prompt and answer; by default what the longest calls of
-            serving.sim.workloads.workloads need.
-        drafted_tokens: for each decode; 0: no speculative decoding.
-        accepted_tokens: of these, how many are kept.
+        kv_blocks: blocks of the KV cache, of `block_tokens` tokens each.
+        max_model_tokens: longest context, prompt and answer; the default fits the longest calls of
+            serving.sim.workloads.workloads.
+        drafted_tokens: drafts per decode; 0: no speculative decoding.
+        accepted_tokens: drafts per decode that are accepted.
     """
 
     policy: PolicySpec = field(default_factory=PolicySpec)
@@ -63,10 +62,10 @@ class VirtualConfig:
 
 
 class VirtualEngine:
-    """The scheduler that production loads, over a machine that is made up.
+    """The production scheduler on a simulated machine.
 
     Args:
-        clock: seconds; read by the scheduler wherever it would read the machine's.
+        clock: returns seconds; the scheduler reads it instead of the machine's clock.
     """
 
     scheduler_class = SloScheduler
@@ -86,7 +85,7 @@ class VirtualEngine:
         self._config = config
         self._output_tokens: dict[str, int] = {}
         self._step: SchedulerOutput | None = None
-        self._computed: dict[str, int] = {}  # the most that was ever computed of each request
+        self._computed: dict[str, int] = {}  # request id -> longest context ever computed
         self._recomputing: set[str] = set()
         self.preemptions = 0
         self.recomputed_tokens = 0
@@ -98,7 +97,7 @@ class VirtualEngine:
 
     @property
     def free_blocks(self) -> int:
-        """KV blocks that nobody holds."""
+        """Free KV blocks."""
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def submit(
@@ -107,12 +106,12 @@ class VirtualEngine:
         """Take a request.
 
         Args:
-            output_tokens: its true length, at least 1, which nobody else is told.
-            max_tokens: its caller's limit, which policies see; at least output_tokens.
+            output_tokens: its true length, at least 1; the scheduler does not see it.
+            max_tokens: its limit, at least output_tokens; policies see it.
         """
-        assert 1 <= output_tokens <= max_tokens, "an answer has a token, and keeps to its limit"
+        assert 1 <= output_tokens <= max_tokens, "an answer has 1 to max_tokens tokens"
         assert len(prompt) + output_tokens <= self._config.max_model_tokens, (
-            "it fits the model's context"
+            "prompt and answer must fit the model's context"
         )
         params = SamplingParams(
             temperature=0.0,
@@ -133,13 +132,13 @@ class VirtualEngine:
         self.scheduler.add_request(request)
 
     def abort(self, request_id: str) -> None:
-        """End a request as its caller would by leaving."""
+        """Abort a request, as if its caller had disconnected."""
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
         self._forget(request_id)
 
     def plan_step(self) -> Composition:
-        """Let the scheduler decide the next step; `finish_step` must follow."""
-        assert self._step is None, "a step is finished before the next is planned"
+        """Let the scheduler plan the next step; `finish_step` must follow."""
+        assert self._step is None, "a step must be finished before the next is planned"
         self._step = self.scheduler.schedule()
         for request_id, tokens in self._step.num_scheduled_tokens.items():
             request = self.scheduler.requests[request_id]
@@ -150,9 +149,9 @@ class VirtualEngine:
         return composition
 
     def finish_step(self) -> Progress:
-        """Hand the scheduler what the model would have computed in the planned step."""
+        """Give the scheduler the simulated model output of the planned step."""
         step, self._step = self._step, None
-        assert step is not None, "a step is planned before it is finished"
+        assert step is not None, "a step must be planned before it is finished"
         ids = list(step.num_scheduled_tokens)
         drafts = step.scheduled_spec_decode_tokens
         sampled = [self._sampled(each, len(drafts.get(each, ()))) for each in ids]
@@ -160,7 +159,7 @@ class VirtualEngine:
             step,
             ModelRunnerOutput(
                 req_ids=ids,
-                req_id_to_index={request_id: place for place, request_id in enumerate(ids)},
+                req_id_to_index={request_id: index for index, request_id in enumerate(ids)},
                 sampled_token_ids=sampled,
             ),
         )
@@ -175,7 +174,7 @@ class VirtualEngine:
         return Progress(tokens, tuple(ended))
 
     def _count_recomputed(self, request_id: str, context: int, tokens: int) -> None:
-        """Who begins before where it once was has lost its KV cache, or a part of it."""
+        """A request with a shorter context than it once had has lost KV cache."""
         computed = self._computed.get(request_id, 0)
         if context < computed:
             self.preemptions += request_id not in self._recomputing
@@ -191,20 +190,20 @@ class VirtualEngine:
         self._recomputing.discard(request_id)
 
     def _sampled(self, request_id: str, num_drafts: int) -> list[int]:
-        """The next token, once the whole context is computed, and the drafts that are kept."""
+        """A request's next tokens, with accepted drafts; none until its context is complete."""
         request = self.scheduler.requests[request_id]
         if request.num_computed_tokens - num_drafts < request.num_tokens:
             return []
-        left = self._output_tokens[request_id] - request.num_output_tokens
-        count = min(1 + min(num_drafts, self._config.accepted_tokens), left)
-        return [_WORD] * (count - 1) + [_END if count == left else _WORD]
+        remaining = self._output_tokens[request_id] - request.num_output_tokens
+        count = min(1 + min(num_drafts, self._config.accepted_tokens), remaining)
+        return [_WORD] * (count - 1) + [_END if count == remaining else _WORD]
 
-    def _draft(self, names: Iterable[str]) -> None:
-        """The model drafts the next tokens of these answers."""
+    def _draft(self, request_ids: Iterable[str]) -> None:
+        """Draft the next tokens of these requests, unless they have ended."""
         if self._config.drafted_tokens:
-            here = [name for name in names if name in self.scheduler.requests]
-            drafts = [[_WORD] * self._config.drafted_tokens for _ in here]
-            self.scheduler.update_draft_token_ids(DraftTokenIds(here, drafts))
+            unfinished = [each for each in request_ids if each in self.scheduler.requests]
+            drafts = [[_WORD] * self._config.drafted_tokens for _ in unfinished]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(unfinished, drafts))
 
 
 def _ended(output: Any) -> Ended:
@@ -227,7 +226,7 @@ def _engine_arguments(config: VirtualConfig) -> EngineArgs:
     )
     arguments = production.vllm_arguments(str(ensure_demo_model()), platform="cpu")
     arguments |= {
-        # The demo model's own context is short; nothing of it is computed here.
+        # The demo model's own context is short; the model is not run here.
         "hf_overrides": {"max_position_embeddings": config.max_model_tokens},
         "enable_prefix_caching": config.prefix_caching,
         "block_size": config.block_tokens,
@@ -242,7 +241,7 @@ def _engine_arguments(config: VirtualConfig) -> EngineArgs:
 
 
 def _block_hasher(config: VirtualConfig, vllm_config: Any) -> Any:
-    """By what full blocks are found again in the prefix cache, as vLLM's engine core has it."""
+    """The hash function of prefix-cache blocks, as in vLLM's engine core; None without caching."""
     if not config.prefix_caching:
         return None
     hash_of = get_hash_fn_by_name(vllm_config.cache_config.prefix_caching_hash_algo)
@@ -251,7 +250,7 @@ def _block_hasher(config: VirtualConfig, vllm_config: Any) -> Any:
 
 
 def _kv_cache(config: VirtualConfig) -> KVCacheConfig:
-    """As many blocks as asked for; their bytes do not matter, as nobody fills them."""
+    """A KV cache of this many blocks; the size in bytes does not matter, as nothing is stored."""
     layer = FullAttentionSpec(
         block_size=config.block_tokens, num_kv_heads=1, head_size=1, dtype=torch.float32
     )

@@ -1,4 +1,4 @@
-"""A virtual engine as one of several: it also tells whom it has begun, and what room it has."""
+"""A virtual engine with the properties that a router needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
 
 class VirtualReplica(VirtualEngine):
-    """The production scheduler over a made-up machine, to be driven beside others.
+    """The production scheduler on a simulated machine, one of several.
 
     Args:
-        clock: seconds, its own: the replicas' steps begin and end at different times.
+        clock: returns seconds; each replica has its own, as their steps differ in time.
     """
 
     def __init__(self, config: VirtualConfig, clock: Callable[[], float]) -> None:
@@ -21,6 +21,6 @@ class VirtualReplica(VirtualEngine):
         self.caches_prefixes = config.prefix_caching
 
     def has_begun(self, request_id: str) -> bool:
-        """Whether a request that has not ended is part of a planned step, or of one before it."""
+        """Whether a request that has not ended has been part of a planned step."""
         request = self.scheduler.requests.get(request_id)
         return request is not None and request.num_computed_tokens > 0

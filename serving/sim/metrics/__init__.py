@@ -1,1 +1,1 @@
-"""What a simulated or measured run earned: goodput, attainment, latencies."""
+"""Metrics of a simulated or measured run: goodput, SLO attainment, latencies."""

@@ -1,9 +1,9 @@
-"""What a run of programs amounts to: goodput, attainment, latencies, fairness.
+"""Metrics of a run of programs: goodput, SLO attainment, latencies, fairness.
 
-Which programs count: those that arrived within the measured window [from_s, to_s). What comes
-before is warm-up, what comes after is cool-down; both load the engine and count for nothing. A
-counted program is followed past to_s, up to observed_until_s. One that is not done by then earns
-what it had earned, and its promise counts as not kept.
+Programs that arrived within the measured window [from_s, to_s) count. Earlier ones are warm-up,
+later ones cool-down: both load the engine and do not count. A counted program is observed past
+to_s, up to observed_until_s. If it has not ended by then, it earns what it had earned so far, and
+its SLO counts as missed.
 
 Source of the metrics: Wu (2025), section 6.1.
 """
@@ -22,12 +22,12 @@ import numpy as np
 from serving.sim.metrics.goodput import GOODPUTS, Goodput, ProgramOutcome, met, tokens
 from serving.slo import SloKind
 
-PROMISING_KINDS = (SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)
+SLO_KINDS = (SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)
 
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of what was observed, linearly interpolated; seconds. None where nothing was observed."""
+    """Percentiles of observed seconds, linearly interpolated; None without observations."""
 
     p50: float | None
     p95: float | None
@@ -45,10 +45,10 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCounters:
-    """What the engine counted, over the whole run.
+    """The engine's counters over the whole run.
 
     Attributes:
-        schedule_ms_per_step: real milliseconds spent in scheduling a step; None: not measured.
+        schedule_ms_per_step: mean real milliseconds to schedule a step; None: not measured.
     """
 
     preemptions: int = 0
@@ -62,20 +62,20 @@ class Counts:
     """How the counted programs ended: arrived = finished + dropped + unfinished."""
 
     arrived: int
-    finished: int  # came to their own end, in time or not
-    dropped: int  # the engine gave up a call
-    unfinished: int  # still under way when the observation ended
-    met: int  # kept their promise
+    finished: int  # all calls completed, in time or not
+    dropped: int  # the engine dropped a call
+    unfinished: int  # still running when the observation ended
+    met: int  # met their SLO
 
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """How evenly goodput is spread over the users who were promised something.
+    """How evenly goodput is spread over the users whose programs have an SLO.
 
     Attributes:
-        min_to_mean: the worst-served user's goodput over the mean; 1 when all are equal.
+        min_to_mean: the smallest goodput of a user / the mean; 1 when all are equal.
         jain: (sum x)^2 / (n * sum x^2): 1 when all are equal, 1/n when one user has it all.
-    Both are None when there is no goodput to share.
+    Both are None without any goodput.
     Source of the index: Jain, Chiu and Hawe (1984), A quantitative measure of fairness.
     """
 
@@ -98,20 +98,20 @@ class Fairness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One run in numbers. Rates are per second of the measured window.
+    """The metrics of one run. Rates are per second of the measured window.
 
     Attributes:
-        goodputs: every definition of GOODPUTS by name, per second.
-        attainment: by kind, the share of counted programs that kept their promise; those dropped
-            or unfinished did not. None where no program of the kind counts.
+        goodputs: name of a definition in GOODPUTS -> goodput per second.
+        attainment: kind -> share of its counted programs that met their SLO; dropped and unfinished
+            programs did not. None without counted programs of the kind.
         ttft_s, ttft_latency_s: from a call's submission to its first token; of all calls, and of
             the calls of latency programs. Calls without a first token are left out.
         tbt_s, tbt_latency_s: all gaps between two tokens of a call.
         e2el_s, e2el_by_kind_s: from arrival to end, of finished programs only.
-        throughput_tokens_s: work done for any program within the window, whenever it arrived:
-            output tokens as delivered, and a call's input tokens with its first output token.
-        output_tokens_s: the same without input.
-        user_goodput: per second, by user, for users who were promised something.
+        throughput_tokens_s: tokens computed within the window for any program, whenever it arrived:
+            output tokens at their delivery, a call's input tokens at its first output token.
+        output_tokens_s: the same without input tokens.
+        user_goodput: user -> goodput per second, over the users whose programs have an SLO.
     """
 
     window_s: tuple[float, float]
@@ -141,7 +141,7 @@ class Report:
         return self.goodputs["requests"]
 
     def to_document(self) -> dict[str, Any]:
-        """JSON-safe: str keys, finite numbers, None for what nothing was observed of."""
+        """JSON-safe: str keys, finite numbers, None without observations."""
         document = asdict(self)
         counters = document.pop("counters")
         document["window_s"] = list(self.window_s)
@@ -164,11 +164,11 @@ def summarise(
     """Measure the programs that arrived within the window; their order does not matter.
 
     Args:
-        programs: all of the run, the uncounted ones too: they are part of the throughput.
-        window_s: (from_s, to_s), absolute seconds; from_s counts, to_s does not.
-        observed_until_s: forget what happened later. Without it the outcomes themselves say how
-            long they were observed. At to_s, goodput cannot exceed throughput.
-        goodput: what users' shares and fairness are measured by.
+        programs: all of the run; uncounted programs are part of the throughput.
+        window_s: (from_s, to_s), absolute seconds; from_s is included, to_s is not.
+        observed_until_s: ignore later events; infinity: use the outcomes as they are. With to_s,
+            goodput cannot exceed throughput.
+        goodput: the definition for goodput per user and fairness.
         counters: as the engine reported them; None: all zero.
     """
     from_s, to_s = window_s
@@ -186,9 +186,10 @@ def summarise(
     return Report(
         window_s=(from_s, to_s),
         goodputs={
-            name: math.fsum(map(earned, counted)) / length_s for name, earned in GOODPUTS.items()
+            name: math.fsum(map(definition, counted)) / length_s
+            for name, definition in GOODPUTS.items()
         },
-        attainment={kind.value: _attainment(counted, kind) for kind in PROMISING_KINDS},
+        attainment={kind.value: _attainment(counted, kind) for kind in SLO_KINDS},
         ttft_s=_ttft(counted),
         ttft_latency_s=_ttft(streams),
         tbt_s=_tbt(counted),
@@ -241,7 +242,7 @@ def _e2el(programs: Iterable[ProgramOutcome]) -> Percentiles:
 
 
 def _work(programs: Iterable[ProgramOutcome], from_s: float, to_s: float) -> tuple[int, int]:
-    """Input and output tokens of the window, both its ends included."""
+    """Input and output tokens within the window, both ends included."""
     input_tokens = output_tokens = 0
     for program in programs:
         for call in program.each_call():
@@ -268,6 +269,6 @@ def _by_user(
 ) -> dict[str, float]:
     earned: dict[str, list[float]] = defaultdict(list)
     for program in programs:
-        if program.promised:
+        if program.has_slo:
             earned[program.user].append(goodput(program))
     return {user: math.fsum(earned[user]) / length_s for user in sorted(earned)}

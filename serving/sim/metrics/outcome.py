@@ -1,4 +1,4 @@
-"""One run in numbers, in a form that is stored and crosses processes."""
+"""The metrics of one run in a form that can be stored and sent between processes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from serving.sim.metrics.metrics import Report
 from serving.slo import SloKind
 
 LEVELS = tuple(range(101))
-"""The percentiles that a curve holds."""
+"""The percentiles of a curve."""
 
 CURVES = ("ttft_s", "ttft_latency_s", "tbt_s", "tbt_latency_s", "e2el_s")
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one case.
+    """The outcome of one experiment.
 
     Attributes:
         report: as Report.to_document.
-        curves: for each of CURVES the percentiles 0 to 100, in seconds; empty where nothing was
-            observed. As in Report: of all calls, of the calls of latency programs, and of
-            finished programs.
+        curves: name of CURVES -> percentiles 0 to 100, in seconds; empty without observations.
+            Over the same calls and programs as the fields of Report with these names.
     """
 
     report: Mapping[str, Any]
@@ -52,7 +51,7 @@ class Outcome:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Outcome:
-        """What `to_document` made."""
+        """The inverse of `to_document`."""
         curves = {name: tuple(document["curves"][name]) for name in CURVES}
         return cls(dict(document["report"]), curves)
 
@@ -60,7 +59,11 @@ class Outcome:
 def outcome_of(
     report: Report, programs: Sequence[ProgramOutcome], *, observed_until_s: float
 ) -> Outcome:
-    """A report with whole distributions; `programs` and the rest as `summarise` took them."""
+    """A report with full distributions.
+
+    Args:
+        programs, observed_until_s: as `summarise` took them for this report.
+    """
     from_s, to_s = report.window_s
     counted = [
         program.seen_until(observed_until_s)
@@ -79,7 +82,7 @@ def outcome_of(
 
 
 def percentiles(values: Sequence[float]) -> tuple[float, ...]:
-    """Percentiles 0 to 100 of finite values, linearly interpolated; empty of none."""
+    """Percentiles 0 to 100 of finite values, linearly interpolated; empty without values."""
     if not values:
         return ()
     return tuple(float(each) for each in np.percentile(np.asarray(values, dtype=float), LEVELS))

@@ -1,1 +1,1 @@
-"""Programs: stages of LLM calls with lengths, promises and predictions."""
+"""Programs: stages of LLM calls with lengths, SLOs and predictions."""

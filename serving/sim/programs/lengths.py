@@ -1,4 +1,4 @@
-"""Lengths: how many tokens a prompt or an answer has, from the few numbers that papers print."""
+"""Distributions of prompt and answer lengths, fitted to the statistics that papers print."""
 
 from __future__ import annotations
 
@@ -10,144 +10,142 @@ import numpy as np
 
 from serving.workload_errors import InvalidWorkload
 
-MOST_CALL_TOKENS = 32768
+MAX_CALL_TOKENS = 32768
 """Longest prompt or answer of one call (assumed: no table prints its maximum)."""
 
-USUAL_ANSWER_TOKENS = 4096
-"""The limit that callers set on every answer (max_tokens) where few would be longer (assumed)."""
+DEFAULT_MAX_TOKENS = 4096
+"""The max_tokens that callers set on every answer if few answers would be longer (assumed)."""
 
-MOST_PROGRAM_TOKENS = 4 * MOST_CALL_TOKENS
-"""Most prompt or answer tokens of a whole program (assumed)."""
+MAX_PROGRAM_TOKENS = 4 * MAX_CALL_TOKENS
+"""Longest prompts, or answers, of a whole program in sum (assumed)."""
 
 _NORMAL = NormalDist()
-_WIDEST = 10.0  # of a sigma: an answer of 20,000 times the median at one standard deviation
+_MAX_SIGMA = 10.0  # at one standard deviation an answer is 20,000 times the median
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Whole token counts from a lognormal distribution, those above `most` set to `most`.
+    """Whole token counts from a lognormal distribution; larger ones are cut to `cap`.
 
     Attributes:
         median: tokens, at least 1.
         sigma: standard deviation of the logarithm.
-        most: tokens, at least the median.
+        cap: tokens, at least the median.
     Raises:
         InvalidWorkload: a value is out of range.
     """
 
     median: float
     sigma: float
-    most: float = MOST_CALL_TOKENS
+    cap: float = MAX_CALL_TOKENS
 
     def __post_init__(self) -> None:
-        if not 1 <= self.median <= self.most < math.inf:
-            raise InvalidWorkload("median", self.median, f"must lie within 1 and {self.most}")
-        if not 0 <= self.sigma <= _WIDEST:
-            raise InvalidWorkload("sigma", self.sigma, f"must lie within 0 and {_WIDEST}")
+        if not 1 <= self.median <= self.cap < math.inf:
+            raise InvalidWorkload("median", self.median, f"must be between 1 and {self.cap}")
+        if not 0 <= self.sigma <= _MAX_SIGMA:
+            raise InvalidWorkload("sigma", self.sigma, f"must be between 0 and {_MAX_SIGMA}")
 
     def sample(self, rng: np.random.Generator) -> int:
         """One length, at least 1."""
         tokens = self.median * math.exp(self.sigma * rng.standard_normal())
-        return max(round(min(tokens, self.most)), 1)
+        return max(round(min(tokens, self.cap)), 1)
 
     def quantile(self, level: float) -> float:
-        """The length not exceeded with this probability, before rounding; level in (0, 1)."""
-        return min(self.median * math.exp(self.sigma * _NORMAL.inv_cdf(level)), self.most)
+        """The quantile at a level in (0, 1), before rounding."""
+        return min(self.median * math.exp(self.sigma * _NORMAL.inv_cdf(level)), self.cap)
 
     @property
     def mean(self) -> float:
         """The mean length, before rounding."""
         if self.sigma == 0:
             return self.median
-        cut = math.log(self.most / self.median) / self.sigma
-        below = self.median * math.exp(self.sigma**2 / 2) * _NORMAL.cdf(cut - self.sigma)
-        return below + self.most * (1 - _NORMAL.cdf(cut))
+        cap_score = math.log(self.cap / self.median) / self.sigma
+        below = self.median * math.exp(self.sigma**2 / 2) * _NORMAL.cdf(cap_score - self.sigma)
+        return below + self.cap * (1 - _NORMAL.cdf(cap_score))
 
 
-def by_mean_and_median(*, mean: float, median: float, most: float = MOST_CALL_TOKENS) -> Lengths:
-    """The distribution with this mean and this median, with what is cut off taken into account.
+def by_mean_and_median(*, mean: float, median: float, cap: float = MAX_CALL_TOKENS) -> Lengths:
+    """The distribution with this mean, after the cut at `cap`, and this median.
 
-    A lognormal has two parameters: other numbers of a table are then a check, not reproduced.
+    A lognormal has two parameters. Further statistics of a table are a check; they are not fitted.
 
     Raises:
-        InvalidWorkload: the mean is below the median, or too far above it for `most`.
+        InvalidWorkload: the mean is below the median, or too far above it for `cap`.
     """
-    if not (median <= mean and Lengths(median, _WIDEST, most).mean >= mean):
-        raise InvalidWorkload("mean", mean, f"no lognormal of median {median} has it")
-    low, high = 0.0, _WIDEST
-    for _ in range(60):  # the mean ascends with sigma
+    if not (median <= mean and Lengths(median, _MAX_SIGMA, cap).mean >= mean):
+        raise InvalidWorkload("mean", mean, f"no lognormal with median {median} has this mean")
+    low, high = 0.0, _MAX_SIGMA
+    for _ in range(60):  # bisection: the mean increases with sigma
         sigma = (low + high) / 2
-        if Lengths(median, sigma, most).mean < mean:
+        if Lengths(median, sigma, cap).mean < mean:
             low = sigma
         else:
             high = sigma
-    return Lengths(median, high, most)
+    return Lengths(median, high, cap)
 
 
-def by_mean_and_std(*, mean: float, std: float, most: float = MOST_CALL_TOKENS) -> Lengths:
-    """The lognormal distribution with this mean and standard deviation, were nothing cut off.
+def by_mean_and_std(*, mean: float, std: float, cap: float = MAX_CALL_TOKENS) -> Lengths:
+    """The lognormal distribution with this mean and standard deviation before the cut at `cap`.
 
     Raises:
         InvalidWorkload: a value is out of range.
     """
     if not (mean > 0 and std >= 0):
-        raise InvalidWorkload("mean", mean, "mean must be above 0, and std at least 0")
+        raise InvalidWorkload("mean", mean, "the mean must be above 0, and std at least 0")
     variance = math.log1p((std / mean) ** 2)
-    return Lengths(mean * math.exp(-variance / 2), math.sqrt(variance), most)
+    return Lengths(mean * math.exp(-variance / 2), math.sqrt(variance), cap)
 
 
 def by_median_and_quantile(
-    *, median: float, upper: float, level: float, most: float = MOST_CALL_TOKENS
+    *, median: float, upper: float, level: float, cap: float = MAX_CALL_TOKENS
 ) -> Lengths:
     """The distribution with this median and this upper quantile at `level`, above 0.5.
 
     Raises:
-        InvalidWorkload: the quantile is below the median, or the level not within (0.5, 1).
+        InvalidWorkload: the quantile is below the median, or the level is not in (0.5, 1).
     """
     if not (0.5 < level < 1 and 0 < median <= upper):
         raise InvalidWorkload("upper", upper, f"must be a quantile above the median {median}")
-    return Lengths(median, math.log(upper / median) / _NORMAL.inv_cdf(level), most)
+    return Lengths(median, math.log(upper / median) / _NORMAL.inv_cdf(level), cap)
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """The lengths of a prompt and of its answer, drawn independently (no table relates them)."""
+class LengthPair:
+    """The lengths of a prompt and its answer; independent, as no table relates them."""
 
     prompt: Lengths
     output: Lengths
 
 
 def _medians(
-    *, prompt: tuple[float, float], output: tuple[float, float], most: float = MOST_CALL_TOKENS
-) -> Pair:
-    """Rows of a table with (mean, P50)."""
-    return Pair(
-        by_mean_and_median(mean=prompt[0], median=prompt[1], most=most),
-        by_mean_and_median(mean=output[0], median=output[1], most=most),
+    *, prompt: tuple[float, float], output: tuple[float, float], cap: float = MAX_CALL_TOKENS
+) -> LengthPair:
+    """From a table's (mean, P50)."""
+    return LengthPair(
+        by_mean_and_median(mean=prompt[0], median=prompt[1], cap=cap),
+        by_mean_and_median(mean=output[0], median=output[1], cap=cap),
     )
 
 
-def _deviations(*, prompt: tuple[float, float], output: tuple[float, float]) -> Pair:
-    """Rows of a table with (mean, standard deviation)."""
-    return Pair(
+def _deviations(*, prompt: tuple[float, float], output: tuple[float, float]) -> LengthPair:
+    """From a table's (mean, standard deviation)."""
+    return LengthPair(
         by_mean_and_std(mean=prompt[0], std=prompt[1]),
         by_mean_and_std(mean=output[0], std=output[1]),
     )
 
 
-# Wu (2025), table 6.1 (mean, P50); its chatbot rows are those of Tempo, table 2. The P95 come
-# out within 20% of the table's; the standard deviation of deep-research prompts does not (the
-# table's 2,781 is too little for a lognormal with its mean and P50).
+# Wu (2025), table 6.1 (mean, P50); its chatbot rows are those of Tempo, table 2. The resulting P95
+# are within 20% of the table's. The standard deviation of deep-research prompts is not: the table's
+# 2,781 is too small for a lognormal with its mean and P50.
 CHATBOT = _medians(prompt=(93, 27), output=(318, 225))
-CHATBOT_PROGRAM = _medians(prompt=(1300, 1097), output=(4458, 4417), most=MOST_PROGRAM_TOKENS)
+CHATBOT_PROGRAM = _medians(prompt=(1300, 1097), output=(4458, 4417), cap=MAX_PROGRAM_TOKENS)
 DEEP_RESEARCH = _medians(prompt=(1911, 403), output=(534, 410))
-DEEP_RESEARCH_PROGRAM = _medians(
-    prompt=(12223, 10807), output=(3541, 3148), most=MOST_PROGRAM_TOKENS
-)
+DEEP_RESEARCH_PROGRAM = _medians(prompt=(12223, 10807), output=(3541, 3148), cap=MAX_PROGRAM_TOKENS)
 
 # Tempo, table 2, "LC-Workload": mean, P50.
 LONG_ANSWERS = _medians(prompt=(76, 49), output=(482, 422))
-LONG_ANSWERS_PROGRAM = _medians(prompt=(1064, 983), output=(6744, 6703), most=MOST_PROGRAM_TOKENS)
+LONG_ANSWERS_PROGRAM = _medians(prompt=(1064, 983), output=(6744, 6703), cap=MAX_PROGRAM_TOKENS)
 
 # SLOs-Serve, table 4: mean, standard deviation. Its P99 are not reproduced.
 CHAT = _deviations(prompt=(763, 424), output=(266, 160))
@@ -158,8 +156,8 @@ REASONING = _deviations(prompt=(127, 83), output=(4693, 1442))  # the thinking
 REASONING_RESPONSE = by_mean_and_std(mean=803, std=280)
 
 # Bari et al., table 1 (openchat_sharegpt4): median, P90. Its standard deviation of the decode
-# length (101) cannot be meant beside a P90 419 above the median, so that it is left out.
-SHAREGPT = Pair(
+# length (101) contradicts its P90, 419 above the median, and is not used.
+SHAREGPT = LengthPair(
     by_median_and_quantile(median=1730, upper=5696, level=0.9),
     by_median_and_quantile(median=415, upper=834, level=0.9),
 )

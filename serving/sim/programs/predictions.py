@@ -1,4 +1,4 @@
-"""What a scheduler is told about the future: the truth, with a stated error."""
+"""Predictions for schedulers: true lengths and future work, with a stated error."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ from serving.workload_errors import InvalidWorkload
 
 _NORMAL = NormalDist()
 _LEVEL_SCORES = tuple(_NORMAL.inv_cdf(level) for level in LENGTH_LEVELS)
-_MOST_FACTOR = 1000.0
-_WIDEST = 5.0  # of a sigma: wrong by a factor of 148 at one standard deviation
+_MAX_FACTOR = 1000.0
+_MAX_SIGMA = 5.0  # at one standard deviation a prediction is wrong by a factor of 148
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthErrors:
-    """How predicted output lengths miss the true ones.
+    """The error of predicted output lengths.
 
-    A call's prediction is centred on truth * ratio * bias * exp(sigma * z), with z standard
-    normal and drawn once a call, and its quantiles are those of a lognormal with this median and
-    this sigma: with ratio and bias 1 they are calibrated. The defaults over-estimate, as upper
-    bounds do. z depends on the seed and the call's id alone, so that neither the order of asking
-    nor the policy matters.
+    A prediction is a lognormal distribution with median truth * ratio * bias * exp(sigma * z) and
+    this sigma, where z is standard normal and drawn once per call. With ratio and bias 1 its
+    quantiles are calibrated. The defaults overestimate, as upper bounds do. z depends on the seed
+    and the call's id only, so neither the policy nor the order of predictions matters.
 
     Attributes:
-        ratio: of the middle prediction to the truth.
-        sigma: of the logarithm; both how far a prediction is off, and how wide it is.
-        bias: what a systematic error multiplies on top, such as 2 or 0.5.
+        ratio: typical median of a prediction / the true length.
+        sigma: of the logarithm; both the error of a prediction's median and its spread.
+        bias: factor of a systematic error, such as 2 or 0.5.
     Raises:
         InvalidWorkload: a value is out of range.
     """
@@ -58,16 +57,15 @@ class LengthErrors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FutureErrors:
-    """How the estimated rest of a compound program misses the true one.
+    """The error of a compound program's predicted future work.
 
-    Every number of an estimate, that of later stages included, is the truth times one common factor
-    bias * exp(sigma * z), with z standard normal and drawn once for each stage of a program from
-    the seed, the program's id and the stage: who takes a program to be longer takes all of it to
-    be longer.
+    Every number of a prediction, also the number of later stages, is the truth times one common
+    factor bias * exp(sigma * z). z is standard normal and drawn once per stage of a program, from
+    the seed, the program's id and the stage.
 
     Attributes:
         sigma: of the logarithm.
-        bias: what a systematic error multiplies on top, such as 2 or 0.5.
+        bias: factor of a systematic error, such as 2 or 0.5.
     Raises:
         InvalidWorkload: a value is out of range.
     """
@@ -83,12 +81,13 @@ class FutureErrors:
     def future(
         self, program: Program, stage: int, *, token_s: float, prefill_token_s: float
     ) -> FutureWork:
-        """The estimated rest of a program after one of its stages; all 0 after the last.
+        """The predicted work of a program after one of its stages; all 0 after the last.
+
+        A stage takes the seconds of its slowest call without queueing, and of the tool before it.
 
         Args:
             token_s: seconds of one decode step.
-            prefill_token_s: seconds to prefill one token; a stage's seconds are those of its
-                slowest call without any queueing, and of the tool before it.
+            prefill_token_s: seconds to prefill one token.
         """
         later = program.stages[stage + 1 :]
         calls = [call for each in later for call in each.calls]
@@ -112,7 +111,7 @@ class FutureErrors:
         return FutureWork(*(part * factor for part in truth))
 
     def later_stages(self, program: Program, stage: int) -> float:
-        """How many stages are estimated to follow one: the truth times the same factor."""
+        """The predicted number of stages after one: the truth times the same factor."""
         return (len(program.stages) - stage - 1) * self._factor(program, stage)
 
     def _factor(self, program: Program, stage: int) -> float:
@@ -122,24 +121,24 @@ class FutureErrors:
         return self.bias * math.exp(self.sigma * score)
 
 
-def _score(what: str, seed: int, key: str) -> float:
-    """A standard normal number that depends on nothing but its arguments."""
-    digest = hashlib.sha256(f"{what}:{seed}:{key}".encode()).digest()
+def _score(name: str, seed: int, key: str) -> float:
+    """A standard normal number, a pure function of the arguments."""
+    digest = hashlib.sha256(f"{name}:{seed}:{key}".encode()).digest()
     return _NORMAL.inv_cdf((int.from_bytes(digest[:6], "big") + 0.5) / 2**48)
 
 
 def _check_factor(name: str, value: float) -> None:
-    if not 0 < value <= _MOST_FACTOR:
-        raise InvalidWorkload(name, value, f"must be above 0 and at most {_MOST_FACTOR}")
+    if not 0 < value <= _MAX_FACTOR:
+        raise InvalidWorkload(name, value, f"must be above 0 and at most {_MAX_FACTOR}")
 
 
 def _check_sigma(sigma: float) -> None:
-    if not 0 <= sigma <= _WIDEST:
-        raise InvalidWorkload("sigma", sigma, f"must lie within 0 and {_WIDEST}")
+    if not 0 <= sigma <= _MAX_SIGMA:
+        raise InvalidWorkload("sigma", sigma, f"must be between 0 and {_MAX_SIGMA}")
 
 
 ORACLE_LENGTHS = LengthErrors(ratio=1.0, sigma=0.0)
 """Every quantile is the true length."""
 
 ORACLE_FUTURES = FutureErrors(sigma=0.0)
-"""The true rest, at the given speed of an idle machine."""
+"""The true future work, at the given speed of an idle machine."""

@@ -1,4 +1,4 @@
-"""Closed-loop work: programs of stages of calls; a stage starts when the former really ended."""
+"""Programs: stages of calls, run in closed loop. A stage starts when the one before has ended."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from serving.workload_errors import InvalidProgram
 
 
 class Call(NamedTuple):
-    """One LLM call with its true length, which no policy may see.
+    """One LLM call with its true length, which policies must not see.
 
     Attributes:
         prompt_tokens, output_tokens: at least 1.
-        shared_prefix_tokens: of the prompt's first tokens, those of a text that calls of its
-            program repeat: two calls of one program and one group agree in as many first tokens
-            as the lesser of their counts.
-        prefix_group: which of the program's texts that is; calls of two groups agree in nothing.
+        shared_prefix_tokens: length of the prefix that the prompt shares with other calls. Two
+            calls of one program and one group have the same first tokens, as many as the smaller of
+            their two counts.
+        prefix_group: calls of different groups share no prefix.
     """
 
     prompt_tokens: int
@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Calls that are submitted together, `tool_s` seconds after the former stage ended."""
+    """Calls that are submitted together, `tool_s` seconds after the previous stage ended."""
 
     calls: tuple[Call, ...]
     tool_s: float = 0.0
@@ -45,17 +45,18 @@ class StageCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One task: what it will ask, and what it was promised.
+    """A program: its calls, stage by stage, and its SLO.
 
-    Latency and deadline programs are one stage with one call. Compound ones are any stages; one
-    with a single call is a loop that ended at once.
+    Latency and deadline programs have one stage with one call. Compound programs have any stages;
+    one with a single call is an agent loop that ended after its first call.
 
     Attributes:
         id: unique in its workload.
-        application: what kind of task it is, such as "deep_research".
+        application: the type of program, such as "deep_research".
         arrival_s: when it is submitted, in seconds of virtual time.
-        ttft_s, tbt_s: promises of the latency kind.
-        deadline_s: from its arrival to the end of its last call; None for the other kinds.
+        ttft_s, tbt_s: SLO of the latency kind.
+        deadline_s: SLO of the deadline and compound kinds, from arrival to the end of the last
+            call; None for the other kinds.
         user: key for fairness.
         weight: goodput weight.
     Raises:
@@ -74,7 +75,7 @@ class Program:
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        reason = self._shape_fault() or self._promise_fault()
+        reason = self._shape_fault() or self._slo_fault()
         if reason:
             raise InvalidProgram(self.id, reason)
 
@@ -82,20 +83,20 @@ class Program:
         if not self.id:
             return "it needs an id"
         if not self.stages or not all(stage.calls for stage in self.stages):
-            return "it needs a stage, and every stage a call"
+            return "it needs at least one stage, and every stage at least one call"
         if self.kind in (SloKind.LATENCY, SloKind.DEADLINE) and self.num_calls > 1:
-            return f"kind {self.kind} is one call, not {self.num_calls}; use compound"
+            return f"kind {self.kind} has one call, not {self.num_calls}; use compound"
         for index, stage in enumerate(self.stages):
             if not (math.isfinite(stage.tool_s) and stage.tool_s >= 0):
                 return f"stage {index}: tool_s must be finite and at least 0, not {stage.tool_s}"
             for call in stage.calls:
                 if call.prompt_tokens < 1 or call.output_tokens < 1:
-                    return f"stage {index}: a call has at least 1 prompt and 1 output token"
+                    return f"stage {index}: a call needs at least 1 prompt and 1 output token"
                 if not 0 <= call.shared_prefix_tokens <= call.prompt_tokens:
-                    return f"stage {index}: shared_prefix_tokens must lie within the prompt"
+                    return f"stage {index}: shared_prefix_tokens must be from 0 to prompt_tokens"
         return None
 
-    def _promise_fault(self) -> str | None:
+    def _slo_fault(self) -> str | None:
         if not (math.isfinite(self.arrival_s) and self.arrival_s >= 0):
             return f"arrival_s must be finite and at least 0, not {self.arrival_s}"
         needs_deadline = self.kind in (SloKind.DEADLINE, SloKind.COMPOUND)
@@ -109,12 +110,12 @@ class Program:
 
     @property
     def num_calls(self) -> int:
-        """Calls of all stages."""
+        """Number of calls of all stages."""
         return sum(len(stage.calls) for stage in self.stages)
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of all calls, each call's shared prefix counted again."""
+        """Prompt tokens of all calls; a shared prefix counts once for each call."""
         return sum(call.prompt_tokens for stage in self.stages for call in stage.calls)
 
     @property
@@ -133,7 +134,7 @@ class Program:
         return math.fsum(stage.tool_s for stage in self.stages)
 
     def stage_calls(self, stage: int) -> Iterator[StageCall]:
-        """The calls of one stage, each with its id: unique where program ids are."""
+        """The calls of one stage; call ids are unique if program ids are."""
         for index, call in enumerate(self.stages[stage].calls):
             yield StageCall(f"{self.id}/{stage}/{index}", stage, call)
 

@@ -1,4 +1,4 @@
-"""Shapes of compound programs: the stages into which a program's tokens are divided."""
+"""Shapes of compound programs: how a program's tokens are divided into stages and calls."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from serving.sim.programs.lengths import MOST_CALL_TOKENS, Pair
+from serving.sim.programs.lengths import MAX_CALL_TOKENS, LengthPair
 from serving.sim.programs.programs import Call, Stage
 
 TOOL_MEDIAN_S = 1.0
 TOOL_SIGMA = 0.5
-"""Seconds of a tool: lognormal (assumed: no table tells them)."""
+"""Seconds of a tool: lognormal (assumed: no table has them)."""
 
 SHARE_SIGMA = 0.3
-"""How unequal calls of one sort are: the lognormal sigma of a call's share (assumed)."""
+"""Lognormal sigma of a call's share, relative to other calls of its type (assumed)."""
 
 Shares = Sequence[tuple[float, float]]
-"""Of each call: its share of the program's prompt tokens and of its output tokens."""
+"""Shares of each call: in the program's prompt tokens and in its output tokens."""
 
 # Mean prompt and output tokens of the calls in 64 workflows of JITServe's deep-research trace
 # (UIUC-MLSys/JITServe), of which 27 searched once and 37 twice; a search was 1, 2 or 3 calls.
@@ -28,16 +28,16 @@ _SEARCHES = (0.7, 0.2, 0.1)
 
 THOUGHT_STEPS = 2
 THOUGHTS = 3
-"""Depth of the tree, and thoughts a step. Source: Tempo, section 6.1."""
+"""Depth of the tree, and thoughts per step. Source: Tempo, section 6.1."""
 
-_PAIRS_MEAN, _PAIRS_STD, _PAIRS_MOST = 2.7, 1.1, 8
+_MEAN_TURNS, _TURNS_STD, _MAX_TURNS = 2.7, 1.1, 8
 
 
-def deep_research(rng: np.random.Generator, *, totals: Pair) -> tuple[Stage, ...]:
+def deep_research(rng: np.random.Generator, *, totals: LengthPair) -> tuple[Stage, ...]:
     """Query, then one or two rounds of search and reflection, then the answer.
 
-    4 or 6 stages; how often each, and each call's share of the program's `totals`, are those of
-    the workflows above. A tool of TOOL_MEDIAN_S runs before each search (assumed).
+    4 or 6 stages; their frequencies, and each call's share of the program's `totals`, are those of
+    the workflows above. A tool of about TOOL_MEDIAN_S runs before each search (assumed).
     """
     rounds = 2 if rng.random() < _TWO_ROUNDS else 1
     stages: list[tuple[Shares, float]] = [([_QUERY], 0.0)]
@@ -48,12 +48,12 @@ def deep_research(rng: np.random.Generator, *, totals: Pair) -> tuple[Stage, ...
     return _divide(rng, totals, stages)
 
 
-def tree_of_thoughts(rng: np.random.Generator, *, totals: Pair) -> tuple[Stage, ...]:
-    """In each step THOUGHTS calls propose and as many judge; a last call answers.
+def tree_of_thoughts(rng: np.random.Generator, *, totals: LengthPair) -> tuple[Stage, ...]:
+    """In each step THOUGHTS calls propose and as many evaluate; a last call answers.
 
-    5 stages, 13 calls of equal expected shares (assumed): of the chatbot's compound requests
-    (Wu (2025), table 6.1) that makes calls like its single ones. The first half of the shortest
-    prompt is taken to be the problem, which every call repeats.
+    5 stages, 13 calls of equal expected shares (assumed). With the chatbot's compound requests (Wu
+    (2025), table 6.1) these calls are as long as the chatbot's single ones. Every call repeats the
+    problem as its prefix, of half the shortest prompt's length (assumed).
     """
     width: Shares = [(1.0, 1.0)] * THOUGHTS
     stages = [(width, 0.0)] * (2 * THOUGHT_STEPS) + [(width[:1], 0.0)]
@@ -65,18 +65,18 @@ def tree_of_thoughts(rng: np.random.Generator, *, totals: Pair) -> tuple[Stage, 
     )
 
 
-def tool_loop(rng: np.random.Generator, *, turns: Pair) -> tuple[Stage, ...]:
-    """Turns of one call each with a tool between; a prompt repeats all that came before.
+def tool_loop(rng: np.random.Generator, *, turns: LengthPair) -> tuple[Stage, ...]:
+    """Turns of one call each, with a tool in between; a prompt repeats the whole conversation.
 
-    2.7 +- 1.1 turns (SLOs-Serve, table 4: a normal number, rounded, at least 1), each with new
-    prompt tokens and an answer of `turns` (assumed to be the table's lengths: it does not say
-    whether they are a turn's or a request's), and a tool of TOOL_MEDIAN_S (assumed).
+    2.7 +- 1.1 turns (SLOs-Serve, table 4: a normal number, rounded, at least 1). Each turn has new
+    prompt tokens and an answer of the lengths `turns` (the table does not say whether its lengths
+    are per turn or per request; per turn is assumed), and a tool of about TOOL_MEDIAN_S (assumed).
     """
-    drawn = round(rng.normal(_PAIRS_MEAN, _PAIRS_STD))
+    drawn = round(rng.normal(_MEAN_TURNS, _TURNS_STD))
     context = 0
     stages = []
-    for turn in range(min(max(drawn, 1), _PAIRS_MOST)):
-        prompt = min(context + turns.prompt.sample(rng), MOST_CALL_TOKENS)
+    for turn in range(min(max(drawn, 1), _MAX_TURNS)):
+        prompt = min(context + turns.prompt.sample(rng), MAX_CALL_TOKENS)
         call = Call(prompt, turns.output.sample(rng), shared_prefix_tokens=prompt)
         stages.append(Stage((call,), tool_seconds(rng) if turn else 0.0))
         context = prompt + call.output_tokens
@@ -84,17 +84,17 @@ def tool_loop(rng: np.random.Generator, *, turns: Pair) -> tuple[Stage, ...]:
 
 
 def tool_seconds(rng: np.random.Generator) -> float:
-    """Seconds of one tool."""
+    """Draw the seconds of one tool."""
     return TOOL_MEDIAN_S * math.exp(TOOL_SIGMA * rng.standard_normal())
 
 
 def _divide(
-    rng: np.random.Generator, totals: Pair, stages: Sequence[tuple[Shares, float]]
+    rng: np.random.Generator, totals: LengthPair, stages: Sequence[tuple[Shares, float]]
 ) -> tuple[Stage, ...]:
     """Draw a program's totals and give each call its share, at least one token."""
     shares = np.array([share for calls, _ in stages for share in calls], dtype=np.float64)
     shares *= np.exp(SHARE_SIGMA * rng.standard_normal(shares.shape))
     shares *= (totals.prompt.sample(rng), totals.output.sample(rng)) / shares.sum(axis=0)
-    tokens = np.clip(np.rint(shares), 1, MOST_CALL_TOKENS).astype(int).tolist()
+    tokens = np.clip(np.rint(shares), 1, MAX_CALL_TOKENS).astype(int).tolist()
     calls = iter([Call(prompt, output) for prompt, output in tokens])
     return tuple(Stage(tuple(next(calls) for _ in each), tool_s) for each, tool_s in stages)

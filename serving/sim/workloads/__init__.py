@@ -1,1 +1,1 @@
-"""Where programs come from: generators by the papers' tables, trace files, arrival processes."""
+"""Sources of programs: generators after the papers' tables, trace files, arrival processes."""

@@ -1,4 +1,4 @@
-"""When programs arrive: ascending seconds within [0, window_s), as seeded random processes."""
+"""Arrival processes: seeded random arrival times within [0, window_s)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GAMMA_VARIATION = 2.0
 """Coefficient of variation of the gaps of "gamma"; a Poisson process has 1."""
 
 BURST_FACTOR = 5.0
-"""How much higher the rate of "burst" is in its burst.
+"""Rate of "burst" within its burst / its rate outside.
 
 Source: Wu (2025), section 2.2 (load variations of up to 5x within minutes).
 """
@@ -29,14 +29,14 @@ class Arrivals(Protocol):
     """A random process of arrivals with a mean rate."""
 
     def __call__(self, rng: np.random.Generator, *, rate_per_s: float, window_s: float) -> Times:
-        """The arrivals of one window."""
+        """Draw the arrivals of one window."""
 
 
 def poisson(rng: np.random.Generator, *, rate_per_s: float, window_s: float) -> Times:
-    """Arrivals that know nothing of each other.
+    """A Poisson process: independent arrivals.
 
     Raises:
-        InvalidWorkload: a rate or a window is not a finite number above 0.
+        InvalidWorkload: the rate or the window is not a finite number above 0.
     """
     return gamma(rng, rate_per_s=rate_per_s, window_s=window_s, variation=1.0)
 
@@ -46,11 +46,11 @@ def gamma(
 ) -> Times:
     """Arrivals with independent Gamma-distributed gaps.
 
-    The process has run since long before the window: the first arrival is the end of a gap that
-    covers time 0 (a longer gap does so more often), so that the mean rate is exact.
+    The process is stationary at time 0, so that the mean rate is exact: the first arrival is the
+    end of a gap that covers time 0, which is a longer gap than average.
 
     Args:
-        variation: coefficient of variation of the gaps; 1 is Poisson, more comes in clusters.
+        variation: coefficient of variation of the gaps; 1 is Poisson, more is clustered.
     Raises:
         InvalidWorkload: a value is not a finite number above 0.
     """
@@ -75,51 +75,51 @@ def burst(
     start: float = 0.4,
     length: float = 0.1,
 ) -> Times:
-    """Poisson arrivals, `factor` times as many a second during one part of the window.
+    """Poisson arrivals with `factor` times the rate during one part of the window.
 
     The mean rate over the whole window is `rate_per_s`.
 
     Args:
-        factor: above 0; below 1 it is a lull.
-        start, length: of the burst, as shares of the window; both within it.
+        factor: above 0; below 1 the rate drops instead.
+        start, length: start and length of the burst, as shares of the window.
     Raises:
         InvalidWorkload: a value is out of range.
     """
     _check(rate_per_s=rate_per_s, window_s=window_s, factor=factor, length=length)
     if not 0.0 <= start <= 1.0 - length:
-        raise InvalidWorkload("start", start, "the burst must lie within the window")
-    calm_rate = 1.0 / (1.0 + (factor - 1.0) * length)  # with the mean rate as its unit
-    work = poisson(rng, rate_per_s=rate_per_s, window_s=window_s) / window_s
-    # Time runs faster in the burst: a share of the arrivals -> the share of the window by then.
-    shares = (0.0, calm_rate * start, calm_rate * (start + factor * length), 1.0)
-    times: Times = np.interp(work, shares, (0.0, start, start + length, 1.0)) * window_s
+        raise InvalidWorkload("start", start, "the burst must be within the window")
+    base_rate = 1.0 / (1.0 + (factor - 1.0) * length)  # relative to the mean rate
+    uniform = poisson(rng, rate_per_s=rate_per_s, window_s=window_s) / window_s
+    # Map each share of the arrivals to the share of the window in which they have arrived.
+    shares = (0.0, base_rate * start, base_rate * (start + factor * length), 1.0)
+    times: Times = np.interp(uniform, shares, (0.0, start, start + length, 1.0)) * window_s
     return _within(times, window_s)
 
 
 def rescaled(
     timestamps_s: Sequence[float], *, rate_per_s: float, window_s: float | None = None
 ) -> Times:
-    """A trace's own arrivals, its clock sped up or slowed down until they have this mean rate.
+    """A trace's own arrivals, scaled in time to this mean rate.
 
     Args:
         timestamps_s: at least two different times, in any order; the first becomes 0.
-        window_s: only those before; None: all.
+        window_s: only arrivals before it; None: all.
     Raises:
         InvalidWorkload: a value is out of range, or the trace is too short for the window.
     """
     _check(rate_per_s=rate_per_s, window_s=1.0 if window_s is None else window_s)
     times: Times = np.sort(np.asarray(timestamps_s, dtype=np.float64))
     if len(times) < 2 or not np.isfinite(times).all() or times[0] == times[-1]:
-        told = "shaping arrivals needs at least two different, finite times"
-        raise InvalidWorkload("timestamps_s", f"{len(times)} times", told)
+        reason = "rescaling arrivals needs at least two different, finite times"
+        raise InvalidWorkload("timestamps_s", f"{len(times)} times", reason)
     span_s = float(times[-1] - times[0])
     times -= times[0]
     times *= (len(times) - 1) / rate_per_s / span_s
     if window_s is None:
         return times
     if times[-1] < window_s * (1.0 - 1e-9):
-        told = f"at {rate_per_s}/s the trace's {len(times)} arrivals last {times[-1]:.1f} s only"
-        raise InvalidWorkload("window_s", window_s, told)
+        reason = f"at {rate_per_s}/s the trace's {len(times)} arrivals last only {times[-1]:.1f} s"
+        raise InvalidWorkload("window_s", window_s, reason)
     return _within(times, window_s)
 
 

@@ -1,7 +1,7 @@
-"""What is offered to an engine at a load: warm-up, counted programs, and what keeps it busy after.
+"""The load of a run: programs of the warm-up, of the measured window, and of the time after it.
 
-Programs go on arriving after the measured window, as otherwise its last programs would have an
-emptying machine to themselves, until the fate of every counted program is decided.
+Programs keep arriving after the window until every counted program has met or missed its SLO.
+Otherwise the last counted programs would run on a machine that empties.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 from serving.sim.metrics.goodput import stream_end_s
 from serving.sim.programs.programs import Program
 from serving.sim.workloads.arrivals import ARRIVALS
-from serving.sim.workloads.trace_files import MOST_ANSWER_TOKENS, LongestCall, Trace, read_trace
-from serving.sim.workloads.trace_order import TraceOrder, order_of, trace_timing_of
+from serving.sim.workloads.trace_files import MAX_ANSWER_TOKENS, LongestCall, Trace, read_trace
+from serving.sim.workloads.trace_order import TraceOrder, trace_order, trace_timing
 from serving.sim.workloads.trace_rescaling import TraceTiming
 from serving.sim.workloads.workloads import WORKLOADS, generate
 from serving.slo import SloKind
@@ -29,14 +29,14 @@ from serving.workload_errors import InvalidWorkload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where programs come from: a generator by its name, or a trace file.
+    """A source of programs: a generator or a trace file.
 
     Attributes:
-        name: of the generator, or the trace file's without its suffix; always text.
+        name: of the generator, or of the trace file without its suffix; valid Unicode.
         trace: the file; None: a generator.
-        digest: of the file's content, which is what every run reads; "" for a generator.
+        digest: of the file's content, which must not change between runs; "" for a generator.
         longest: the file's longest call; None for a generator.
-        holds_requests: whether the file holds single requests, of which no text is known.
+        holds_requests: whether the file holds single requests, which have prompts of unknown text.
     """
 
     name: str
@@ -54,80 +54,79 @@ class Source:
 
     @classmethod
     def file(cls, path: Path) -> Source:
-        """A trace file; raises TraceMissing or BadTrace as read_trace does."""
-        found = read_trace(path)
+        """A trace file; raises TraceMissing or BadTrace like read_trace."""
+        trace = read_trace(path)
         return cls(
-            name=_text(path.stem),
+            name=_unicode(path.stem),
             trace=path.absolute(),
-            digest=found.digest,
-            longest=found.longest,
-            holds_requests=bool(found.requests),
+            digest=trace.digest,
+            longest=trace.longest,
+            holds_requests=bool(trace.requests),
         )
 
     @property
     def max_tokens(self) -> int:
-        """Every caller's limit on an answer, which policies see; no answer is longer."""
-        return WORKLOADS[self.name].max_tokens if self.trace is None else MOST_ANSWER_TOKENS
+        """The max_tokens of every call, which policies see; no answer is longer."""
+        return WORKLOADS[self.name].max_tokens if self.trace is None else MAX_ANSWER_TOKENS
 
     @property
     def file_name(self) -> str | None:
-        """The trace file's with its suffix, as text; None for a generator."""
-        return None if self.trace is None else _text(self.trace.name)
+        """The trace file's name with its suffix, valid Unicode; None for a generator."""
+        return None if self.trace is None else _unicode(self.trace.name)
 
     def key(self) -> dict[str, Any]:
-        """What its programs depend on: JSON-safe, and the same wherever the file lies, whatever
-        it is called."""
+        """The cache key; JSON-safe, and independent of the trace file's name and folder."""
         return {"name": self.name if self.trace is None else "", "digest": self.digest}
 
     def read(self) -> Trace:
-        """What the trace file holds; raises as read_trace, and where it is no longer the same."""
+        """Read the trace file again; raises like read_trace, also if its content has changed."""
         assert self.trace is not None, "a generator has no file"
         return read_trace(self.trace, digest=self.digest)
 
-    def check_room(self, room_tokens: int) -> None:
-        """See that a machine has room for each call of a trace, whether it is ever drawn or not.
+    def check_fits(self, kv_tokens: int) -> None:
+        """Check that a machine's KV cache can hold each call of a trace, drawn or not.
 
         Raises:
-            InvalidWorkload: it has not.
+            InvalidWorkload: it cannot.
         """
         longest = self.longest
-        if longest is None or longest.tokens <= room_tokens:
+        if longest is None or longest.tokens <= kv_tokens:
             return
-        told = (
-            f"{longest.place} asks {longest.prompt_tokens:,} prompt tokens and an answer of "
-            f"{longest.output_tokens:,}, and the machine has room for {room_tokens:,} tokens: "
-            "leave out of the file whatever is longer than that"
+        reason = (
+            f"{longest.place} has {longest.prompt_tokens:,} prompt tokens and an answer of "
+            f"{longest.output_tokens:,}, and the machine's KV cache holds {kv_tokens:,} tokens: "
+            "remove longer calls from the file"
         )
-        raise InvalidWorkload("trace", self._where, told)
+        raise InvalidWorkload("trace", self._path_text, reason)
 
     def check_prefixes(self) -> None:
-        """See that programs can share prefixes, as with prefix caching they are meant to.
+        """Check that the source's programs can share prefixes, as prefix caching requires.
 
         Raises:
-            InvalidWorkload: they come from single requests, which here are all of different text.
+            InvalidWorkload: the source holds single requests, which share no text.
         """
         if self.holds_requests:
-            told = (
-                "its requests are all taken to be of different text, and hash_ids are not read: "
-                "prefix caching would change nothing, leave --prefix-caching out"
+            reason = (
+                "its requests are assumed to share no text, as hash_ids are not read: prefix "
+                "caching would change nothing, leave --prefix-caching out"
             )
-            raise InvalidWorkload("trace", self._where, told)
+            raise InvalidWorkload("trace", self._path_text, reason)
 
-    def head(self, trace_timing: TraceTiming, rate_per_s: float, to_s: float) -> tuple[int, float]:
-        """As Rhythm.head, of this trace's times; raises InvalidWorkload, which names the file."""
+    def fit_rate(self, timing: TraceTiming, rate_per_s: float, until_s: float) -> tuple[int, float]:
+        """TraceTiming.fit_rate of this trace's times; its InvalidWorkload names the file."""
         try:
-            return trace_timing.head(rate_per_s, to_s)
+            return timing.fit_rate(rate_per_s, until_s)
         except InvalidWorkload as cause:
-            told = f"{cause.args[2]}, with --arrivals"
-            raise InvalidWorkload("trace", self._where, told) from cause
+            reason = f"{cause.args[2]}, with --arrivals"
+            raise InvalidWorkload("trace", self._path_text, reason) from cause
 
     @property
-    def _where(self) -> str:
-        return _text(str(self.trace))
+    def _path_text(self) -> str:
+        return _unicode(str(self.trace))
 
 
-def _text(file_name: str) -> str:
-    """A file's name, which may be any bytes, as text that everything can print and encode."""
+def _unicode(file_name: str) -> str:
+    """A file name, which may be any bytes, as Unicode that can be printed and encoded."""
     return os.fsencode(file_name).decode("utf-8", "replace")
 
 
@@ -136,9 +135,9 @@ class GeneratedLoad(NamedTuple):
 
     Attributes:
         programs: by arrival.
-        window_s: (from, to): those that arrive within it count.
-        decided_s: by then every counted program kept its promise or broke it.
-        repeats: how often the trace had to be begun anew to have as many; 0 for a generator.
+        window_s: (from, to): programs that arrive within it count.
+        decided_s: by then every counted program has met or missed its SLO.
+        repeats: how often the trace was restarted from its beginning; 0 for a generator.
     """
 
     programs: tuple[Program, ...]
@@ -150,17 +149,17 @@ class GeneratedLoad(NamedTuple):
 def check_trace_timing(
     source: Source, *, rate_per_s: float, num_seeds: int, until_s: float
 ) -> None:
-    """See that a trace's own times serve every seed at this rate, and thus at any higher one.
+    """Check that a trace's own times can be scaled to this rate, and so to higher ones.
 
     Args:
-        until_s: warm-up and window.
+        until_s: length of warm-up and window.
     Raises:
-        InvalidWorkload: for a seed they do not; name a process of arrivals.
+        InvalidWorkload: they cannot for one of the seeds; an arrival process is needed.
         TraceMissing, BadTrace: as Source.read.
     """
     trace = source.read()
     for seed in range(num_seeds if trace.requests else 0):
-        source.head(trace_timing_of(trace, seed=seed), rate_per_s, until_s)
+        source.fit_rate(trace_timing(trace, seed=seed), rate_per_s, until_s)
 
 
 def generate_load(
@@ -173,29 +172,29 @@ def generate_load(
     arrivals: str | None = None,
     slo_scale: float = 1.0,
 ) -> GeneratedLoad:
-    """Programs that arrive at a mean rate over the warm-up and the window, and then go on.
+    """Programs that arrive at a mean rate over warm-up and window, and keep arriving afterwards.
 
-    A trace's requests come in its own rhythm, its clock changed so that the rate is met over
-    warm-up and window; a seed begins somewhere in the file, and after its end it begins anew.
-    Each time that a request comes its kind is drawn, latency or deadline (no trace tells them).
-    Workflows hold no times, and come as a Poisson process in a random order.
+    A trace's requests keep its own arrival times, scaled to the rate over warm-up and window. Each
+    seed starts at another place of the file; after the end the file repeats. The kind of a request,
+    latency or deadline, is drawn each time that it arrives (traces do not have it). Workflows have
+    no times; they arrive as a Poisson process in random order.
 
     Args:
-        warmup_s: before the window; at least 0.
-        window_s: its length.
-        arrivals: one of ARRIVALS; None: a trace's own where it has them, else Poisson. After the
-            window, "burst" goes on as Poisson arrivals.
+        warmup_s: length of the warm-up before the window; at least 0.
+        window_s: length of the window.
+        arrivals: one of ARRIVALS; None: the trace's own times if it has any, else Poisson. After
+            the window "burst" continues as Poisson arrivals.
     Raises:
-        InvalidWorkload: a value is out of range, or the trace's times have no rhythm.
+        InvalidWorkload: a value is out of range, or the trace's times cannot be scaled.
         TraceMissing, BadTrace: as Source.read.
     """
     if arrivals is not None and arrivals not in ARRIVALS:
         raise InvalidWorkload("arrivals", arrivals, f"unknown; known: {', '.join(ARRIVALS)}")
-    counted_until_s = warmup_s + window_s
-    drawn: Callable[[Sequence[float]], tuple[Program, ...]]
+    window_end_s = warmup_s + window_s
+    programs_at: Callable[[Sequence[float]], tuple[Program, ...]]
     if source.trace is None:
 
-        def drawn(times_s: Sequence[float]) -> tuple[Program, ...]:
+        def programs_at(times_s: Sequence[float]) -> tuple[Program, ...]:
             return generate(
                 source.name,
                 rate_per_s=rate_per_s,
@@ -205,37 +204,37 @@ def generate_load(
                 slo_scale=slo_scale,
             )
 
-        num_known = 0
+        num_trace_programs = 0
     else:
-        order = order_of(source.read(), seed=seed, slo_scale=slo_scale)
-        num_known, drawn = len(order.programs), order.taken
-        if arrivals is None and order.trace_timing is not None:
-            return _with_own_timing(source, order, rate_per_s, (warmup_s, counted_until_s))
-    head_s = _process(arrivals or "poisson", seed, rate_per_s, counted_until_s)
-    decided_s = _decided_s(drawn(head_s), (warmup_s, counted_until_s))
+        order = trace_order(source.read(), seed=seed, slo_scale=slo_scale)
+        num_trace_programs, programs_at = len(order.programs), order.programs_at
+        if arrivals is None and order.timing is not None:
+            return _with_own_timing(source, order, rate_per_s, (warmup_s, window_end_s))
+    head_s = _process(arrivals or "poisson", seed, rate_per_s, window_end_s)
+    decided_s = _decided_s(programs_at(head_s), (warmup_s, window_end_s))
     after = "poisson" if arrivals in (None, "burst") else arrivals
-    tail_s = _process(after, seed, rate_per_s, decided_s - counted_until_s, b"after the window")
-    programs = drawn([*head_s, *(counted_until_s + time_s for time_s in tail_s)])
-    repeats = len(programs) // num_known if num_known else 0
-    return GeneratedLoad(programs, (warmup_s, counted_until_s), decided_s, repeats)
+    tail_s = _process(after, seed, rate_per_s, decided_s - window_end_s, b"after the window")
+    programs = programs_at([*head_s, *(window_end_s + time_s for time_s in tail_s)])
+    repeats = len(programs) // num_trace_programs if num_trace_programs else 0
+    return GeneratedLoad(programs, (warmup_s, window_end_s), decided_s, repeats)
 
 
 def backlog(source: Source, *, num_programs: int, seed: int) -> tuple[Program, ...]:
-    """Programs that all wait from the start on, and are promised nothing: none may be dropped."""
+    """Programs without an SLO that all arrive at time 0, so that none may be dropped."""
     if source.trace is None:
         times_s = [0.0] * num_programs
         programs = generate(source.name, rate_per_s=1.0, window_s=1.0, seed=seed, arrivals=times_s)
     else:
-        programs = order_of(source.read(), seed=seed).taken([0.0] * num_programs)
+        programs = trace_order(source.read(), seed=seed).programs_at([0.0] * num_programs)
     return tuple(
         replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None) for program in programs
     )
 
 
 def outcome_known_s(program: Program) -> float:
-    """When it is decided at the latest, absolute, whether a program keeps its promise.
+    """The absolute time by which a program has met or missed its SLO.
 
-    A latency program must have ended by its stream's end; best effort is promised nothing.
+    A latency program by `stream_end_s`; a best-effort program, which has no SLO, at its arrival.
     """
     if program.deadline_s is not None:
         return program.arrival_s + program.deadline_s
@@ -250,6 +249,7 @@ def outcome_known_s(program: Program) -> float:
 
 
 def _decided_s(programs: Sequence[Program], window_s: tuple[float, float]) -> float:
+    """When all programs of the window are decided; not before its end."""
     from_s, to_s = window_s
     counted = [
         outcome_known_s(program) for program in programs if from_s <= program.arrival_s < to_s
@@ -258,11 +258,12 @@ def _decided_s(programs: Sequence[Program], window_s: tuple[float, float]) -> fl
 
 
 def _process(
-    name: str, seed: int, rate_per_s: float, window_s: float, which: bytes = b"arrivals"
+    name: str, seed: int, rate_per_s: float, window_s: float, stream: bytes = b"arrivals"
 ) -> list[float]:
+    """Arrival times of a process; `stream` separates the random numbers of one seed."""
     if window_s == 0:
         return []
-    rng = np.random.default_rng([seed, zlib.crc32(which)])
+    rng = np.random.default_rng([seed, zlib.crc32(stream)])
     times: list[float] = ARRIVALS[name](rng, rate_per_s=rate_per_s, window_s=window_s).tolist()
     return times
 
@@ -270,15 +271,15 @@ def _process(
 def _with_own_timing(
     source: Source, order: TraceOrder, rate_per_s: float, window_s: tuple[float, float]
 ) -> GeneratedLoad:
-    assert order.trace_timing is not None, "only requests have times"
-    trace_timing, count, to_s = order.trace_timing, len(order.programs), window_s[1]
-    num_head, scale = source.head(trace_timing, rate_per_s, to_s)
+    assert order.timing is not None, "only traces of requests have times"
+    timing, count, to_s = order.timing, len(order.programs), window_s[1]
+    num_head, scale = source.fit_rate(timing, rate_per_s, to_s)
 
-    def until(end_s: float, most: int) -> list[float]:
-        scaled = (trace_timing.own_s(place) * scale for place in range(most))
-        return list(takewhile(lambda time_s: time_s < end_s, scaled))
+    def times_until(end_s: float, limit: int) -> list[float]:
+        times_s = (timing.arrival_s(index) * scale for index in range(limit))
+        return list(takewhile(lambda time_s: time_s < end_s, times_s))
 
-    decided_s = _decided_s(order.taken(until(to_s, num_head)), window_s)
-    most = num_head + count * (2 + int((decided_s - to_s) / (trace_timing.lap_s * scale)))
-    programs = order.taken(until(decided_s, most))
+    decided_s = _decided_s(order.programs_at(times_until(to_s, num_head)), window_s)
+    limit = num_head + count * (2 + int((decided_s - to_s) / (timing.period_s * scale)))
+    programs = order.programs_at(times_until(decided_s, limit))
     return GeneratedLoad(programs, window_s, decided_s, len(programs) // count)

@@ -1,4 +1,4 @@
-"""A trace's own times, sped up or slowed down until its requests come at an asked rate."""
+"""A trace's own arrival times, scaled so that its requests arrive at a given rate."""
 
 from __future__ import annotations
 
@@ -8,39 +8,45 @@ from serving.workload_errors import InvalidWorkload
 
 
 class TraceTiming(NamedTuple):
-    """When a trace's requests come by its own clock, from a seed's first one on, without an end.
+    """The arrival times of a trace that starts at one of its requests and repeats without end.
 
     Attributes:
-        times_s: of the trace's requests, ascending.
-        first: the request that comes at 0.
+        times_s: arrival times of the trace's requests, ascending.
+        first_index: the request that arrives at time 0.
     """
 
     times_s: tuple[float, ...]
-    first: int
+    first_index: int
 
     @property
-    def lap_s(self) -> float:
-        """From a request to the same one when the trace is begun anew."""
+    def period_s(self) -> float:
+        """Seconds after which the trace repeats: its span and one mean gap."""
         span_s, count = self.times_s[-1] - self.times_s[0], len(self.times_s)
         return span_s * count / max(count - 1, 1)
 
-    def own_s(self, place: int) -> float:
-        """When a request comes, since the first one."""
-        laps, index = divmod(self.first + place, len(self.times_s))
-        return self.times_s[index] + laps * self.lap_s - self.times_s[self.first]
+    def arrival_s(self, index: int) -> float:
+        """When the index-th request after the first one arrives, unscaled."""
+        repeats, place = divmod(self.first_index + index, len(self.times_s))
+        return self.times_s[place] + repeats * self.period_s - self.times_s[self.first_index]
 
-    def head(self, rate_per_s: float, to_s: float) -> tuple[int, float]:
-        """How many requests come until a time, and what the clock is multiplied with for it.
+    def fit_rate(self, rate_per_s: float, until_s: float) -> tuple[int, float]:
+        """Scale the times to a mean rate over [0, until_s).
 
+        Returns:
+            The number of requests before until_s, and the factor on all times.
         Raises:
-            InvalidWorkload: the trace has no two times, or all of these come at once.
+            InvalidWorkload: the trace has fewer than two different times, or all these requests
+                arrive at once.
         """
-        if self.lap_s <= 0:
-            told = "the trace has no two times: name a process for them, such as poisson"
-            raise InvalidWorkload("arrivals", None, told)
-        count = max(round(rate_per_s * to_s), 1)
-        head_s = self.own_s(count)
-        if head_s <= 0:
-            told = f"{count} requests of the trace come at once: name a process, such as poisson"
-            raise InvalidWorkload("arrivals", None, told)
-        return count, to_s / head_s
+        if self.period_s <= 0:
+            reason = "the trace has no two different times: give an arrival process, e.g. poisson"
+            raise InvalidWorkload("arrivals", None, reason)
+        count = max(round(rate_per_s * until_s), 1)
+        unscaled_s = self.arrival_s(count)
+        if unscaled_s <= 0:
+            reason = (
+                f"{count} requests of the trace arrive at once: give an arrival process, e.g. "
+                "poisson"
+            )
+            raise InvalidWorkload("arrivals", None, reason)
+        return count, until_s / unscaled_s

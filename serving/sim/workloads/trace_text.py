@@ -1,4 +1,4 @@
-"""A trace file -> its text, or why there is none to read."""
+"""A trace file -> its text, or a named error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMPRESSED: Mapping[bytes, str] = MappingProxyType(
         b"\xfd7zXZ\x00": "unxz",
     }
 )
-"""What a compressed file begins with, and what undoes it."""
+"""First bytes of a compressed file -> the command that decompresses it."""
 
 
 def content_of(path: Path) -> bytes:
@@ -25,12 +25,12 @@ def content_of(path: Path) -> bytes:
 
     Raises:
         TraceMissing: there is no such file.
-        BadTrace: it cannot be read, or not a second time.
+        BadTrace: it cannot be read, or only once (a pipe).
     """
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # each process reads it for itself
-            told = "it is no regular file, but a directory, a pipe or a device: save it to a file"
-            raise BadTrace(str(path), f"{told} first")
+        if not stat.S_ISREG(path.stat().st_mode):  # every process reads the file again
+            reason = "it is not a regular file, but a directory, a pipe or a device"
+            raise BadTrace(str(path), f"{reason}: save it to a file first")
         return path.read_bytes()
     except FileNotFoundError as cause:
         raise TraceMissing(str(path), f"cannot read it: {cause.strerror}") from cause
@@ -39,24 +39,24 @@ def content_of(path: Path) -> bytes:
 
 
 def text_of(path: Path, content: bytes) -> str:
-    """A file's text, without a byte order mark, each line ended by a line feed alone.
+    """A file's text, without a byte order mark, with LF line ends.
 
     Raises:
-        BadTrace: it is empty, compressed or no UTF-8 text.
+        BadTrace: it is empty, compressed or not UTF-8 text.
     """
-    for begin, undo in _COMPRESSED.items():
-        if content.startswith(begin):
-            raise BadTrace(str(path), f"it is compressed: {undo} it first")
+    for first_bytes, command in _COMPRESSED.items():
+        if content.startswith(first_bytes):
+            raise BadTrace(str(path), f"it is compressed: {command} it first")
     if content.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in content[:4]:
-        raise BadTrace(str(path), "line 1: it is no UTF-8 text, but UTF-16: save it as UTF-8")
+        raise BadTrace(str(path), "line 1: it is UTF-16 text, not UTF-8: save it as UTF-8")
     lines = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     try:
         text = lines.decode("utf-8-sig")
     except UnicodeDecodeError as cause:
         number = cause.object[: cause.start].count(b"\n") + 1
         byte = cause.object[cause.start]
-        told = f"line {number}: it is no UTF-8 text, with a byte 0x{byte:02x}: save it as UTF-8"
-        raise BadTrace(str(path), told) from cause
+        reason = f"line {number}: it is not UTF-8 text (byte 0x{byte:02x}): save it as UTF-8"
+        raise BadTrace(str(path), reason) from cause
     if not text.strip():
         raise BadTrace(str(path), "it is empty")
     return text

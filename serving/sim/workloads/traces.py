@@ -1,4 +1,4 @@
-"""Programs that arrive as a trace file says, or that run the workflows it holds."""
+"""Programs from a trace file: its requests at their times, or its workflows."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def trace_programs(
     kinds: Sequence[SloKind] = (SloKind.LATENCY, SloKind.DEADLINE),
     slo_scale: float = 1.0,
 ) -> tuple[Program, ...]:
-    """The programs of a trace, by arrival, with Wu's promises (section 6.1).
+    """The programs of a trace, by arrival, with the SLOs of Wu (2025), section 6.1.
 
-    Requests become programs of one call, each of a kind drawn from `kinds` (no trace tells them),
-    and are all of different text, whatever the file tells of shared prompts.
-    Workflows become compound programs that arrive as a Poisson process, drawn in a random order
-    in which none comes again before all have come; their tools take no time (no file has any).
+    Requests become programs of one call. Their kinds are drawn from `kinds` (traces do not have
+    them), and their prompts share no text, even if the file records shared prompts.
+    Workflows become compound programs that arrive as a Poisson process in random order; each
+    arrives once before any arrives again. Their tools take no time (no file has tool times).
 
     Args:
-        rate_per_s: mean arrivals a second; None keeps the trace's own times.
-        window_s: only what arrives before; None: all that the trace has.
+        rate_per_s: mean arrivals per second; None keeps the trace's own times.
+        window_s: only arrivals before it; None: all of the trace.
         kinds: of single requests; latency, deadline or best effort.
-        slo_scale: what every promised time is multiplied with.
+        slo_scale: factor on every time of the SLOs.
     Raises:
         InvalidWorkload: a value is out of range, the trace is too short for the window at this
             rate, or it holds workflows and rate or window is missing.
@@ -45,28 +45,31 @@ def trace_programs(
     if seed < 0:
         raise InvalidWorkload("seed", seed, "must be at least 0")
     if not kinds or SloKind.COMPOUND in kinds:
-        told = "single requests need at least one kind, and none of them compound"
-        raise InvalidWorkload("kinds", tuple(map(str, kinds)), told)
+        reason = "single requests need at least one kind, and none may be compound"
+        raise InvalidWorkload("kinds", tuple(map(str, kinds)), reason)
     rng = np.random.default_rng(seed)
     if trace.workflows:
         if rate_per_s is None or window_s is None:
-            told = "the trace holds no times: give the rate and the window"
-            raise InvalidWorkload("rate_per_s, window_s", (rate_per_s, window_s), told)
+            reason = "the trace has no times: give the rate and the window"
+            raise InvalidWorkload("rate_per_s, window_s", (rate_per_s, window_s), reason)
         times = poisson(rng, rate_per_s=rate_per_s, window_s=window_s).tolist()
-        rounds = -(-len(times) // len(trace.workflows))
-        order = [at for _ in range(rounds) for at in rng.permutation(len(trace.workflows)).tolist()]
-        asked = [trace.workflows[at] for at in order[: len(times)]]
-        drawn = [SloKind.COMPOUND] * len(times)
+        count = len(trace.workflows)
+        num_rounds = -(-len(times) // count)
+        order = [index for _ in range(num_rounds) for index in rng.permutation(count).tolist()]
+        workflows = [trace.workflows[index] for index in order[: len(times)]]
+        drawn_kinds = [SloKind.COMPOUND] * len(times)
     else:
         times = _request_times(trace.requests, rate_per_s, window_s)
-        asked = [
+        workflows = [
             Workflow("trace", (Stage((Call(request.prompt_tokens, request.output_tokens),)),))
             for request in trace.requests[: len(times)]
         ]
-        drawn = [kinds[which] for which in rng.integers(len(kinds), size=len(times)).tolist()]
+        drawn_kinds = [kinds[index] for index in rng.integers(len(kinds), size=len(times)).tolist()]
     return tuple(
         _program(f"trace-{index:06d}", kind, arrival_s, workflow, slo_scale)
-        for index, (kind, arrival_s, workflow) in enumerate(zip(drawn, times, asked, strict=True))
+        for index, (kind, arrival_s, workflow) in enumerate(
+            zip(drawn_kinds, times, workflows, strict=True)
+        )
     )
 
 
@@ -94,6 +97,6 @@ def _request_times(
         raise InvalidWorkload("window_s", window_s, "must be above 0")
     times = [request.arrival_s for request in requests]
     if rate_per_s is not None:
-        shaped: list[float] = rescaled(times, rate_per_s=rate_per_s, window_s=window_s).tolist()
-        return shaped
-    return [at for at in times if window_s is None or at < window_s]
+        scaled: list[float] = rescaled(times, rate_per_s=rate_per_s, window_s=window_s).tolist()
+        return scaled
+    return [time_s for time_s in times if window_s is None or time_s < window_s]

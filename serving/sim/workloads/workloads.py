@@ -1,4 +1,4 @@
-"""Workloads by name: programs with the lengths and promises of the papers' tables, seeded."""
+"""Workloads by name: seeded programs with the lengths and SLOs of the papers' tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from serving.sim.programs import lengths, shapes
-from serving.sim.programs.lengths import Pair
+from serving.sim.programs.lengths import LengthPair
 from serving.sim.programs.programs import Call, Program, Stage
 from serving.sim.workloads.arrivals import ARRIVALS
 from serving.slo import SloKind
@@ -23,21 +23,21 @@ from serving.workload_errors import InvalidWorkload
 TTFT_S = 2.0
 TBT_S = 0.1
 STAGE_DEADLINE_S = 20.0
-"""Promises of Wu (2025), section 6.1: a deadline program has 20 s, a compound 20 s a stage."""
+"""SLOs of Wu (2025), section 6.1: a deadline program has 20 s, a compound one 20 s per stage."""
 
 Stages = Callable[[np.random.Generator], tuple[Stage, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One sort of program in a workload.
+    """One type of program in a workload.
 
     Attributes:
         share: how often it is drawn, relative to the workload's other tasks.
-        stages: draws what it asks.
-        ttft_slowdown: where set, the TTFT promise is this many times the prompt's own time on the
-            otherwise idle machine of STEP_COSTS["a100-llama3-8b"], read in one step; else TTFT_S.
-        tbt_s: the TBT promise.
+        stages: draws the program's stages.
+        ttft_slowdown: if set, TTFT = ttft_slowdown * the seconds to prefill the prompt in one step
+            on an idle machine of STEP_COSTS["a100-llama3-8b"]; else TTFT_S.
+        tbt_s: the TBT of its SLO.
         user: key for fairness.
     """
 
@@ -52,17 +52,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tasks drawn independently by their shares; `source` says what is the paper's and what not.
+    """Tasks that are drawn independently by their shares.
 
     Attributes:
-        max_tokens: the callers' limit on an answer, one for all calls, as policies see it; longer
-            answers end there. Where it is the usual one, that cuts one in a thousand (assumed: no
-            table prints a limit).
+        source: what is taken from the paper, and what is assumed.
+        max_tokens: the limit on every answer, as policies see it; longer answers are cut. The
+            default cuts about one answer in a thousand (assumed: no table prints a limit).
     """
 
     source: str
     tasks: tuple[Task, ...]
-    max_tokens: int = lengths.USUAL_ANSWER_TOKENS
+    max_tokens: int = lengths.DEFAULT_MAX_TOKENS
 
 
 def generate(
@@ -76,15 +76,15 @@ def generate(
 ) -> tuple[Program, ...]:
     """The programs of one window, by arrival; the same arguments give the same programs.
 
-    The i-th program asks the same whatever the rate, the arrivals and the scale.
+    The calls of the i-th program do not depend on the rate, the arrivals and the scale.
 
     Args:
         name: one of WORKLOADS.
-        rate_per_s: programs a second, on average.
-        window_s: arrivals lie within [0, window_s).
-        arrivals: one of ARRIVALS, or the times themselves (such as `arrivals.rescaled` gives;
-            then the rate is theirs).
-        slo_scale: what every promised time is multiplied with.
+        rate_per_s: programs per second, on average.
+        window_s: arrivals are within [0, window_s).
+        arrivals: one of ARRIVALS, or arrival times (for example from `arrivals.rescaled`), for
+            which the rate is ignored.
+        slo_scale: factor on every time of the SLOs.
     Raises:
         InvalidWorkload: an unknown name, or a value out of range.
         InvalidProgram: a given time is below 0 or not finite.
@@ -103,19 +103,20 @@ def generate(
     else:
         raise InvalidWorkload("arrivals", arrivals, f"unknown; known: {', '.join(ARRIVALS)}")
     tasks, max_tokens = WORKLOADS[name].tasks, WORKLOADS[name].max_tokens
-    reached = list(accumulate(task.share for task in tasks))
+    cumulative_shares = list(accumulate(task.share for task in tasks))
     programs = []
     for index, arrival_s in enumerate(times):
         rng = np.random.default_rng([seed, zlib.crc32(name.encode()), index])
-        which = np.searchsorted(reached, rng.random() * reached[-1], side="right")
-        task = tasks[min(int(which), len(tasks) - 1)]
-        stages = _ended_at(max_tokens, task.stages(rng))
+        drawn_share = rng.random() * cumulative_shares[-1]
+        task_index = int(np.searchsorted(cumulative_shares, drawn_share, side="right"))
+        task = tasks[min(task_index, len(tasks) - 1)]
+        stages = _cut_answers(task.stages(rng), max_tokens)
         programs.append(_program(f"{name}-{index:06d}", task, arrival_s, stages, slo_scale))
     return tuple(programs)
 
 
-def _ended_at(max_tokens: int, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
-    """The same calls, none with a longer answer."""
+def _cut_answers(stages: tuple[Stage, ...], max_tokens: int) -> tuple[Stage, ...]:
+    """The same calls with answers of at most max_tokens."""
     return tuple(
         stage._replace(
             calls=tuple(
@@ -148,30 +149,30 @@ def _program(
 
 
 def _isolated_latency_s(prompt_tokens: int) -> float:
-    """Seconds to read a prompt on an idle A100, in one step."""
+    """Seconds to prefill a prompt in one step on an idle A100."""
     return STEP_COSTS["a100-llama3-8b"].seconds(Composition.of_prompt(prompt_tokens))
 
 
-def _single(rng: np.random.Generator, *, pair: Pair) -> tuple[Stage, ...]:
+def _single(rng: np.random.Generator, *, pair: LengthPair) -> tuple[Stage, ...]:
     return (Stage((Call(pair.prompt.sample(rng), pair.output.sample(rng)),)),)
 
 
 def _thinking(rng: np.random.Generator) -> tuple[Stage, ...]:
-    """Reasoning: the thinking and then the response, in one answer."""
+    """One call; its answer is the reasoning and then the response."""
     ((call,), _), *_ = _single(rng, pair=lengths.REASONING)
     response = lengths.REASONING_RESPONSE.sample(rng)
     return (Stage((call._replace(output_tokens=call.output_tokens + response),)),)
 
 
 def _sharegpt(rng: np.random.Generator) -> tuple[Stage, ...]:
-    """Prompt and answer together at most 8,192 tokens: the answer is cut first."""
+    """One call of at most 8,192 tokens, prompt and answer together; the answer is cut first."""
     ((call,), _), *_ = _single(rng, pair=lengths.SHAREGPT)
     prompt = min(call.prompt_tokens, 8191)
     return (Stage((Call(prompt, min(call.output_tokens, 8192 - prompt)),)),)
 
 
 def _wu(kind: SloKind) -> tuple[Task, ...]:
-    """One kind of Wu's mix: both of the table's applications, equally often."""
+    """One kind of Wu's workload: both applications of the table, equally often."""
     stages: dict[str, Stages] = {
         "chatbot": partial(_single, pair=lengths.CHATBOT),
         "deep_research": partial(_single, pair=lengths.DEEP_RESEARCH),
@@ -187,17 +188,19 @@ def _wu(kind: SloKind) -> tuple[Task, ...]:
     )
 
 
-def _tempo(application: str, single: Pair, program: Pair) -> tuple[Task, ...]:
-    one = partial(_single, pair=single)
+def _tempo(application: str, single: LengthPair, program: LengthPair) -> tuple[Task, ...]:
+    """Tempo's workload: latency, deadline and compound programs in proportions 3:1:1."""
+    single_call = partial(_single, pair=single)
     tree = partial(shapes.tree_of_thoughts, totals=program)
     return (
-        Task(share=3, application=application, kind=SloKind.LATENCY, stages=one),
-        Task(share=1, application=application, kind=SloKind.DEADLINE, stages=one),
+        Task(share=3, application=application, kind=SloKind.LATENCY, stages=single_call),
+        Task(share=1, application=application, kind=SloKind.DEADLINE, stages=single_call),
         Task(share=1, application="tree_of_thoughts", kind=SloKind.COMPOUND, stages=tree),
     )
 
 
 def _streamed(application: str, stages: Stages, *, slowdown: float, tbt_s: float) -> Task:
+    """A latency task of SLOs-Serve: TTFT as a multiple of the isolated prefill, fixed TBT."""
     return Task(
         share=1,
         application=application,
@@ -217,13 +220,13 @@ _TOOL_LOOP = Task(
 _COMPOUND = _wu(SloKind.COMPOUND)
 _MIXED = (*_wu(SloKind.LATENCY), *_wu(SloKind.DEADLINE), *_COMPOUND)
 _WU = (
-    "Wu (2025), section 6.1: mean and P50 of prompts and answers (table 6.1), promises, {}."
+    "Wu (2025), section 6.1: mean and P50 of prompts and answers (table 6.1), SLOs, {}."
     " Assumed: lognormal lengths; the chatbot and deep-research rows equally often in each kind;"
     " a compound row's lengths are sums over its calls; its shape: deep research as in JITServe's"
     " trace, the chatbot's as a tree of thoughts"
 )
 _TEMPO = (
-    "Tempo, section 6.1: mean and P50 of prompts and answers (table 2, {}), promises, 3:1:1"
+    "Tempo, section 6.1: mean and P50 of prompts and answers (table 2, {}), SLOs, 3:1:1"
     " latency to deadline to compound, trees of depth two with three thoughts. Assumed: lognormal"
     " lengths; collective rows are sums over 13 equal calls; no agentic code generation"
 )
@@ -240,7 +243,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
         "deadline": Workload(_WU.format("deadline only"), _wu(SloKind.DEADLINE)),
         "compound": Workload(_WU.format("compound only"), _COMPOUND),
         "agentic": Workload(
-            _WU.format("compound only") + "; and as often, the loops of `tools`",
+            _WU.format("compound only") + "; the loops of `tools` as often as both together",
             (*_COMPOUND, _TOOL_LOOP),
         ),
         "chat": Workload(
@@ -267,20 +270,20 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
             ),
         ),
         "reasoning": Workload(
-            _SLOS_SERVE.format("; the response is promised as fast as the thinking"),
+            _SLOS_SERVE.format("; the response has the same TBT as the reasoning"),
             (_streamed("reasoning", _thinking, slowdown=3, tbt_s=0.05),),
-            max_tokens=lengths.MOST_CALL_TOKENS,  # most answers are longer than the usual limit
+            max_tokens=lengths.MAX_CALL_TOKENS,  # most answers are longer than the default limit
         ),
         "tools": Workload(
             "SLOs-Serve, table 4: mean and standard deviation of prompts and answers, 2.7 +- 1.1"
             " pairs of them. Assumed: lognormal lengths, new in each pair; tools of about 1 s;"
-            " instead of the paper's promise for each pair, 20 s a stage as in Wu (2025)",
+            " instead of the paper's SLO for each pair, 20 s per stage as in Wu (2025)",
             (_TOOL_LOOP,),
         ),
         "sharegpt": Workload(
             "Bari et al., section 6: median and P90 of prompts and answers (table 1), at most"
             " 8,192 tokens together, TBT 0.1 s for 5% paying users and 0.5 s for the others."
-            " Assumed: lognormal lengths; TTFT 2 s for all (the paper promises none)",
+            " Assumed: lognormal lengths; TTFT 2 s for all (the paper has no TTFT)",
             tuple(
                 Task(
                     share=share,

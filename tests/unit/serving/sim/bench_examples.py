@@ -1,4 +1,4 @@
-"""What tests of comparisons share: an engine without a model, runners without processes."""
+"""Helpers for tests of comparisons: an engine without a model, a runner without processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serving.sim.compare.experiment_config import ExperimentConfig
 from serving.sim.compare.experiments import BoundExperiment, Experiment, Task
 from serving.sim.compare.live_experiments import LiveExperiment, MachineTask
 from serving.sim.compare.result_cache import ResultCache
-from serving.sim.compare.runner import Done, Runner, key_of
+from serving.sim.compare.runner import CompletedTask, Runner, key_of
 from serving.sim.drive.stepped import Ended, Progress
 from serving.sim.metrics.outcome import CURVES, LEVELS
 from serving.sim.workloads.load_generator import Source
@@ -25,45 +25,45 @@ CAPACITY = 3.0
 
 
 class FifoEngine:
-    """Serves so many requests at once, first come first served; one token each a step."""
+    """First come, first served: each step yields one token for each of up to `slots` requests."""
 
     def __init__(self, slots: int = 8) -> None:
         self.preemptions = 0
         self.recomputed_tokens = 0
         self._slots = slots
         self.submitted: list[str] = []
-        self._left: dict[str, int] = {}
+        self._remaining: dict[str, int] = {}
         self._running: list[str] = []
 
     @property
     def has_work(self) -> bool:
-        return bool(self._left)
+        return bool(self._remaining)
 
     def submit(
         self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
     ) -> None:
         self.submitted.append(request_id)
-        self._left[request_id] = output_tokens
+        self._remaining[request_id] = output_tokens
 
     def abort(self, request_id: str) -> None:
-        self._left.pop(request_id, None)
+        self._remaining.pop(request_id, None)
 
     def plan_step(self) -> Composition:
-        self._running = list(self._left)[: self._slots]
+        self._running = list(self._remaining)[: self._slots]
         return Composition(len(self._running), len(self._running), 0, ())
 
     def finish_step(self) -> Progress:
         ended = []
         for request_id in self._running:
-            self._left[request_id] -= 1
-            if not self._left[request_id]:
-                del self._left[request_id]
+            self._remaining[request_id] -= 1
+            if not self._remaining[request_id]:
+                del self._remaining[request_id]
                 ended.append(Ended(request_id, "stop", None))
         return Progress(tuple(self._running), tuple(ended))
 
 
-def a_report(token_goodput: float, request_goodput: float) -> dict[str, Any]:
-    """A report's document, as far as anybody reads it."""
+def make_report(token_goodput: float, request_goodput: float) -> dict[str, Any]:
+    """A report's document with the fields that comparisons read."""
     times = {"p50": 0.5, "p95": 2.0, "p99": 3.0, "count": 10}
     return {
         "token_goodput": token_goodput,
@@ -83,15 +83,15 @@ def a_report(token_goodput: float, request_goodput: float) -> dict[str, Any]:
     }
 
 
-def made_up(task: Task) -> dict[str, Any]:
-    """A result of the right form: more load and a longer policy name earn more."""
+def fake_result(task: Task) -> dict[str, Any]:
+    """A result of the real form; a higher load and a longer policy name earn more."""
     match task:
         case CapacityExperiment():
             return {"programs_s": CAPACITY + task.seed - 1}
         case BoundExperiment():
             return {"token_goodput": 5000.0 * task.load, "request_goodput": 50.0 * task.load}
         case LiveExperiment():
-            return made_up(task.case)
+            return fake_result(task.experiment)
         case MachineTask():
             from dataclasses import asdict
 
@@ -102,56 +102,56 @@ def made_up(task: Task) -> dict[str, Any]:
             earned = 100.0 * len(task.policy.name) * task.load + task.seed
             curve = [level / 10 for level in LEVELS]
             return {
-                "report": a_report(earned, earned / 100),
+                "report": make_report(earned, earned / 100),
                 "curves": {name: [] if "e2el" in name else curve for name in CURVES},
-                "trace_repeats": 2 if task.setting.source.trace else 0,
+                "trace_repeats": 2 if task.config.source.trace else 0,
             }
     raise AssertionError(task)
 
 
-class HereRunner(Runner):
-    """A runner that computes in this process, and remembers what."""
+class InProcessRunner(Runner):
+    """A runner that computes in this process, and records which tasks it computed."""
 
     def __init__(
         self,
         *,
         jobs: int = 1,
         cache: ResultCache | None = None,
-        work: Callable[[Any], dict[str, Any]] = made_up,
+        work: Callable[[Any], dict[str, Any]] = fake_result,
         ends_at_once: bool = True,
     ) -> None:
         super().__init__(jobs=jobs, cache=cache, work=work, ends_at_once=ends_at_once)
         self.computed: list[Task] = []
 
-    def run(self, tasks: Sequence[Task]) -> Iterator[Done]:
-        for place, task in reversed(list(enumerate(tasks))):  # no order is promised
-            kept = None if self.cache is None else self.cache.get(key_of(task))
-            if kept is None:
+    def run(self, tasks: Sequence[Task]) -> Iterator[CompletedTask]:
+        for index, task in reversed(list(enumerate(tasks))):  # callers must accept any order
+            cached = None if self.cache is None else self.cache.get(key_of(task))
+            if cached is None:
                 self.computed.append(task)
                 result = self.work(task)
                 if self.cache is not None:
                     self.cache.put(key_of(task), result)
-                yield Done(place, task, result, False, 0.1)
+                yield CompletedTask(index, task, result, False, 0.1)
             else:
-                yield Done(place, task, kept, True, 0.0)
+                yield CompletedTask(index, task, cached, True, 0.0)
 
 
-def a_plan(*policies: str, **changes: Any) -> Plan:
-    given: dict[str, Any] = {
-        "setting": CODER,
+def make_plan(*policies: str, **changes: Any) -> Plan:
+    arguments: dict[str, Any] = {
+        "config": CODER,
         "policies": tuple(map(PolicySpec, policies or ("fcfs", "edf"))),
         "loads": (0.7, 2.0),
         "num_seeds": 2,
     }
-    return Plan(**given | changes)
+    return Plan(**arguments | changes)
 
 
-def a_comparison(*policies: str, **changes: Any) -> Comparison:
-    return compare(a_plan(*policies, **changes), HereRunner())
+def make_comparison(*policies: str, **changes: Any) -> Comparison:
+    return compare(make_plan(*policies, **changes), InProcessRunner())
 
 
-def together(*works: Callable[[], object]) -> None:
-    """Do all at once, each in a thread."""
+def run_concurrently(*works: Callable[[], object]) -> None:
+    """Run all functions at once, each in a thread."""
     threads = [threading.Thread(target=work) for work in works]
     for thread in threads:
         thread.start()

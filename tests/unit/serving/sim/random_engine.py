@@ -1,4 +1,4 @@
-"""An engine that schedules as it likes, within what its machine has room for."""
+"""An engine with a random schedule, within its machine's limits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ class _Request:
 
 
 @dataclass(slots=True)
-class WhimsicalEngine:
-    """Any schedule: an order, and what is run, cut into chunks, or lost, at random.
+class RandomEngine:
+    """A given order; which requests run, are cut into chunks, or lose their KV cache is random.
 
     Attributes:
-        whim: how often a request is left out of a step, cut short, or loses its KV cache.
+        order: by which requests are served: "any" (random), "first", "short" or "urgent".
+        disruption: probability that a request is left out of a step, and of a shortened chunk; one
+            in five of those left out loses its KV cache.
     """
 
     seed: int
     order: str
-    whim: float
+    disruption: float
     slots: int
     step_tokens: int
     kv_tokens: int
@@ -61,35 +63,39 @@ class WhimsicalEngine:
         del self._requests[request_id]
 
     def plan_step(self) -> Composition:
-        budget, room, decodes, contexts, chunks = self.step_tokens, self.kv_tokens, 0, 0, []
-        for request_id, one in sorted(self._requests.items(), key=lambda item: item[1].rank):
-            if self._random.random() < self.whim:
-                one.computed *= self._random.random() < 0.8
+        budget, free_tokens, decodes, contexts, chunks = self.step_tokens, self.kv_tokens, 0, 0, []
+        for request_id, request in sorted(self._requests.items(), key=lambda item: item[1].rank):
+            if self._random.random() < self.disruption:
+                request.computed *= self._random.random() < 0.8
                 continue
-            tokens = min(one.prompt_tokens + one.delivered - one.computed, budget)
-            if self._random.random() < self.whim:
+            tokens = min(request.prompt_tokens + request.delivered - request.computed, budget)
+            if self._random.random() < self.disruption:
                 tokens = self._random.randint(min(tokens, 1), tokens)
-            if not tokens or one.computed + tokens > room or len(self._step) == self.slots:
-                one.computed = 0
+            if (
+                not tokens
+                or request.computed + tokens > free_tokens
+                or len(self._step) == self.slots
+            ):
+                request.computed = 0
                 continue
             budget -= tokens
-            room -= one.computed + tokens
-            if tokens == 1 and one.computed >= one.prompt_tokens:
-                decodes, contexts = decodes + 1, contexts + one.computed
+            free_tokens -= request.computed + tokens
+            if tokens == 1 and request.computed >= request.prompt_tokens:
+                decodes, contexts = decodes + 1, contexts + request.computed
             else:
-                chunks.append((tokens, one.computed))
+                chunks.append((tokens, request.computed))
             self._step[request_id] = tokens
         return Composition(self.step_tokens - budget, decodes, contexts, tuple(chunks))
 
     def finish_step(self) -> Progress:
         tokens, ended = [], []
         for request_id, computed in self._step.items():
-            one = self._requests[request_id]
-            one.computed += computed
-            if one.computed == one.prompt_tokens + one.delivered:
+            request = self._requests[request_id]
+            request.computed += computed
+            if request.computed == request.prompt_tokens + request.delivered:
                 tokens.append(request_id)
-                one.delivered += 1
-                if one.delivered == one.output_tokens:
+                request.delivered += 1
+                if request.delivered == request.output_tokens:
                     del self._requests[request_id]
                     ended.append(Ended(request_id, "stop", None))
         self._step.clear()

@@ -1,4 +1,4 @@
-"""The upper bound: no schedule exceeds it, and where the optimum is known it is near."""
+"""The upper bound: no schedule exceeds it, and it is close to optima that are known."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from serving.sim.workloads.workloads import generate
 from serving.slo import SloKind
 from serving.step_cost import MACHINES, Machine, StepCost
 from serving.workload_errors import SimError
-from tests.unit.serving.sim.random_engine import WhimsicalEngine
+from tests.unit.serving.sim.random_engine import RandomEngine
 
 A100 = MACHINES["a100-llama3-8b"]
 SLOW = replace(A100, step_cost=replace(A100.step_cost, fixed_s=0.03))
-"""Its steps are so long that few of the long chains can be in time."""
-ROUNDING = 1e-5  # relative: what the bound leaves for rounding and for its solver
+"""A machine with steps so long that few programs with long chains of steps can be in time."""
+ROUNDING = 1e-5  # relative: what the bound adds for rounding and for the solver's tolerance
 
 
 def program(*stages: Stage, **changes: Any) -> Program:
-    """A deadline program that arrived at 0, due in 10 s."""
+    """A deadline or compound program that arrives at 0 with a deadline of 10 s."""
     values: dict[str, Any] = {
         "id": "p",
         "application": "",
@@ -45,8 +45,8 @@ def stream(prompt_tokens: int, output_tokens: int, **changes: Any) -> Program:
     return program(stage, **{"kind": SloKind.LATENCY, "deadline_s": None} | changes)
 
 
-def copies(one: Program, count: int) -> list[Program]:
-    return [replace(one, id=f"{one.id}{number}") for number in range(count)]
+def copies(original: Program, count: int) -> list[Program]:
+    return [replace(original, id=f"{original.id}{number}") for number in range(count)]
 
 
 def machine(*, kv_tokens: int = 10**6, **coefficients: float) -> Machine:
@@ -58,10 +58,10 @@ def bound(programs: list[Program], on: Machine, *, until_s: float = 10.0, **chan
     return upper_bound(programs, on, window_s=(0.0, until_s), **changes)
 
 
-# Cases whose optimum is known
+# Workloads with a known optimum
 
 
-def test_a_program_that_can_be_served_alone_is_served_whole() -> None:
+def test_a_program_alone_is_served_completely() -> None:
     found = bound([program(Stage((Call(100, 20),)))], A100)
     assert found.token_goodput == pytest.approx(12.0, rel=ROUNDING)
     assert found.request_goodput == pytest.approx(0.1, rel=ROUNDING)
@@ -69,7 +69,7 @@ def test_a_program_that_can_be_served_alone_is_served_whole() -> None:
 
 
 @pytest.mark.parametrize(("deadline_s", "is_possible"), [(5.9, False), (6.0, True)])
-def test_a_program_without_the_time_for_its_steps_earns_nothing(
+def test_a_program_without_time_for_its_steps_earns_nothing(
     deadline_s: float, is_possible: bool
 ) -> None:
     late = program(Stage((Call(7, 2),)), Stage((Call(1, 2),), tool_s=2.0), deadline_s=deadline_s)
@@ -78,7 +78,7 @@ def test_a_program_without_the_time_for_its_steps_earns_nothing(
     assert (found.request_goodput > 0) is is_possible
 
 
-def test_of_more_programs_than_there_is_time_for_only_those_are_served_that_fit() -> None:
+def test_under_overload_only_as_many_programs_are_served_as_fit() -> None:
     """20 prompts of one token; a token costs a second, and all are due after 10 s."""
     programs = copies(program(Stage((Call(1, 1),))), 20)
     found = bound(programs, machine(small_token_s=1.0))
@@ -86,8 +86,8 @@ def test_of_more_programs_than_there_is_time_for_only_those_are_served_that_fit(
     assert found.token_goodput == pytest.approx(2.0, rel=ROUNDING)
 
 
-def test_the_better_programs_are_served_first() -> None:
-    """In 10 s one long program, of 10 s and 1,010 tokens, or ten short ones of 20 each."""
+def test_programs_that_earn_more_per_second_are_served_first() -> None:
+    """In 10 s one long program, of 1 s and 1,010 tokens, and nine short ones of 20 tokens each."""
     long, short = (
         program(Stage((Call(*lengths),)), id=name)
         for name, lengths in (("long", (1000, 10)), ("short", (10, 10)))
@@ -114,20 +114,20 @@ def test_a_batch_shares_the_base_cost_of_its_decodes() -> None:
     assert alone == pytest.approx(14 / 11, rel=ROUNDING)
 
 
-def test_reading_a_context_again_may_cost_less_than_decoding() -> None:
-    """Decodes of 1 s each, or 2 to 11 tokens of 0.1 s read again for each: 6.6 s in all."""
-    one = program(Stage((Call(1, 11),)), deadline_s=6.7)
+def test_recomputing_a_context_may_cost_less_than_decoding() -> None:
+    """A decode takes 1 s; recomputing 2 to 11 tokens at 0.1 s takes 6.6 s for all 10 tokens."""
+    recomputed = program(Stage((Call(1, 11),)), deadline_s=6.7)
     on = machine(decode_sequence_s=1.0, small_token_s=0.1)
-    assert bound([one], on).request_goodput * 10 == pytest.approx(1.0, rel=ROUNDING)
+    assert bound([recomputed], on).request_goodput * 10 == pytest.approx(1.0, rel=ROUNDING)
 
 
 @pytest.mark.parametrize("bin_s", [2.0, 10.0])
-def test_chains_of_several_lengths_are_not_all_served_by_halves(bin_s: float) -> None:
+def test_chains_of_different_lengths_are_not_all_served_by_fractions(bin_s: float) -> None:
     """1 s a step, 0.1 s a token, 10 s: chains of 8 and 4 steps, and a prompt of 8 s.
 
-    At best 8 steps serve both chains, and 0.1 of the prompt has room. If 4 steps did for half of
-    the longer chain beside the whole shorter one, 0.65 of the prompt would have room, and 2.15
-    programs be served. One more arrives when that is over.
+    At best 8 steps serve both chains, with time for 0.1 of the prompt. If 4 steps sufficed for half
+    of the longer chain and all of the shorter one, there would be time for 0.65 of the prompt:
+    2.15 programs. One more program arrives after these 10 s.
     """
     lengths = ((1, 8), (1, 4), (80, 1))
     programs = [program(Stage((Call(*each),)), id=str(each)) for each in lengths]
@@ -137,7 +137,7 @@ def test_chains_of_several_lengths_are_not_all_served_by_halves(bin_s: float) ->
     assert found.request_goodput * 20 == pytest.approx(3.1, rel=ROUNDING)
 
 
-def test_a_step_has_no_more_tokens_than_its_budget() -> None:
+def test_a_step_has_at_most_step_tokens_tokens() -> None:
     """1 s a step of 100 tokens: ten prompts of 100 tokens in 10 s."""
     found = bound(
         copies(program(Stage((Call(100, 1),))), 50), machine(fixed_s=1.0), step_tokens=100
@@ -145,80 +145,80 @@ def test_a_step_has_no_more_tokens_than_its_budget() -> None:
     assert found.request_goodput == pytest.approx(1.0, rel=ROUNDING)
 
 
-def test_the_contexts_of_a_batch_fit_the_memory() -> None:
-    """1 s a step and 100 steps each: of contexts above 1,000 tokens, 2 at a time."""
+def test_the_contexts_of_a_batch_fit_the_kv_cache() -> None:
+    """1 s a step and 100 steps each: 2 contexts of more than 1,000 tokens at a time."""
     programs = copies(program(Stage((Call(1000, 100),)), deadline_s=100.0), 6)
     found = bound(programs, machine(fixed_s=1.0, kv_tokens=2100), until_s=100.0)
     assert 2.0 <= found.request_goodput * 100 <= 2.1
 
 
 def test_programs_far_apart_do_not_share_the_time_between_them() -> None:
-    """Two crowds of 20 programs of 1 s; each has its own 10 s, and the time between is lost."""
-    crowds = [
+    """Two bursts of 20 programs of 1 s; each has its own 10 s, and the time between is unused."""
+    bursts = [
         *copies(program(Stage((Call(1, 1),)), id="early"), 20),
         *copies(program(Stage((Call(1, 1),)), id="late", arrival_s=50.0), 20),
     ]
-    found = bound(crowds, machine(small_token_s=1.0), until_s=100.0)
+    found = bound(bursts, machine(small_token_s=1.0), until_s=100.0)
     assert found.request_goodput * 100 == pytest.approx(20.0, rel=ROUNDING)
 
 
 def test_a_stream_earns_the_tokens_that_can_be_in_time() -> None:
-    """Token i can come after i + 1 s, and is due 3 + i / 2 s after the arrival: 0 to 4."""
+    """Token i is possible after i + 1 s and due after 3 + i / 2 s: tokens 0 to 4 are in time."""
     slow = stream(1, 20, ttft_s=3.0, tbt_s=0.5)
     found = bound([slow], machine(fixed_s=1.0))
     assert found.token_goodput * 10 == pytest.approx(5.0, rel=ROUNDING)
     assert found.request_goodput == 0
 
 
-def test_nine_tenths_of_a_stream_in_time_are_enough() -> None:
-    """Of ten tokens, those of the first 9 s can be in time, or only those of 8.5 s."""
+def test_a_stream_needs_nine_tenths_of_its_tokens_in_time() -> None:
+    """Of ten tokens, 9 can be in time with a TTFT of 5 s, and 8 with 4.5 s."""
     on = machine(fixed_s=1.0)
-    kept, missed = (stream(1, 10, ttft_s=ttft_s, tbt_s=0.5) for ttft_s in (5.0, 4.5))
-    assert bound([kept], on).request_goodput * 10 == pytest.approx(1.0, rel=ROUNDING)
+    met, missed = (stream(1, 10, ttft_s=ttft_s, tbt_s=0.5) for ttft_s in (5.0, 4.5))
+    assert bound([met], on).request_goodput * 10 == pytest.approx(1.0, rel=ROUNDING)
     assert bound([missed], on).request_goodput == 0
 
 
-def test_calls_that_may_share_a_prefix_read_it_once() -> None:
-    """1 s a token: 9 tokens of common prefix, 1 of its own and an answer for each of 3 calls."""
+def test_with_prefix_caching_a_common_prefix_is_computed_once() -> None:
+    """1 s a token: a common prefix of 9 tokens, and 1 further prompt token of each of 3 calls."""
     common = program(Stage((Call(10, 1, 9),) * 3), kind=SloKind.COMPOUND, deadline_s=12.0)
     on = machine(small_token_s=1.0)
     assert bound([common], on, prefix_caching=True).request_goodput > 0
-    apart = bound([common], on).request_goodput * 10
-    assert apart == pytest.approx(12 / 30, rel=ROUNDING)
+    without_caching = bound([common], on).request_goodput * 10
+    assert without_caching == pytest.approx(12 / 30, rel=ROUNDING)
 
 
-@pytest.mark.parametrize(("groups", "read"), [((1, 1, 1, 1), 13), ((1, 2, 1, 2), 22)])
-def test_only_calls_of_one_group_share_a_prefix(groups: tuple[int, ...], read: int) -> None:
+@pytest.mark.parametrize(("groups", "num_tokens"), [((1, 1, 1, 1), 13), ((1, 2, 1, 2), 22)])
+def test_only_calls_of_one_group_share_a_prefix(groups: tuple[int, ...], num_tokens: int) -> None:
     """1 s a token: 10 of each group's prompt, and the last of them for each further call."""
     stage = Stage(tuple(Call(10, 1, 10, group) for group in groups))
     on = machine(small_token_s=1.0)
     for stages in ((stage,), (Stage(stage.calls[:2]), Stage(stage.calls[2:]))):
-        one = program(*stages, kind=SloKind.COMPOUND, deadline_s=13.0)
-        found = bound([one], on, until_s=13.0, prefix_caching=True).request_goodput * 13
-        assert found == pytest.approx(13 / read, rel=ROUNDING)
+        shared = program(*stages, kind=SloKind.COMPOUND, deadline_s=13.0)
+        served = bound([shared], on, until_s=13.0, prefix_caching=True).request_goodput * 13
+        assert served == pytest.approx(13 / num_tokens, rel=ROUNDING)
 
 
-# What counts
+# Which programs count
 
 
-def test_what_arrived_outside_the_window_is_not_counted() -> None:
-    one = program(Stage((Call(10, 10),)))
+def test_programs_that_arrive_outside_the_window_do_not_count() -> None:
+    base = program(Stage((Call(10, 10),)))
     programs = [
-        replace(one, id=f"{arrival_s}", arrival_s=arrival_s) for arrival_s in (4.0, 5.0, 9.0)
+        replace(base, id=f"{arrival_s}", arrival_s=arrival_s) for arrival_s in (4.0, 5.0, 9.0)
     ]
     found = upper_bound(programs, A100, window_s=(5.0, 9.0))
     assert found.request_goodput * 4 == pytest.approx(1.0, rel=ROUNDING)
     assert set(found.requests.programs) == {"5.0"}
 
 
-def test_what_would_be_done_after_the_observation_earns_nothing() -> None:
-    one = program(Stage((Call(1, 5),)))
+def test_work_after_the_observation_earns_nothing() -> None:
+    five_steps = program(Stage((Call(1, 5),)))
     on = machine(fixed_s=1.0)
-    assert bound([one], on, observed_until_s=4.9).token_goodput == 0
-    assert bound([one], on, observed_until_s=5.0).token_goodput > 0
+    assert bound([five_steps], on, observed_until_s=4.9).token_goodput == 0
+    assert bound([five_steps], on, observed_until_s=5.0).token_goodput > 0
 
 
-def test_work_without_a_promise_earns_nothing() -> None:
+def test_best_effort_programs_earn_nothing() -> None:
     free = program(Stage((Call(1, 5),)), kind=SloKind.BEST_EFFORT, deadline_s=None)
     assert bound([free], A100).tokens.served == {"best_effort": 0.0}
     assert (bound([], A100).token_goodput, bound([free], A100).request_goodput) == (0.0, 0.0)
@@ -227,8 +227,8 @@ def test_work_without_a_promise_earns_nothing() -> None:
 # Laws
 
 
-def coefficients(most: float) -> st.SearchStrategy[float]:
-    return st.just(0.0) | st.floats(0, most)
+def coefficients(largest: float) -> st.SearchStrategy[float]:
+    return st.just(0.0) | st.floats(0, largest)
 
 
 step_costs = st.builds(
@@ -255,15 +255,15 @@ stages = st.builds(
 
 @st.composite
 def workloads(draw: st.DrawFn) -> list[Program]:
-    found = []
+    programs = []
     for number in range(draw(st.integers(1, 12))):
         kind = draw(st.sampled_from((SloKind.LATENCY, SloKind.DEADLINE, SloKind.COMPOUND)))
-        drawn = draw(st.lists(stages, min_size=1, max_size=3).map(tuple))
+        drawn_stages = draw(st.lists(stages, min_size=1, max_size=3).map(tuple))
         if kind is not SloKind.COMPOUND:
-            drawn = (Stage(drawn[0].calls[:1], drawn[0].tool_s),)
-        found.append(
+            drawn_stages = (Stage(drawn_stages[0].calls[:1], drawn_stages[0].tool_s),)
+        programs.append(
             program(
-                *drawn,
+                *drawn_stages,
                 id=str(number),
                 kind=kind,
                 arrival_s=draw(st.integers(0, 10)) / 2,
@@ -272,10 +272,10 @@ def workloads(draw: st.DrawFn) -> list[Program]:
                 tbt_s=draw(st.floats(0.01, 0.5)),
             )
         )
-    return found
+    return programs
 
 
-def scheduled(programs: list[Program], on: Machine, engine: WhimsicalEngine) -> Replay:
+def run_schedule(programs: list[Program], on: Machine, engine: RandomEngine) -> Replay:
     return replay(programs, engine, VirtualTime(), on.step_cost, until_s=30.0)
 
 
@@ -290,7 +290,7 @@ def assert_not_exceeded(found: Bound, report: Report) -> None:
     on=step_costs,
     seed=st.integers(0, 2**16),
     order=st.sampled_from(("any", "first", "short", "urgent")),
-    whim=st.sampled_from((0.0, 0.1, 0.5)),
+    disruption=st.sampled_from((0.0, 0.1, 0.5)),
     slots=st.integers(1, 8),
     step_tokens=st.sampled_from((8, 30, 200)),
     bin_s=st.sampled_from((0.5, 2.0, 5.0)),
@@ -301,14 +301,14 @@ def test_no_schedule_exceeds_the_bound(
     on: Machine,
     seed: int,
     order: str,
-    whim: float,
+    disruption: float,
     slots: int,
     step_tokens: int,
     bin_s: float,
     observed_until_s: float,
 ) -> None:
-    engine = WhimsicalEngine(seed, order, whim, slots, step_tokens, on.kv_tokens)
-    run = scheduled(programs, on, engine)
+    engine = RandomEngine(seed, order, disruption, slots, step_tokens, on.kv_tokens)
+    run = run_schedule(programs, on, engine)
     measured = {"window_s": (1.0, 5.0), "observed_until_s": observed_until_s}
     found = upper_bound(programs, on, slots=slots, step_tokens=step_tokens, bin_s=bin_s, **measured)
     assert_not_exceeded(found, summarise(run.programs, **measured))
@@ -316,44 +316,42 @@ def test_no_schedule_exceeds_the_bound(
 
 @settings(deadline=None, max_examples=30)
 @given(programs=workloads(), on=step_costs)
-def test_more_room_and_more_time_never_lower_the_bound(
-    programs: list[Program], on: Machine
-) -> None:
-    tight = {"slots": 2, "step_tokens": 16, "observed_until_s": 6.0}
-    least = bound(programs, on, **tight)
+def test_looser_limits_never_lower_the_bound(programs: list[Program], on: Machine) -> None:
+    limits = {"slots": 2, "step_tokens": 16, "observed_until_s": 6.0}
+    tight = bound(programs, on, **limits)
     for loosened in ({"slots": 4}, {"step_tokens": 32}, {"observed_until_s": 8.0}):
-        more = bound(programs, on, **(tight | loosened))
-        assert more.token_goodput >= least.token_goodput * (1 - ROUNDING)
-        assert more.request_goodput >= least.request_goodput * (1 - ROUNDING)
+        loose = bound(programs, on, **(limits | loosened))
+        assert loose.token_goodput >= tight.token_goodput * (1 - ROUNDING)
+        assert loose.request_goodput >= tight.request_goodput * (1 - ROUNDING)
 
 
 @pytest.fixture(scope="module")
 def busy() -> list[Program]:
-    """Half a minute of mixed work at more than twice what the machine can do."""
+    """30 s of mixed work at more than twice the machine's capacity."""
     return list(generate("mixed", rate_per_s=6.0, window_s=30.0, seed=2))
 
 
-def test_each_round_of_cuts_binds_tighter_until_no_cut_is_broken(
+def test_each_round_of_cuts_tightens_the_bound_until_no_cut_is_violated(
     busy: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = []
+    goodputs = []
     for num_rounds in (0, 1, 2, 40, 60):
         monkeypatch.setattr("serving.sim.bound.bound._CUT_ROUNDS", num_rounds)
-        found.append(bound(busy, SLOW, until_s=30.0).token_goodput)
-    assert found[0] > found[1] > found[2] > found[3]
-    assert found[4] == pytest.approx(found[3], rel=ROUNDING)
+        goodputs.append(bound(busy, SLOW, until_s=30.0).token_goodput)
+    assert goodputs[0] > goodputs[1] > goodputs[2] > goodputs[3]
+    assert goodputs[4] == pytest.approx(goodputs[3], rel=ROUNDING)
 
 
-def test_a_solver_that_gives_up_on_the_cuts_leaves_the_bound_without_them(
+def test_if_the_solver_fails_with_cuts_the_bound_is_the_one_without_cuts(
     busy: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     solve = LinearProgram.maximise
 
-    def solve_once(one: LinearProgram) -> Solution:
-        if one in solved:
-            raise SimError("it gives up")
-        solved.append(one)
-        return solve(one)
+    def solve_once(linear_program: LinearProgram) -> Solution:
+        if linear_program in solved:
+            raise SimError("the solver fails")
+        solved.append(linear_program)
+        return solve(linear_program)
 
     solved: list[LinearProgram] = []
     with monkeypatch.context() as patched:
@@ -364,27 +362,27 @@ def test_a_solver_that_gives_up_on_the_cuts_leaves_the_bound_without_them(
     assert bound(busy, SLOW, until_s=30.0) == loose
 
 
-def test_a_machine_without_limits_keeps_every_promise(busy: list[Program]) -> None:
+def test_on_a_machine_without_limits_every_program_meets_its_slo(busy: list[Program]) -> None:
     found = bound(busy, machine(fixed_s=1e-9), until_s=30.0)
     assert found.request_goodput == pytest.approx(len(busy) / 30, rel=ROUNDING)
     earned = sum(
-        one.output_tokens if one.kind is SloKind.LATENCY else one.total_tokens for one in busy
+        each.output_tokens if each.kind is SloKind.LATENCY else each.total_tokens for each in busy
     )
     assert found.token_goodput == pytest.approx(earned / 30, rel=ROUNDING)
 
 
-def test_narrower_bins_bound_tighter_and_alike(busy: list[Program]) -> None:
+def test_narrower_bins_give_a_slightly_tighter_bound(busy: list[Program]) -> None:
     wide, narrow = (bound(busy, A100, until_s=30.0, bin_s=bin_s) for bin_s in (10.0, 5.0))
-    for one, other in zip(
+    for wide_goodput, narrow_goodput in zip(
         (wide.token_goodput, wide.request_goodput),
         (narrow.token_goodput, narrow.request_goodput),
         strict=True,
     ):
-        assert other <= one * (1 + ROUNDING)
-        assert other >= one * 0.95
+        assert narrow_goodput <= wide_goodput * (1 + ROUNDING)
+        assert narrow_goodput >= wide_goodput * 0.95
 
 
 def test_the_same_programs_have_the_same_bound(busy: list[Program]) -> None:
-    one, two = (bound(busy[:60], A100, until_s=30.0) for _ in range(2))
-    assert one == two
-    assert one.token_goodput > 0
+    first, second = (bound(busy[:60], A100, until_s=30.0) for _ in range(2))
+    assert first == second
+    assert first.token_goodput > 0

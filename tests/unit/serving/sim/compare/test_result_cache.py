@@ -1,3 +1,5 @@
+"""The cache of results: exact, atomic, and safe against damaged files."""
+
 from __future__ import annotations
 
 import json
@@ -10,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 from serving.sim.compare.result_cache import ResultCache, code_version, results_folder
-from tests.unit.serving.sim.bench_examples import together
+from tests.unit.serving.sim.bench_examples import run_concurrently
 
 KEY = {"sort": "run", "load": 0.7, "policy": {"name": "fcfs", "params": {}}}
 RESULT = {"token_goodput": 0.1 + 0.2, "curves": [1, 2.5, None]}
@@ -21,7 +23,7 @@ def cache(tmp_path: Path) -> ResultCache:
     return ResultCache(tmp_path / "deep" / "bench", "v1")
 
 
-def test_a_kept_result_is_the_same_to_the_last_bit(cache: ResultCache) -> None:
+def test_a_cached_result_is_exactly_the_stored_one(cache: ResultCache) -> None:
     assert cache.get(KEY) is None
     cache.put(KEY, RESULT)
     assert cache.get(KEY) == RESULT
@@ -29,7 +31,7 @@ def test_a_kept_result_is_the_same_to_the_last_bit(cache: ResultCache) -> None:
     assert cache.get(KEY | {"load": 0.8}) is None
 
 
-def test_another_version_of_the_code_sees_nothing_of_it(cache: ResultCache) -> None:
+def test_results_of_another_code_version_are_ignored(cache: ResultCache) -> None:
     cache.put(KEY, RESULT)
     assert ResultCache(cache.folder, "v2").get(KEY) is None
 
@@ -37,7 +39,7 @@ def test_another_version_of_the_code_sees_nothing_of_it(cache: ResultCache) -> N
 @pytest.mark.parametrize(
     "damage", [b"", b"{", b"[]", b"null", b'{"key": {}, "result": {}}', b"\xff\xfe", b"[" * 100_000]
 )
-def test_a_damaged_result_is_told_of_and_written_anew(
+def test_a_damaged_result_is_logged_and_replaced(
     cache: ResultCache, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.put(KEY, RESULT)
@@ -45,7 +47,7 @@ def test_a_damaged_result_is_told_of_and_written_anew(
     file.write_bytes(damage)
     with caplog.at_level(logging.WARNING, "orchestrate"):
         assert cache.get(KEY) is None
-    assert "computed again" in caplog.text
+    assert "computing it again" in caplog.text
     cache.put(KEY, RESULT)
     assert cache.get(KEY) == RESULT
 
@@ -60,7 +62,7 @@ def test_a_damaged_result_is_told_of_and_written_anew(
         {"curves": [1, 2.5]},
     ],
 )
-def test_what_was_changed_and_is_still_json_is_damaged(
+def test_a_changed_result_that_is_still_json_counts_as_damaged(
     cache: ResultCache, damage: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     cache.put(KEY, RESULT)
@@ -71,65 +73,67 @@ def test_what_was_changed_and_is_still_json_is_damaged(
         file.write_text(json.dumps(document | {"result": changed}))
         with caplog.at_level(logging.WARNING, "orchestrate"):
             assert cache.get(KEY) is None
-        assert "computed again: its checksum" in caplog.text
+        assert "computing it again: its checksum" in caplog.text
     file.write_text(json.dumps(document, indent=2, sort_keys=True))
-    assert cache.get(KEY) == RESULT  # the same, set otherwise
+    assert cache.get(KEY) == RESULT  # the same content in another layout
 
 
-def test_only_files_that_nobody_writes_any_more_are_removed(cache: ResultCache) -> None:
+def test_only_old_unfinished_files_are_removed(cache: ResultCache) -> None:
     cache.remove_abandoned()  # there is no folder yet
     cache.put(KEY, RESULT)
-    [kept] = cache.folder.iterdir()
-    under_way, abandoned = (cache.folder / name for name in (".now.part", ".then.part"))
-    for path in (under_way, abandoned):
+    [finished] = cache.folder.iterdir()
+    recent, abandoned = (cache.folder / name for name in (".now.part", ".then.part"))
+    for path in (recent, abandoned):
         path.touch()
-    for path in (kept, abandoned):
+    for path in (finished, abandoned):
         os.utime(path, (0, 0))
     cache.remove_abandoned()
-    assert set(cache.folder.iterdir()) == {kept, under_way}
+    assert set(cache.folder.iterdir()) == {finished, recent}
 
 
-def test_a_folder_that_may_not_be_entered_holds_nothing_to_remove(
+def test_removing_abandoned_files_ignores_an_unreadable_folder(
     cache: ResultCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, pattern: str) -> NoReturn:
+    def deny(path: Path, pattern: str) -> NoReturn:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "glob", refuse)  # as it is for all but root
+    monkeypatch.setattr(Path, "glob", deny)  # root would not be denied
     cache.remove_abandoned()
 
 
-def test_many_writers_leave_one_whole_result_and_no_rests(cache: ResultCache) -> None:
+def test_concurrent_writers_leave_one_complete_result_and_no_other_file(cache: ResultCache) -> None:
     large = {"values": list(range(20_000))}
-    seen = []
+    read = []
 
     def write_and_read() -> None:
         for _ in range(10):
             cache.put(KEY, large)
-            seen.append(cache.get(KEY))
+            read.append(cache.get(KEY))
 
-    together(*[write_and_read] * 4)
-    assert seen == [large] * 40
+    run_concurrently(*[write_and_read] * 4)
+    assert read == [large] * 40
     assert len(list(cache.folder.iterdir())) == 1
 
 
-def test_a_folder_that_cannot_be_written_is_only_told_of(
+def test_a_folder_that_cannot_be_written_is_only_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("a file instead of a folder")
     cache = ResultCache(tmp_path / "file" / "bench", "v1")
     with caplog.at_level(logging.WARNING, "orchestrate"):
         cache.put(KEY, RESULT)
         assert cache.get(KEY) is None
-    assert "cannot be kept" in caplog.text
+    assert "cannot store a result" in caplog.text
 
 
-def test_results_lie_in_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_results_are_stored_in_the_cache_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ORCHESTRATE_CACHE", str(tmp_path))
     assert results_folder() == tmp_path / "bench"
 
 
-def test_the_version_is_that_of_every_source_file(
+def test_the_code_version_depends_on_the_path_and_content_of_every_source_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from serving.sim.compare import result_cache as module

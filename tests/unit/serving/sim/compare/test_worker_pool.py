@@ -1,3 +1,5 @@
+"""The worker pool: tasks, errors, interrupts, and the end of its processes."""
+
 from __future__ import annotations
 
 import atexit
@@ -26,23 +28,23 @@ def double(number: int) -> tuple[int, int, int]:
     return 2 * number, os.getpid(), len(_PREPARED)
 
 
-def trouble(what: str) -> str:
-    match what:
+def misbehave(how: str) -> str:
+    match how:
         case "named":
             raise InvalidWorkload("load", -1, "must be above 0")
-        case "foreign":
+        case "unpicklable":
 
-            class OfNoModule(Exception):
+            class LocalError(Exception):
                 pass
 
-            raise OfNoModule("what nobody can read back")
+            raise LocalError("it cannot be pickled")
         case "dead":
             os._exit(7)
         case "interrupted":
             os.kill(os.getpid(), signal.SIGINT)
         case "slow":
             time.sleep(600)
-    return what
+    return how
 
 
 def is_alive(process_id: int) -> bool:
@@ -53,28 +55,28 @@ def is_alive(process_id: int) -> bool:
     return True
 
 
-def test_every_task_is_done_once_by_workers_that_are_prepared_once() -> None:
+def test_every_task_runs_once_on_workers_that_are_prepared_once() -> None:
     with WorkerPool(double, prepare=prepare, jobs=2) as pool:
         first = dict(pool.map(list(range(7))))
         second = dict(pool.map([10]))
-    assert {place: each[0] for place, each in first.items()} == {n: 2 * n for n in range(7)}
+    assert {index: each[0] for index, each in first.items()} == {n: 2 * n for n in range(7)}
     assert second[0][0] == 20
     answers = [*first.values(), *second.values()]
     assert len({process_id for _, process_id, _ in answers} - {os.getpid()}) <= 2
     assert {prepared for _, _, prepared in answers} == {1}
 
 
-def test_no_worker_is_started_for_nothing() -> None:
+def test_without_tasks_no_worker_starts() -> None:
     with WorkerPool(double, prepare=fail_to_prepare) as pool:
         assert list(pool.map([])) == []
 
 
-def test_an_error_arrives_as_itself_and_one_that_cannot_travel_by_its_words() -> None:
-    with WorkerPool(trouble, prepare=prepare) as pool:
+def test_a_worker_s_error_reaches_the_parent_and_an_unpicklable_one_as_its_message() -> None:
+    with WorkerPool(misbehave, prepare=prepare) as pool:
         with pytest.raises(InvalidWorkload, match="must be above 0"):
             list(pool.map(["named"]))
-        with pytest.raises(RuntimeError, match="OfNoModule: what nobody can read back"):
-            list(pool.map(["foreign"]))
+        with pytest.raises(RuntimeError, match="LocalError: it cannot be pickled"):
+            list(pool.map(["unpicklable"]))
     with (
         WorkerPool(double, prepare=fail_to_prepare) as pool,
         pytest.raises(InvalidWorkload, match="cannot be prepared"),
@@ -82,8 +84,8 @@ def test_an_error_arrives_as_itself_and_one_that_cannot_travel_by_its_words() ->
         list(pool.map([1]))
 
 
-def test_what_was_under_way_when_another_task_failed_is_never_taken_for_a_later_answer() -> None:
-    with WorkerPool(trouble, prepare=prepare, jobs=2) as pool:
+def test_a_result_of_a_failed_map_is_never_taken_for_one_of_a_later_map() -> None:
+    with WorkerPool(misbehave, prepare=prepare, jobs=2) as pool:
         with pytest.raises(InvalidWorkload):
             list(pool.map(["named", "slow"]))
         assert dict(pool.map(["one", "two"])) == {0: "one", 1: "two"}
@@ -91,33 +93,33 @@ def test_what_was_under_way_when_another_task_failed_is_never_taken_for_a_later_
 
 def test_a_worker_that_dies_is_an_error_with_its_exit_code() -> None:
     with (
-        WorkerPool(trouble, prepare=prepare) as pool,
+        WorkerPool(misbehave, prepare=prepare) as pool,
         pytest.raises(WorkerDied, match="exit code 7"),
     ):
         list(pool.map(["fine", "dead"]))
 
 
-def test_ctrl_c_is_the_owners_alone_to_hear() -> None:
-    with WorkerPool(trouble, prepare=prepare) as pool:
+def test_workers_ignore_sigint() -> None:
+    with WorkerPool(misbehave, prepare=prepare) as pool:
         assert dict(pool.map(["interrupted", "fine"])) == {0: "interrupted", 1: "fine"}
 
 
-def note_the_end(folder: str) -> None:
+def touch_file_at_exit(folder: str) -> None:
     atexit.register((Path(folder) / "ended").touch)
 
 
 @pytest.mark.parametrize("ends_at_once", [True, False])
-def test_a_worker_that_has_something_to_give_back_ends_in_order(
+def test_a_worker_runs_its_exit_handlers_unless_it_ends_at_once(
     tmp_path: Path, ends_at_once: bool
 ) -> None:
-    with WorkerPool(note_the_end, prepare=prepare, ends_at_once=ends_at_once) as pool:
+    with WorkerPool(touch_file_at_exit, prepare=prepare, ends_at_once=ends_at_once) as pool:
         list(pool.map([str(tmp_path)]))
         assert not (tmp_path / "ended").exists()
     assert (tmp_path / "ended").exists() is not ends_at_once
 
 
-def test_closing_ends_workers_in_the_middle_of_a_task() -> None:
-    pool = WorkerPool(trouble, prepare=prepare, jobs=2)
+def test_closing_ends_workers_that_are_running_a_task() -> None:
+    pool = WorkerPool(misbehave, prepare=prepare, jobs=2)
     results = pool.map(["fine", "slow"])
     assert next(results) == (0, "fine")
     ids = [worker.process.pid for worker in pool._workers]

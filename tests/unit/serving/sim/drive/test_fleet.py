@@ -1,4 +1,4 @@
-"""Several engines in one virtual time: when they step, and what becomes of copies."""
+"""A fleet in one virtual time: when its engines step, and which copies of a call run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SECOND = StepCost(name="a second", source="made up", uncertainty="none", fixed_s
 
 
 class Engine:
-    """Runs its requests one at a time, first come first served: a token a step.
+    """First come, first served, one request at a time: one token per step.
 
     Args:
-        patience: steps after which a request that waits is dropped; 0: never.
+        patience: steps after which a waiting request is dropped; 0: never.
     """
 
     def __init__(self, clock: VirtualTime, *, patience: int = 0) -> None:
@@ -33,10 +33,10 @@ class Engine:
         self.caches_prefixes = True
         self.preemptions = self.recomputed_tokens = 0
         self.patience = patience
-        self.queue: dict[str, int] = {}  # tokens to come
+        self.queue: dict[str, int] = {}  # request id -> tokens still to generate
         self.begun: set[str] = set()
         self.waited: dict[str, int] = {}
-        self.told: list[tuple[str, str, float]] = []
+        self.events: list[tuple[str, str, float]] = []
         self.slos: dict[str, Slo] = {}
         self.limits: set[int] = set()
         self.planned: str | None = None
@@ -49,17 +49,17 @@ class Engine:
     def submit(
         self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
     ) -> None:
-        assert not self.in_step, "a real engine takes requests between its steps"
+        assert not self.in_step, "an engine takes requests between its steps"
         assert request_id not in self.queue
         assert output_tokens <= max_tokens
-        self.told.append(("submit", request_id, self.clock.now_s))
+        self.events.append(("submit", request_id, self.clock.now_s))
         self.queue[request_id] = output_tokens
         self.slos[request_id] = slo
         self.limits.add(max_tokens)
 
     def abort(self, request_id: str) -> None:
         assert not self.in_step
-        self.told.append(("abort", request_id, self.clock.now_s))
+        self.events.append(("abort", request_id, self.clock.now_s))
         self.queue.pop(request_id, None)
 
     def has_begun(self, request_id: str) -> bool:
@@ -78,8 +78,8 @@ class Engine:
         if self.planned is None:
             return Progress((), ())
         self.queue[self.planned] -= 1
-        done = self.queue[self.planned] == 0
-        ended = [Ended(self.planned, "stop", None)] if done else []
+        has_ended = self.queue[self.planned] == 0
+        ended = [Ended(self.planned, "stop", None)] if has_ended else []
         for request_id in self.queue:
             self.waited[request_id] = self.waited.get(request_id, 0) + 1
             if request_id not in self.begun and self.waited[request_id] == self.patience:
@@ -90,7 +90,7 @@ class Engine:
 
 
 class Fleet:
-    """Two engines, `a` and `b`, and a router that follows a table from program to replicas."""
+    """Two engines, `a` and `b`, and a router with a table from program to replicas."""
 
     def __init__(
         self, routes: Mapping[str, Sequence[str]], *, b_step_s: float = 1.0, patience: int = 0
@@ -98,7 +98,7 @@ class Fleet:
         self.routes = routes
         self.engines: dict[str, Engine] = {}
         self.replicas: list[Replica] = []
-        self.seen: list[tuple[ReplicaSnapshot, ...]] = []
+        self.snapshots: list[tuple[ReplicaSnapshot, ...]] = []
         self.limits: set[int] = set()
         for name, step_s in (("b", b_step_s), ("a", 1.0)):
             clock = VirtualTime()
@@ -107,7 +107,7 @@ class Fleet:
             self.replicas.append(Replica(name, self.engines[name], clock, cost))
 
     def route(self, request: RoutedRequest, snapshots: Sequence[ReplicaSnapshot]) -> Route:
-        self.seen.append(tuple(snapshots))
+        self.snapshots.append(tuple(snapshots))
         self.limits.add(request.max_tokens)
         names = tuple(self.routes[request.request_id.split("/")[0]])
         return Route(names, best_effort="!" in request.request_id)
@@ -115,10 +115,10 @@ class Fleet:
     def run(self, *programs: Program, until_s: float = 1e6) -> FleetReplay:
         return run_fleet(programs, self.replicas, self.route, until_s=until_s)
 
-    def times(self, found: FleetReplay) -> dict[str, list[tuple[float, ...]]]:
+    def times(self, result: FleetReplay) -> dict[str, list[tuple[float, ...]]]:
         return {
             each.program_id: [tuple(call.token_times_s) for call in each.each_call()]
-            for each in found.replay.programs
+            for each in result.replay.programs
         }
 
 
@@ -135,66 +135,66 @@ def single(name: str, arrival_s: float, output_tokens: int = 1, prompt_tokens: i
 
 def test_each_engine_steps_on_its_own_clock() -> None:
     fleet = Fleet({"x": "a", "y": "b"}, b_step_s=0.4)
-    found = fleet.run(single("x", 0.0, 2), single("y", 0.5, 3))
-    times = fleet.times(found)
+    result = fleet.run(single("x", 0.0, 2), single("y", 0.5, 3))
+    times = fleet.times(result)
     assert times["x"] == [(1.0, 2.0)]
     assert times["y"] == [pytest.approx((0.9, 1.3, 1.7))]
-    assert found.calls == {"a": 1, "b": 1}
-    assert found.replay.counters.steps == 5
+    assert result.calls == {"a": 1, "b": 1}
+    assert result.replay.counters.steps == 5
 
 
-def test_every_replica_and_the_router_see_one_limit_whatever_the_lengths() -> None:
+def test_every_replica_and_the_router_see_the_same_max_tokens_for_all_lengths() -> None:
     fleet = Fleet({"x": "a", "y": "b"})
     fleet.run(single("x", 0.0, 2), single("y", 0.5, 4096))
     limits = {limit for engine in fleet.engines.values() for limit in engine.limits}
     assert limits == fleet.limits == {4096}
 
 
-def test_what_comes_during_a_step_reaches_the_engine_at_its_end() -> None:
+def test_a_request_that_arrives_during_a_step_reaches_the_engine_at_its_end() -> None:
     fleet = Fleet({"x": "a", "y": "a"})
     fleet.run(single("x", 0.0, 2), single("y", 0.5))
-    assert fleet.engines["a"].told == [("submit", "x/0/0", 0.0), ("submit", "y/0/0", 1.0)]
+    assert fleet.engines["a"].events == [("submit", "x/0/0", 0.0), ("submit", "y/0/0", 1.0)]
 
 
-def test_the_first_replica_that_runs_a_copy_has_the_call() -> None:
-    """Both are busy; b is free at 2.8, a at 3: b runs y, and a never does."""
+def test_a_call_is_bound_to_the_first_replica_that_runs_a_copy() -> None:
+    """Both are busy; b is free at 2.8 s, a at 3 s: b runs y, and a never does."""
     fleet = Fleet({"x": "a", "z": "b", "y": "ab"}, b_step_s=0.7)
-    found = fleet.run(single("x", 0.0, 3), single("z", 0.0, 4), single("y", 0.5, 2))
-    assert fleet.times(found)["y"] == [pytest.approx((3.5, 4.2))]
-    assert found.calls == {"a": 1, "b": 2}
-    assert found.withdrawn == 1
-    assert ("abort", "y/0/0", 3.0) in fleet.engines["a"].told
+    result = fleet.run(single("x", 0.0, 3), single("z", 0.0, 4), single("y", 0.5, 2))
+    assert fleet.times(result)["y"] == [pytest.approx((3.5, 4.2))]
+    assert result.calls == {"a": 1, "b": 2}
+    assert result.withdrawn == 1
+    assert ("abort", "y/0/0", 3.0) in fleet.engines["a"].events
     assert "y/0/0" not in fleet.engines["a"].begun
 
 
-def test_of_two_that_could_begin_at_once_the_first_by_name_has_it() -> None:
+def test_if_two_replicas_could_run_a_call_at_once_the_first_by_name_runs_it() -> None:
     fleet = Fleet({"y": "ba"})
-    found = fleet.run(single("y", 0.5))
-    assert found.calls == {"a": 1, "b": 0}
+    result = fleet.run(single("y", 0.5))
+    assert result.calls == {"a": 1, "b": 0}
     assert fleet.engines["b"].begun == set()
 
 
-def test_a_copy_that_never_reached_its_engine_is_just_forgotten() -> None:
-    """y comes during a's step; b begins it before that step ends."""
+def test_a_copy_that_has_not_reached_its_engine_is_withdrawn_without_an_abort() -> None:
+    """y arrives during a's step; b runs it before that step ends."""
     fleet = Fleet({"x": "a", "y": "ab"})
-    found = fleet.run(single("x", 0.0, 1), single("y", 0.5))
-    assert found.calls == {"a": 1, "b": 1}
-    assert [what for what, *_ in fleet.engines["a"].told] == ["submit"]
+    result = fleet.run(single("x", 0.0, 1), single("y", 0.5))
+    assert result.calls == {"a": 1, "b": 1}
+    assert [event for event, *_ in fleet.engines["a"].events] == ["submit"]
 
 
 def test_a_call_ends_only_when_its_last_copy_is_dropped() -> None:
     routes = {"x": "a", "z": "b", "y": "ab"}
-    kept = Fleet(routes, patience=2)
-    found = kept.run(single("x", 0.0, 9), single("z", 0.0, 2), single("y", 0.5))
-    assert kept.times(found)["y"] == [(3.0,)]
-    assert found.calls == {"a": 1, "b": 2}
-    lost = Fleet(routes, patience=2)
-    outcome = lost.run(single("x", 0.0, 9), single("z", 0.0, 9), single("y", 0.5)).replay.programs
-    assert [each.dropped for each in outcome] == [False, False, True]
+    one_dropped = Fleet(routes, patience=2)
+    result = one_dropped.run(single("x", 0.0, 9), single("z", 0.0, 2), single("y", 0.5))
+    assert one_dropped.times(result)["y"] == [(3.0,)]
+    assert result.calls == {"a": 1, "b": 2}
+    both_dropped = Fleet(routes, patience=2)
+    result = both_dropped.run(single("x", 0.0, 9), single("z", 0.0, 9), single("y", 0.5))
+    assert [each.dropped for each in result.replay.programs] == [False, False, True]
 
 
-def test_a_program_that_lost_a_call_is_withdrawn_everywhere() -> None:
-    """p's call waits at a behind x until it is dropped there, while b runs the other one."""
+def test_after_a_drop_the_program_s_other_calls_are_withdrawn_from_all_replicas() -> None:
+    """One call of p waits at a behind x until it is dropped, while b runs the other one."""
 
     class Alternating(Fleet):
         def route(self, request: RoutedRequest, snapshots: Sequence[ReplicaSnapshot]) -> Route:
@@ -214,11 +214,11 @@ def test_a_program_that_lost_a_call_is_withdrawn_everywhere() -> None:
     assert x.finished
     assert p.dropped
     assert p.ended_s == 4.0
-    assert fleet.engines["b"].told[-1] == ("abort", "p/0/1", pytest.approx(4.0))
+    assert fleet.engines["b"].events[-1] == ("abort", "p/0/1", pytest.approx(4.0))
     assert not fleet.engines["b"].queue
 
 
-def test_stages_of_a_program_follow_each_other_across_replicas() -> None:
+def test_stages_of_a_program_run_one_after_another_on_different_replicas() -> None:
     class Alternating(Fleet):
         def route(self, request: RoutedRequest, snapshots: Sequence[ReplicaSnapshot]) -> Route:
             return Route(("ab"[request.number % 2],))
@@ -232,39 +232,39 @@ def test_stages_of_a_program_follow_each_other_across_replicas() -> None:
         deadline_s=100.0,
     )
     fleet = Alternating({})
-    found = fleet.run(program)
-    assert fleet.times(found)["p"] == [(1.25, 2.25), (3.75,)]
-    assert found.calls == {"a": 1, "b": 1}
+    result = fleet.run(program)
+    assert fleet.times(result)["p"] == [(1.25, 2.25), (3.75,)]
+    assert result.calls == {"a": 1, "b": 1}
 
 
-def test_a_request_that_nobody_admits_loses_its_promise_at_the_engine() -> None:
+def test_a_request_that_is_routed_as_best_effort_has_no_slo_at_the_engine() -> None:
     fleet = Fleet({"x!": "a", "y": "b"})
-    found = fleet.run(single("x!", 0.0), single("y", 0.0))
-    assert found.demoted == 1
+    result = fleet.run(single("x!", 0.0), single("y", 0.0))
+    assert result.demoted == 1
     assert fleet.engines["a"].slos["x!/0/0"].kind is SloKind.BEST_EFFORT
     assert fleet.engines["b"].slos["y/0/0"].kind is SloKind.DEADLINE
 
 
-def test_a_router_sees_what_was_sent_a_moment_ago() -> None:
+def test_a_snapshot_includes_requests_sent_since_the_last_report() -> None:
     fleet = Fleet(dict.fromkeys("xyz", "a"))
     fleet.run(single("x", 0.0, 5), single("y", 0.01, 5), single("z", 0.02, 5))
-    counts = [(a.num_requests, b.num_requests) for a, b in fleet.seen]
+    counts = [(a.num_requests, b.num_requests) for a, b in fleet.snapshots]
     assert counts == [(0, 0), (1, 0), (2, 0)]
-    works = [a.work_s for a, _ in fleet.seen]
+    works = [a.work_s for a, _ in fleet.snapshots]
     assert works[0] == 0 < works[1] < works[2]
 
 
-def test_a_report_tells_running_from_waiting_and_forgets_what_ended() -> None:
+def test_a_report_counts_running_and_waiting_requests_without_ended_ones() -> None:
     fleet = Fleet(dict.fromkeys("xyz", "a"))
     fleet.run(single("x", 0.0, 1), single("y", 0.0, 9), single("z", 2.5))
-    a, b = fleet.seen[-1]
+    a, b = fleet.snapshots[-1]
     assert (a.replica, b.replica) == ("a", "b")
     assert (a.num_running, a.num_waiting) == (1, 0)
-    assert a.running_tokens == 1 + 1  # its prompt, and the one token that has come by 2.5 s
+    assert a.running_tokens == 1 + 1  # its prompt, and the one token generated by 2.5 s
     assert b.num_requests == 0
 
 
-def test_what_a_replica_read_last_is_believed_cached_as_far_as_its_memory_reaches() -> None:
+def test_the_latest_prefixes_are_assumed_cached_up_to_the_size_of_the_kv_cache() -> None:
     def shared(name: str, arrival_s: float, tokens: int) -> Program:
         stages = (Stage((Call(tokens, 1, tokens),)),)
         return Program(
@@ -278,13 +278,13 @@ def test_what_a_replica_read_last_is_believed_cached_as_far_as_its_memory_reache
 
     fleet = Fleet({"p": "a", "q": "a", "z": "b"})  # 100 blocks of 16 tokens
     fleet.run(shared("p", 0.0, 900), shared("q", 2.0, 800), shared("z", 4.0, 1))
-    first, second, third = [a.prefix_tokens for a, _ in fleet.seen]
+    first, second, third = [a.prefix_tokens for a, _ in fleet.snapshots]
     assert (first, second, third) == ({}, {"p": 900}, {"q": 800})
 
 
-def test_what_has_not_begun_by_the_end_is_reported_so() -> None:
+def test_programs_that_have_not_started_by_the_end_are_reported_without_calls() -> None:
     fleet = Fleet({"x": "a", "y": "a", "z": "b"})
-    found = fleet.run(single("x", 0.0, 5), single("y", 1.5), single("z", 9.0), until_s=1.9)
-    assert fleet.times(found) == {"x": [(1.0, 2.0)], "y": [], "z": []}
-    assert found.replay.ended_s == 2.0
-    assert [len(each.calls) for each in found.replay.programs] == [1, 0, 0]
+    result = fleet.run(single("x", 0.0, 5), single("y", 1.5), single("z", 9.0), until_s=1.9)
+    assert fleet.times(result) == {"x": [(1.0, 2.0)], "y": [], "z": []}
+    assert result.replay.ended_s == 2.0
+    assert [len(each.calls) for each in result.replay.programs] == [1, 0, 0]

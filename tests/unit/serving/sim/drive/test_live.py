@@ -1,4 +1,4 @@
-"""The live driver against an engine that answers at once, and how workloads are scaled to one."""
+"""The live driver on an engine that answers at once, and the scaling of workloads to an engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from serving.errors import EngineDied, RequestDropped
 from serving.generation import Chunk, GenerationRequest
 from serving.policies.table import PolicySpec
-from serving.sim.drive.live_driver import EngineRoom, ForcedRequest, replay_live
+from serving.sim.drive.live_driver import EngineCapacity, ForcedRequest, replay_live
 from serving.sim.drive.live_machine import calibration_lanes, measured_machine
 from serving.sim.drive.live_scale import (
     REFERENCE,
@@ -27,9 +27,9 @@ from serving.sim.drive.live_scale import (
     scaled_predictions,
 )
 from serving.sim.metrics.metrics import EngineCounters
+from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Call, Program, Stage
-from serving.sim.programs.promises import Predictions, slo_of
 from serving.sim.workloads.load_generator import Source, generate_load, outcome_known_s
 from serving.slo import SloKind
 from serving.step_cost import Composition, StepSample
@@ -37,13 +37,13 @@ from serving.workload_errors import InvalidWorkload
 from tests.strategies import law
 
 FCFS = PolicySpec("fcfs")
-TOLD = Predictions(lengths=LengthErrors(), futures=FutureErrors(), max_tokens=500)
-COUNTED = EngineCounters(steps=7, preemptions=2)
+LEARNED = Predictions(lengths=LengthErrors(), futures=FutureErrors(), max_tokens=500)
+COUNTERS = EngineCounters(steps=7, preemptions=2)
 
 
 @dataclass
 class QuickEngine:
-    """Answers each call at once, token by token; drops, stalls or dies where it is told to."""
+    """Answers each call at once, token by token; drops, stalls or fails on request."""
 
     drop: Callable[[str], bool] = lambda request_id: False
     stall: Callable[[str], bool] = lambda request_id: False
@@ -53,14 +53,14 @@ class QuickEngine:
     policies: list[PolicySpec] = field(default_factory=list)
     step_s: float = 0.01
 
-    async def room(self) -> EngineRoom:
-        return EngineRoom(256, 1024, 100, 32, 4096, 4096)
+    async def capacity(self) -> EngineCapacity:
+        return EngineCapacity(256, 1024, 100, 32, 4096, 4096)
 
-    async def begin(self, policy: PolicySpec) -> None:
+    async def reset(self, policy: PolicySpec) -> None:
         self.policies.append(policy)
 
     async def counters(self) -> EngineCounters:
-        return COUNTED
+        return COUNTERS
 
     async def samples(self) -> Sequence[StepSample]:
         return [
@@ -107,12 +107,12 @@ def research(number: int = 0, *, tool_s: float = 0.01) -> Program:
     )
 
 
-async def test_a_stage_begins_when_the_former_really_ended_and_its_tools_ran() -> None:
+async def test_a_stage_starts_when_the_previous_one_has_ended_and_its_tools_have_run() -> None:
     programs = [research(number) for number in range(5)]
     engine = QuickEngine()
-    found = await replay_live(programs, engine, policy=FCFS, predictions=TOLD, until_s=60.0)
-    assert found.counters == COUNTED
-    for program, outcome in zip(programs, found.programs, strict=True):
+    replayed = await replay_live(programs, engine, policy=FCFS, predictions=LEARNED, until_s=60.0)
+    assert replayed.counters == COUNTERS
+    for program, outcome in zip(programs, replayed.programs, strict=True):
         assert outcome.finished
         lengths = [call.call.output_tokens for call in program.all_calls()]
         assert [len(call.token_times_s) for call in outcome.each_call()] == lengths
@@ -123,73 +123,73 @@ async def test_a_stage_begins_when_the_former_really_ended_and_its_tools_ran() -
                 assert call.submitted_s >= ended_s + program.stages[stage].tool_s
 
 
-async def test_calls_carry_the_promises_of_the_simulator_and_hide_their_length() -> None:
+async def test_calls_have_the_slos_of_the_simulator_and_hide_their_length() -> None:
     program = research()
     engine = QuickEngine()
-    found = await replay_live([program], engine, policy=FCFS, predictions=TOLD, until_s=60.0)
+    replayed = await replay_live([program], engine, policy=FCFS, predictions=LEARNED, until_s=60.0)
     calls = list(program.all_calls())
-    outcomes = list(found.programs[0].each_call())
+    outcomes = list(replayed.programs[0].each_call())
     for call, outcome, request in zip(calls, outcomes, engine.requests, strict=True):
         assert request.request_id == call.call_id
-        assert request.slo == slo_of(program, call, outcome.submitted_s, TOLD)
+        assert request.slo == slo_of(program, call, outcome.submitted_s, LEARNED)
         assert request.output_tokens == call.call.output_tokens
-        assert request.max_tokens == TOLD.max_tokens
+        assert request.max_tokens == LEARNED.max_tokens
         assert len(request.prompt_token_ids) == call.call.prompt_tokens
     assert engine.policies == [FCFS]
 
 
-async def test_calls_of_a_program_agree_in_their_shared_prefix_and_no_further() -> None:
+async def test_calls_of_a_program_share_exactly_their_prefix() -> None:
     engine = QuickEngine()
     programs = [research(0), research(1)]
     await replay_live(programs, engine, policy=FCFS, until_s=60.0)
     prompts = {request.request_id: request.prompt_token_ids for request in engine.requests}
-    one, two, other = prompts["p0/1/0"], prompts["p0/1/1"], prompts["p1/1/0"]
-    assert one[:4] == two[:4]
-    assert one[6:] != two[6:20]
-    assert one[0] != other[0]
+    first, second, other = prompts["p0/1/0"], prompts["p0/1/1"], prompts["p1/1/0"]
+    assert first[:4] == second[:4]
+    assert first[6:] != second[6:20]
+    assert first[0] != other[0]
     assert all(2 <= token < 4096 for prompt in prompts.values() for token in prompt)
 
 
-async def test_a_dropped_call_ends_its_program_and_aborts_the_others() -> None:
+async def test_a_dropped_call_ends_its_program_and_aborts_its_other_calls() -> None:
     engine = QuickEngine(
         drop=lambda request_id: request_id == "p0/1/1",
         stall=lambda request_id: request_id == "p0/1/0",
     )
     programs = [research(0), research(1)]
-    found = await replay_live(programs, engine, policy=FCFS, until_s=60.0)
-    lost, kept = found.programs
-    assert lost.dropped
-    assert not lost.finished
-    assert [call.dropped for call in lost.calls[1]] == [True, True]
-    assert len(lost.calls) == 2
+    replayed = await replay_live(programs, engine, policy=FCFS, until_s=60.0)
+    dropped, finished = replayed.programs
+    assert dropped.dropped
+    assert not dropped.finished
+    assert [call.dropped for call in dropped.calls[1]] == [True, True]
+    assert len(dropped.calls) == 2
     assert set(engine.aborted) == {"p0/1/0", "p0/1/1"}
-    assert kept.finished
+    assert finished.finished
 
 
-async def test_what_is_not_done_by_the_end_is_aborted_and_reported_as_it_stands() -> None:
+async def test_programs_that_have_not_ended_by_the_end_are_aborted_and_reported() -> None:
     engine = QuickEngine(stall=lambda request_id: request_id.startswith("p0/1"))
     late = research(2)
     late = Program(
         id="late", application="", kind=SloKind.BEST_EFFORT, arrival_s=1e6, stages=late.stages
     )
-    found = await replay_live([research(0), late], engine, policy=FCFS, until_s=0.3)
-    stuck, never = found.programs
-    assert found.ended_s <= 0.3
+    replayed = await replay_live([research(0), late], engine, policy=FCFS, until_s=0.3)
+    stalled, not_arrived = replayed.programs
+    assert replayed.ended_s <= 0.3
     assert set(engine.aborted) == {"p0/1/0", "p0/1/1"}
-    assert not stuck.finished
-    assert not stuck.dropped
-    assert [call.ended for call in stuck.each_call()] == [True, False, False]
-    assert never.calls == ()
+    assert not stalled.finished
+    assert not stalled.dropped
+    assert [call.ended for call in stalled.each_call()] == [True, False, False]
+    assert not_arrived.calls == ()
 
 
-async def test_an_engine_that_fails_is_an_error_and_no_outcome() -> None:
+async def test_a_failed_engine_raises_its_error() -> None:
     engine = QuickEngine(error=EngineDied("out of memory"))
     with pytest.raises(EngineDied, match="out of memory"):
         await replay_live([research()], engine, policy=FCFS, until_s=60.0)
 
 
-def test_scaling_keeps_every_proportion_of_time() -> None:
-    """Twice as long calls in four times as fast steps: whole calls take half the time."""
+def test_scaling_keeps_the_proportions_of_times() -> None:
+    """Calls of half the length in steps of a quarter of the time: calls take an eighth."""
     scale = Scale(tokens=0.5, step=0.25)
     latency = Program(
         id="chat",
@@ -207,35 +207,35 @@ def test_scaling_keeps_every_proportion_of_time() -> None:
     assert compound.stages[1] == Stage((Call(10, 4, 3), Call(15, 2, 2)), tool_s=0.5)
 
 
-def test_an_offer_scales_as_a_whole() -> None:
+def test_a_load_is_scaled_with_its_window_and_its_predictions() -> None:
     source = Source.generator("mixed")
-    offered = generate_load(source, rate_per_s=2.0, seed=1, warmup_s=10.0, window_s=50.0)
+    load = generate_load(source, rate_per_s=2.0, seed=1, warmup_s=10.0, window_s=50.0)
     scale = Scale(tokens=0.5, step=0.4)
-    small = scaled_load(offered, scale, most_call_tokens=4096)
+    small = scaled_load(load, scale, most_call_tokens=4096)
     assert small.window_s == pytest.approx((2.0, 12.0))
-    assert len(small.programs) == len(offered.programs)
+    assert len(small.programs) == len(load.programs)
     counted = [each for each in small.programs if 2.0 <= each.arrival_s < 12.0]
     assert max(map(outcome_known_s, counted)) <= small.decided_s * 1.01
-    own = scaled_predictions(TOLD, scale, most_call_tokens=4096)
-    assert own.max_tokens == 250
-    assert own.token_s == pytest.approx(TOLD.token_s * 0.4)
-    assert own.lengths == TOLD.lengths
+    predictions = scaled_predictions(LEARNED, scale, most_call_tokens=4096)
+    assert predictions.max_tokens == 250
+    assert predictions.token_s == pytest.approx(LEARNED.token_s * 0.4)
+    assert predictions.lengths == LEARNED.lengths
 
 
 @pytest.mark.parametrize("name", ["mixed", "reasoning"])
-def test_scaled_answers_keep_to_the_scaled_limit_which_the_context_never_lowers(name: str) -> None:
-    """What a prompt leaves of the context would else be the limit: just what its answer needs."""
+def test_scaled_answers_are_within_max_tokens_and_the_context_fits_max_tokens(name: str) -> None:
+    """Otherwise the engine would lower max_tokens to the answer's length, and so reveal it."""
     settings = LiveSettings()
-    source, most = Source.generator(name), settings.most_call_tokens
-    offered = generate_load(source, rate_per_s=5.0, seed=1, warmup_s=10.0, window_s=50.0)
+    source, limit = Source.generator(name), settings.most_call_tokens
+    load = generate_load(source, rate_per_s=5.0, seed=1, warmup_s=10.0, window_s=50.0)
     for tokens in (0.1, 0.5, 1.0):
         scale = Scale(tokens, 1.0)
-        told = Predictions(max_tokens=source.max_tokens)
-        limit = scaled_predictions(told, scale, most_call_tokens=most).max_tokens
-        for program in scaled(offered.programs, scale, most_call_tokens=most):
+        predictions = Predictions(max_tokens=source.max_tokens)
+        max_tokens = scaled_predictions(predictions, scale, most_call_tokens=limit).max_tokens
+        for program in scaled(load.programs, scale, most_call_tokens=limit):
             for call in program.all_calls():
-                assert call.call.output_tokens <= limit
-                assert call.call.prompt_tokens + limit <= settings.context_tokens
+                assert call.call.output_tokens <= max_tokens
+                assert call.call.prompt_tokens + max_tokens <= settings.context_tokens
 
 
 @law
@@ -244,10 +244,10 @@ def test_scaled_answers_keep_to_the_scaled_limit_which_the_context_never_lowers(
     output=st.integers(1, 40_000),
     share=st.floats(0, 1),
     tokens=st.floats(0.01, 1),
-    most=st.integers(2, 8192),
+    limit=st.integers(2, 8192),
 )
-def test_no_scaled_call_is_empty_or_longer_than_the_context(
-    prompt: int, output: int, share: float, tokens: float, most: int
+def test_no_scaled_call_is_empty_or_longer_than_the_limit(
+    prompt: int, output: int, share: float, tokens: float, limit: int
 ) -> None:
     program = Program(
         id="any",
@@ -256,18 +256,18 @@ def test_no_scaled_call_is_empty_or_longer_than_the_context(
         arrival_s=0.0,
         stages=(Stage((Call(prompt, output, int(share * prompt)),)),),
     )
-    [small] = scaled([program], Scale(tokens, 1.0), most_call_tokens=most)
-    assert small.prompt_tokens + small.output_tokens <= most
+    [small] = scaled([program], Scale(tokens, 1.0), most_call_tokens=limit)
+    assert small.prompt_tokens + small.output_tokens <= limit
     assert small.prompt_tokens <= max(round(prompt * tokens), 1)
 
 
-def test_the_reference_itself_needs_no_scaling() -> None:
+def test_the_scale_of_the_reference_machine_is_1() -> None:
     settings = LiveSettings(slots=REFERENCE_SLOTS, length_scale=1.0)
     assert scale_of(REFERENCE, settings) == Scale(1.0, 1.0)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"slots": 0},
         {"step_tokens": 100},
@@ -277,12 +277,12 @@ def test_the_reference_itself_needs_no_scaling() -> None:
         {"most_call_tokens": 10**9},
     ],
 )
-def test_settings_out_of_range_are_named(wrong: dict[str, float]) -> None:
-    with pytest.raises(InvalidWorkload, match=next(iter(wrong))):
-        LiveSettings(**wrong)  # type: ignore[arg-type]
+def test_a_setting_out_of_range_raises_an_error_with_its_name(invalid: dict[str, float]) -> None:
+    with pytest.raises(InvalidWorkload, match=next(iter(invalid))):
+        LiveSettings(**invalid)  # type: ignore[arg-type]
 
 
-async def test_the_machine_of_an_engine_has_its_steps_and_its_room() -> None:
+async def test_the_machine_of_an_engine_has_its_step_cost_and_its_kv_cache() -> None:
     engine = QuickEngine(step_s=2.0)
     machine = await measured_machine(engine, LiveSettings(), calibration_s=0.1)
     assert machine.step_cost.seconds(Composition(10, 10, 1000, ((10, 0),))) == pytest.approx(2.001)
@@ -290,9 +290,9 @@ async def test_the_machine_of_an_engine_has_its_steps_and_its_room() -> None:
     assert all(spec == FCFS for spec in engine.policies)
 
 
-def test_calibration_opens_its_lanes_one_by_one_and_each_lasts() -> None:
-    lanes = calibration_lanes(LiveSettings(), num_lanes=8, rising_s=4.0)
-    assert [lane.arrival_s for lane in lanes] == [0.5 * place for place in range(8)]
+def test_calibration_lanes_start_one_by_one_and_have_many_calls() -> None:
+    lanes = calibration_lanes(LiveSettings(), num_lanes=8, ramp_s=4.0)
+    assert [lane.arrival_s for lane in lanes] == [0.5 * index for index in range(8)]
     for lane in lanes:
         assert lane.kind is SloKind.BEST_EFFORT
         assert lane.tool_s == 0

@@ -43,7 +43,7 @@ def call(*token_times_s: float, **changes: Any) -> CallOutcome:
 
 
 def program(*stages: tuple[CallOutcome, ...], **changes: Any) -> ProgramOutcome:
-    """A stream that arrived at 0, promised 2 s to the first token and 0.5 s a token."""
+    """A stream that arrived at 0, with a TTFT of 2 s and a TBT of 0.5 s."""
     values: dict[str, Any] = {
         "program_id": "p",
         "kind": SloKind.LATENCY,
@@ -79,13 +79,13 @@ def calls(draw: st.DrawFn, arrival_s: float) -> CallOutcome:
 
 @st.composite
 def programs(draw: st.DrawFn, *kinds: SloKind) -> ProgramOutcome:
-    """Any history of a program of one of these kinds; none named: of any kind."""
+    """Any outcome of a program of one of these kinds; without arguments of any kind."""
     kind = draw(st.sampled_from(kinds or tuple(SloKind)))
     arrival_s = draw(seconds)
     stages = draw(st.lists(st.lists(calls(arrival_s), min_size=1, max_size=3), max_size=3))
     last_s = max((max(c.token_times_s, default=0.0) for stage in stages for c in stage), default=0)
-    done = all(c.ended for stage in stages for c in stage) and draw(st.booleans())
-    needed = kind in DEADLINE_KINDS
+    has_ended = all(c.ended for stage in stages for c in stage) and draw(st.booleans())
+    needs_deadline = kind in DEADLINE_KINDS
     return ProgramOutcome(
         program_id=draw(st.text("ab", max_size=2)),
         kind=kind,
@@ -94,21 +94,22 @@ def programs(draw: st.DrawFn, *kinds: SloKind) -> ProgramOutcome:
         arrival_s=arrival_s,
         ttft_s=draw(seconds),
         tbt_s=draw(seconds),
-        deadline_s=draw(st.floats(0.1, 100) if needed else st.none() | st.floats(0.1, 100)),
+        deadline_s=draw(st.floats(0.1, 100) if needs_deadline else st.none() | st.floats(0.1, 100)),
         calls=tuple(map(tuple, stages)),
-        ended_s=max(last_s, arrival_s) + draw(seconds) if done else None,
+        ended_s=max(last_s, arrival_s) + draw(seconds) if has_ended else None,
     )
 
 
-def hurry(one: CallOutcome, share: float) -> CallOutcome:
-    """The same call with every token's wait cut to a share of itself."""
-    sooner = tuple(one.submitted_s + share * (t - one.submitted_s) for t in one.token_times_s)
-    return replace(one, token_times_s=tuple(map(min, sooner, one.token_times_s)))
+def sped_up(outcome: CallOutcome, share: float) -> CallOutcome:
+    """The same call with the time from its submission to each token multiplied by `share`."""
+    submitted_s, times_s = outcome.submitted_s, outcome.token_times_s
+    sooner = tuple(submitted_s + share * (time_s - submitted_s) for time_s in times_s)
+    return replace(outcome, token_times_s=tuple(map(min, sooner, times_s)))
 
 
 def earlier(outcome: ProgramOutcome, share: float) -> ProgramOutcome:
-    """The same program with every call hurried, and its own end as early as they allow."""
-    stages = tuple(tuple(hurry(one, share) for one in stage) for stage in outcome.calls)
+    """The same program with every call sped up, which ends with its last token."""
+    stages = tuple(tuple(sped_up(each, share) for each in stage) for stage in outcome.calls)
     last_s = max((t for stage in stages for c in stage for t in c.token_times_s), default=0.0)
     ended_s = None if outcome.ended_s is None else max(last_s, outcome.arrival_s)
     return replace(outcome, calls=stages, ended_s=ended_s)
@@ -117,25 +118,25 @@ def earlier(outcome: ProgramOutcome, share: float) -> ProgramOutcome:
 # Latency kind
 
 
-def test_the_first_token_is_due_by_ttft_and_each_next_one_a_tbt_later() -> None:
+def test_the_first_token_is_due_by_ttft_and_each_later_one_a_tbt_later() -> None:
     assert tokens(program((call(2.0, 2.5, 3.0),))) == 3  # each exactly on time
-    assert tokens(program((call(2.1, 2.5, 3.1),))) == 1  # a late token does not spoil the next
+    assert tokens(program((call(2.1, 2.5, 3.1),))) == 1  # a late token does not make the next late
 
 
-def test_a_late_stream_counts_again_once_it_has_caught_up() -> None:
+def test_a_late_stream_earns_again_once_it_has_caught_up() -> None:
     assert tokens(program((call(3.0, 3.0, 3.0, 3.0),))) == 2  # due by 2, 2.5, 3, 3.5
 
 
-def test_times_that_only_rounding_separates_from_the_due_time_are_on_time() -> None:
+def test_a_token_that_is_late_only_by_a_rounding_error_is_on_time() -> None:
     stream = program((call(0.1 + 0.2, 0.1 + 0.2 + 0.1),), ttft_s=0.3, tbt_s=0.1)
     assert 0.1 + 0.2 > 0.3
     assert tokens(stream) == 2
 
 
-def test_what_a_stream_delivered_in_time_before_it_was_dropped_counts() -> None:
-    cut = program((call(1.0, 2.0, output_tokens=9, dropped=True),))
-    assert tokens(cut) == 2
-    assert not met(cut)
+def test_tokens_that_a_stream_delivered_in_time_before_it_was_dropped_count() -> None:
+    dropped = program((call(1.0, 2.0, output_tokens=9, dropped=True),))
+    assert tokens(dropped) == 2
+    assert not met(dropped)
 
 
 def test_a_later_call_of_a_stream_is_timed_from_its_own_submission() -> None:
@@ -148,16 +149,18 @@ def test_a_first_call_is_timed_from_its_programs_arrival() -> None:
 
 
 @pytest.mark.parametrize(("num_late", "is_met"), [(0, True), (1, True), (2, False)])
-def test_a_stream_has_met_its_slo_with_nine_tenths_in_time(num_late: int, is_met: bool) -> None:
+def test_a_stream_meets_its_slo_with_nine_tenths_of_its_tokens_in_time(
+    num_late: int, is_met: bool
+) -> None:
     times = [0.0] * (10 - num_late) + [6.9] * num_late  # the last two are due by 6 and 6.5
     assert met(program((call(*times),))) is is_met
 
 
 @pytest.mark.parametrize(("ended_s", "is_met"), [(6.5, True), (7.0, True), (7.1, False)])
-def test_a_stream_must_have_ended_a_tbt_after_its_last_token_is_due(
+def test_a_stream_must_end_within_a_tbt_after_its_last_token_is_due(
     ended_s: float, is_met: bool
 ) -> None:
-    """However long one looks: its last token alone may be late, but not for ever."""
+    """Its last token may be late, but not without limit."""
     stream = program((call(*[0.0] * 9, ended_s),))
     assert met(stream) is is_met
     assert tokens(stream) == (10 if ended_s == 6.5 else 9)
@@ -167,7 +170,7 @@ def test_a_stream_with_a_late_first_token_has_missed_its_slo() -> None:
     assert not met(program((call(2.1, *[2.1] * 99),)))
 
 
-def test_a_stream_that_has_not_ended_has_not_met_its_slo_yet() -> None:
+def test_a_stream_that_has_not_ended_has_not_met_its_slo() -> None:
     assert not met(program((call(1.0, output_tokens=2, ended=False),)))
     assert not met(program((call(1.0),), ended_s=None))  # another call may follow
 
@@ -176,31 +179,31 @@ def test_a_stream_that_has_not_ended_has_not_met_its_slo_yet() -> None:
 
 
 @pytest.mark.parametrize("kind", DEADLINE_KINDS)
-def test_a_deadline_earns_all_input_and_output_or_nothing(kind: SloKind) -> None:
+def test_a_program_with_a_deadline_earns_all_input_and_output_or_nothing(kind: SloKind) -> None:
     stages = ((call(1.0, 2.0), call(3.0)), (call(8.0, submitted_s=4.0),))
     all_tokens = 3 * 10 + 4
     assert tokens(due(8.0, *stages, kind=kind)) == all_tokens  # exactly on time
     assert tokens(due(7.9, *stages, kind=kind)) == 0
-    assert tokens(due(9.0, *stages, kind=kind, ended_s=9.1)) == 0  # a tool at the end took long
+    assert tokens(due(9.0, *stages, kind=kind, ended_s=9.1)) == 0  # a tool ran until 9.1 s
 
 
 def test_a_deadline_counts_from_arrival() -> None:
     assert tokens(due(2.0, (call(5.0, submitted_s=3.0),), arrival_s=3.0)) == 11
 
 
-def test_a_program_with_a_dropped_call_earns_nothing_by_its_deadline() -> None:
-    partly = due(9.0, (call(1.0), call(dropped=True)), ended_s=2.0)
-    assert (tokens(partly), requests(partly), service_gain(partly)) == (0, 0, 0)
+def test_a_deadline_program_with_a_dropped_call_earns_nothing() -> None:
+    incomplete = due(9.0, (call(1.0), call(dropped=True)), ended_s=2.0)
+    assert (tokens(incomplete), requests(incomplete), service_gain(incomplete)) == (0, 0, 0)
 
 
-def test_best_effort_earns_only_by_a_default_deadline() -> None:
+def test_best_effort_earns_only_with_a_default_deadline() -> None:
     free = program((call(1.0),), kind=SloKind.BEST_EFFORT)
     assert (tokens(free), requests(free), service_gain(free)) == (0, 0, 0)
     assert tokens(replace(free, deadline_s=1.0)) == 11
     assert tokens(replace(free, deadline_s=0.9)) == 0
 
 
-def test_weight_multiplies_what_tokens_earn() -> None:
+def test_weighted_goodput_is_tokens_times_the_weight() -> None:
     assert weighted(due(1.0, (call(1.0),), weight=2.5)) == 2.5 * 11
 
 
@@ -234,7 +237,9 @@ def test_with_an_infinite_exponent_a_streams_gain_is_its_token_goodput(
 @every_definition
 @law
 @given(outcome=programs())
-def test_nobody_earns_more_than_was_delivered(goodput: Goodput, outcome: ProgramOutcome) -> None:
+def test_goodput_never_exceeds_the_delivered_tokens(
+    goodput: Goodput, outcome: ProgramOutcome
+) -> None:
     started = [c for c in outcome.each_call() if c.token_times_s]
     delivered = sum(c.prompt_tokens + len(c.token_times_s) for c in started)
     bound: dict[Goodput, float] = {
@@ -257,7 +262,9 @@ def test_an_earlier_delivery_never_lowers_goodput(
 @pytest.mark.parametrize("goodput", [tokens, requests, weighted])
 @law
 @given(outcome=programs(*DEADLINE_KINDS))
-def test_expired_work_earns_nothing(goodput: Goodput, outcome: ProgramOutcome) -> None:
+def test_a_program_that_ends_after_its_deadline_earns_nothing(
+    goodput: Goodput, outcome: ProgramOutcome
+) -> None:
     late_s = outcome.arrival_s + (outcome.deadline_s or 0) + 1e-6
     late = replace(outcome, ended_s=max(late_s, outcome.ended_s or 1000))
     assert goodput(late) == 0
@@ -265,10 +272,10 @@ def test_expired_work_earns_nothing(goodput: Goodput, outcome: ProgramOutcome) -
 
 @law
 @given(programs(SloKind.LATENCY), seconds, seconds)
-def test_a_stream_whose_every_token_is_late_earns_nothing(
+def test_a_stream_with_only_late_tokens_earns_nothing(
     outcome: ProgramOutcome, ttft_s: float, tbt_s: float
 ) -> None:
-    late_s = 200 + ttft_s + 20 * tbt_s  # later than any submission here plus its timeline
+    late_s = 200 + ttft_s + 20 * tbt_s  # after the due time of every token of `outcome`
     stages = tuple(
         tuple(replace(c, token_times_s=(late_s,) * len(c.token_times_s)) for c in stage)
         for stage in outcome.calls
@@ -279,7 +286,7 @@ def test_a_stream_whose_every_token_is_late_earns_nothing(
 
 @law
 @given(programs(*DEADLINE_KINDS))
-def test_a_deadline_that_was_met_earns_every_token(outcome: ProgramOutcome) -> None:
+def test_a_program_that_meets_its_deadline_earns_every_token(outcome: ProgramOutcome) -> None:
     every_token = sum(c.prompt_tokens + c.output_tokens for c in outcome.each_call())
     assert tokens(outcome) == (every_token if met(outcome) else 0)
 
@@ -287,7 +294,7 @@ def test_a_deadline_that_was_met_earns_every_token(outcome: ProgramOutcome) -> N
 @every_definition
 @law
 @given(outcome=programs(), until_s=st.floats(0, 200), later_s=st.floats(0, 200))
-def test_watching_longer_never_lowers_goodput(
+def test_a_longer_observation_never_lowers_goodput(
     goodput: Goodput, outcome: ProgramOutcome, until_s: float, later_s: float
 ) -> None:
     seen = outcome.seen_until(until_s)
@@ -296,9 +303,9 @@ def test_watching_longer_never_lowers_goodput(
     assert outcome.seen_until(math.inf) == outcome
 
 
-def test_service_gain_takes_other_weights() -> None:
-    dear_input = partial(service_gain, input_weight=3, output_weight=1)
-    assert dear_input(due(1.0, (call(1.0),))) == 31
+def test_service_gain_uses_the_given_weights() -> None:
+    weighted_gain = partial(service_gain, input_weight=3, output_weight=1)
+    assert weighted_gain(due(1.0, (call(1.0),))) == 31
 
 
 @pytest.mark.parametrize(
@@ -311,6 +318,6 @@ def test_service_gain_takes_other_weights() -> None:
         {"token_times_s": (2.0, 1.0)},
     ],
 )
-def test_a_history_that_cannot_have_happened_is_our_bug(changes: dict[str, Any]) -> None:
+def test_an_impossible_outcome_fails_an_assertion(changes: dict[str, Any]) -> None:
     with pytest.raises(AssertionError):
         call(**{"token_times_s": (1.0, 2.0), "output_tokens": 2, "ended": True} | changes)

@@ -1,4 +1,4 @@
-"""Lengths: the numbers that a paper prints come out of what is drawn."""
+"""Lengths: samples have the statistics that the papers print."""
 
 import math
 
@@ -49,39 +49,43 @@ SLOS_SERVE = {  # mean, standard deviation
 }
 
 
-def drawn(found: Lengths, count: int = 20_000) -> np.ndarray:
+def draw(distribution: Lengths, count: int = 20_000) -> np.ndarray:
     rng = np.random.default_rng(5)
-    return np.array([found.sample(rng) for _ in range(count)])
+    return np.array([distribution.sample(rng) for _ in range(count)])
 
 
 @pytest.mark.parametrize(
-    ("found", "mean", "median", "p95"), WU_AND_TEMPO.values(), ids=WU_AND_TEMPO.keys()
+    ("distribution", "mean", "median", "p95"), WU_AND_TEMPO.values(), ids=WU_AND_TEMPO.keys()
 )
 def test_tables_with_percentiles_are_reproduced(
-    found: Lengths, mean: float, median: float, p95: float
+    distribution: Lengths, mean: float, median: float, p95: float
 ) -> None:
-    sample = drawn(found)
+    sample = draw(distribution)
     standard_error = sample.std() / math.sqrt(len(sample))
     assert sample.mean() == pytest.approx(mean, abs=4 * standard_error + 0.5)
     assert np.median(sample) == pytest.approx(median, rel=0.05)
-    assert found.quantile(0.95) == pytest.approx(p95, rel=0.2)
+    assert distribution.quantile(0.95) == pytest.approx(p95, rel=0.2)
 
 
-@pytest.mark.parametrize(("found", "mean", "std"), SLOS_SERVE.values(), ids=SLOS_SERVE.keys())
-def test_tables_with_deviations_are_reproduced(found: Lengths, mean: float, std: float) -> None:
-    sample = drawn(found)
+@pytest.mark.parametrize(
+    ("distribution", "mean", "std"), SLOS_SERVE.values(), ids=SLOS_SERVE.keys()
+)
+def test_tables_with_deviations_are_reproduced(
+    distribution: Lengths, mean: float, std: float
+) -> None:
+    sample = draw(distribution)
     assert sample.mean() == pytest.approx(mean, abs=4 * std / math.sqrt(len(sample)) + 0.5)
     assert sample.std() == pytest.approx(std, rel=0.1)
 
 
 @pytest.mark.parametrize(
-    ("found", "median", "p90"),
+    ("distribution", "median", "p90"),
     [(lengths.SHAREGPT.prompt, 1730, 5696), (lengths.SHAREGPT.output, 415, 834)],
 )
-def test_a_table_with_a_p90_is_reproduced(found: Lengths, median: float, p90: float) -> None:
-    assert found.median == median
-    assert found.quantile(0.9) == pytest.approx(p90)
-    assert np.percentile(drawn(found), 90) == pytest.approx(p90, rel=0.05)
+def test_a_table_with_a_p90_is_reproduced(distribution: Lengths, median: float, p90: float) -> None:
+    assert distribution.median == median
+    assert distribution.quantile(0.9) == pytest.approx(p90)
+    assert np.percentile(draw(distribution), 90) == pytest.approx(p90, rel=0.05)
 
 
 @law
@@ -89,29 +93,29 @@ def test_a_table_with_a_p90_is_reproduced(found: Lengths, median: float, p90: fl
 def test_a_length_is_a_whole_number_within_its_limits(
     median: float, sigma: float, seed: int
 ) -> None:
-    found = Lengths(median, sigma).sample(np.random.default_rng(seed))
-    assert isinstance(found, int)
-    assert 1 <= found <= lengths.MOST_CALL_TOKENS
+    length = Lengths(median, sigma).sample(np.random.default_rng(seed))
+    assert isinstance(length, int)
+    assert 1 <= length <= lengths.MAX_CALL_TOKENS
 
 
 @law
 @given(medians, st.floats(1, 3), st.floats(1, 1e5))
-def test_a_mean_above_the_median_is_met_with_what_is_cut_off_taken_into_account(
-    median: float, times: float, most: float
+def test_the_fitted_mean_holds_after_the_cut_at_the_cap(
+    median: float, times: float, cap: float
 ) -> None:
     try:
-        found = by_mean_and_median(mean=median * times, median=median, most=most)
+        distribution = by_mean_and_median(mean=median * times, median=median, cap=cap)
     except InvalidWorkload:
-        assert most < median * times * 3
+        assert cap < median * times * 3
     else:
-        assert found.mean == pytest.approx(median * times, rel=1e-6)
+        assert distribution.mean == pytest.approx(median * times, rel=1e-6)
 
 
 @law
 @given(medians, st.floats(0, 2))
-def test_moments_are_met(mean: float, relative_std: float) -> None:
-    found = by_mean_and_std(mean=10 + mean, std=relative_std * (10 + mean), most=1e12)
-    assert found.mean == pytest.approx(10 + mean)
+def test_the_mean_holds_for_any_standard_deviation(mean: float, relative_std: float) -> None:
+    distribution = by_mean_and_std(mean=10 + mean, std=relative_std * (10 + mean), cap=1e12)
+    assert distribution.mean == pytest.approx(10 + mean)
 
 
 @pytest.mark.parametrize(
@@ -121,16 +125,16 @@ def test_moments_are_met(mean: float, relative_std: float) -> None:
         lambda: Lengths(10.0, -1.0),
         lambda: Lengths(10.0, math.nan),
         lambda: Lengths(math.nan, 1.0),
-        lambda: Lengths(10.0, 1.0, most=5.0),
+        lambda: Lengths(10.0, 1.0, cap=5.0),
         lambda: by_mean_and_median(mean=5, median=10),
-        lambda: by_mean_and_median(mean=90, median=10, most=100),
+        lambda: by_mean_and_median(mean=90, median=10, cap=100),
         lambda: by_mean_and_std(mean=0, std=1),
         lambda: by_mean_and_std(mean=1, std=-1),
         lambda: by_median_and_quantile(median=10, upper=5, level=0.9),
         lambda: by_median_and_quantile(median=10, upper=50, level=0.5),
     ],
 )
-def test_numbers_that_fit_no_distribution_are_refused(make: object) -> None:
+def test_statistics_that_fit_no_distribution_are_rejected(make: object) -> None:
     assert callable(make)
     with pytest.raises(InvalidWorkload):
         make()

@@ -1,4 +1,4 @@
-"""Predictions: off by what was stated, whoever asks, in whatever order."""
+"""Predictions: they have the stated error, and do not depend on the order of calls."""
 
 import math
 
@@ -40,27 +40,27 @@ PROGRAM = Program(
 
 @law
 @given(names, outputs, factors, factors, sigmas, st.integers(0, 2**40))
-def test_a_prediction_is_a_sketch_that_travels_and_depends_on_the_call_alone(
+def test_a_prediction_survives_conversion_to_tags_and_depends_only_on_the_call(
     call_id: str, output_tokens: int, ratio: float, bias: float, sigma: float, seed: int
 ) -> None:
     errors = LengthErrors(ratio=ratio, sigma=sigma, bias=bias, seed=seed)
-    found = errors.sketch(call_id, output_tokens)
+    sketch = errors.sketch(call_id, output_tokens)
     errors.sketch(call_id + "x", output_tokens + 1)
-    assert errors.sketch(call_id, output_tokens) == found
-    assert min(found.tokens) >= 1.0
-    assert from_tags(to_tags(Slo(length=found))).length == found
+    assert errors.sketch(call_id, output_tokens) == sketch
+    assert min(sketch.tokens) >= 1.0
+    assert from_tags(to_tags(Slo(length=sketch))).length == sketch
 
 
 @law
 @given(names, outputs, st.integers(0, 1_000_000))
 def test_the_oracle_knows_the_length(call_id: str, output_tokens: int, generated: int) -> None:
-    found = ORACLE_LENGTHS.sketch(call_id, output_tokens)
-    assert found.tokens == (float(output_tokens),) * len(LENGTH_LEVELS)
-    bound = found.upper(0.9, generated=generated)
+    sketch = ORACLE_LENGTHS.sketch(call_id, output_tokens)
+    assert sketch.tokens == (float(output_tokens),) * len(LENGTH_LEVELS)
+    bound = sketch.upper(0.9, generated=generated)
     assert bound == pytest.approx(max(output_tokens, generated + 1))
 
 
-def test_predictions_lie_lognormally_around_the_truth_times_the_ratio() -> None:
+def test_the_medians_of_predictions_are_lognormal_around_the_truth_times_the_ratio() -> None:
     errors = LengthErrors(ratio=1.4, sigma=0.4)
     medians = [errors.sketch(f"p-{n}/0/0", 1000).tokens[MEDIAN] for n in range(5000)]
     logs = np.log(np.array(medians) / 1000)
@@ -68,7 +68,7 @@ def test_predictions_lie_lognormally_around_the_truth_times_the_ratio() -> None:
     assert logs.std() == pytest.approx(0.4, rel=0.05)
 
 
-def test_without_ratio_and_bias_the_quantiles_hold_as_often_as_they_say() -> None:
+def test_with_ratio_and_bias_1_the_quantiles_are_calibrated() -> None:
     errors = LengthErrors(ratio=1.0, sigma=0.4)
     sketches = [errors.sketch(f"p-{n}/0/0", 1000) for n in range(5000)]
     for index, level in enumerate(LENGTH_LEVELS):
@@ -78,13 +78,13 @@ def test_without_ratio_and_bias_the_quantiles_hold_as_often_as_they_say() -> Non
 
 @law
 @given(names, st.sampled_from([0.5, 2.0]))
-def test_a_bias_moves_every_quantile_by_its_factor(call_id: str, bias: float) -> None:
+def test_a_bias_multiplies_every_quantile(call_id: str, bias: float) -> None:
     plain = LengthErrors().sketch(call_id, 100_000).tokens
     biased = LengthErrors(bias=bias).sketch(call_id, 100_000).tokens
     assert biased == pytest.approx([bias * tokens for tokens in plain])
 
 
-def test_the_oracle_of_futures_adds_up_what_is_left() -> None:
+def test_the_oracle_of_futures_sums_the_later_stages() -> None:
     after_first = ORACLE_FUTURES.future(PROGRAM, 0, token_s=0.1, prefill_token_s=0.01)
     assert after_first == pytest.approx(
         FutureWork(
@@ -101,21 +101,21 @@ def test_the_oracle_of_futures_adds_up_what_is_left() -> None:
 
 @law
 @given(st.integers(0, 1), sigmas, factors, st.integers(0, 2**40))
-def test_a_future_is_the_truth_times_one_factor_whatever_was_asked_before(
+def test_a_future_is_the_truth_times_one_factor_independent_of_earlier_predictions(
     stage: int, sigma: float, bias: float, seed: int
 ) -> None:
     errors = FutureErrors(sigma=sigma, bias=bias, seed=seed)
-    found = errors.future(PROGRAM, stage, token_s=0.1, prefill_token_s=0.01)
+    future = errors.future(PROGRAM, stage, token_s=0.1, prefill_token_s=0.01)
     errors.future(PROGRAM, 1 - stage, token_s=0.1, prefill_token_s=0.01)
-    assert errors.future(PROGRAM, stage, token_s=0.1, prefill_token_s=0.01) == found
+    assert errors.future(PROGRAM, stage, token_s=0.1, prefill_token_s=0.01) == future
     truth = ORACLE_FUTURES.future(PROGRAM, stage, token_s=0.1, prefill_token_s=0.01)
-    factor = found.calls / truth.calls
-    assert found == pytest.approx([part * factor for part in truth])
+    factor = future.calls / truth.calls
+    assert future == pytest.approx([part * factor for part in truth])
     if sigma == 0:
         assert factor == pytest.approx(bias)
 
 
-def test_factors_of_futures_are_lognormal() -> None:
+def test_the_factors_of_futures_are_lognormal() -> None:
     calls = [
         FutureErrors(sigma=0.3, seed=seed)
         .future(PROGRAM, 0, token_s=0.1, prefill_token_s=0.01)
@@ -128,7 +128,7 @@ def test_factors_of_futures_are_lognormal() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_errors_out_of_range_are_named(value: float) -> None:
+def test_parameters_out_of_range_raise_a_named_error(value: float) -> None:
     with pytest.raises(InvalidWorkload, match="ratio"):
         LengthErrors(ratio=value)
     with pytest.raises(InvalidWorkload, match="bias"):

@@ -1,4 +1,4 @@
-"""Program: what is malformed never reaches a simulation."""
+"""Programs: malformed ones are rejected, and prompts share exactly their prefixes."""
 
 import math
 import pickle
@@ -26,30 +26,30 @@ TWO = (Stage((Call(10, 5), Call(20, 6, 10))), Stage((Call(7, 3),), tool_s=1.5))
 
 
 def program(**changes: Any) -> Program:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "id": "p",
         "application": "chat",
         "kind": SloKind.LATENCY,
         "arrival_s": 0.0,
         "stages": ONE,
     }
-    return Program(**(given | changes))
+    return Program(**(arguments | changes))
 
 
-def test_a_program_counts_all_of_its_calls() -> None:
-    found = program(kind=SloKind.COMPOUND, deadline_s=40.0, stages=TWO)
-    assert (found.num_calls, found.prompt_tokens, found.output_tokens) == (3, 37, 14)
-    assert (found.total_tokens, found.tool_s) == (51, 1.5)
-    assert [each.call_id for each in found.all_calls()] == ["p/0/0", "p/0/1", "p/1/0"]
-    assert [each.stage for each in found.all_calls()] == [0, 0, 1]
+def test_a_program_s_totals_cover_all_of_its_calls() -> None:
+    compound = program(kind=SloKind.COMPOUND, deadline_s=40.0, stages=TWO)
+    assert (compound.num_calls, compound.prompt_tokens, compound.output_tokens) == (3, 37, 14)
+    assert (compound.total_tokens, compound.tool_s) == (51, 1.5)
+    assert [each.call_id for each in compound.all_calls()] == ["p/0/0", "p/0/1", "p/1/0"]
+    assert [each.stage for each in compound.all_calls()] == [0, 0, 1]
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({"id": ""}, "needs an id"),
-        ({"stages": ()}, "needs a stage"),
-        ({"stages": (Stage(()),)}, "every stage a call"),
+        ({"stages": ()}, "needs at least one stage"),
+        ({"stages": (Stage(()),)}, "every stage at least one call"),
         ({"stages": TWO}, "use compound"),
         ({"stages": TWO, "kind": SloKind.DEADLINE, "deadline_s": 1.0}, "use compound"),
         ({"stages": (Stage(ONE[0].calls, -1.0),)}, "tool_s"),
@@ -68,7 +68,7 @@ def test_a_program_counts_all_of_its_calls() -> None:
         ({"weight": 0.0}, "weight"),
     ],
 )
-def test_a_malformed_program_is_refused_with_the_reason(
+def test_a_malformed_program_is_rejected_with_the_reason(
     changes: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(InvalidProgram, match=reason):
@@ -76,7 +76,7 @@ def test_a_malformed_program_is_refused_with_the_reason(
 
 
 class PromptEngine(FifoEngine):
-    """Remembers the prompts."""
+    """Records the prompts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,9 +91,7 @@ class PromptEngine(FifoEngine):
         )
 
 
-def test_prompts_agree_in_the_prefix_that_calls_of_a_program_and_group_share_and_no_further() -> (
-    None
-):
+def test_prompts_share_exactly_the_prefix_of_their_program_and_group() -> None:
     stages = (
         Stage((Call(9, 1, 9, 1), Call(9, 1, 9, 1), Call(9, 1, 9, 2), Call(8, 1))),
         Stage((Call(9, 1, 4), Call(9, 1, 6), Call(12, 1, 12, 1))),
@@ -105,14 +103,14 @@ def test_prompts_agree_in_the_prefix_that_calls_of_a_program_and_group_share_and
     replay(programs, engine, VirtualTime(), cost, until_s=math.inf)
     calls = [(each, call) for each in programs for call in each.all_calls()]
     assert len(engine.prompts) == len(calls) == 14
-    for (one, first), (other, second) in combinations(calls, 2):
+    for (owner, first), (other_owner, second) in combinations(calls, 2):
         shared = 0
-        if one is other and first.call.prefix_group == second.call.prefix_group:
+        if owner is other_owner and first.call.prefix_group == second.call.prefix_group:
             shared = min(first.call.shared_prefix_tokens, second.call.shared_prefix_tokens)
         prompts = engine.prompts[first.call_id], engine.prompts[second.call_id]
         assert list(map(len, prompts)) == [first.call.prompt_tokens, second.call.prompt_tokens]
-        agree = [left == right for left, right in zip(*prompts, strict=False)]
-        assert agree == [True] * shared + [False] * (len(agree) - shared)
+        are_equal = [left == right for left, right in zip(*prompts, strict=False)]
+        assert are_equal == [True] * shared + [False] * (len(are_equal) - shared)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +124,7 @@ def test_prompts_agree_in_the_prefix_that_calls_of_a_program_and_group_share_and
         CodeChanged("v1", "why"),
     ],
 )
-def test_an_error_survives_the_process_boundary(error: Exception) -> None:
+def test_an_error_survives_pickling(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
     assert str(copy) == str(error)

@@ -1,4 +1,4 @@
-"""Arrivals: within the window, in order, at the rate that was asked for."""
+"""Arrival processes: within the window, ascending, at the given rate."""
 
 import math
 
@@ -30,27 +30,27 @@ def test_arrivals_ascend_within_the_window(
 @law
 @given(names, seeds)
 def test_the_same_seed_gives_the_same_arrivals(name: str, seed: int) -> None:
-    one, other = (
+    first, second = (
         ARRIVALS[name](np.random.default_rng(seed), rate_per_s=3.0, window_s=20.0) for _ in range(2)
     )
-    assert one.tobytes() == other.tobytes()
+    assert first.tobytes() == second.tobytes()
 
 
 @pytest.mark.parametrize("variation", [0.2, 1.0, 2.0, 4.0])
-def test_gaps_vary_as_much_as_was_asked_and_the_rate_holds(variation: float) -> None:
+def test_gamma_gaps_have_the_given_variation_and_mean_rate(variation: float) -> None:
     times = gamma(np.random.default_rng(1), rate_per_s=10.0, window_s=20_000.0, variation=variation)
     gaps = np.diff(times)
     assert gaps.std() / gaps.mean() == pytest.approx(variation, rel=0.03)
     assert len(times) == pytest.approx(200_000, rel=5 * variation / math.sqrt(200_000))
 
 
-def test_a_short_window_holds_as_many_arrivals_a_second_as_a_long_one() -> None:
+def test_the_mean_rate_holds_in_short_windows() -> None:
     rng = np.random.default_rng(2)
     counts = [len(gamma(rng, rate_per_s=1.0, window_s=3.0, variation=2.0)) for _ in range(20_000)]
     assert np.mean(counts) == pytest.approx(3.0, abs=4 * np.std(counts) / math.sqrt(20_000))
 
 
-def test_a_burst_is_as_many_times_denser_as_was_asked_and_the_mean_rate_holds() -> None:
+def test_a_burst_has_the_given_factor_and_the_mean_rate_holds() -> None:
     times = burst(
         np.random.default_rng(3),
         rate_per_s=20.0,
@@ -65,38 +65,38 @@ def test_a_burst_is_as_many_times_denser_as_was_asked_and_the_mean_rate_holds() 
     assert len(times) == pytest.approx(200_000, rel=0.02)
 
 
-stamps = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50).filter(
+time_lists = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=50).filter(
     lambda times: max(times) - min(times) > 1e-3
 )
 
 
 @law
-@given(stamps, rates)
+@given(time_lists, rates)
 def test_a_rescaled_trace_keeps_its_shape_and_has_the_rate(
     times: list[float], rate_per_s: float
 ) -> None:
-    found = rescaled(times, rate_per_s=rate_per_s)
-    assert len(found) == len(times)
-    assert found[0] == 0.0
-    assert (len(times) - 1) / found[-1] == pytest.approx(rate_per_s)
+    scaled = rescaled(times, rate_per_s=rate_per_s)
+    assert len(scaled) == len(times)
+    assert scaled[0] == 0.0
+    assert (len(times) - 1) / scaled[-1] == pytest.approx(rate_per_s)
     shape = (np.sort(times) - min(times)) / (max(times) - min(times))
-    assert found / found[-1] == pytest.approx(shape, abs=1e-9)
+    assert scaled / scaled[-1] == pytest.approx(shape, abs=1e-9)
 
 
-def test_a_trace_that_ends_before_the_window_is_refused() -> None:
+def test_a_trace_that_ends_before_the_window_is_rejected() -> None:
     assert rescaled([0, 1, 3], rate_per_s=1.0, window_s=1.5).tolist() == pytest.approx([0, 2 / 3])
-    with pytest.raises(InvalidWorkload, match=r"last 2\.0 s only"):
+    with pytest.raises(InvalidWorkload, match=r"last only 2\.0 s"):
         rescaled([0, 1, 3], rate_per_s=1.0, window_s=3.0)
 
 
 @pytest.mark.parametrize("times", [[], [1.0], [2.0, 2.0], [0.0, math.nan], [0.0, math.inf]])
-def test_times_without_a_shape_are_refused(times: list[float]) -> None:
+def test_a_trace_without_two_different_finite_times_is_rejected(times: list[float]) -> None:
     with pytest.raises(InvalidWorkload, match="two different"):
         rescaled(times, rate_per_s=1.0)
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_rates_and_windows_are_finite_and_above_0(value: float) -> None:
+def test_rates_and_windows_must_be_finite_and_above_0(value: float) -> None:
     rng = np.random.default_rng(0)
     with pytest.raises(InvalidWorkload, match="rate_per_s"):
         poisson(rng, rate_per_s=value, window_s=1.0)
@@ -108,6 +108,6 @@ def test_rates_and_windows_are_finite_and_above_0(value: float) -> None:
         rescaled([0.0, 1.0], rate_per_s=value)
 
 
-def test_a_burst_lies_within_the_window() -> None:
+def test_a_burst_that_is_not_within_the_window_is_rejected() -> None:
     with pytest.raises(InvalidWorkload, match="within the window"):
         burst(np.random.default_rng(0), rate_per_s=1.0, window_s=1.0, start=0.95, length=0.1)

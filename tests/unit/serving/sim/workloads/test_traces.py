@@ -1,4 +1,4 @@
-"""Traces: four formats are told apart, and what is wrong with a file is said with its place."""
+"""Traces: four formats are detected, and errors in a file are reported with their place."""
 
 import gzip
 import json
@@ -10,8 +10,8 @@ import pytest
 
 from serving.sim.programs.programs import Call, Program
 from serving.sim.workloads.trace_files import (
-    MOST_CALLS,
-    MOST_STAGES,
+    MAX_CALLS,
+    MAX_STAGES,
     LongestCall,
     TraceRequest,
     read_trace,
@@ -50,11 +50,11 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "trace"
 
 
-def load_trace(file: Path, **settings: Any) -> tuple[Program, ...]:
-    return trace_programs(read_trace(file), **settings)
+def load_trace(file: Path, **arguments: Any) -> tuple[Program, ...]:
+    return trace_programs(read_trace(file), **arguments)
 
 
-def test_azure_requests_come_in_order_with_seconds_since_the_first(file: Path) -> None:
+def test_azure_requests_are_sorted_with_seconds_since_the_first(file: Path) -> None:
     file.write_text(AZURE)
     first, second, third = read_trace(file).requests
     assert first == TraceRequest(0.0, 374, 44)
@@ -62,7 +62,7 @@ def test_azure_requests_come_in_order_with_seconds_since_the_first(file: Path) -
     assert third == TraceRequest(10.0, 10, 1)
 
 
-def test_azure_times_may_name_their_zone(file: Path) -> None:
+def test_azure_times_may_have_a_time_zone(file: Path) -> None:
     file.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
         "2024-05-10 00:00:00.009930+00:00,2162,5\r\n"
@@ -81,16 +81,18 @@ def test_azure_times_may_name_their_zone(file: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("rows", [ROWS, ROWS.replace(",", " , "), ROWS + "\n  \n   "])
-def test_blanks_and_quotes_change_nothing_of_a_table(file: Path, head: str, rows: str) -> None:
+def test_blanks_quotes_and_byte_order_marks_in_a_csv_do_not_matter(
+    file: Path, head: str, rows: str
+) -> None:
     file.write_text(AZURE)
     plain = read_trace(file).requests
     file.write_text(f"{head}\n{rows}", encoding="utf-8")
     assert read_trace(file).requests == plain
 
 
-def test_a_place_is_counted_from_the_first_line_of_the_file(file: Path) -> None:
+def test_line_numbers_count_blank_lines_too(file: Path) -> None:
     file.write_text("\n \n" + AZURE + "yesterday,1,2\n")
-    with pytest.raises(BadTrace, match=r"line 7: 'yesterday' is no time"):
+    with pytest.raises(BadTrace, match=r"line 7: 'yesterday' is not a time"):
         read_trace(file)
 
 
@@ -101,7 +103,7 @@ def test_columns_may_come_in_any_order_with_others_between(file: Path) -> None:
     assert read_trace(file).requests == (TraceRequest(0.0, 374, 44),)
 
 
-def test_mooncake_requests_are_read_whatever_their_hash_ids(file: Path) -> None:
+def test_mooncake_requests_are_read_without_their_hash_ids(file: Path) -> None:
     file.write_text(MOONCAKE)
     assert read_trace(file).requests == (
         TraceRequest(0.0, 600, 3),
@@ -110,17 +112,17 @@ def test_mooncake_requests_are_read_whatever_their_hash_ids(file: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("others", [{"type": "workflows"}, {"workflows": 3}])
-def test_what_else_a_request_tells_does_not_make_it_a_workflow(
-    file: Path, others: dict[str, object]
+@pytest.mark.parametrize("further", [{"type": "workflows"}, {"workflows": 3}])
+def test_further_fields_of_a_request_do_not_make_it_a_workflow(
+    file: Path, further: dict[str, object]
 ) -> None:
     row = {"timestamp": 1, "input_length": 2, "output_length": 3}
-    file.write_text(f"{json.dumps(row | others)}\n{json.dumps(row)}\n")
+    file.write_text(f"{json.dumps(row | further)}\n{json.dumps(row)}\n")
     assert read_trace(file).requests == (TraceRequest(0.0, 2, 3),) * 2
 
 
 @pytest.mark.parametrize("indent", [None, 1])
-def test_a_document_of_workflows_is_known_however_it_is_laid_out(
+def test_workflows_are_detected_with_and_without_indentation(
     file: Path, indent: int | None
 ) -> None:
     document = {"timestamp": "2026-01-01", **json.loads(TREE)}
@@ -139,7 +141,7 @@ def test_deep_research_keeps_its_stages(file: Path) -> None:
     assert first.application == second.application == "deep_research"
 
 
-def test_a_call_of_several_samples_is_as_many_calls_of_a_prompt_of_their_own(file: Path) -> None:
+def test_a_call_of_n_samples_becomes_n_calls_that_share_their_prompt(file: Path) -> None:
     file.write_text(TREE)
     (workflow,) = read_trace(file).workflows
     assert workflow.application == "tree_of_thoughts"
@@ -158,7 +160,7 @@ def test_a_call_of_several_samples_is_as_many_calls_of_a_prompt_of_their_own(fil
         (TREE, LongestCall("workflows[0]", 400, 40)),
     ],
 )
-def test_the_longest_call_is_known_with_its_place(
+def test_the_longest_call_is_recorded_with_its_place(
     file: Path, text: str, longest: LongestCall
 ) -> None:
     file.write_text(text)
@@ -166,39 +168,39 @@ def test_the_longest_call_is_known_with_its_place(
 
 
 def tree(num_stages: int, *samples: int) -> str:
-    """A workflow whose stages each have a call for each of these numbers of samples."""
+    """A workflow; each of its stages has one call for each of these numbers of samples."""
     calls = [{"in": 1, "out": 2, "n": each} for each in samples]
     return json.dumps({"workflows": [{"stages": [{"kind": "value", "calls": calls}] * num_stages}]})
 
 
-def test_a_workflow_is_bounded_in_stages_and_calls(file: Path) -> None:
-    for most in (tree(MOST_STAGES, 1), tree(MOST_CALLS // 512, 500, 12)):
-        file.write_text(most)
+def test_a_workflow_has_a_limit_on_stages_and_calls(file: Path) -> None:
+    for largest in (tree(MAX_STAGES, 1), tree(MAX_CALLS // 512, 500, 12)):
+        file.write_text(largest)
         assert len(read_trace(file).workflows) == 1
-    file.write_text(tree(MOST_STAGES + 1, 1))
-    with pytest.raises(BadTrace, match=r"workflows\[0\] has 257 stages, of at most 256"):
+    file.write_text(tree(MAX_STAGES + 1, 1))
+    with pytest.raises(BadTrace, match=r"workflows\[0\] has 257 stages, more than 256"):
         read_trace(file)
-    file.write_text(tree(1, *[1000] * (MOST_CALLS // 1000), MOST_CALLS % 1000 + 1))
+    file.write_text(tree(1, *[1000] * (MAX_CALLS // 1000), MAX_CALLS % 1000 + 1))
     with pytest.raises(BadTrace, match=r"workflows\[0\] has more than 2,048 calls"):
         read_trace(file)
 
 
-def test_a_trace_keeps_its_own_times_or_takes_the_asked_rate(file: Path) -> None:
+def test_a_trace_keeps_its_own_times_or_is_scaled_to_the_given_rate(file: Path) -> None:
     file.write_text(AZURE)
-    own = load_trace(file)
-    assert [each.arrival_s for each in own] == pytest.approx([0.0, 4.314579, 10.0])
+    programs = load_trace(file)
+    assert [each.arrival_s for each in programs] == pytest.approx([0.0, 4.314579, 10.0])
     assert [each.arrival_s for each in load_trace(file, window_s=5.0)] == pytest.approx(
         [0.0, 4.314579]
     )
-    shaped = load_trace(file, rate_per_s=2.0)
-    assert [each.arrival_s for each in shaped] == pytest.approx([0.0, 0.4314579, 1.0])
+    scaled = load_trace(file, rate_per_s=2.0)
+    assert [each.arrival_s for each in scaled] == pytest.approx([0.0, 0.4314579, 1.0])
     assert len(load_trace(file, rate_per_s=2.0, window_s=0.5)) == 2
-    with pytest.raises(InvalidWorkload, match=r"last 1\.0 s only"):
+    with pytest.raises(InvalidWorkload, match=r"last only 1\.0 s"):
         load_trace(file, rate_per_s=2.0, window_s=2.0)
-    assert [each.prompt_tokens for each in own] == [374, 396, 10]
+    assert [each.prompt_tokens for each in programs] == [374, 396, 10]
 
 
-def test_kinds_are_drawn_from_those_given_and_the_seed_decides(file: Path) -> None:
+def test_kinds_are_drawn_from_the_given_ones_by_the_seed(file: Path) -> None:
     file.write_text(MOONCAKE)
     assert {each.kind for each in load_trace(file, kinds=[SloKind.BEST_EFFORT])} == {
         SloKind.BEST_EFFORT
@@ -206,23 +208,23 @@ def test_kinds_are_drawn_from_those_given_and_the_seed_decides(file: Path) -> No
     (deadline, *_) = load_trace(file, kinds=[SloKind.DEADLINE], slo_scale=2.0)
     assert deadline.deadline_s == 40.0
     assert repr(load_trace(file, seed=3)) == repr(load_trace(file, seed=3))
-    seen = {each.kind for seed in range(20) for each in load_trace(file, seed=seed)}
-    assert seen == {SloKind.LATENCY, SloKind.DEADLINE}
+    drawn = {each.kind for seed in range(20) for each in load_trace(file, seed=seed)}
+    assert drawn == {SloKind.LATENCY, SloKind.DEADLINE}
 
 
-def test_workflows_come_at_the_asked_rate_and_none_again_before_all(file: Path) -> None:
+def test_workflows_arrive_at_the_given_rate_and_all_once_before_any_again(file: Path) -> None:
     file.write_text(DEEP_RESEARCH)
     programs = load_trace(file, rate_per_s=5.0, window_s=20.0, seed=1)
     assert len(programs) == pytest.approx(100, abs=40)
     assert all(each.kind is SloKind.COMPOUND for each in programs)
     assert all(each.deadline_s == 20.0 * len(each.stages) for each in programs)
-    for one, other in zip(programs[::2], programs[1::2], strict=False):
-        assert {len(one.stages), len(other.stages)} == {1, 2}
+    for first, second in zip(programs[::2], programs[1::2], strict=False):
+        assert {len(first.stages), len(second.stages)} == {1, 2}
     assert repr(programs) == repr(load_trace(file, rate_per_s=5.0, window_s=20.0, seed=1))
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "arguments",
     [
         {},
         {"rate_per_s": 1.0},
@@ -234,10 +236,12 @@ def test_workflows_come_at_the_asked_rate_and_none_again_before_all(file: Path) 
         {"rate_per_s": 1.0, "window_s": 1.0, "kinds": (SloKind.COMPOUND,)},
     ],
 )
-def test_settings_out_of_range_are_named(file: Path, settings: dict[str, object]) -> None:
+def test_arguments_out_of_range_raise_a_named_error(
+    file: Path, arguments: dict[str, object]
+) -> None:
     file.write_text(DEEP_RESEARCH)
     with pytest.raises(InvalidWorkload):
-        load_trace(file, **settings)
+        load_trace(file, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -254,7 +258,7 @@ def test_settings_out_of_range_are_named(file: Path, settings: dict[str, object]
         (AZURE_HEAD.strip() + ",ContextTokens\n", "line 1: 2 columns are named ContextTokens"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,374\n", "line 2.*columns"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,374,1,2\n", "line 2.*columns"),
-        (AZURE_HEAD + "yesterday,374,44\n", "line 2.*is no time"),
+        (AZURE_HEAD + "yesterday,374,44\n", "line 2.*is not a time"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,-3,44\n", "line 2.*tokens"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,3,4.5\n", "line 2.*tokens"),
         (AZURE_HEAD + "2023-11-16 18:15:46.68,3,9999999\n", "line 2.*tokens"),
@@ -287,7 +291,7 @@ def test_settings_out_of_range_are_named(file: Path, settings: dict[str, object]
         ('{"workflows": ' + "[" * 100_000, "not JSON"),
     ],
 )
-def test_a_malformed_file_is_named_with_what_is_wrong_and_where(
+def test_the_error_of_a_malformed_file_names_the_file_the_reason_and_the_place(
     file: Path, text: str, reason: str
 ) -> None:
     file.write_text(text, encoding="utf-8")
@@ -296,7 +300,7 @@ def test_a_malformed_file_is_named_with_what_is_wrong_and_where(
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
+def test_the_error_of_an_unreadable_file_names_the_file(file: Path) -> None:
     with pytest.raises(TraceMissing, match="trace"):
         read_trace(file)
     with pytest.raises(BadTrace, match="directory"):
@@ -308,14 +312,16 @@ def test_a_file_that_cannot_be_read_is_named(file: Path) -> None:
     [
         (gzip.compress(AZURE.encode()), "it is compressed: gunzip it first"),
         (b"PK\x03\x04", "it is compressed: unzip it first"),
-        (AZURE.encode("utf-16"), "line 1: it is no UTF-8 text, but UTF-16"),
-        (AZURE.encode("utf-16-le"), "line 1: it is no UTF-8 text, but UTF-16"),
-        (AZURE.encode() + b"\xe9", "line 5: it is no UTF-8 text, with a byte 0xe9"),
-        (b"\xef\xbb\xbfa\r\n\xe9", "line 2: it is no UTF-8 text"),
-        (b"a\rb\r\xe9", "line 3: it is no UTF-8 text"),
+        (AZURE.encode("utf-16"), "line 1: it is UTF-16 text, not UTF-8"),
+        (AZURE.encode("utf-16-le"), "line 1: it is UTF-16 text, not UTF-8"),
+        (AZURE.encode() + b"\xe9", r"line 5: it is not UTF-8 text \(byte 0xe9"),
+        (b"\xef\xbb\xbfa\r\n\xe9", "line 2: it is not UTF-8 text"),
+        (b"a\rb\r\xe9", "line 3: it is not UTF-8 text"),
     ],
 )
-def test_a_file_that_is_no_text_is_told_what_to_do(file: Path, content: bytes, reason: str) -> None:
+def test_the_error_of_a_file_that_is_not_utf_8_says_what_to_do(
+    file: Path, content: bytes, reason: str
+) -> None:
     file.write_bytes(content)
     with pytest.raises(BadTrace, match=reason):
         read_trace(file)
@@ -329,19 +335,17 @@ def test_only_a_line_feed_ends_a_line_of_json(file: Path, character: str) -> Non
     assert read_trace(file).requests == (TraceRequest(0.0, 2, 3), TraceRequest(7.0, 2, 3))
 
 
-def test_a_pipe_is_refused_before_anybody_waits_for_it(file: Path) -> None:
+def test_a_pipe_is_rejected_before_it_is_read(file: Path) -> None:
     os.mkfifo(file)
     with pytest.raises(BadTrace, match="pipe or a device: save it to a file first"):
         read_trace(file)
 
 
-def test_a_trace_is_known_by_the_bytes_that_were_read_and_refused_where_they_differ(
-    file: Path,
-) -> None:
+def test_a_trace_with_another_digest_is_rejected(file: Path) -> None:
     file.write_text(AZURE)
     digest = read_trace(file).digest
     assert read_trace(file, digest=digest) == read_trace(file)
-    file.write_text(AZURE[:-8])  # also where it is damaged in the same moment
+    file.write_text(AZURE[:-8])  # the digest is checked before the format
     with pytest.raises(BadTrace, match="changed while in use"):
         read_trace(file, digest=digest)
 
@@ -353,7 +357,7 @@ def shared(name: str) -> Path:
     return path
 
 
-def test_the_shared_azure_trace_is_read_whole() -> None:
+def test_the_shared_azure_trace_is_read_completely() -> None:
     requests = read_trace(shared("traces/AzureLLMInferenceTrace_conv.csv")).requests
     assert len(requests) == 19_366
     assert requests[-1].arrival_s == pytest.approx(3501.7, abs=0.1)
@@ -366,7 +370,7 @@ def test_the_shared_azure_trace_is_read_whole() -> None:
         ("agentic/tot_game24_dag.json", 100, None, 5478),
     ],
 )
-def test_the_shared_workflows_are_read_whole(
+def test_the_shared_workflows_are_read_completely(
     name: str, count: int, prompt_tokens: float | None, output_tokens: float
 ) -> None:
     workflows = read_trace(shared(name)).workflows

@@ -1,4 +1,4 @@
-"""Programs that no deadline presses: what they ask stays, what they are promised goes."""
+"""Programs without SLOs or with loose ones: their calls stay the same, only the SLOs change."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.unpressed import (
+from benchmarks.loose_slos import (
     LOOSER,
+    LooseExperiment,
     PatientEngine,
-    Unpressed,
     all_finished,
     loosened,
     untagged,
 )
 from serving.policies.table import PolicySpec
 from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.programs import Program
-from serving.sim.programs.promises import Predictions, slo_of
 from serving.sim.workloads.load_generator import Source
 from serving.sim.workloads.workloads import generate
 from serving.slo import BEST_EFFORT, Slo, SloKind
@@ -26,10 +26,12 @@ from serving.step_cost import Composition
 from tests.unit.serving.sim.bench_examples import FifoEngine
 
 MIXED = ExperimentConfig(source=Source.generator("mixed"), window_s=8.0, warmup_s=2.0)
-TASK = Unpressed(setting=MIXED, policy=PolicySpec("fcfs"), rate_per_s=1.5, seed=0, is_tagged=False)
+EXPERIMENT = LooseExperiment(
+    config=MIXED, policy=PolicySpec("fcfs"), rate_per_s=1.5, seed=0, is_tagged=False
+)
 
 
-def some_programs() -> tuple[Program, ...]:
+def mixed_programs() -> tuple[Program, ...]:
     programs = generate("mixed", rate_per_s=2.0, window_s=30.0, seed=3)
     assert {each.kind for each in programs} == {
         SloKind.LATENCY,
@@ -39,33 +41,33 @@ def some_programs() -> tuple[Program, ...]:
     return programs
 
 
-def test_an_untagged_program_asks_the_same_and_tells_the_engine_nothing() -> None:
-    programs = some_programs()
-    for program, bare in zip(programs, untagged(programs), strict=True):
-        assert (bare.id, bare.arrival_s, bare.stages) == (
+def test_an_untagged_program_has_the_same_calls_and_no_tags() -> None:
+    programs = mixed_programs()
+    for program, plain in zip(programs, untagged(programs), strict=True):
+        assert (plain.id, plain.arrival_s, plain.stages) == (
             program.id,
             program.arrival_s,
             program.stages,
         )
-        for call in bare.all_calls():
-            assert slo_of(bare, call, bare.arrival_s, Predictions()) == BEST_EFFORT
+        for call in plain.all_calls():
+            assert slo_of(plain, call, plain.arrival_s, Predictions()) == BEST_EFFORT
 
 
-def test_every_promised_time_of_a_loosened_program_is_as_many_times_longer() -> None:
-    programs = some_programs()
+def test_loosening_multiplies_all_times_of_the_slo_and_nothing_else() -> None:
+    programs = mixed_programs()
     for program, loose in zip(programs, loosened(programs), strict=True):
         assert loose.ttft_s == LOOSER * program.ttft_s
         assert loose.tbt_s == LOOSER * program.tbt_s
         if program.deadline_s is not None:
             assert loose.deadline_s == LOOSER * program.deadline_s
-        same = replace(
+        restored = replace(
             loose, ttft_s=program.ttft_s, tbt_s=program.tbt_s, deadline_s=program.deadline_s
         )
-        assert same == program
+        assert restored == program
 
 
-def test_patience_is_longer_where_there_is_a_limit_to_it() -> None:
-    class Noting(FifoEngine):
+def test_the_patient_engine_multiplies_the_limit_on_waiting_if_there_is_one() -> None:
+    class RecordingEngine(FifoEngine):
         def __init__(self) -> None:
             super().__init__()
             self.slos: list[Slo] = []
@@ -88,7 +90,7 @@ def test_patience_is_longer_where_there_is_a_limit_to_it() -> None:
                 max_tokens=max_tokens,
             )
 
-    inner = Noting()
+    inner = RecordingEngine()
     engine = PatientEngine(inner, lambda _: False)
     for name, slo in (("a", Slo(kind=SloKind.LATENCY, waiting_s=5.0)), ("b", BEST_EFFORT)):
         engine.submit(name, prompt=[1], output_tokens=1, slo=slo, max_tokens=1)
@@ -98,26 +100,26 @@ def test_patience_is_longer_where_there_is_a_limit_to_it() -> None:
     assert not engine.has_work
 
 
-def test_no_two_tasks_share_a_key() -> None:
+def test_different_experiments_have_different_keys() -> None:
     changed = [
-        replace(TASK, seed=1),
-        replace(TASK, rate_per_s=1.6),
-        replace(TASK, is_tagged=True),
-        replace(TASK, policy=PolicySpec("edf")),
-        replace(TASK, setting=replace(MIXED, predictions="oracle")),
-        replace(TASK, setting=replace(MIXED, window_s=9.0)),
+        replace(EXPERIMENT, seed=1),
+        replace(EXPERIMENT, rate_per_s=1.6),
+        replace(EXPERIMENT, is_tagged=True),
+        replace(EXPERIMENT, policy=PolicySpec("edf")),
+        replace(EXPERIMENT, config=replace(MIXED, predictions="oracle")),
+        replace(EXPERIMENT, config=replace(MIXED, window_s=9.0)),
     ]
-    keys = {json.dumps(task.key(), sort_keys=True) for task in (TASK, *changed)}
+    keys = {json.dumps(each.key(), sort_keys=True) for each in (EXPERIMENT, *changed)}
     assert len(keys) == 1 + len(changed)
 
 
 @pytest.mark.usefixtures("imported_vllm")
 @pytest.mark.parametrize("is_tagged", [False, True])
-def test_every_program_is_followed_to_its_end(is_tagged: bool) -> None:
-    task = replace(TASK, is_tagged=is_tagged)
-    found = task.run()
-    assert found["arrived"] > 0
-    assert all_finished([found])
-    assert found["throughput_tokens_s"] > 0
-    assert found["mean_e2el_s"] > 1.0
-    assert task.run() == found
+def test_a_run_continues_until_every_program_has_completed(is_tagged: bool) -> None:
+    experiment = replace(EXPERIMENT, is_tagged=is_tagged)
+    result = experiment.run()
+    assert result["arrived"] > 0
+    assert all_finished([result])
+    assert result["throughput_tokens_s"] > 0
+    assert result["mean_e2el_s"] > 1.0
+    assert experiment.run() == result

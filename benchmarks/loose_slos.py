@@ -1,4 +1,4 @@
-"""A policy on programs that no deadline presses: without any promise, or with very loose ones."""
+"""Runs of a policy on programs without SLOs, or with very loose ones, until all have ended."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
     from serving.slo import Slo
 
 LOOSER = 100.0
-"""What loose promises are multiplied with, patience included."""
+"""Factor on all times of loose SLOs, including the limit on waiting."""
 
-LONGEST_DRAIN = 20.0
-"""Multiple of the time of arrivals after which a run that has not ended is given up."""
+MAX_DRAIN_FACTOR = 20.0
+"""A run that has not ended after this multiple of the arrivals' duration is stopped."""
 
-_CODE = blake3(Path(__file__).read_bytes())  # as it is run, whatever becomes of the file
+_CODE = blake3(Path(__file__).read_bytes())  # read at the start; the file may change during a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpressed:
+class LooseExperiment:
     """One policy on the programs of one seed at one load, in virtual time.
 
-    Programs arrive until the window ends, and no later; the run goes on until all have ended.
+    Programs arrive until the window ends, and no later; the run continues until all have ended.
 
     Attributes:
-        rate_per_s: programs a second.
-        is_tagged: programs keep their kinds and predictions, and their promises become LOOSER
-            times as long. Else the engine is told nothing of any request.
+        rate_per_s: programs per second.
+        is_tagged: True: programs keep their kinds and predictions, and the times of their SLOs are
+            multiplied with LOOSER. False: requests have no tags.
     """
 
-    setting: ExperimentConfig
+    config: ExperimentConfig
     policy: PolicySpec
     rate_per_s: float
     seed: int
     is_tagged: bool
-    sort: str = field(default="unpressed", init=False)
+    kind: str = field(default="loose", init=False)
 
     @property
     def weight(self) -> float:
-        """Proportional to how many programs there are."""
-        return self.setting.programs_at(self.rate_per_s)
+        """Proportional to the number of programs."""
+        return self.config.programs_at(self.rate_per_s)
 
     def key(self) -> dict[str, Any]:
-        """All that its result depends on but for the package's code; JSON-safe."""
-        return self.setting.predictions_key() | {
+        """Everything that its result depends on, except the package's code; JSON-safe."""
+        return self.config.predictions_key() | {
             "policy": self.policy.to_json(),
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,
@@ -67,49 +67,48 @@ class Unpressed:
         }
 
     def run(self) -> dict[str, Any]:
-        """Tokens a second until all is done, seconds from end to end, and how many ended.
+        """Throughput until all programs have ended, mean latency, and the number of programs.
 
-        All policies do the same work in this time: none gains by work that is quickly done.
-
-        A program that did not come to its end counts with the seconds until the run's end.
+        All policies do the same work in this time, so none gains by preferring short work. A
+        program that has not completed counts with the seconds from its arrival to the run's end.
 
         Raises:
-            InvalidWorkload, TraceMissing, BadTrace: as `Case.run` does.
+            InvalidWorkload, TraceMissing, BadTrace: as Experiment.run.
         """
         clock = VirtualTime()
-        offered = self.setting.generated_load(rate_per_s=self.rate_per_s, seed=self.seed)
-        to_s = offered.window_s[1]
-        arrived = [program for program in offered.programs if program.arrival_s < to_s]
+        load = self.config.generate_load(rate_per_s=self.rate_per_s, seed=self.seed)
+        to_s = load.window_s[1]
+        arrived = [program for program in load.programs if program.arrival_s < to_s]
         programs = loosened(arrived) if self.is_tagged else untagged(arrived)
         replayed = replay(
             programs,
             PatientEngine(
-                virtual_engine(self.setting, self.policy, programs, clock), lambda _: False
+                virtual_engine(self.config, self.policy, programs, clock), lambda _: False
             ),
             clock,
-            self.setting.costing(clock, seed=self.seed),
+            self.config.step_time(clock, seed=self.seed),
             predictions=(
-                self.setting.predictions_of(self.seed)
+                self.config.predictions_of(self.seed)
                 if self.is_tagged
-                else self.setting.predicts_nothing
+                else self.config.no_predictions
             ),
-            until_s=LONGEST_DRAIN * to_s,
+            until_s=MAX_DRAIN_FACTOR * to_s,
         )
-        whole_s = (0.0, max(replayed.ended_s, to_s))
-        report = summarise(replayed.programs, window_s=whole_s, observed_until_s=whole_s[1])
-        from_s = offered.window_s[0]
+        run_s = (0.0, max(replayed.ended_s, to_s))
+        report = summarise(replayed.programs, window_s=run_s, observed_until_s=run_s[1])
+        from_s = load.window_s[0]
         counted = [each for each in replayed.programs if each.arrival_s >= from_s]
-        taken_s = [_taken_s(each, replayed.ended_s) for each in counted]
+        latencies_s = [_latency_s(each, replayed.ended_s) for each in counted]
         return {
             "throughput_tokens_s": report.throughput_tokens_s,
-            "mean_e2el_s": fmean(taken_s) if taken_s else 0.0,
+            "mean_e2el_s": fmean(latencies_s) if latencies_s else 0.0,
             "arrived": len(counted),
             "finished": sum(each.e2el_s is not None for each in counted),
         }
 
 
 class PatientEngine(StoppingEngine):
-    """Who waits for long is given up LOOSER times later than it asked for."""
+    """Multiplies each request's limit on waiting with LOOSER."""
 
     def submit(
         self, request_id: str, *, prompt: list[int], output_tokens: int, slo: Slo, max_tokens: int
@@ -123,7 +122,7 @@ class PatientEngine(StoppingEngine):
 
 
 def untagged(programs: Sequence[Program]) -> tuple[Program, ...]:
-    """The same work of callers who say nothing of any promise, nor of what belongs together."""
+    """The same calls as best effort: without deadlines, weights and users."""
     return tuple(
         replace(program, kind=SloKind.BEST_EFFORT, deadline_s=None, weight=1.0, user="")
         for program in programs
@@ -131,7 +130,7 @@ def untagged(programs: Sequence[Program]) -> tuple[Program, ...]:
 
 
 def loosened(programs: Sequence[Program]) -> tuple[Program, ...]:
-    """The same work, promised LOOSER times as late."""
+    """The same programs; the times of their SLOs are multiplied with LOOSER."""
     return tuple(
         replace(
             program,
@@ -144,15 +143,15 @@ def loosened(programs: Sequence[Program]) -> tuple[Program, ...]:
 
 
 def all_finished(documents: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every counted program came to its end."""
+    """Whether every counted program has completed."""
     return all(each["finished"] == each["arrived"] for each in documents)
 
 
 def mean(documents: Sequence[Mapping[str, Any]], name: str) -> float:
-    """Of one figure over the seeds."""
+    """The mean of one figure over the seeds."""
     return fmean(each[name] for each in documents)
 
 
-def _taken_s(program: ProgramOutcome, ended_s: float) -> float:
-    """Who did not come to its end took at least until the run's."""
+def _latency_s(program: ProgramOutcome, ended_s: float) -> float:
+    """End-to-end latency; up to the run's end for a program that has not completed."""
     return ended_s - program.arrival_s if program.e2el_s is None else program.e2el_s

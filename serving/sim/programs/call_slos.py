@@ -1,41 +1,41 @@
-"""What each call of a program is promised, and what the engine is told of it."""
+"""The SLO and the predictions that each call of a program carries to the engine."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from serving.sim.programs.lengths import USUAL_ANSWER_TOKENS
+from serving.sim.programs.lengths import DEFAULT_MAX_TOKENS
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
 from serving.sim.programs.programs import Program, StageCall
 from serving.slo import OnLate, Slo, SloKind
 
 MIN_REMAINING_S = 0.001
-"""What a call that begins past its deadline is still promised: the wire form has no past."""
+"""Deadline of a call that starts past its deadline: SLO tags hold only positive durations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictions:
-    """What the engine is told of each call beyond its deadline.
+    """What the engine sees of each call besides its SLO.
 
     Attributes:
-        lengths, futures: None: nothing is known.
-        token_s, prefill_token_s: an idle machine's speed, for estimates of what is to come.
-        max_tokens: every call's limit, the same for all, so that it is no hint at a length; no
-            answer may be longer.
+        lengths, futures: None: no such predictions.
+        token_s, prefill_token_s: speed of an idle machine, to predict seconds of future work.
+        max_tokens: the limit of every call, the same for all so that it does not reveal lengths;
+            no answer may be longer.
     """
 
     lengths: LengthErrors | None = None
     futures: FutureErrors | None = None
     token_s: float = 0.012
     prefill_token_s: float = 0.00005
-    max_tokens: int = USUAL_ANSWER_TOKENS
+    max_tokens: int = DEFAULT_MAX_TOKENS
 
 
 def slo_of(program: Program, call: StageCall, now_s: float, predictions: Predictions) -> Slo:
-    """The promise that one call carries, as the runtime would make it.
+    """The SLO of one call, as the orchestrator's runtime would set it.
 
-    A compound program's stage gets an even share of the time left, over itself and the later
-    stages that are foretold.
+    A stage of a compound program gets an even share of the remaining time: remaining time / (1 +
+    predicted number of later stages).
     """
     length = None
     if predictions.lengths is not None:
@@ -46,9 +46,9 @@ def slo_of(program: Program, call: StageCall, now_s: float, predictions: Predict
     if program.kind is SloKind.LATENCY:
         return replace(own, kind=SloKind.LATENCY, ttft_s=program.ttft_s, tbt_s=program.tbt_s)
     assert program.deadline_s is not None, "this kind has a deadline"
-    left_s = max(program.arrival_s + program.deadline_s - now_s, MIN_REMAINING_S)
+    remaining_s = max(program.arrival_s + program.deadline_s - now_s, MIN_REMAINING_S)
     if program.kind is SloKind.DEADLINE:
-        return replace(own, kind=SloKind.DEADLINE, deadline_s=left_s)
+        return replace(own, kind=SloKind.DEADLINE, deadline_s=remaining_s)
     stage_calls = len(program.stages[call.stage].calls)
     future = None
     stages_left = 1.0
@@ -63,8 +63,8 @@ def slo_of(program: Program, call: StageCall, now_s: float, predictions: Predict
     return replace(
         own,
         kind=SloKind.COMPOUND,
-        deadline_s=max(left_s / stages_left, MIN_REMAINING_S),
-        final_s=left_s,
+        deadline_s=max(remaining_s / stages_left, MIN_REMAINING_S),
+        final_s=remaining_s,
         on_late=OnLate.CONTINUE,
         program=program.id,
         stage=call.stage,
