@@ -1,4 +1,4 @@
-"""What waited for what, against a reference that keeps every pair of calls."""
+"""Causal dependencies between calls, compared with a reference that keeps every pair of calls."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Before = dict[str, set[str]]
 
 
 def programs() -> st.SearchStrategy[Program]:
-    """Programs whose calls are marked "?"; `named` gives each a name of its own."""
+    """Programs with unnamed calls, "?"; `named` gives each call a name."""
     return st.recursive(
         st.just([]),
         lambda inner: st.lists(
@@ -51,41 +51,41 @@ def named(program: Program, names: list[str] | None = None) -> Program:
 
 
 def naive(program: Program, before: frozenset[str] = frozenset()) -> tuple[Before, frozenset[str]]:
-    """For each call all calls that had to end before it; and all that ended by the end."""
-    found: Before = {}
+    """For each call, all calls that had to end before it; and all calls that ended by the end."""
+    ancestors: Before = {}
     for part in program:
         if isinstance(part, str):
-            found[part] = set(before)
+            ancestors[part] = set(before)
             before = before | {part}
         else:
             ends = before
             for branch in part:
-                inside, ended = naive(branch, before)
-                found |= inside
+                in_branch, ended = naive(branch, before)
+                ancestors |= in_branch
                 ends = ends | ended
             before = ends
-    return found, before
+    return ancestors, before
 
 
-def last_of(before: Before) -> Before:
-    """The same without what follows from the rest: the transitive reduction."""
+def reduced(before: Before) -> Before:
+    """The transitive reduction: for each call only its direct predecessors."""
     return {
-        call: {one for one in waited if not any(one in before[other] for other in waited)}
-        for call, waited in before.items()
+        call: {name for name in names if not any(name in before[other] for other in names)}
+        for call, names in before.items()
     }
 
 
-def tools_by_name(found: Recorded) -> Before:
-    """For each recorded tool call those that it is recorded to have waited for."""
-    name = {call.node: call.identity for call in found.calls}
-    parents: Before = {call.identity: set() for call in found.calls}
-    for parent, child in found.edges:
+def tools_by_name(record: Recorded) -> Before:
+    """For each recorded tool call the names of its recorded parents."""
+    name = {call.node: call.identity for call in record.calls}
+    parents: Before = {call.identity: set() for call in record.calls}
+    for parent, child in record.edges:
         parents[name[child]].add(name[parent])
     return parents
 
 
 def closed(parents: Before) -> Before:
-    """Ancestors from parents."""
+    """All ancestors of each call, from its parents: the transitive closure."""
     ancestors: Before = {}
 
     def of(call: str) -> set[str]:
@@ -99,7 +99,7 @@ def closed(parents: Before) -> Before:
 
 
 async def call(name: str, delay_s: float = 0.0) -> None:
-    """One tool call of a given name."""
+    """Make one tool call with this name."""
 
     async def body() -> None:
         await asyncio.sleep(delay_s)
@@ -108,18 +108,18 @@ async def call(name: str, delay_s: float = 0.0) -> None:
     await tool(body)()
 
 
-def assert_stages_are_longest_paths(found: Recorded) -> None:
+def assert_stages_are_longest_paths(record: Recorded) -> None:
     parents = [
-        tuple(p for p, child in found.edges if child == node) for node in range(len(found.calls))
+        tuple(p for p, child in record.edges if child == node) for node in range(len(record.calls))
     ]
-    assert tuple(call.stage for call in found.calls) == stage_depths(parents)
-    completed = [call.stage for call in found.calls if call.status is Status.COMPLETED]
-    assert found.pattern.stage_of == tuple(sorted(completed))
+    assert tuple(call.stage for call in record.calls) == stage_depths(parents)
+    completed = [call.stage for call in record.calls if call.status is Status.COMPLETED]
+    assert record.pattern.stage_of == tuple(sorted(completed))
 
 
 @settings(law, max_examples=30)
 @given(program=programs(), seed=st.integers())
-def test_steps_and_gathers_record_exactly_the_last_calls_that_each_call_waited_for(
+def test_with_steps_and_gathers_exactly_the_direct_predecessors_of_each_call_are_recorded(
     program: Program, seed: int
 ) -> None:
     program = named(program)
@@ -139,23 +139,23 @@ def test_steps_and_gathers_record_exactly_the_last_calls_that_each_call_waited_f
             return await recorded(runtime.store, result.run_id)
 
     with TemporaryDirectory() as folder:
-        found = asyncio.run(main(Path(folder)))
-    assert tools_by_name(found) == last_of(naive(program)[0])
-    if found.calls:
-        assert_stages_are_longest_paths(found)
+        record = asyncio.run(main(Path(folder)))
+    assert tools_by_name(record) == reduced(naive(program)[0])
+    if record.calls:
+        assert_stages_are_longest_paths(record)
 
 
 @law
 @given(program=programs(), seed=st.integers())
-def test_bare_tasks_wait_for_all_that_ended_before_them_and_for_nothing_else(
+def test_calls_in_plain_asyncio_tasks_depend_on_exactly_the_calls_that_had_ended(
     program: Program, seed: int
 ) -> None:
-    """Without gather() only times are known: a reference notes what had ended at each begin."""
+    """Without gather() only times are known: the reference keeps what had ended at each start."""
     order = random.Random(seed)
     log, ended, names = CausalLog(), set[str](), list[str]()
     before: Before = {}
 
-    async def one(name: str) -> None:
+    async def one_call(name: str) -> None:
         before[name] = set(ended)
         node = log.begin().node
         assert node == len(names)
@@ -168,7 +168,7 @@ def test_bare_tasks_wait_for_all_that_ended_before_them_and_for_nothing_else(
     async def perform(program: Program) -> None:
         for part in program:
             if isinstance(part, str):
-                await asyncio.create_task(one(part))
+                await asyncio.create_task(one_call(part))
             else:
                 tasks = [asyncio.create_task(perform(branch)) for branch in part]
                 await asyncio.gather(*tasks)
@@ -183,18 +183,19 @@ def test_bare_tasks_wait_for_all_that_ended_before_them_and_for_nothing_else(
         for node, parents in enumerate(log.parents)
     }
     assert closed(parents) == before
-    assert parents == last_of(before)
+    assert parents == reduced(before)
     assert tuple(log.stages) == stage_depths(log.parents)
 
 
-async def found_of(runtime: Runtime, body: Callable[[], Awaitable[object]]) -> Before:
+async def parents_in(runtime: Runtime, body: Callable[[], Awaitable[object]]) -> Before:
+    """The recorded parents of each tool call of a body that runs as a flow."""
     result = await runtime.run(flow(name="test")(body))
-    found = await recorded(runtime.store, result.run_id)
-    assert_stages_are_longest_paths(found)
-    return tools_by_name(found)
+    record = await recorded(runtime.store, result.run_id)
+    assert_stages_are_longest_paths(record)
+    return tools_by_name(record)
 
 
-async def test_a_bare_task_follows_what_came_before_it_and_precedes_what_comes_after(
+async def test_a_plain_task_depends_on_earlier_calls_and_later_calls_depend_on_it(
     runtime: Runtime,
 ) -> None:
     async def body() -> None:
@@ -203,10 +204,10 @@ async def test_a_bare_task_follows_what_came_before_it_and_precedes_what_comes_a
         await task
         await call("c")
 
-    assert await found_of(runtime, body) == {"a": set(), "b": {"a"}, "c": {"b"}}
+    assert await parents_in(runtime, body) == {"a": set(), "b": {"a"}, "c": {"b"}}
 
 
-async def test_a_call_does_not_wait_for_a_bare_task_that_still_runs(runtime: Runtime) -> None:
+async def test_a_call_does_not_depend_on_a_plain_task_that_still_runs(runtime: Runtime) -> None:
     gate = asyncio.Event()
 
     @tool
@@ -220,10 +221,10 @@ async def test_a_call_does_not_wait_for_a_bare_task_that_still_runs(runtime: Run
         await task
         await call("b")
 
-    assert await found_of(runtime, body) == {"slow": set(), "a": set(), "b": {"a", "slow"}}
+    assert await parents_in(runtime, body) == {"slow": set(), "a": set(), "b": {"a", "slow"}}
 
 
-async def test_what_follows_a_gather_within_a_bare_task_follows_its_branches(
+async def test_a_call_after_a_gather_in_a_plain_task_depends_on_its_branches(
     runtime: Runtime,
 ) -> None:
     async def both() -> None:
@@ -233,10 +234,10 @@ async def test_what_follows_a_gather_within_a_bare_task_follows_its_branches(
         await asyncio.create_task(both())
         await call("c")
 
-    assert await found_of(runtime, body) == {"a": set(), "b": set(), "c": {"a", "b"}}
+    assert await parents_in(runtime, body) == {"a": set(), "b": set(), "c": {"a", "b"}}
 
 
-async def test_calls_from_a_thread_are_ordered_by_when_they_began_and_ended(
+async def test_calls_from_a_thread_are_ordered_by_their_times(
     runtime: Runtime,
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -251,10 +252,10 @@ async def test_calls_from_a_thread_are_ordered_by_when_they_began_and_ended(
         await call("d")
 
     expected = {"a": set(), "b": {"a"}, "c": {"b"}, "d": {"c"}}
-    assert await found_of(runtime, body) == expected
+    assert await parents_in(runtime, body) == expected
 
 
-async def test_what_follows_a_caught_failure_follows_the_calls_that_had_ended_in_the_branches(
+async def test_a_call_after_a_caught_failure_depends_on_the_calls_completed_in_the_branches(
     runtime: Runtime,
 ) -> None:
     async def fails() -> None:
@@ -270,10 +271,10 @@ async def test_what_follows_a_caught_failure_follows_the_calls_that_had_ended_in
             await gather(fails(), waits())
         await call("c")
 
-    assert await found_of(runtime, body) == {"a": set(), "b": set(), "c": {"a", "b"}}
+    assert await parents_in(runtime, body) == {"a": set(), "b": set(), "c": {"a", "b"}}
 
 
-async def test_a_failed_call_is_nobodys_parent_and_no_part_of_the_pattern(
+async def test_a_failed_call_has_no_children_and_is_not_in_the_pattern(
     runtime: Runtime,
 ) -> None:
     @tool
@@ -286,10 +287,10 @@ async def test_a_failed_call_is_nobodys_parent_and_no_part_of_the_pattern(
             await fails()
         await call("b")
 
-    assert await found_of(runtime, body) == {"a": set(), "fails": {"a"}, "b": {"a"}}
+    assert await parents_in(runtime, body) == {"a": set(), "fails": {"a"}, "b": {"a"}}
 
 
-async def test_two_runs_at_once_do_not_see_each_others_calls(runtime: Runtime) -> None:
+async def test_concurrent_runs_do_not_depend_on_each_others_calls(runtime: Runtime) -> None:
     async def body() -> None:
         for _ in range(5):
             await ask()
@@ -297,11 +298,11 @@ async def test_two_runs_at_once_do_not_see_each_others_calls(runtime: Runtime) -
 
     results = await asyncio.gather(*(runtime.run(flow(body)) for _ in range(4)))
     for result in results:
-        found = await recorded(runtime.store, result.run_id)
-        assert found.edges == {(node, node + 1) for node in range(9)}
+        record = await recorded(runtime.store, result.run_id)
+        assert record.edges == {(node, node + 1) for node in range(9)}
 
 
-async def test_a_run_started_within_a_run_does_not_follow_its_calls(runtime: Runtime) -> None:
+async def test_a_run_started_within_a_run_does_not_depend_on_its_calls(runtime: Runtime) -> None:
     @flow
     async def inner() -> None:
         await llm("within")

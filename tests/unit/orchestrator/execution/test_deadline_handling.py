@@ -1,4 +1,4 @@
-"""What a run comes to at its deadline, on an event loop whose time jumps to what is due next."""
+"""What happens at the deadline of a run, in virtual time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.orchestrator.virtual_time import (
 )
 
 
-def test_a_flow_that_is_to_fail_does_so_at_its_deadline_and_keeps_no_tail() -> None:
+def test_with_on_deadline_fail_the_whole_deadline_is_used_and_deadline_exceeded_is_raised() -> None:
     elapsed = Elapsed()
     with pytest.raises(DeadlineExceeded) as raised:
         result_of(flow(name="late", deadline=40)(elapsed))
@@ -43,10 +43,10 @@ def test_a_flow_that_is_to_fail_does_so_at_its_deadline_and_keeps_no_tail() -> N
     gaps_s=st.lists(st.integers(0, 5), max_size=8),
     deadline_s=st.integers(0, 20).map(lambda whole: whole + 0.5),
 )
-def test_the_best_so_far_is_the_last_that_was_said_before_the_deadline(
+def test_the_best_so_far_is_the_last_value_given_before_the_deadline(
     gaps_s: list[int], deadline_s: float
 ) -> None:
-    """And without any the flow fails, as if it had not asked for the best so far."""
+    """Without any the flow fails with DeadlineExceeded."""
 
     @flow(deadline=deadline_s, on_deadline="best_so_far")
     async def improving() -> int | None:
@@ -66,7 +66,7 @@ def test_the_best_so_far_is_the_last_that_was_said_before_the_deadline(
     assert result.elapsed_s == pytest.approx(deadline_s)
 
 
-def test_a_best_so_far_of_none_is_one() -> None:
+def test_none_can_be_the_best_so_far() -> None:
     @flow(deadline=1, on_deadline="best_so_far")
     async def nothing_found() -> str | None:
         best_so_far(None)
@@ -77,7 +77,7 @@ def test_a_best_so_far_of_none_is_one() -> None:
 
 
 @pytest.mark.parametrize("way", ["fail", "wrap_up", "best_so_far"])
-def test_a_flow_that_ends_in_time_comes_to_what_it_returns(way: Any) -> None:
+def test_a_flow_that_ends_in_time_returns_its_own_result(way: Any) -> None:
     async def body() -> str:
         best_so_far("half")
         await asyncio.sleep(8.9)
@@ -89,7 +89,7 @@ def test_a_flow_that_ends_in_time_comes_to_what_it_returns(way: Any) -> None:
 
 @pytest.mark.parametrize("way", ["fail", "wrap_up", "best_so_far"])
 @pytest.mark.parametrize("error", [Boom("early"), TimeoutError("the flow's own")], ids=repr)
-def test_an_error_before_the_deadline_is_raised_whatever_there_is_so_far(
+def test_an_error_before_the_deadline_is_raised_even_with_a_best_so_far(
     way: Any, error: Exception
 ) -> None:
     async def body() -> str:
@@ -107,7 +107,7 @@ def test_an_error_before_the_deadline_is_raised_whatever_there_is_so_far(
 def test_a_task_group_that_failed_in_the_flow_does_not_hide_the_deadline(
     way: DeadlineOptions,
 ) -> None:
-    """Python 3.11's leaves the task with one cancellation too many."""
+    """In Python 3.11 it leaves the task's count of cancellations too high."""
 
     async def fails() -> None:
         await asyncio.sleep(0.1)
@@ -130,7 +130,7 @@ def test_a_task_group_that_failed_in_the_flow_does_not_hide_the_deadline(
 
 
 def in_ten_seconds(way: str, work: Callable[[], Awaitable[object]]) -> str:
-    """What a flow comes to that limits this work, in one of the two ways to say so."""
+    """The result of a flow that limits work to 10 s, by `within` or by a step's timeout."""
 
     @flow(deadline=100)
     async def body() -> str:
@@ -141,7 +141,7 @@ def in_ten_seconds(way: str, work: Callable[[], Awaitable[object]]) -> str:
             else:
                 await step(timeout=10)(work)()
         except DeadlineExceeded:
-            return "told"
+            return "exceeded"
         return "the end"
 
     return result_of(body).value
@@ -159,7 +159,7 @@ def test_a_task_group_that_failed_does_not_hide_a_shorter_limit(way: str) -> Non
                 group.create_task(fails())
         await never()
 
-    assert in_ten_seconds(way, grouped) == "told"
+    assert in_ten_seconds(way, grouped) == "exceeded"
 
 
 async def caught(elapsed: Elapsed) -> None:
@@ -168,8 +168,8 @@ async def caught(elapsed: Elapsed) -> None:
     await elapsed()
 
 
-async def caught_by_a_group_that_is_failing(elapsed: Elapsed) -> None:
-    """Before Python 3.13 a TaskGroup with errors of its own forgets that it was cancelled."""
+async def lost_in_a_failing_group(elapsed: Elapsed) -> None:
+    """Before Python 3.13, a TaskGroup that fails at the same time loses its cancellation."""
 
     async def slow_to_end() -> None:
         try:
@@ -190,14 +190,14 @@ async def caught_by_a_group_that_is_failing(elapsed: Elapsed) -> None:
 
 
 @pytest.mark.parametrize("way", ["within", "timeout"])
-@pytest.mark.parametrize("work", [caught, caught_by_a_group_that_is_failing])
-def test_a_cancellation_that_was_lost_comes_again(work: Any, way: str) -> None:
+@pytest.mark.parametrize("work", [caught, lost_in_a_failing_group])
+def test_a_lost_cancellation_is_repeated(work: Any, way: str) -> None:
     elapsed = Elapsed()
-    assert in_ten_seconds(way, lambda: work(elapsed)) == "told"
+    assert in_ten_seconds(way, lambda: work(elapsed)) == "exceeded"
     assert elapsed.seconds <= RECANCEL_S
 
 
-def test_a_flow_that_catches_its_cancellation_ends_all_the_same() -> None:
+def test_a_flow_that_catches_cancellations_is_cancelled_again_until_it_ends() -> None:
     num_caught = 0
 
     @flow(deadline=10)
@@ -216,7 +216,7 @@ def test_a_flow_that_catches_its_cancellation_ends_all_the_same() -> None:
     assert num_caught == 3
 
 
-def test_what_ends_at_its_deadline_is_left_time_to_clean_up() -> None:
+def test_a_flow_may_clean_up_after_its_deadline() -> None:
     cleaned = False
 
     @flow(deadline=10)
@@ -237,32 +237,32 @@ def test_what_ends_at_its_deadline_is_left_time_to_clean_up() -> None:
 def test_a_resumed_run_may_be_cut_off_earlier_than_it_was_before(
     tmp_path: Path, ending: str
 ) -> None:
-    """What is recorded comes back at once, and waiting between steps does not: so it is late."""
+    """Steps are replayed at once, but a wait between steps takes its time again."""
     first_time = [True]
-    done: list[str] = []
+    executed: list[str] = []
 
     @step
     async def work(name: str) -> str:
-        done.append(name)
+        executed.append(name)
         return best_so_far(name)
 
     @step
     async def summarise(so_far: str) -> str:
-        done.append("summarise")
+        executed.append("summarise")
         return f"a summary of {so_far}"
 
     async def wrap_up(so_far: str) -> str:
-        said = await summarise(so_far)
+        summary = await summarise(so_far)
         if first_time.pop():
             raise Boom("the process dies")
-        return said
+        return summary
 
-    ways: dict[str, DeadlineOptions] = {
+    options: dict[str, DeadlineOptions] = {
         "wrap_up": {"wrap_up": wrap_up, "tail": 50},
         "best_so_far": {"on_deadline": "best_so_far"},
     }
 
-    @flow(deadline=100, **ways[ending])
+    @flow(deadline=100, **options[ending])
     async def research() -> str:
         best_so_far(await work("a"))
         await asyncio.sleep(30)
@@ -278,43 +278,43 @@ def test_a_resumed_run_may_be_cut_off_earlier_than_it_was_before(
                 await runtime.run(research.options(run_id=ID))
             first_time.append(False)
             if ending == "best_so_far":
-                await asyncio.sleep(60)  # of the deadline 10 s are left, and the sleep takes 30
+                await asyncio.sleep(60)  # 10 s of the deadline are left, but the sleep takes 30 s
             return (await runtime.resume(ID, research)).value
 
     value = run_in_virtual_time(run())
     if ending == "wrap_up":
-        assert value == "a summary of b"  # that was recorded
-        assert done == ["a", "b", "summarise"]
+        assert value == "a summary of b"  # as recorded
+        assert executed == ["a", "b", "summarise"]
     else:
         assert value == "a"
-        assert done == ["a", "b"]
+        assert executed == ["a", "b"]
 
 
-async def _wraps(so_far: Any) -> Any: ...
+async def _wrap_up(so_far: Any) -> Any: ...
 
 
 @pytest.mark.parametrize(
     "options",
     [
         {"on_deadline": "wrap_up"},
-        {"on_deadline": "fail", "wrap_up": _wraps},
-        {"on_deadline": "best_so_far", "wrap_up": _wraps},
+        {"on_deadline": "fail", "wrap_up": _wrap_up},
+        {"on_deadline": "best_so_far", "wrap_up": _wrap_up},
         {"on_deadline": "give_up"},
     ],
 )
-def test_ways_to_end_that_contradict_themselves_are_refused(options: dict[str, Any]) -> None:
+def test_contradictory_or_unknown_on_deadline_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="on_deadline"):
         DeadlineHandling(**options)
     with pytest.raises(ValueError, match="on_deadline"):
         flow(deadline=1, **options)
 
 
-def test_a_way_to_wrap_up_is_enough_to_say_so() -> None:
-    wrapping: Callable[[Any], Awaitable[Any]] = _wraps
+def test_on_deadline_is_wrap_up_by_default_if_wrap_up_is_given() -> None:
+    wrapping: Callable[[Any], Awaitable[Any]] = _wrap_up
     assert flow(deadline=1, wrap_up=wrapping)(never).deadline_handling.on_deadline == "wrap_up"
     assert flow(deadline=1)(never).deadline_handling.on_deadline == "fail"
 
 
-def test_outside_a_flow_there_is_no_best_so_far() -> None:
+def test_best_so_far_outside_a_flow_raises_outside_run() -> None:
     with pytest.raises(OutsideRun, match=r"best_so_far\(\)"):
         best_so_far(1)

@@ -1,4 +1,4 @@
-"""What the engine is told of calls under a shorter limit than their run's: a promise of its own."""
+"""SLOs of calls under a time limit that is shorter than their run's deadline."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ async def inner() -> None:
 
 
 def slos_of(runtime: Runtime) -> list[Slo]:
-    """What was promised to each call so far, in the order in which they began."""
+    """The SLO of each call so far, in the order in which the calls began."""
     return [request.slo for request in requests_of(runtime)]
 
 
-async def test_the_calls_under_a_limit_are_a_program_that_ends_with_it(runtime: Runtime) -> None:
-    """Calls of one program share one end, or the scheduler would take any of theirs for all."""
+async def test_the_calls_under_a_limit_form_a_program_with_that_deadline(runtime: Runtime) -> None:
+    """All calls of a program share one final deadline."""
 
     async def body() -> None:
         await ask()
@@ -46,17 +46,17 @@ async def test_the_calls_under_a_limit_are_a_program_that_ends_with_it(runtime: 
         await ask()
 
     result = await runtime.run(flow(deadline="1h")(body))
-    first, *inside, last = slos_of(runtime)
+    first, *limited_slos, last = slos_of(runtime)
     assert first.program == last.program == result.run_id
-    [program] = {slo.program for slo in inside}
+    [program] = {slo.program for slo in limited_slos}
     assert program.startswith(f"{result.run_id}+")
-    assert [slo.stage_calls for slo in inside] == [1, 2, 2]
-    for slo in inside:
+    assert [slo.stage_calls for slo in limited_slos] == [1, 2, 2]
+    for slo in limited_slos:
         assert slo.final_s == pytest.approx(10, abs=5)
     assert last.final_s == pytest.approx(3600, abs=60)
 
 
-async def test_a_limit_beyond_the_runs_own_deadline_is_none(runtime: Runtime) -> None:
+async def test_a_limit_beyond_the_runs_deadline_has_no_effect(runtime: Runtime) -> None:
     async def body() -> None:
         async with within("2h"):
             await ask()
@@ -67,7 +67,7 @@ async def test_a_limit_beyond_the_runs_own_deadline_is_none(runtime: Runtime) ->
 
 
 async def test_each_try_of_a_step_with_a_timeout_is_a_program(runtime: Runtime) -> None:
-    """Side by side too: each waits for its own call alone, not for those of the others."""
+    """In parallel branches too: each program has only its own call."""
 
     async def body() -> None:
         await limited()
@@ -80,7 +80,7 @@ async def test_each_try_of_a_step_with_a_timeout_is_a_program(runtime: Runtime) 
     assert slos[0].program != slos[1].program
 
 
-def test_what_wraps_up_has_the_runs_own_end_and_what_comes_before_has_an_earlier_one(
+def test_calls_before_the_tail_have_an_earlier_final_deadline_than_those_of_wrap_up(
     tmp_path: Path,
 ) -> None:
     async def wrap_up(_: object) -> None:
@@ -97,11 +97,11 @@ def test_what_wraps_up_has_the_runs_own_end_and_what_comes_before_has_an_earlier
             return result.run_id, slos_of(runtime)
 
     run_id, slos = run_in_virtual_time(run())
-    found = [(slo.program, slo.final_s) for slo in slos]
-    assert found == [(f"{run_id}+90.000s", 90.0), (run_id, 10.0)]
+    programs = [(slo.program, slo.final_s) for slo in slos]
+    assert programs == [(f"{run_id}+90.000s", 90.0), (run_id, 10.0)]
 
 
-async def test_a_limit_has_the_same_name_after_its_run_was_resumed(runtime: Runtime) -> None:
+async def test_a_program_has_the_same_name_after_a_resume(runtime: Runtime) -> None:
     executions: list[int] = []
 
     @flow(deadline="1h")
@@ -120,10 +120,10 @@ async def test_a_limit_has_the_same_name_after_its_run_was_resumed(runtime: Runt
     [first_s, second_s] = [
         float(slo.program.removeprefix(f"{ID}+").removesuffix("s")) for slo in (first, second)
     ]
-    assert first_s == pytest.approx(second_s, abs=0.002)  # of what is recorded of its start
+    assert first_s == pytest.approx(second_s, abs=0.002)  # recorded times are rounded
 
 
-async def test_a_flow_within_another_is_a_program_of_its_own(runtime: Runtime) -> None:
+async def test_a_nested_flow_with_a_deadline_is_a_program_of_its_own(runtime: Runtime) -> None:
     async def body() -> None:
         await gather(ask(), inner(), inner())
 
@@ -134,8 +134,10 @@ async def test_a_flow_within_another_is_a_program_of_its_own(runtime: Runtime) -
     assert all(slo.program != result.run_id and slo.stage_calls == 2 for slo in others)
 
 
-async def test_past_runs_tell_a_limited_step_nothing_of_what_follows_it(runtime: Runtime) -> None:
-    """Five steps of 20 s are no program of five steps in 20 s."""
+async def test_the_future_work_of_a_limited_step_does_not_include_later_steps(
+    runtime: Runtime,
+) -> None:
+    """Five steps of 20 s must not look like a program of five steps within 20 s."""
 
     async def body() -> None:
         for _ in range(5):
@@ -150,7 +152,7 @@ async def test_past_runs_tell_a_limited_step_nothing_of_what_follows_it(runtime:
     assert len({slo.program for slo in slos}) == 5
 
 
-async def test_past_runs_tell_branches_with_limits_that_each_has_calls_of_its_own(
+async def test_parallel_branches_with_limits_divide_the_learned_calls_of_a_stage(
     runtime: Runtime,
 ) -> None:
     async def body() -> None:
@@ -162,7 +164,7 @@ async def test_past_runs_tell_branches_with_limits_that_each_has_calls_of_its_ow
     assert [slo.stage_calls for slo in slos_of(runtime)[-4:]] == [1] * 4
 
 
-async def test_tools_are_no_calls_that_the_engine_is_told_of(runtime: Runtime) -> None:
+async def test_tool_calls_do_not_count_among_the_calls_in_an_slo(runtime: Runtime) -> None:
     async def body() -> None:
         branches: list[Awaitable[str]] = [ask(), *(look() for _ in range(8))]
         await gather(*branches)

@@ -1,4 +1,4 @@
-"""What the store holds of a run, and what it never holds."""
+"""The records of a run in the store, and the texts that they never hold."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ async def research(question: str) -> str:
     return await llm("and so")
 
 
-async def test_the_pattern_decodes_to_a_graph_equal_to_what_ran(runtime: Runtime) -> None:
+async def test_the_stored_pattern_decodes_to_the_graph_of_the_run(runtime: Runtime) -> None:
     result = await runtime.run(research, "Ulm")
-    found = await recorded(runtime.store, result.run_id)
+    record = await recorded(runtime.store, result.run_id)
     nodes: list[LlmNode | ToolNode] = []
-    for call in found.calls:
+    for call in record.calls:
         assert call.finished_s is not None
         seconds = call.finished_s - call.started_s
         if call.kind is CallKind.TOOL:
@@ -62,17 +62,16 @@ async def test_the_pattern_decodes_to_a_graph_equal_to_what_ran(runtime: Runtime
             assert call.prompt_tokens is not None
             assert call.output_tokens is not None
             nodes.append(LlmNode(call.identity, call.prompt_tokens, call.output_tokens, seconds))
-    ran = PatternGraph(tuple(nodes), tuple(found.edges))
-    kept = found.pattern
-    assert (
-        [len(layer) for layer in kept.layers] == [len(layer) for layer in ran.layers] == [1, 3, 1]
-    )
-    assert shape(kept) == shape(ran)
-    assert kept.critical_seconds == pytest.approx(ran.critical_seconds, rel=0.05, abs=0.005)
+    graph = PatternGraph(tuple(nodes), tuple(record.edges))
+    stored = record.pattern
+    widths = [[len(layer) for layer in each.layers] for each in (stored, graph)]
+    assert widths == [[1, 3, 1]] * 2
+    assert shape(stored) == shape(graph)
+    assert stored.critical_seconds == pytest.approx(graph.critical_seconds, rel=0.05, abs=0.005)
 
 
 def shape(graph: PatternGraph) -> list[tuple[object, ...]]:
-    """All of a graph that is not rounded, in an order of its own."""
+    """Everything of a graph that the codec does not round, sorted."""
     return sorted(
         (
             *(graph.stage_of[place], node.kind, node.identity),
@@ -83,21 +82,21 @@ def shape(graph: PatternGraph) -> list[tuple[object, ...]]:
     )
 
 
-async def test_steps_and_calls_lie_within_their_run_in_time(runtime: Runtime) -> None:
+async def test_the_times_of_steps_and_calls_lie_within_their_run(runtime: Runtime) -> None:
     result = await runtime.run(research, "Ulm")
-    found = await recorded(runtime.store, result.run_id)
-    assert found.run.status is Status.COMPLETED
-    parts: list[StepRecord | CallRecord] = [*found.steps.values(), *found.calls]
+    record = await recorded(runtime.store, result.run_id)
+    assert record.run.status is Status.COMPLETED
+    parts: list[StepRecord | CallRecord] = [*record.steps.values(), *record.calls]
     for part in parts:
         assert part.status is Status.COMPLETED
         assert part.finished_s is not None
         assert 0 <= part.started_s <= part.finished_s <= result.elapsed_s
-    began = {call.node: call.started_s for call in found.calls}
-    ended = {call.node: call.finished_s for call in found.calls}
-    assert all(ended[parent] <= began[child] for parent, child in found.edges)  # type: ignore[operator]
+    began = {call.node: call.started_s for call in record.calls}
+    ended = {call.node: call.finished_s for call in record.calls}
+    assert all(ended[parent] <= began[child] for parent, child in record.edges)  # type: ignore[operator]
 
 
-async def test_stages_report_what_was_called_and_when(runtime: Runtime) -> None:
+async def test_stage_reports_have_the_calls_and_times_of_each_stage(runtime: Runtime) -> None:
     result = await runtime.run(research.options(deadline="1h", stages=3), "Ulm")
     assert [stage.stage for stage in result.stages] == [0, 1, 2]
     assert [sorted(stage.calls) for stage in result.stages] == [
@@ -119,7 +118,7 @@ async def test_a_run_without_calls_leaves_no_pattern(runtime: Runtime) -> None:
 
 
 async def use_a_secret_everywhere(runtime: Runtime) -> None:
-    """Runs that end well, fail in user code, fail in the engine, and are cancelled."""
+    """Runs that succeed, fail in user code, fail on an answer, and time out."""
 
     @tool
     def fails(text: str) -> None:
@@ -148,34 +147,34 @@ async def use_a_secret_everywhere(runtime: Runtime) -> None:
 
 
 def confess(request: GenerationRequest) -> str:
-    """An engine that says the secret in every answer."""
+    """The script of an engine with the secret in every answer."""
     return f"the word is {SECRET}"
 
 
 def files_of(folder: Path) -> bytes:
     """All bytes of the store's files, the write-ahead log included."""
     files = [file for file in folder.iterdir() if file.name.startswith("store.db")]
-    assert len(files) > 1, "the write-ahead log is there while the store is open"
+    assert len(files) > 1, "the write-ahead log exists while the store is open"
     return b"".join(file.read_bytes() for file in files)
 
 
 async def test_no_file_of_a_store_that_is_not_durable_holds_any_text(tmp_path: Path) -> None:
-    """Not prompts, answers, arguments, results, nor errors that quote them."""
+    """No prompts, answers, arguments or results, and no errors that quote them."""
     async with scripted_runtime(tmp_path, ScriptedEngine(confess), durable=False) as runtime:
         await use_a_secret_everywhere(runtime)
-        found = files_of(tmp_path)
+        data = files_of(tmp_path)
         async with runtime.store.reading() as tx:
             assert len(await tx.runs.newest()) == 4
-    assert SECRET.encode() not in found
-    assert SECRET.encode("utf-16-le") not in found
-    assert b"Boom" in found
+    assert SECRET.encode() not in data
+    assert SECRET.encode("utf-16-le") not in data
+    assert b"Boom" in data
 
 
 async def texts_of(store: Store, run_id: str) -> dict[str, str]:
-    """The texts that are kept of a run, by where they belong."""
-    found = await recorded(store, run_id)
-    hashes = {"input": found.run.input_payload, "result": found.run.result_payload}
-    for call in found.calls:
+    """The texts that are recorded of a run, by their place in it."""
+    record = await recorded(store, run_id)
+    hashes = {"input": record.run.input_payload, "result": record.run.result_payload}
+    for call in record.calls:
         hashes[f"prompt {call.node}"] = call.prompt_payload
         hashes[f"output {call.node}"] = call.output_payload
     async with store.reading() as tx:
@@ -186,7 +185,7 @@ async def texts_of(store: Store, run_id: str) -> dict[str, str]:
         }
 
 
-async def test_texts_that_are_recorded_on_request_can_be_read_again(tmp_path: Path) -> None:
+async def test_texts_are_recorded_on_request(tmp_path: Path) -> None:
     engine = ScriptedEngine(confess)
     async with scripted_runtime(tmp_path, engine, record_text=True) as runtime:
         result = await runtime.run(research, SECRET)
@@ -202,7 +201,7 @@ async def test_texts_that_are_recorded_on_request_can_be_read_again(tmp_path: Pa
     assert sorted(prompts[1:-1]) == ["user: one", "user: two"]
 
 
-async def test_what_errors_say_is_recorded_on_request_up_to_a_limit(tmp_path: Path) -> None:
+async def test_error_messages_are_recorded_on_request_up_to_a_limit(tmp_path: Path) -> None:
     async def body() -> None:
         raise Boom("x" * 10 * MESSAGE_LIMIT)
 
@@ -213,19 +212,21 @@ async def test_what_errors_say_is_recorded_on_request_up_to_a_limit(tmp_path: Pa
     assert run.error_message == "x" * MESSAGE_LIMIT
 
 
-async def test_why_the_scheduler_dropped_a_call_is_recorded_always(tmp_path: Path) -> None:
+async def test_the_reason_why_the_scheduler_dropped_a_call_is_always_recorded(
+    tmp_path: Path,
+) -> None:
     def script(request: GenerationRequest) -> str:
         raise RequestDropped(request.request_id, "it waited for 5 s")
 
     async with scripted_runtime(tmp_path, ScriptedEngine(script)) as runtime:
         with pytest.raises(RequestDropped):
             await runtime.run(flow(name="f")(lambda: llm("x")))
-        found = await the_run(runtime.store)
-    assert str(found.calls[0].error_message).endswith("it waited for 5 s")
-    assert found.run.error_message == found.calls[0].error_message
+        record = await the_run(runtime.store)
+    assert str(record.calls[0].error_message).endswith("it waited for 5 s")
+    assert record.run.error_message == record.calls[0].error_message
 
 
-class Unspeakable:
+class Unprintable:
     def __repr__(self) -> str:
         raise Boom
 
@@ -233,33 +234,37 @@ class Unspeakable:
         raise Boom
 
 
-class UnspeakableError(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise Boom
 
 
 @pytest.mark.parametrize("record_text", [False, True])
-async def test_what_cannot_be_shown_costs_no_run(tmp_path: Path, record_text: bool) -> None:
+async def test_values_and_errors_that_cannot_be_printed_do_not_end_a_run(
+    tmp_path: Path, record_text: bool
+) -> None:
     @flow
     async def passes(value: object, *, other: object) -> object:
         return value
 
     @flow
     async def fails(value: object) -> object:
-        raise UnspeakableError
+        raise UnprintableError
 
-    value = Unspeakable()
+    value = Unprintable()
     async with scripted_runtime(tmp_path, record_text=record_text) as runtime:
         assert await passes(value, other=value) is value
-        with pytest.raises(UnspeakableError):
+        with pytest.raises(UnprintableError):
             await fails(value)
         async with runtime.store.reading() as tx:
             statuses = {run.flow: run.status for run in await tx.runs.newest()}
     assert statuses == {"passes": Status.COMPLETED, "fails": Status.FAILED}
-    assert text_of(value) == "<Unspeakable that cannot be shown: Boom>"
+    assert text_of(value) == "<Unprintable that cannot be shown: Boom>"
 
 
-async def test_text_that_no_encoding_takes_is_kept_as_far_as_it_can_be(tmp_path: Path) -> None:
+async def test_text_that_cannot_be_encoded_is_recorded_with_replacement_characters(
+    tmp_path: Path,
+) -> None:
     engine = ScriptedEngine(lambda _request: "half \ud83d of a smile\0")
     async with scripted_runtime(tmp_path, engine, record_text=True) as runtime:
         result = await runtime.run(research, "\udc80")
@@ -268,7 +273,7 @@ async def test_text_that_no_encoding_takes_is_kept_as_far_as_it_can_be(tmp_path:
 
 
 async def test_a_pattern_holds_completed_calls_only(runtime: Runtime) -> None:
-    """What was cut off leaves no trace, and no edge is lost with it."""
+    """Calls that were cut off are left out, and no edge between the others is lost."""
 
     @step
     async def unlucky() -> None:
@@ -287,9 +292,9 @@ async def test_a_pattern_holds_completed_calls_only(runtime: Runtime) -> None:
         await asyncio.sleep(3600)
 
     result = await runtime.run(flow(name="f")(body))
-    found = await recorded(runtime.store, result.run_id)
-    assert {call.identity: call.status for call in found.calls}["slow"] is Status.CANCELLED
-    assert sorted(node.identity for node in found.pattern.nodes) == [
+    record = await recorded(runtime.store, result.run_id)
+    assert {call.identity: call.status for call in record.calls}["slow"] is Status.CANCELLED
+    assert sorted(node.identity for node in record.pattern.nodes) == [
         *("look-up", "script:f", "script:unlucky"),
     ]
-    assert found.pattern.edges == ((0, 1), (1, 2))
+    assert record.pattern.edges == ((0, 1), (1, 2))

@@ -1,4 +1,4 @@
-"""Steps whose results other runs may use: the same code, arguments and model, for so long."""
+"""Cached steps: reused for the same code, arguments and model, up to a maximum age."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Place:
     name: str
 
 
-DONE: Counter[str] = Counter()
+NUM_CALLS: Counter[str] = Counter()
 
 
 @pytest.fixture(autouse=True)
-def _nothing_done() -> None:
-    DONE.clear()
+def _reset_counter() -> None:
+    NUM_CALLS.clear()
 
 
 async def looked_up(place: Place, *, loud: bool = False) -> list[Place]:
-    """What the steps of these tests do."""
-    DONE[place.name] += 1
+    """The body of the steps in these tests."""
+    NUM_CALLS[place.name] += 1
     if place.name == "nowhere":
         raise Boom(place.name)
     return [place, Place(await llm("where?"))]
 
 
 class Counted:
-    """A step that may be reused, and a flow that does it."""
+    """A flow with one step, cached or not, that counts its executions."""
 
     def __init__(self, cache: bool | str) -> None:
         look_up = step(looked_up) if cache is False else step(cache=cache)(looked_up)
@@ -51,69 +51,71 @@ class Counted:
             return await look_up(Place(name), loud=loud)
 
         self.find = find
-        self.done = DONE
+        self.num_calls = NUM_CALLS
 
 
-async def test_another_run_has_the_result_without_doing_the_step(tmp_path: Path) -> None:
+async def test_another_run_uses_the_cached_result_without_executing_the_step(
+    tmp_path: Path,
+) -> None:
     counted, engine = Counted(cache=True), ScriptedEngine(lambda request: "there")
     async with scripted_runtime(tmp_path, engine) as runtime:
         first = await runtime.run(counted.find, "here")
         second = await runtime.run(counted.find, "here")
-        found = await recorded(runtime.store, second.run_id)
+        record = await recorded(runtime.store, second.run_id)
     assert first.value == second.value == [Place("here"), Place("there")]
-    assert counted.done == {"here": 1}
+    assert counted.num_calls == {"here": 1}
     assert len(engine.requests) == 1
-    assert [step.status for step in found.journal.values()] == [Status.COMPLETED]
-    assert not found.calls
+    assert [step.status for step in record.journal.values()] == [Status.COMPLETED]
+    assert not record.calls
 
 
-async def test_a_large_result_is_found_as_well(tmp_path: Path) -> None:
+async def test_a_large_result_is_cached_too(tmp_path: Path) -> None:
     counted = Counted(cache=True)
     async with scripted_runtime(tmp_path, ScriptedEngine(lambda _: "far" * 20_000)) as runtime:
         first = await runtime.run(counted.find, "here")
         assert (await runtime.run(counted.find, "here")).value == first.value
-    assert counted.done == {"here": 1}
+    assert counted.num_calls == {"here": 1}
 
 
-async def test_other_arguments_are_another_result(tmp_path: Path) -> None:
+async def test_other_arguments_are_not_served_from_the_cache(tmp_path: Path) -> None:
     counted = Counted(cache=True)
     async with scripted_runtime(tmp_path) as runtime:
         for name, loud in [("a", False), ("b", False), ("a", True), ("b", False)]:
             await runtime.run(counted.find, name, loud)
-    assert counted.done == {"a": 2, "b": 1}
+    assert counted.num_calls == {"a": 2, "b": 1}
 
 
-async def test_a_step_that_failed_is_done_again(tmp_path: Path) -> None:
+async def test_a_failed_step_is_not_cached(tmp_path: Path) -> None:
     counted = Counted(cache=True)
     async with scripted_runtime(tmp_path) as runtime:
         for _ in range(2):
             with pytest.raises(Boom):
                 await runtime.run(counted.find, "nowhere")
-    assert counted.done == {"nowhere": 2}
+    assert counted.num_calls == {"nowhere": 2}
 
 
-async def test_a_step_is_not_reused_unless_it_says_so(tmp_path: Path) -> None:
+async def test_a_step_without_cache_is_not_reused(tmp_path: Path) -> None:
     counted = Counted(cache=False)
     async with scripted_runtime(tmp_path) as runtime:
         for _ in range(2):
             await runtime.run(counted.find, "here")
-    assert counted.done == {"here": 2}
+    assert counted.num_calls == {"here": 2}
 
 
-async def test_a_result_is_used_for_as_long_as_it_may_be(tmp_path: Path) -> None:
-    """From where it was made: a run that used it makes it no younger."""
+async def test_a_result_is_reused_up_to_its_maximum_age(tmp_path: Path) -> None:
+    """Its age counts from the run that made it; reuse does not make it younger."""
     counted, clock = Counted(cache="1h"), VirtualClock()
     async with scripted_runtime(tmp_path, clock=clock) as runtime:
         for _ in range(3):
             await runtime.run(counted.find, "here")
             clock.advance(1700.0)
-        assert counted.done == {"here": 1}
+        assert counted.num_calls == {"here": 1}
         clock.advance(600.0)
         await runtime.run(counted.find, "here")
-    assert counted.done == {"here": 2}
+    assert counted.num_calls == {"here": 2}
 
 
-async def test_other_code_is_another_result(tmp_path: Path) -> None:
+async def test_a_step_with_other_code_is_not_served_from_the_cache(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path) as runtime:
 
         @step(cache=True, name="same")
@@ -136,7 +138,7 @@ async def test_other_code_is_another_result(tmp_path: Path) -> None:
         assert (await runtime.run(of_latter)).value == 3
 
 
-async def test_a_result_that_cannot_be_read_any_more_is_made_again(
+async def test_a_cached_result_that_cannot_be_read_is_replaced_by_executing_the_step(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     counted = Counted(cache=True)
@@ -146,7 +148,7 @@ async def test_a_result_that_cannot_be_read_any_more_is_made_again(
             damage = "UPDATE steps SET result = X'35' WHERE reuse_key IS NOT NULL"
             assert other.execute(damage).rowcount == 1
         assert (await runtime.run(counted.find, "here")).value[0] == Place("here")
-    assert counted.done == {"here": 2}
+    assert counted.num_calls == {"here": 2}
     assert "is not used" in caplog.text
 
 
@@ -164,7 +166,9 @@ async def test_arguments_that_cannot_be_compared_are_refused(tmp_path: Path) -> 
             await runtime.run(asking)
 
 
-async def test_a_default_is_the_same_as_the_argument_that_it_stands_for(tmp_path: Path) -> None:
+async def test_a_default_and_the_same_value_as_an_argument_share_a_cached_result(
+    tmp_path: Path,
+) -> None:
     look_up = step(cache=True)(looked_up)
 
     @flow
@@ -175,10 +179,10 @@ async def test_a_default_is_the_same_as_the_argument_that_it_stands_for(tmp_path
     async with scripted_runtime(tmp_path) as runtime:
         await runtime.run(twice)
         await runtime.run(twice)
-    assert DONE == {"here": 1}
+    assert NUM_CALLS == {"here": 1}
 
 
-async def test_two_lambdas_of_one_line_are_two(tmp_path: Path) -> None:
+async def test_two_lambdas_on_one_line_have_different_cached_results(tmp_path: Path) -> None:
     plus, minus = step(cache=True)(lambda n: n + 1), step(cache=True)(lambda n: n - 1)
 
     @flow
@@ -191,7 +195,7 @@ async def test_two_lambdas_of_one_line_are_two(tmp_path: Path) -> None:
 
 
 class Scaled:
-    """Something with a state of its own."""
+    """A callable with state."""
 
     def __init__(self, factor: int) -> None:
         self.factor = factor
@@ -215,6 +219,6 @@ def closure(factor: int) -> Callable[[int], Awaitable[int]]:
     [closure(2), Scaled(2).times, Scaled(2), partial(closure(2), 3)],
     ids=["closure", "method", "callable", "partial"],
 )
-def test_what_depends_on_more_than_its_arguments_is_not_reused(body: Any) -> None:
+def test_a_function_that_depends_on_more_than_its_arguments_cannot_be_cached(body: Any) -> None:
     with pytest.raises(ValueError, match="cache= needs a"):
         step(cache=True)(body)

@@ -1,4 +1,4 @@
-"""Plain functions: threads of their own, that nobody else waits for."""
+"""Plain functions run in threads of their own, which block nothing else."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from orchestrator.execution.threads import MAX_THREADS, run_in_thread
 from orchestrator.langgraph.event_loops import run_on_loop
 from tests.places import ROOT
 
-NUM_SIDE_BY_SIDE = 100  # more than any default executor has
+NUM_PARALLEL = 100  # more than any default executor has
 
 city: ContextVar[str] = ContextVar("city", default="nowhere")
 
 
-async def test_as_many_plain_steps_as_are_asked_for_are_at_work_at_once(runtime: Runtime) -> None:
-    all_of_them = threading.Barrier(NUM_SIDE_BY_SIDE, timeout=30)
+async def test_as_many_plain_steps_run_in_parallel_as_the_concurrency_allows(
+    runtime: Runtime,
+) -> None:
+    all_of_them = threading.Barrier(NUM_PARALLEL, timeout=30)
 
     @step
     def meet(number: int) -> int:
@@ -35,55 +37,55 @@ async def test_as_many_plain_steps_as_are_asked_for_are_at_work_at_once(runtime:
 
     @flow
     async def meeting() -> tuple[int, ...]:
-        return await map(meet, range(NUM_SIDE_BY_SIDE), concurrency=NUM_SIDE_BY_SIDE)
+        return await map(meet, range(NUM_PARALLEL), concurrency=NUM_PARALLEL)
 
-    assert await meeting() == tuple(range(NUM_SIDE_BY_SIDE))
+    assert await meeting() == tuple(range(NUM_PARALLEL))
 
 
-async def test_plain_functions_that_block_leave_the_runtimes_own_threads_alone() -> None:
+async def test_plain_functions_that_block_do_not_use_the_event_loops_thread_pool() -> None:
     release = threading.Event()
     blocked = [
         asyncio.create_task(run_in_thread(release.wait, name="blocked"))
-        for _ in range(NUM_SIDE_BY_SIDE)
+        for _ in range(NUM_PARALLEL)
     ]
     async with asyncio.timeout(30):
         assert await asyncio.to_thread(lambda: "done") == "done"
     release.set()
-    assert await asyncio.gather(*blocked) == [True] * NUM_SIDE_BY_SIDE
+    assert await asyncio.gather(*blocked) == [True] * NUM_PARALLEL
 
 
-async def test_a_thread_that_is_left_behind_takes_no_place() -> None:
+async def test_an_abandoned_thread_takes_no_slot() -> None:
     release = threading.Event()
     try:
-        left = [
-            asyncio.create_task(run_in_thread(release.wait, name="left"))
+        abandoned = [
+            asyncio.create_task(run_in_thread(release.wait, name="abandoned"))
             for _ in range(MAX_THREADS)
         ]
         await asyncio.sleep(0)
-        for task in left:
+        for task in abandoned:
             task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*abandoned, return_exceptions=True)
         async with asyncio.timeout(30):
             assert await run_in_thread(lambda: "done", name="next") == "done"
     finally:
         release.set()
 
 
-async def test_of_more_functions_than_there_are_places_all_are_done() -> None:
-    at_work: set[int] = set()
-    most: list[int] = []
+async def test_more_functions_than_slots_all_complete_within_the_limit() -> None:
+    running: set[int] = set()
+    num_running: list[int] = []
 
     def count() -> None:
-        at_work.add(threading.get_ident())
-        most.append(len(at_work))
-        at_work.discard(threading.get_ident())
+        running.add(threading.get_ident())
+        num_running.append(len(running))
+        running.discard(threading.get_ident())
 
     await asyncio.gather(*(run_in_thread(count, name="count") for _ in range(2 * MAX_THREADS)))
-    assert len(most) == 2 * MAX_THREADS
-    assert max(most) <= MAX_THREADS
+    assert len(num_running) == 2 * MAX_THREADS
+    assert max(num_running) <= MAX_THREADS
 
 
-def test_a_loop_that_is_closed_is_not_kept() -> None:
+def test_a_closed_loop_is_not_kept_alive() -> None:
     async def crowd() -> weakref.ref[asyncio.AbstractEventLoop]:
         works = (run_in_thread(lambda: None, name="work") for _ in range(MAX_THREADS + 1))
         await asyncio.gather(*works)
@@ -95,7 +97,7 @@ def test_a_loop_that_is_closed_is_not_kept() -> None:
     assert first() is None
 
 
-async def test_functions_that_hold_all_places_do_not_wait_for_those_within_them() -> None:
+async def test_functions_that_hold_all_slots_can_run_further_functions_within_them() -> None:
     loop = asyncio.get_running_loop()
     all_of_them = threading.Barrier(MAX_THREADS, timeout=30)
 
@@ -107,12 +109,12 @@ async def test_functions_that_hold_all_places_do_not_wait_for_those_within_them(
     assert set(await asyncio.gather(*works)) == {"done"}
 
 
-async def test_a_thread_has_its_callers_context_and_its_error_is_the_callers() -> None:
+async def test_a_thread_has_its_callers_context_and_its_error_is_raised_in_the_caller() -> None:
     def look() -> str:
         return city.get()
 
     def stop() -> None:
-        raise StopIteration  # which no coroutine can raise
+        raise StopIteration  # a coroutine cannot raise it
 
     city.set("Ulm")
     assert await run_in_thread(look, name="look") == "Ulm"
@@ -120,7 +122,7 @@ async def test_a_thread_has_its_callers_context_and_its_error_is_the_callers() -
         await run_in_thread(stop, name="stop")
 
 
-LEAVES_A_THREAD = """
+ABANDONS_A_THREAD = """
 import asyncio, threading
 from orchestrator import DeadlineExceeded, flow, step
 from orchestrator.testing import ScriptedEngine
@@ -141,15 +143,15 @@ async def main() -> None:
         try:
             await runtime.run(hangs)
         except DeadlineExceeded:
-            print("left behind")
+            print("abandoned")
 
 asyncio.run(main())
 """
 
 
-def test_a_function_that_was_left_behind_keeps_no_process_from_exiting(tmp_path: Path) -> None:
+def test_an_abandoned_thread_does_not_keep_the_process_from_exiting(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", LEAVES_A_THREAD],
+        [sys.executable, "-c", ABANDONS_A_THREAD],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -157,7 +159,7 @@ def test_a_function_that_was_left_behind_keeps_no_process_from_exiting(tmp_path:
         timeout=60,
         check=False,
     )
-    assert (ended.returncode, ended.stdout) == (0, "left behind\n"), ended.stderr
+    assert (ended.returncode, ended.stdout) == (0, "abandoned\n"), ended.stderr
 
 
 def yields() -> Iterator[int]:
@@ -175,18 +177,16 @@ class Yielding:
 
 @pytest.mark.parametrize("body", [yields, yields_async, Yielding()])
 @pytest.mark.parametrize("decorate", [step, tool, flow, lambda body: flow(wrap_up=body)])
-def test_what_yields_is_refused_where_it_is_decorated(
-    decorate: Callable[[Any], Any], body: Any
-) -> None:
+def test_decorating_a_generator_is_refused(decorate: Callable[[Any], Any], body: Any) -> None:
     with pytest.raises(TypeError, match="in a list, and return the list"):
         decorate(body)
 
 
-@pytest.mark.parametrize("made", [flow, step, tool])
-async def test_asyncio_run_within_a_plain_step_is_refused_by_name(
-    runtime: Runtime, made: Callable[..., Any]
+@pytest.mark.parametrize("decorate", [flow, step, tool])
+async def test_asyncio_run_within_a_plain_step_raises_wrong_loop(
+    runtime: Runtime, decorate: Callable[..., Any]
 ) -> None:
-    @made
+    @decorate
     async def inner() -> str:
         return "done"
 

@@ -1,4 +1,4 @@
-"""What wraps up a run at its deadline: the time that it has, what it is given, what stays of it."""
+"""wrap_up: the time that is reserved for it, its argument, and what is recorded of it."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ from tests.unit.orchestrator.virtual_time import (
     tail_share=st.none() | st.floats(0.01, 0.99),
     used=st.floats(0, 0.99),
 )
-def test_wrapping_up_has_the_tail_to_itself(
+def test_wrap_up_has_the_reserved_tail_and_the_body_has_the_rest(
     deadline_s: float, tail_share: float | None, used: float
 ) -> None:
-    """The rest of the flow is told of the time before it and cut off there; a tenth by default."""
+    """The body's deadline is the start of the tail, by default a tenth of the deadline."""
     tail_s = None if tail_share is None else tail_share * deadline_s
     expected_s = TAIL_SHARE * deadline_s if tail_s is None else tail_s
-    told: dict[str, float] = {}
+    remaining_s: dict[str, float] = {}
     elapsed = Elapsed()
 
     async def wrap_up(so_far: None) -> str:
-        told["tail"] = remaining()
+        remaining_s["tail"] = remaining()
         await asyncio.sleep(used * expected_s)
         return f"wrapped up {so_far}"
 
     @flow(name="long", deadline=deadline_s, wrap_up=wrap_up, tail=tail_s)
     async def long() -> str:
-        told["body"] = remaining()
+        remaining_s["body"] = remaining()
         return await elapsed()
 
     result = result_of(long)
     body_s = deadline_s - expected_s
     assert result.value == "wrapped up None"
-    assert told == pytest.approx({"body": body_s, "tail": expected_s}, abs=1e-6)
+    assert remaining_s == pytest.approx({"body": body_s, "tail": expected_s}, abs=1e-6)
     assert elapsed.seconds == pytest.approx(body_s, abs=1e-6)
     assert result.elapsed_s == pytest.approx(body_s + used * expected_s, abs=1e-6)
     assert result.in_time
 
 
-def test_wrapping_up_is_given_the_last_of_what_there_is_so_far() -> None:
+def test_wrap_up_gets_the_last_best_so_far() -> None:
     @flow(deadline=10, wrap_up=keep_best)
     async def improving() -> str:
         best_so_far("a draft")
@@ -83,8 +83,8 @@ def test_wrapping_up_is_given_the_last_of_what_there_is_so_far() -> None:
     assert result_of(improving).value == "kept a better one"
 
 
-def test_wrapping_up_for_longer_than_its_tail_ends_with_the_deadline_of_the_whole() -> None:
-    """What there is so far is no result then: the flow asked for it to be wrapped up."""
+def test_a_wrap_up_that_takes_longer_than_its_tail_ends_at_the_deadline() -> None:
+    """The best so far is not the result then: DeadlineExceeded is raised."""
     elapsed = Elapsed()
 
     async def slow(so_far: str) -> str:
@@ -102,7 +102,7 @@ def test_wrapping_up_for_longer_than_its_tail_ends_with_the_deadline_of_the_whol
     assert elapsed.seconds == pytest.approx(30)
 
 
-def test_what_wrapping_up_raises_is_raised() -> None:
+def test_an_error_in_wrap_up_is_raised() -> None:
     async def breaks(so_far: str | None) -> str:
         raise Boom("while wrapping up")
 
@@ -115,7 +115,7 @@ def test_what_wrapping_up_raises_is_raised() -> None:
         result_of(long)
 
 
-def test_what_ended_gracefully_is_recorded_as_completed_with_what_it_was_cut_off_in(
+def test_a_wrapped_up_run_is_recorded_as_completed_and_its_cut_off_step_as_cancelled(
     tmp_path: Path,
 ) -> None:
     @step
@@ -137,32 +137,32 @@ def test_what_ended_gracefully_is_recorded_as_completed_with_what_it_was_cut_off
         async with timed_runtime(tmp_path) as runtime:
             result = await runtime.run(research)
             assert (await runtime.run(research.options(run_id=result.run_id))).value == result.value
-            found = await the_run(runtime.store)
+            record = await the_run(runtime.store)
         assert result.value == "a summary of one page"
-        assert found.run.status is Status.COMPLETED
-        assert {step.name: step.status for step in found.steps.values()} == {
+        assert record.run.status is Status.COMPLETED
+        assert {step.name: step.status for step in record.steps.values()} == {
             "dig": Status.CANCELLED,
             "summarise": Status.COMPLETED,
         }
-        assert found.still_running() == []
+        assert record.still_running() == []
 
     run_in_virtual_time(run())
 
 
-def test_a_run_whose_steps_did_not_change_is_wrapped_up_as_it_was(tmp_path: Path) -> None:
-    raise_once = [True]
+def test_the_steps_of_wrap_up_are_replayed_on_resume(tmp_path: Path) -> None:
+    must_fail = [True]
 
     async def wrap_up(so_far: str) -> str:
         first, second = await summarise(so_far), await summarise(so_far)
-        if raise_once.pop():
+        if must_fail.pop():
             raise Boom("the process dies")
         return first + second
 
-    done: list[str] = []
+    executed: list[str] = []
 
     @step
     async def summarise(so_far: str) -> str:
-        done.append(so_far)
+        executed.append(so_far)
         return so_far.upper()
 
     @flow(deadline=100, wrap_up=wrap_up, tail=50)
@@ -175,11 +175,11 @@ def test_a_run_whose_steps_did_not_change_is_wrapped_up_as_it_was(tmp_path: Path
         async with timed_runtime(tmp_path) as runtime:
             with pytest.raises(Boom):
                 await runtime.run(research.options(run_id=ID))
-            raise_once.append(False)
+            must_fail.append(False)
             assert (await runtime.resume(ID, research)).value == "XX"
-            found = await recorded(runtime.store, ID)
-        assert done == ["x", "X", "X"]
-        assert sorted(found.steps) == [
+            record = await recorded(runtime.store, ID)
+        assert executed == ["x", "X", "X"]
+        assert sorted(record.steps) == [
             "summarise",
             "summarise[wrap-up]",
             "summarise[wrap-up]#2",
@@ -188,8 +188,8 @@ def test_a_run_whose_steps_did_not_change_is_wrapped_up_as_it_was(tmp_path: Path
     run_in_virtual_time(run())
 
 
-async def test_a_plain_function_wraps_up_as_well(tmp_path: Path) -> None:
-    """In a thread, and so in real time: most of it is kept for that."""
+async def test_wrap_up_can_be_a_plain_function(tmp_path: Path) -> None:
+    """It runs in a thread, in real time, so that almost the whole deadline is its tail."""
 
     @flow(deadline=NEVER_S + 0.1, tail=NEVER_S, wrap_up=lambda best: f"plainly {best}")
     async def body() -> str:
@@ -202,6 +202,6 @@ async def test_a_plain_function_wraps_up_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [10, 11])
-def test_a_tail_that_leaves_no_time_is_refused(tail: float) -> None:
+def test_a_tail_as_long_as_the_deadline_is_refused(tail: float) -> None:
     with pytest.raises(InvalidDuration, match="leaves nothing"):
         flow(deadline=10, tail=tail, wrap_up=keep_best)(never)

@@ -1,4 +1,4 @@
-"""Runs that are cancelled from outside: at any moment, recorded as cancelled, nothing left open."""
+"""Runs that are cancelled from outside: recorded as cancelled, with nothing left running."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def test_a_cancelled_run_is_recorded_as_cancelled_and_its_request_is_abort
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert engine.aborted == [engine.requests[0].request_id]
-    assert found.run.status is Status.CANCELLED
-    assert found.run.error_type == "CancelledError"
-    assert found.steps["ask"].status is found.calls[0].status is Status.CANCELLED
-    assert found.pattern_records == []
+    assert record.run.status is Status.CANCELLED
+    assert record.run.error_type == "CancelledError"
+    assert record.steps["ask"].status is record.calls[0].status is Status.CANCELLED
+    assert record.pattern_records == []
 
 
 @flow
@@ -63,18 +63,18 @@ async def busy() -> None:
 
 
 async def assert_all_ended(store: Store) -> int:
-    """Nothing in the store is recorded as running; returns how many runs there are."""
+    """Check that all runs are recorded as cancelled; returns their number."""
     async with store.reading() as tx:
         runs = await tx.runs.newest()
     for run in runs:
-        found = await recorded(store, run.id)
-        assert found.still_running() == []
-        assert found.run.status is Status.CANCELLED
+        record = await recorded(store, run.id)
+        assert record.still_running() == []
+        assert record.run.status is Status.CANCELLED
     return len(runs)
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_at_whatever_moment_a_run_is_cancelled_all_that_began_is_recorded_as_ended(
+async def test_a_run_that_is_cancelled_at_any_moment_records_all_ends(
     runtime: Runtime, seed: int
 ) -> None:
     """After some turns of the event loop or some milliseconds, once or several times in a row."""
@@ -92,7 +92,7 @@ async def test_at_whatever_moment_a_run_is_cancelled_all_that_began_is_recorded_
     assert await assert_all_ended(runtime.store) > 0
 
 
-async def test_at_whatever_moment_a_deadline_passes_all_that_began_is_recorded_as_ended(
+async def test_a_deadline_that_passes_at_any_moment_leaves_nothing_recorded_as_running(
     runtime: Runtime,
 ) -> None:
     moments = random.Random(7)
@@ -102,26 +102,26 @@ async def test_at_whatever_moment_a_deadline_passes_all_that_began_is_recorded_a
     async with runtime.store.reading() as tx:
         runs = await tx.runs.newest()
     for run in runs:
-        found = await recorded(runtime.store, run.id)
-        assert found.still_running() == []
-        assert (found.run.status, found.run.error_type) == (Status.FAILED, "DeadlineExceeded")
+        record = await recorded(runtime.store, run.id)
+        assert record.still_running() == []
+        assert (record.run.status, record.run.error_type) == (Status.FAILED, "DeadlineExceeded")
 
 
-async def test_a_cancelled_run_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_cancelling_a_run_does_not_affect_other_runs(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok, token_s=0.01)
     async with scripted_runtime(tmp_path, engine) as runtime:
-        doomed = asyncio.create_task(runtime.run(busy))
+        cancelled = asyncio.create_task(runtime.run(busy))
         others = [asyncio.create_task(runtime.run(flow(ask))) for _ in range(3)]
         await asyncio.sleep(0.01)
-        doomed.cancel()
+        cancelled.cancel()
         for other in others:
             assert (await other).value == "all is well"
         with pytest.raises(asyncio.CancelledError):
-            await doomed
+            await cancelled
 
 
-async def test_a_run_may_shield_itself_and_still_end_as_cancelled(runtime: Runtime) -> None:
-    """A flow that cleans up with calls of its own may finish them."""
+async def test_a_cancelled_run_may_make_calls_while_it_cleans_up(runtime: Runtime) -> None:
+    """The calls complete, and the run is still recorded as cancelled."""
     began = asyncio.Event()
 
     async def body() -> None:
@@ -136,9 +136,9 @@ async def test_a_run_may_shield_itself_and_still_end_as_cancelled(runtime: Runti
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    found = await the_run(runtime.store)
-    assert found.run.status is Status.CANCELLED
-    assert found.steps["ask"].status is Status.COMPLETED
+    record = await the_run(runtime.store)
+    assert record.run.status is Status.CANCELLED
+    assert record.steps["ask"].status is Status.COMPLETED
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ async def test_a_run_may_shield_itself_and_still_end_as_cancelled(runtime: Runti
         (ValueError(), Status.FAILED),
     ],
 )
-def test_an_interruption_is_a_cancellation_and_every_other_error_a_failure(
+def test_cancellations_and_ctrl_c_are_cancelled_and_all_other_errors_failed(
     error: BaseException | None, status: Status
 ) -> None:
     assert status_of(error) is status
 
 
-async def test_closing_the_engine_ends_a_run_by_name(tmp_path: Path) -> None:
+async def test_closing_the_engine_ends_a_run_with_engine_closed(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
     async with scripted_runtime(tmp_path, engine) as runtime:
         running = asyncio.create_task(runtime.run(flow(ask)))
@@ -165,28 +165,28 @@ async def test_closing_the_engine_ends_a_run_by_name(tmp_path: Path) -> None:
         await engine.close()
         with pytest.raises(EngineClosed):
             await running
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert engine.aborted == []
-    assert found.calls[0].error_type == "EngineClosed"
+    assert record.calls[0].error_type == "EngineClosed"
 
 
-@pytest.mark.parametrize("way", DEADLINE_OPTIONS, ids=["fail", "best_so_far", "wrap_up"])
+@pytest.mark.parametrize("options", DEADLINE_OPTIONS, ids=["fail", "best_so_far", "wrap_up"])
 @pytest.mark.parametrize(
     ("cancelled_at_s", "clean_up_s"),
     [(1, 0), (1, 30), (11, 30)],
     ids=["before", "before, and cleaning up beyond it", "while it cleans up after it"],
 )
 def test_a_cancellation_from_outside_is_not_taken_for_the_deadline(
-    tmp_path: Path, way: DeadlineOptions, cancelled_at_s: float, clean_up_s: float
+    tmp_path: Path, options: DeadlineOptions, cancelled_at_s: float, clean_up_s: float
 ) -> None:
-    """However long the flow takes to end; nothing that was so far makes it a success."""
+    """However long the flow takes to end, and although it has a best result so far."""
 
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
-    @flow(deadline=10, **way)
+    @flow(deadline=10, **options)
     async def stubborn() -> str:
         best_so_far("so far")
-        begun.set()
+        started.set()
         try:
             await never()
         finally:
@@ -196,13 +196,13 @@ def test_a_cancellation_from_outside_is_not_taken_for_the_deadline(
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(stubborn))
-            await begun.wait()
+            await started.wait()
             await asyncio.sleep(cancelled_at_s)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            found = await the_run(runtime.store)
-        assert found.run.status is Status.CANCELLED
+            record = await the_run(runtime.store)
+        assert record.run.status is Status.CANCELLED
 
     run_in_virtual_time(run())
 

@@ -1,4 +1,4 @@
-"""Deadlines while a flow runs: what they cut, how that is named and recorded."""
+"""Deadlines of flows and blocks: what they cut off, and how that is reported and recorded."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ def stalled() -> ScriptedEngine:
     return ScriptedEngine(answer_ok, token_s=NEVER_S)
 
 
-async def test_a_deadline_that_passes_ends_the_run_and_its_request_by_name(
+async def test_a_deadline_that_passes_ends_the_run_and_aborts_its_request(
     tmp_path: Path,
 ) -> None:
     engine = stalled()
     async with scripted_runtime(tmp_path, engine) as runtime:
         with pytest.raises(DeadlineExceeded, match=r"late did not end within its 0\.3 s"):
             await runtime.run(flow(name="late", deadline="300ms")(ask))
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert engine.aborted == [engine.requests[0].request_id]
     assert engine.num_running == 0
-    assert (found.run.status, found.run.error_type) == (Status.FAILED, "DeadlineExceeded")
-    assert found.run.error_message == "late did not end within its 0.3 s"
-    assert found.steps["ask"].status is Status.CANCELLED
-    assert found.calls[0].status is Status.CANCELLED
-    assert found.run.elapsed_s is not None
-    assert found.run.elapsed_s >= 0.3
+    assert (record.run.status, record.run.error_type) == (Status.FAILED, "DeadlineExceeded")
+    assert record.run.error_message == "late did not end within its 0.3 s"
+    assert record.steps["ask"].status is Status.CANCELLED
+    assert record.calls[0].status is Status.CANCELLED
+    assert record.run.elapsed_s is not None
+    assert record.run.elapsed_s >= 0.3
 
 
-async def test_every_branch_is_cut_by_the_deadline(tmp_path: Path) -> None:
+async def test_a_deadline_cuts_off_every_branch(tmp_path: Path) -> None:
     engine = stalled()
     async with scripted_runtime(tmp_path, engine) as runtime:
         with pytest.raises(DeadlineExceeded):
             await runtime.run(
                 flow(deadline=0.2)(lambda: gather(*(ask() for _ in range(5)))),
             )
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert sorted(engine.aborted) == sorted(request.request_id for request in engine.requests)
-    assert found.still_running() == []
+    assert record.still_running() == []
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations([0.02, 5, NEVER_S])))
-async def test_the_shortest_of_nested_limits_is_the_one_that_ends(
+async def test_the_shortest_of_nested_limits_ends_the_block(
     tmp_path: Path, order: tuple[float, ...]
 ) -> None:
-    """Whatever order they are nested in; the limits around it are not disturbed."""
+    """In whatever order they are nested; the other limits have no effect."""
     ended: list[tuple[float, float]] = []
 
     async def nest(limits: tuple[float, ...]) -> None:
@@ -86,7 +86,7 @@ async def test_the_shortest_of_nested_limits_is_the_one_that_ends(
     assert ended == [(0.02, 0.02)]
 
 
-async def test_limits_that_pass_together_end_in_one_error_for_the_outermost(
+async def test_limits_that_pass_at_the_same_time_raise_one_error(
     tmp_path: Path,
 ) -> None:
     caught: list[str] = []
@@ -103,7 +103,7 @@ async def test_limits_that_pass_together_end_in_one_error_for_the_outermost(
     assert caught == ["outside"]
 
 
-async def test_a_flow_may_go_on_after_a_limit_within_it(tmp_path: Path) -> None:
+async def test_a_flow_may_continue_after_a_limit_within_it(tmp_path: Path) -> None:
     async def body() -> str:
         try:
             async with within("20ms"):
@@ -115,14 +115,14 @@ async def test_a_flow_may_go_on_after_a_limit_within_it(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok, token_s=0.05)
     async with scripted_runtime(tmp_path, engine) as runtime:
         result = await runtime.run(flow(body))
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert result.value == answer_ok(engine.requests[-1])
-    assert [call.status for call in found.calls] == [Status.CANCELLED, Status.COMPLETED]
-    assert found.run.status is Status.COMPLETED
-    assert len(found.pattern.nodes) == 1
+    assert [call.status for call in record.calls] == [Status.CANCELLED, Status.COMPLETED]
+    assert record.run.status is Status.COMPLETED
+    assert len(record.pattern.nodes) == 1
 
 
-async def test_a_limit_in_one_branch_does_not_touch_another(runtime: Runtime) -> None:
+async def test_a_limit_in_one_branch_does_not_affect_another(runtime: Runtime) -> None:
     async def limited() -> float:
         async with within("1m"):
             await ask()
@@ -140,7 +140,7 @@ async def test_a_limit_in_one_branch_does_not_touch_another(runtime: Runtime) ->
     assert free_s == after_s == math.inf
 
 
-async def test_a_step_that_misses_a_limit_within_is_recorded_as_failed_by_it(
+async def test_a_step_that_misses_a_limit_within_it_is_recorded_as_failed(
     tmp_path: Path,
 ) -> None:
     @step
@@ -151,12 +151,12 @@ async def test_a_step_that_misses_a_limit_within_is_recorded_as_failed_by_it(
     async with scripted_runtime(tmp_path, stalled()) as runtime:
         with pytest.raises(DeadlineExceeded, match=r"hurried did not end within its 0\.02 s"):
             await runtime.run(flow(name="f")(hurried))
-        found = await the_run(runtime.store)
-    assert found.steps["hurried"].error_type == "DeadlineExceeded"
-    assert found.calls[0].status is Status.CANCELLED
+        record = await the_run(runtime.store)
+    assert record.steps["hurried"].error_type == "DeadlineExceeded"
+    assert record.calls[0].status is Status.CANCELLED
 
 
-async def test_a_timeout_of_the_users_own_is_not_taken_for_the_deadline(
+async def test_a_timeout_error_of_the_user_is_not_taken_for_the_deadline(
     runtime: Runtime,
 ) -> None:
     async def body() -> None:
@@ -177,7 +177,7 @@ async def run_by(
         return await runtime.run(flow(name="timed", deadline=60)(body))
 
 
-async def test_what_remains_falls_as_the_clock_runs_and_never_below_nothing(
+async def test_remaining_decreases_with_the_clock_and_never_below_zero(
     tmp_path: Path,
 ) -> None:
     clock = VirtualClock()
@@ -196,7 +196,7 @@ async def test_what_remains_falls_as_the_clock_runs_and_never_below_nothing(
     assert not result.in_time
 
 
-async def test_a_share_of_no_time_left_is_a_missed_deadline_and_no_wrong_duration(
+async def test_a_limit_of_a_share_of_no_remaining_time_raises_deadline_exceeded(
     tmp_path: Path,
 ) -> None:
     clock = VirtualClock()
@@ -210,7 +210,7 @@ async def test_a_share_of_no_time_left_is_a_missed_deadline_and_no_wrong_duratio
         await run_by(tmp_path, clock, body)
 
 
-async def test_a_limit_that_is_no_time_is_refused(runtime: Runtime) -> None:
+async def test_a_limit_that_is_not_a_positive_time_is_refused(runtime: Runtime) -> None:
     async def body() -> None:
         for bad in (0, -1, math.nan, math.inf, "", "soon"):
             with pytest.raises(InvalidDuration):
@@ -220,7 +220,7 @@ async def test_a_limit_that_is_no_time_is_refused(runtime: Runtime) -> None:
     await runtime.run(flow(body))
 
 
-async def test_calls_past_the_deadline_are_promised_the_shortest_time_there_is(
+async def test_calls_after_the_deadline_have_the_run_deadline_as_sub_deadline(
     tmp_path: Path,
 ) -> None:
     clock = VirtualClock()
@@ -236,7 +236,7 @@ async def test_calls_past_the_deadline_are_promised_the_shortest_time_there_is(
     assert not result.in_time
 
 
-async def test_a_store_that_is_slow_to_begin_takes_from_the_deadline_and_does_not_extend_it(
+async def test_the_time_of_a_slow_first_write_counts_towards_the_deadline(
     tmp_path: Path,
 ) -> None:
     engine = ScriptedEngine(answer_ok)
@@ -246,12 +246,14 @@ async def test_a_store_that_is_slow_to_begin_takes_from_the_deadline_and_does_no
             asyncio.get_running_loop().call_later(0.3, other.execute, "COMMIT")
             with pytest.raises(DeadlineExceeded):
                 await runtime.run(flow(deadline=0.1)(ask))
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert engine.requests == []
-    assert found.still_running() == []
+    assert record.still_running() == []
 
 
-async def test_the_time_that_an_engine_takes_to_start_is_not_the_runs(tmp_path: Path) -> None:
+async def test_the_time_in_which_an_engine_starts_does_not_count_towards_the_deadline(
+    tmp_path: Path,
+) -> None:
     clock = VirtualClock()
 
     class Late(ScriptedEngine):

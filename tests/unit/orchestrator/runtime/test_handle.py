@@ -1,4 +1,4 @@
-"""Runs that are started and not waited for: what their handles tell, and how they are ended."""
+"""Handles of runs in the background: status, result, events, cancellation, second starts."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ ID = "the-run"
 
 
 class Gate:
-    """A flow that goes on when it is let, and says when it is there."""
+    """A flow that signals when it has reached the gate, and waits there until it is opened."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
-        self.num_begun = 0
+        self.num_started = 0
 
     @property
     def flow(self) -> Flow[[str], str]:
-        """Asks once before the gate, and once behind it."""
+        """Makes one call before the gate, and one after it."""
 
         async def body(word: str) -> str:
-            self.num_begun += 1
+            self.num_started += 1
             await ask(word)
             self.reached.set()
             await self.opened.wait()
@@ -74,30 +74,30 @@ def names(events: list[Event]) -> list[str]:
     return [type(event).__name__ for event in events]
 
 
-async def test_a_handle_tells_what_comes_of_its_run(runtime: Runtime) -> None:
+async def test_a_handle_has_the_recorded_status_and_the_result_of_its_run(runtime: Runtime) -> None:
     gate = Gate()
     handle = runtime.start(gate.flow, "word")
     assert handle.id == ID
-    told, stored = [handle.status], [Status.RUNNING]
+    seen, stored = [handle.status], [Status.RUNNING]
     await gate.reached.wait()
-    told.append(handle.status)
+    seen.append(handle.status)
     stored.append((await recorded(runtime.store, ID)).run.status)
     gate.opened.set()
     result = await handle
     assert (result.value, result.run_id) == ("WORD", ID)
-    told.append(handle.status)
+    seen.append(handle.status)
     stored.append((await recorded(runtime.store, ID)).run.status)
-    assert told == stored == [Status.RUNNING, Status.RUNNING, Status.COMPLETED]
+    assert seen == stored == [Status.RUNNING, Status.RUNNING, Status.COMPLETED]
 
 
-async def test_a_run_that_is_given_no_id_gets_one_of_its_own(runtime: Runtime) -> None:
+async def test_runs_without_a_given_id_get_different_ids(runtime: Runtime) -> None:
     handles = [runtime.start(flow(ask)) for _ in range(3)]
     results = [await handle for handle in handles]
     assert [result.run_id for result in results] == [handle.id for handle in handles]
     assert len({handle.id for handle in handles}) == 3
 
 
-async def test_a_handle_gives_the_same_result_as_often_as_it_is_awaited(runtime: Runtime) -> None:
+async def test_a_handle_returns_the_same_result_each_time_it_is_awaited(runtime: Runtime) -> None:
     gate = Gate()
     gate.opened.set()
     handle = runtime.start(gate.flow, "word")
@@ -107,10 +107,12 @@ async def test_a_handle_gives_the_same_result_as_often_as_it_is_awaited(runtime:
 
     first, second = await asyncio.gather(wait(), wait())
     assert first is second is await handle
-    assert gate.num_begun == 1
+    assert gate.num_started == 1
 
 
-async def test_who_waits_for_a_handle_may_be_cancelled_without_its_run(runtime: Runtime) -> None:
+async def test_cancelling_a_task_that_awaits_a_handle_does_not_cancel_the_run(
+    runtime: Runtime,
+) -> None:
     gate = Gate()
     handle = runtime.start(gate.flow, "word")
     with pytest.raises(TimeoutError):
@@ -147,12 +149,12 @@ async def test_a_run_is_recorded_as_cancelled_once_cancel_returns(tmp_path: Path
         await until_generating(engine)
         await handle.cancel()
         assert handle.status is Status.CANCELLED
-        found = await recorded(runtime.store, handle.id)
-        assert found.run.status is Status.CANCELLED
-        assert found.still_running() == []
+        record = await recorded(runtime.store, handle.id)
+        assert record.run.status is Status.CANCELLED
+        assert record.still_running() == []
         assert engine.num_running == 0
         await handle.cancel()
-        assert (await recorded(runtime.store, handle.id)).run == found.run
+        assert (await recorded(runtime.store, handle.id)).run == record.run
         with pytest.raises(asyncio.CancelledError):
             await handle
         assert isinstance((await all_of(handle))[-1], RunFinished)
@@ -162,7 +164,7 @@ async def three() -> str:
     return "".join(await gather(ask("a"), ask("b"), ask("c")))
 
 
-async def test_cancelling_twice_at_once_waits_both_times_until_it_has_ended(
+async def test_two_concurrent_cancels_both_wait_until_the_run_has_ended(
     runtime: Runtime,
 ) -> None:
     reached, ended = asyncio.Event(), []
@@ -185,7 +187,7 @@ async def test_cancelling_twice_at_once_waits_both_times_until_it_has_ended(
     assert (await recorded(runtime.store, handle.id)).run.status is Status.CANCELLED
 
 
-async def test_a_run_that_has_ended_is_not_cancelled_any_more(runtime: Runtime) -> None:
+async def test_cancelling_a_completed_run_has_no_effect(runtime: Runtime) -> None:
     gate = Gate()
     gate.opened.set()
     handle = runtime.start(gate.flow, "word")
@@ -195,10 +197,10 @@ async def test_a_run_that_has_ended_is_not_cancelled_any_more(runtime: Runtime) 
     assert (await handle).value == "WORD"
 
 
-async def test_a_run_that_is_cancelled_before_it_had_a_turn_leaves_nothing_behind(
+async def test_a_run_that_is_cancelled_before_its_first_turn_leaves_nothing_behind(
     runtime: Runtime,
 ) -> None:
-    """Neither a coroutine that nobody awaits nor a handle that events would go to."""
+    """Neither an unawaited coroutine nor a handle that gets the events of the next start."""
     gate = Gate()
     handle = runtime.start(gate.flow, "word")
     await handle.cancel()
@@ -207,7 +209,7 @@ async def test_a_run_that_is_cancelled_before_it_had_a_turn_leaves_nothing_behin
     with pytest.raises(asyncio.CancelledError):
         await handle
     gc.collect()
-    assert gate.num_begun == 0
+    assert gate.num_started == 0
     gate.opened.set()
     again = runtime.start(gate.flow, "word")
     assert (await again).value == "WORD"
@@ -217,8 +219,8 @@ async def test_a_run_that_is_cancelled_before_it_had_a_turn_leaves_nothing_behin
 
 @settings(law, max_examples=20)
 @given(turns=st.lists(st.integers(0, 6), min_size=1, max_size=40))
-def test_every_reader_sees_every_event_once_and_in_order(turns: list[int]) -> None:
-    """Whenever it begins to read, and however long it takes over each event."""
+def test_every_reader_gets_every_event_once_and_in_order(turns: list[int]) -> None:
+    """Whenever it begins to read, and however long it takes for each event."""
 
     async def read(handle: RunHandle[str], first: int) -> list[Event]:
         seen = []
@@ -231,23 +233,23 @@ def test_every_reader_sees_every_event_once_and_in_order(turns: list[int]) -> No
         return seen
 
     async def run() -> None:
-        told: list[Event] = []
+        emitted: list[Event] = []
         with TemporaryDirectory() as folder:
-            async with scripted_runtime(Path(folder), on_event=told.append) as runtime:
+            async with scripted_runtime(Path(folder), on_event=emitted.append) as runtime:
                 handle = runtime.start(flow(name="three")(three))
                 early = asyncio.gather(*(read(handle, first) for first in range(3)))
                 await handle
                 late = await read(handle, 0)
-                assert [*await early, late] == [told] * 4
-        assert isinstance(told[0], RunStarted)
-        assert isinstance(told[-1], RunFinished)
-        assert sum(isinstance(event, CallStarted) for event in told) == 3
-        assert sum(isinstance(event, CallFinished) for event in told) == 3
+                assert [*await early, late] == [emitted] * 4
+        assert isinstance(emitted[0], RunStarted)
+        assert isinstance(emitted[-1], RunFinished)
+        assert sum(isinstance(event, CallStarted) for event in emitted) == 3
+        assert sum(isinstance(event, CallFinished) for event in emitted) == 3
 
     asyncio.run(run())
 
 
-async def test_events_come_while_the_run_goes_on(runtime: Runtime) -> None:
+async def test_events_can_be_read_while_the_run_executes(runtime: Runtime) -> None:
     gate = Gate()
     handle = runtime.start(gate.flow, "word")
     seen: list[Event] = []
@@ -260,25 +262,25 @@ async def test_events_come_while_the_run_goes_on(runtime: Runtime) -> None:
     assert handle.status is Status.COMPLETED
 
 
-async def test_handles_are_told_of_their_own_runs_only(runtime: Runtime) -> None:
+async def test_a_handle_has_the_events_of_its_own_run_only(runtime: Runtime) -> None:
     handles = [runtime.start(flow(name=f"three-{number}")(three)) for number in range(3)]
     for handle in handles:
         await handle
         assert {event.run_id for event in await all_of(handle)} == {handle.id}
 
 
-async def test_a_start_of_a_run_that_has_ended_gives_its_result_and_does_nothing(
+async def test_starting_a_completed_run_returns_its_recorded_result(
     runtime: Runtime,
 ) -> None:
     gate = Gate()
     gate.opened.set()
     results = [await runtime.start(gate.flow, "word") for _ in range(3)]
     assert [result.value for result in results] == ["WORD"] * 3
-    assert gate.num_begun == 1
+    assert gate.num_started == 1
     assert (await recorded(runtime.store, ID)).run.attempts == 1
 
 
-async def test_a_start_of_a_run_that_was_cancelled_goes_on_with_it(runtime: Runtime) -> None:
+async def test_starting_a_cancelled_run_resumes_it(runtime: Runtime) -> None:
     gate = Gate()
     handle = runtime.start(gate.flow, "word")
     await gate.reached.wait()
@@ -293,7 +295,7 @@ async def test_a_start_of_a_run_that_was_cancelled_goes_on_with_it(runtime: Runt
 
 
 @pytest.mark.parametrize("when", ["at once", "while it runs", "once it has ended"])
-async def test_a_second_start_with_other_arguments_is_refused_by_name(
+async def test_a_second_start_with_other_arguments_is_refused_with_arguments_differ(
     runtime: Runtime, when: str
 ) -> None:
     gate = Gate()
@@ -309,11 +311,11 @@ async def test_a_second_start_with_other_arguments_is_refused_by_name(
     assert second.status is Status.FAILED
     gate.opened.set()
     assert (await first).value == "WORD"
-    assert gate.num_begun == 1
+    assert gate.num_started == 1
 
 
 @pytest.mark.parametrize("when", ["at once", "while it runs"])
-async def test_a_second_start_of_a_run_at_work_is_refused_and_takes_nothing_from_the_first(
+async def test_a_second_start_of_an_executing_run_is_refused_and_does_not_affect_the_first(
     runtime: Runtime, when: str
 ) -> None:
     gate = Gate()
@@ -326,13 +328,13 @@ async def test_a_second_start_of_a_run_at_work_is_refused_and_takes_nothing_from
     assert await all_of(second) == []
     gate.opened.set()
     assert (await first).value == "WORD"
-    assert gate.num_begun == 1
+    assert gate.num_started == 1
     events = await all_of(first)
     assert isinstance(events[-1], RunFinished)
     assert names(events).count("CallFinished") == 2
 
 
-async def test_a_second_start_of_another_flow_is_refused_by_name(runtime: Runtime) -> None:
+async def test_a_second_start_of_another_flow_is_refused(runtime: Runtime) -> None:
     gate = Gate()
     gate.opened.set()
     await runtime.start(gate.flow, "word")
@@ -344,7 +346,7 @@ async def test_a_second_start_of_another_flow_is_refused_by_name(runtime: Runtim
         await runtime.start(flow(other).options(run_id=ID), "word")
 
 
-async def test_a_flow_starts_and_resumes_itself_in_the_runtime_that_is_open(
+async def test_a_flow_starts_and_resumes_in_the_open_runtime(
     runtime: Runtime,
 ) -> None:
     @flow(name="counting")

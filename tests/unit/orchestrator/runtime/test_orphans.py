@@ -1,4 +1,4 @@
-"""Who takes a run: refused while its process is at work, then resumed by exactly one."""
+"""Orphaned runs: refused while a process executes them, then resumed by exactly one process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def work() -> str:
     return "done"
 
 
-async def test_an_orphan_is_resumed_and_then_is_this_processs_own(
+async def test_an_orphaned_run_is_resumed_and_recorded_as_run_by_this_process(
     runtime: Runtime, dead_process_id: int
 ) -> None:
     await add(runtime.store, a_run(process_id=dead_process_id))
@@ -45,7 +45,7 @@ async def test_an_orphan_is_resumed_and_then_is_this_processs_own(
     assert (run.process_id, run.host, run.process) == (os.getpid(), HERE, process_identity())
 
 
-async def test_a_run_of_another_living_process_is_refused_until_that_is_gone(
+async def test_a_run_of_another_process_is_refused_until_that_process_has_ended(
     runtime: Runtime, living_process: subprocess.Popen[bytes]
 ) -> None:
     await add(runtime.store, a_run(process_id=living_process.pid))
@@ -59,24 +59,24 @@ async def test_a_run_of_another_living_process_is_refused_until_that_is_gone(
     assert (await runtime.resume(ID, work)).value == "done"
 
 
-async def test_a_run_that_this_process_is_at_work_on_is_refused(runtime: Runtime) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+async def test_a_run_that_this_process_executes_is_refused(runtime: Runtime) -> None:
+    started, proceed = asyncio.Event(), asyncio.Event()
 
     @flow(name="work")
     async def waiting() -> str:
-        begun.set()
-        await go_on.wait()
+        started.set()
+        await proceed.wait()
         return "done"
 
     running = asyncio.create_task(runtime.run(waiting.options(run_id=ID)))
-    await begun.wait()
+    await started.wait()
     with pytest.raises(RunNotResumable, match=f"process {os.getpid()} on {HERE} is executing it"):
         await runtime.resume(ID, waiting)
-    go_on.set()
+    proceed.set()
     assert (await running).value == "done"
 
 
-async def test_a_run_whose_end_could_not_be_written_is_gone_on_with_by_the_same_process(
+async def test_a_run_with_an_unwritten_end_can_be_resumed_by_the_same_process(
     tmp_path: Path,
 ) -> None:
     times = 0
@@ -85,7 +85,7 @@ async def test_a_run_whose_end_could_not_be_written_is_gone_on_with_by_the_same_
         with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
 
             @flow(name="work")
-            async def held_up() -> str:
+            async def locking() -> str:
                 nonlocal times
                 times += 1
                 if times == 1:
@@ -93,13 +93,13 @@ async def test_a_run_whose_end_could_not_be_written_is_gone_on_with_by_the_same_
                 return "done"
 
             with pytest.raises(StoreLocked):
-                await runtime.run(held_up.options(run_id=ID))
+                await runtime.run(locking.options(run_id=ID))
             other.execute("ROLLBACK")
             assert status_shown((await recorded(runtime.store, ID)).run) == ORPHANED
-            assert (await runtime.resume(ID, held_up)).value == "done"
+            assert (await runtime.resume(ID, locking)).value == "done"
 
 
-async def test_a_run_that_another_host_has_leased_is_refused_until_its_lease_has_run_out(
+async def test_a_run_of_another_host_is_refused_until_its_lease_has_expired(
     runtime: Runtime,
 ) -> None:
     now = datetime.now(UTC)
@@ -111,8 +111,8 @@ async def test_a_run_that_another_host_has_leased_is_refused_until_its_lease_has
     assert (await runtime.resume(ID, work)).value == "done"
 
 
-class Together(ScriptedEngine):
-    """Engines that have started once all of them are asked to: after the run was looked at."""
+class StartsTogether(ScriptedEngine):
+    """Engines that start together, once each of their runtimes has read the orphaned run."""
 
     def __init__(self, barrier: asyncio.Barrier) -> None:
         super().__init__(answer_ok)
@@ -124,31 +124,31 @@ class Together(ScriptedEngine):
 
 
 @pytest.mark.parametrize("num_contenders", [2, 5])
-async def test_of_runtimes_that_saw_the_same_orphan_exactly_one_goes_on_with_it(
+async def test_of_several_runtimes_that_read_the_same_orphan_exactly_one_resumes_it(
     tmp_path: Path, dead_process_id: int, num_contenders: int
 ) -> None:
-    barrier, num_done = asyncio.Barrier(num_contenders), 0
+    barrier, num_executions = asyncio.Barrier(num_contenders), 0
 
     @flow(name="work")
     async def counted() -> str:
-        nonlocal num_done
-        num_done += 1
+        nonlocal num_executions
+        num_executions += 1
         await asyncio.sleep(0.01)
         return "done"
 
     async def contend() -> str:
-        async with scripted_runtime(tmp_path, Together(barrier)) as runtime:
+        async with scripted_runtime(tmp_path, StartsTogether(barrier)) as runtime:
             return (await runtime.resume(ID, counted)).value
 
     async with scripted_runtime(tmp_path) as runtime:
         await add(runtime.store, a_run(process_id=dead_process_id))
         contenders = [contend() for _ in range(num_contenders)]
         results = await asyncio.gather(*contenders, return_exceptions=True)
-        found = await recorded(runtime.store, ID)
+        record = await recorded(runtime.store, ID)
     assert results.count("done") == 1
     assert [type(each) for each in results if each != "done"] == [RunChanged] * (num_contenders - 1)
-    assert num_done == 1
-    assert (found.run.status, found.run.attempts) == (Status.COMPLETED, 2)
+    assert num_executions == 1
+    assert (record.run.status, record.run.attempts) == (Status.COMPLETED, 2)
 
 
 SCRIPT = """
@@ -165,14 +165,14 @@ async def first() -> str:
 
 @flow(name="work")
 async def work() -> str:
-    said = await first()
+    result = await first()
     if role == "begin":
         os.kill(os.getpid(), signal.SIGKILL)
     with open("done", "a") as file:
         file.write(f"{role}\\n")
     while not os.path.exists("finish"):
         await asyncio.sleep(0.01)
-    return said + " and last"
+    return result + " and last"
 
 async def main() -> None:
     engine = ScriptedEngine(lambda request: "")
@@ -191,21 +191,21 @@ asyncio.run(main())
 """
 
 
-def until(is_so: Any) -> None:
-    give_up_s = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < give_up_s
+def wait_until(condition: Any) -> None:
+    timeout_at_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < timeout_at_s
         time.sleep(0.01)
 
 
-async def test_of_two_processes_that_resume_an_orphan_at_once_exactly_one_does(
+async def test_of_two_processes_that_resume_an_orphan_at_the_same_time_exactly_one_succeeds(
     tmp_path: Path,
 ) -> None:
     async with scripted_runtime(tmp_path):
-        pass  # makes the store
+        pass  # creates the store
     (tmp_path / "script.py").write_text(SCRIPT)
 
-    def begun(role: str) -> subprocess.Popen[str]:
+    def started(role: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "script.py", role, store_url(tmp_path)],
             cwd=tmp_path,
@@ -214,20 +214,22 @@ async def test_of_two_processes_that_resume_an_orphan_at_once_exactly_one_does(
             text=True,
         )
 
-    with begun("begin") as killed:
+    with started("begin") as killed:
         killed.wait(timeout=60)
-    with begun("a") as one, begun("b") as other:
+    with started("a") as first, started("b") as second:
         try:
-            until(lambda: all((tmp_path / f"{role} is ready").exists() for role in "ab"))
+            wait_until(lambda: all((tmp_path / f"{role} is ready").exists() for role in "ab"))
             (tmp_path / "go").touch()
-            until(lambda: one.poll() is not None or other.poll() is not None)
+            wait_until(lambda: first.poll() is not None or second.poll() is not None)
             (tmp_path / "finish").touch()
-            said = sorted(process.communicate(timeout=60)[0].strip() for process in (one, other))
+            outputs = sorted(
+                process.communicate(timeout=60)[0].strip() for process in (first, second)
+            )
         finally:
-            one.kill()
-            other.kill()
-    assert said[0] in ("RunChanged", "RunNotResumable")
-    assert said[1] == "first and last"
+            first.kill()
+            second.kill()
+    assert outputs[0] in ("RunChanged", "RunNotResumable")
+    assert outputs[1] == "first and last"
     assert len((tmp_path / "done").read_text().split()) == 1
     async with scripted_runtime(tmp_path) as runtime:
         run = (await recorded(runtime.store, ID)).run

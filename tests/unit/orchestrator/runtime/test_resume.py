@@ -1,4 +1,4 @@
-"""Runs that are gone on with: nothing recorded is done again, and nothing is done differently."""
+"""Resumed runs: recorded results are reused, and the run continues as it would have."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class Found:
     at: datetime
 
 
-async def test_what_is_recorded_is_not_done_again(runtime: Runtime) -> None:
-    done: Counter[str] = Counter()
+async def test_steps_with_recorded_results_are_not_executed_again(runtime: Runtime) -> None:
+    num_calls: Counter[str] = Counter()
     raise_once = RaiseOnce()
 
     @step
     async def find(where: str) -> Found:
-        done[where] += 1
+        num_calls[where] += 1
         return Found(where, now())
 
     @tool
     def count(number: int) -> dict[str, int]:
-        done["count"] += 1
+        num_calls["count"] += 1
         return {"number": number}
 
     @flow
@@ -67,20 +67,20 @@ async def test_what_is_recorded_is_not_done_again(runtime: Runtime) -> None:
     assert isinstance(runtime.engine, ScriptedEngine)
     assert runtime.engine.requests == []
     result = await runtime.resume(ID, search)
-    first, second, counted, said = result.value
-    assert (first.where, second.where, counted, said) == ("a", "b", {"number": 2}, "all is well")
+    first, second, counted, reply = result.value
+    assert (first.where, second.where, counted, reply) == ("a", "b", {"number": 2}, "all is well")
     assert isinstance(first.at, datetime)
-    assert done == {"a": 1, "b": 1, "count": 1}
-    again = await runtime.resume(ID, search)
-    assert again.value == result.value
+    assert num_calls == {"a": 1, "b": 1, "count": 1}
+    repeated = await runtime.resume(ID, search)
+    assert repeated.value == result.value
     assert len(runtime.engine.requests) == 1
-    found = await recorded(runtime.store, ID)
-    assert found.run.status is Status.COMPLETED
-    assert found.run.attempts == 2
-    assert found.still_running() == []
+    record = await recorded(runtime.store, ID)
+    assert record.run.status is Status.COMPLETED
+    assert record.run.attempts == 2
+    assert record.still_running() == []
 
 
-async def test_the_graph_of_a_resumed_run_is_that_of_a_whole_one(tmp_path: Path) -> None:
+async def test_a_resumed_run_has_the_graph_of_an_uninterrupted_one(tmp_path: Path) -> None:
     raise_once = RaiseOnce()
 
     @step
@@ -98,22 +98,24 @@ async def test_the_graph_of_a_resumed_run_is_that_of_a_whole_one(tmp_path: Path)
     async with scripted_runtime(tmp_path) as runtime:
         await run_until_interrupted(runtime, chat)
         await runtime.resume(ID, chat)
-        whole = await runtime.run(chat)
-        parts = [await recorded(runtime.store, each) for each in (ID, whole.run_id)]
+        other = await runtime.run(chat)
+        parts = [await recorded(runtime.store, run_id) for run_id in (ID, other.run_id)]
     assert parts[0].edges == parts[1].edges == {(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)}
     assert parts[0].pattern.edges == parts[1].pattern.edges
 
 
 @pytest.mark.parametrize("slower", [0, 1, 2])
-async def test_branches_replay_alike_whichever_was_faster(runtime: Runtime, slower: int) -> None:
-    done: Counter[int] = Counter()
+async def test_branches_are_replayed_whichever_of_them_was_faster(
+    runtime: Runtime, slower: int
+) -> None:
+    num_calls: Counter[int] = Counter()
     slow = {slower}
 
     @step
     async def work(number: int) -> int:
         if number in slow:
             await asyncio.sleep(3600.0)
-        done[number] += 1
+        num_calls[number] += 1
         return number
 
     @flow
@@ -121,17 +123,19 @@ async def test_branches_replay_alike_whichever_was_faster(runtime: Runtime, slow
         return await gather(*(work(number) for number in range(3)))
 
     running = asyncio.create_task(runtime.run(all_of_them.options(run_id=ID)))
-    while done.total() < 2:  # noqa: ASYNC110 - it has no event to wait for
+    while num_calls.total() < 2:  # noqa: ASYNC110 - it has no event to wait for
         await asyncio.sleep(0.001)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     slow.clear()
     assert (await runtime.resume(ID, all_of_them)).value == (0, 1, 2)
-    assert done == {0: 1, 1: 1, 2: 1}
+    assert num_calls == {0: 1, 1: 1, 2: 1}
 
 
-async def test_what_another_execution_would_not_get_stays_as_it_was(runtime: Runtime) -> None:
+async def test_now_random_uuid_and_remaining_return_the_same_values_on_resume(
+    runtime: Runtime,
+) -> None:
     raise_once = RaiseOnce()
     seen: list[tuple[datetime, float, UUID, float]] = []
 
@@ -154,17 +158,17 @@ async def test_what_another_execution_would_not_get_stays_as_it_was(runtime: Run
     assert 3500 < left_s <= 3600
 
 
-async def test_a_run_of_a_known_id_is_that_run(runtime: Runtime) -> None:
-    done: list[str] = []
+async def test_running_a_flow_with_a_recorded_id_returns_that_runs_result(runtime: Runtime) -> None:
+    executed: list[str] = []
 
     @flow
     async def once(what: str) -> str:
-        done.append(what)
+        executed.append(what)
         return what.upper()
 
     named = once.options(run_id=ID)
     assert [(await runtime.run(named, "x")).value for _ in range(3)] == ["X"] * 3
-    assert done == ["x"]
+    assert executed == ["x"]
     with pytest.raises(ArgumentsDiffer):
         await runtime.run(named, "y")
     with pytest.raises(RunNotResumable, match="not of other"):
@@ -172,16 +176,16 @@ async def test_a_run_of_a_known_id_is_that_run(runtime: Runtime) -> None:
     assert (await recorded(runtime.store, ID)).run.status is Status.COMPLETED
 
 
-async def test_a_run_at_work_is_not_taken(runtime: Runtime) -> None:
-    at_work = asyncio.Event()
+async def test_a_run_that_is_being_executed_cannot_be_resumed(runtime: Runtime) -> None:
+    started = asyncio.Event()
 
     @flow
     async def long() -> None:
-        at_work.set()
+        started.set()
         await asyncio.sleep(3600.0)
 
     running = asyncio.create_task(runtime.run(long.options(run_id=ID)))
-    await at_work.wait()
+    await started.wait()
     with pytest.raises(RunNotResumable, match="is executing it"):
         await runtime.resume(ID, long)
     running.cancel()
@@ -233,7 +237,9 @@ async def test_all_times_of_a_resumed_run_count_from_its_first_start(tmp_path: P
     assert (result.elapsed_s, seen.run.elapsed_s) == (45.0, 45.0)
 
 
-async def test_a_result_that_would_not_come_back_is_refused_by_name(runtime: Runtime) -> None:
+async def test_a_result_that_cannot_be_recorded_fails_the_run_with_result_not_serialisable(
+    runtime: Runtime,
+) -> None:
     @step
     async def opened() -> object:
         return object()
@@ -244,14 +250,16 @@ async def test_a_result_that_would_not_come_back_is_refused_by_name(runtime: Run
 
     with pytest.raises(ResultNotSerialisable, match="step opened"):
         await runtime.run(of_objects.options(run_id=ID))
-    found = await recorded(runtime.store, ID)
-    assert found.run.status is Status.FAILED
-    assert found.still_running() == []
+    record = await recorded(runtime.store, ID)
+    assert record.run.status is Status.FAILED
+    assert record.still_running() == []
 
 
-async def test_what_is_not_there_has_a_name(runtime: Runtime) -> None:
+async def test_resuming_an_unknown_run_or_an_unknown_flow_raises_a_named_error(
+    runtime: Runtime,
+) -> None:
     with pytest.raises(RunNotFound):
-        await runtime.resume("nobody")
+        await runtime.resume("no-such-run")
 
     @flow
     async def local() -> None:
@@ -262,7 +270,9 @@ async def test_what_is_not_there_has_a_name(runtime: Runtime) -> None:
         await runtime.resume(ID)
 
 
-async def test_arguments_that_could_not_be_recorded_can_be_given_again(runtime: Runtime) -> None:
+async def test_a_run_with_arguments_that_could_not_be_recorded_resumes_with_given_ones(
+    runtime: Runtime,
+) -> None:
     raise_once = RaiseOnce()
 
     @flow
@@ -276,7 +286,7 @@ async def test_arguments_that_could_not_be_recorded_can_be_given_again(runtime: 
     assert (await runtime.run(use.options(run_id=ID), object())).value == "object"
 
 
-async def test_a_default_and_the_argument_that_it_stands_for_are_the_same_run(
+async def test_a_default_and_the_same_value_as_an_argument_are_the_same_run(
     runtime: Runtime,
 ) -> None:
     @flow
@@ -289,7 +299,9 @@ async def test_a_default_and_the_argument_that_it_stands_for_are_the_same_run(
         await runtime.run(named, 1, 2)
 
 
-async def test_a_result_that_was_not_recorded_is_not_made_up(runtime: Runtime) -> None:
+async def test_a_completed_run_without_a_recorded_result_cannot_return_one(
+    runtime: Runtime,
+) -> None:
     @flow
     async def odd() -> object:
         return object()
@@ -304,12 +316,12 @@ async def test_a_result_that_was_not_recorded_is_not_made_up(runtime: Runtime) -
     [
         ("", None),
         ("import helper", None),
-        ("raise RuntimeError('no')", r"RuntimeError: no\); what a script does .*__main__"),
+        ("raise RuntimeError('no')", r"RuntimeError: no\); put code .*__main__"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("oops", "NameError"),
     ],
 )
-async def test_a_flow_of_a_script_is_found_or_it_is_told_why_not(
+async def test_a_flow_of_a_script_is_imported_or_the_error_says_why_not(
     runtime: Runtime, tmp_path: Path, code: str, reason: str | None
 ) -> None:
     script = tmp_path / f"script_{abs(hash(code))}.py"
@@ -329,7 +341,7 @@ async def test_a_flow_of_a_script_is_found_or_it_is_told_why_not(
             await runtime.resume(ID)
 
 
-async def test_a_run_that_is_called_again_has_the_arguments_that_it_had(runtime: Runtime) -> None:
+async def test_a_run_that_is_called_again_uses_its_recorded_arguments(runtime: Runtime) -> None:
     raise_once, used = RaiseOnce(), list[str]()
 
     @step

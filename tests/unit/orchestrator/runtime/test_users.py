@@ -1,4 +1,4 @@
-"""Whose a run is: told to the engine with every call, and the same after it was resumed."""
+"""The user of a run: sent to the engine with every call, and kept when the run is resumed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ async def chat() -> None:
 
 
 def users(runtime: Runtime) -> list[str]:
-    """Of each call that reached the engine."""
+    """The user of each request that reached the engine."""
     assert isinstance(runtime.engine, ScriptedEngine)
     return [request.slo.user for request in runtime.engine.requests]
 
 
 @pytest.mark.parametrize("deadline", [None, "1h"])
-async def test_a_flow_says_whose_it_is_or_else_its_runtime_does(
+async def test_the_user_of_a_run_is_that_of_its_flow_or_else_of_the_runtime(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deadline: str | None
 ) -> None:
     monkeypatch.setenv("ORCHESTRATE_USER", "the team")
-    said = chat.options(deadline=deadline)
+    limited = chat.options(deadline=deadline)
     async with scripted_runtime(tmp_path) as runtime:
-        for flow_of in (said, said.options(user="alice"), said.options(user="")):
-            await flow_of()
-        await said.options(user="bob").options(run_id=ID)()
+        for body in (limited, limited.options(user="alice"), limited.options(user="")):
+            await body()
+        await limited.options(user="bob").options(run_id=ID)()
         assert users(runtime) == ["the team", "alice", "", "bob"]
         assert (await recorded(runtime.store, ID)).run.slo_user == "bob"
 
 
-async def test_a_resumed_run_is_the_same_users(
+async def test_a_resumed_run_keeps_its_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raise_once = RaiseOnce()
@@ -59,6 +59,6 @@ async def test_a_resumed_run_is_the_same_users(
 
 
 @pytest.mark.parametrize("name", ["x" * 257, "half\ud800", "nul\x00"])
-def test_a_name_that_cannot_be_kept_is_refused(name: str) -> None:
+def test_a_user_name_that_cannot_be_stored_is_refused(name: str) -> None:
     with pytest.raises((InvalidSlo, ValueError)):
         chat.options(user=name)

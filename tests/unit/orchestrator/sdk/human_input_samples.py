@@ -12,7 +12,7 @@ ID = "the-run"
 
 
 async def questions_of(store: Store, count: int = 1) -> list[StepRecord]:
-    """Wait until the run has questions_of so many questions; returns them."""
+    """Wait until the run has asked so many questions; returns them."""
     for _ in range(100_000):
         async with store.reading() as tx:
             steps = [step for step in await tx.journal.of_run(ID) if step.kind is StepKind.INPUT]
@@ -40,7 +40,7 @@ async def answer_ended_run(store: Store, path: str, value: object) -> None:
 
 
 async def repeated_question(store: Store, attempts: int) -> StepRecord:
-    """Wait until the run has questions_of its only question so many times; returns it."""
+    """Wait until the run has asked its only question so many times; returns it."""
     for _ in range(100_000):
         [question] = await questions_of(store)
         if question.attempts == attempts and question.status is Status.RUNNING:

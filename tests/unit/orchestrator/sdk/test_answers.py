@@ -1,4 +1,4 @@
-"""What a human typed as an answer: read by the type that was questions_of for, or not taken."""
+"""Answers that humans type: read as the requested type, or refused and asked for again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Choice(StrEnum):
 
 
 class Opaque:
-    """Nothing that pydantic knows."""
+    """A class that pydantic does not support."""
 
 
 def _picky(value: object) -> object:
@@ -64,14 +64,14 @@ Picky = Annotated[int, BeforeValidator(_picky)]
         (str, "ünïcode", "ünïcode"),
     ],
 )
-def test_an_answer_is_of_the_type_that_was_asked_for(
+def test_an_answer_in_json_has_the_requested_type(
     tmp_path: Path, schema: Any, given_: object, expected: object
 ) -> None:
-    came: list[object] = []
+    results: list[object] = []
 
     @flow
     async def body() -> None:
-        came.append(await input_required("well?", schema=schema))
+        results.append(await input_required("well?", schema=schema))
 
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
@@ -82,7 +82,7 @@ def test_an_answer_is_of_the_type_that_was_asked_for(
             await runtime.resume(ID, body)
 
     run_in_virtual_time(run())
-    assert came == [expected]
+    assert results == [expected]
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_an_answer_is_of_the_type_that_was_asked_for(
         (date, "2026-03-01", date(2026, 3, 1)),
     ],
 )
-def test_what_is_typed_is_read_by_the_type_that_was_asked_for(
+def test_typed_text_is_read_as_the_requested_type(
     tmp_path: Path, schema: Any, typed: str, expected: object
 ) -> None:
-    came: list[object] = []
+    results: list[object] = []
 
     @flow
     async def body() -> None:
-        came.append(await input_required("well?", schema=schema))
+        results.append(await input_required("well?", schema=schema))
 
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
@@ -125,12 +125,12 @@ def test_what_is_typed_is_read_by_the_type_that_was_asked_for(
                 await running
 
     run_in_virtual_time(run())
-    assert came == [expected]
+    assert results == [expected]
 
 
 @settings(law, max_examples=25)
 @given(typed=st.text())
-def test_a_text_that_was_asked_for_is_the_text_that_was_typed(typed: str) -> None:
+def test_a_requested_text_is_the_typed_text(typed: str) -> None:
     @flow
     async def body() -> str:
         return await input_required("well?")
@@ -158,7 +158,7 @@ def test_a_text_that_was_asked_for_is_the_text_that_was_typed(typed: str) -> Non
         (list[int], "[" * 5000, "JSON"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_not_taken_and_the_question_says_why(
+def test_an_answer_that_does_not_fit_is_asked_for_again_with_the_reason(
     tmp_path: Path, schema: Any, typed: str, why: str
 ) -> None:
     @flow
@@ -166,8 +166,8 @@ def test_an_answer_that_does_not_fit_is_not_taken_and_the_question_says_why(
         await input_required("well?", schema=schema)
 
     async def run() -> None:
-        told: list[Event] = []
-        async with timed_runtime(tmp_path, on_event=told.append) as runtime:
+        events: list[Event] = []
+        async with timed_runtime(tmp_path, on_event=events.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             [question] = await questions_of(runtime.store)
             await answer(runtime.store, question.path, typed)
@@ -184,7 +184,7 @@ def test_an_answer_that_does_not_fit_is_not_taken_and_the_question_says_why(
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-        questions = [event.question for event in told if isinstance(event, InputRequired)]
+        questions = [event.question for event in events if isinstance(event, InputRequired)]
         assert questions == ["well?", again.name]
 
     run_in_virtual_time(run())
@@ -208,7 +208,7 @@ def test_a_question_is_asked_until_an_answer_fits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("typed", ["many", "7"])
-def test_an_answer_to_a_run_that_is_not_at_work_is_read_when_it_is_resumed(
+def test_an_answer_to_a_run_that_has_ended_is_read_when_the_run_is_resumed(
     tmp_path: Path, typed: str
 ) -> None:
     @flow
@@ -216,15 +216,15 @@ def test_an_answer_to_a_run_that_is_not_at_work_is_read_when_it_is_resumed(
         return await input_required("how many?", schema=int)
 
     async def run() -> None:
-        told: list[Event] = []
-        async with timed_runtime(tmp_path, on_event=told.append) as runtime:
+        events: list[Event] = []
+        async with timed_runtime(tmp_path, on_event=events.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             [question] = await questions_of(runtime.store)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
             await answer_ended_run(runtime.store, question.path, typed)
-            told.clear()
+            events.clear()
             resumed = asyncio.create_task(runtime.resume(ID, body))
             if typed == "many":
                 again = await repeated_question(runtime.store, 3)
@@ -232,13 +232,13 @@ def test_an_answer_to_a_run_that_is_not_at_work_is_read_when_it_is_resumed(
                 await answer(runtime.store, again.path, "7")
             assert (await resumed).value == 7
             assert (await recorded(runtime.store, ID)).still_running() == []
-        asked_now = [event for event in told if isinstance(event, InputRequired)]
-        assert len(asked_now) == (typed == "many")
+        questions = [event for event in events if isinstance(event, InputRequired)]
+        assert len(questions) == (typed == "many")
 
     run_in_virtual_time(run())
 
 
-def test_a_type_that_no_answer_could_be_read_as_is_refused_before_anybody_is_asked(
+def test_an_unsupported_type_is_refused_before_the_question_is_asked(
     tmp_path: Path,
 ) -> None:
     @flow

@@ -1,4 +1,4 @@
-"""Times, numbers and ids that another execution would not get: recorded, and the same in each."""
+"""now, random and uuid: their values are recorded, and the same in each execution of a run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def nothing() -> None: ...
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
-def test_outside_a_flow_each_says_so_by_its_name(source: Callable[[], Any]) -> None:
+def test_outside_a_flow_each_raises_outside_run_with_its_name(source: Callable[[], Any]) -> None:
     with pytest.raises(OutsideRun, match=rf"{source.__name__}\(\)"):
         source()
 
 
-async def test_the_time_is_the_runs_clocks_and_aware(runtime: Runtime) -> None:
+async def test_now_is_the_aware_time_of_the_runs_clock(runtime: Runtime) -> None:
     clock = VirtualClock(datetime(2031, 5, 4, 3, 2, 1, 99, tzinfo=UTC))
     seen: list[datetime] = []
 
@@ -58,7 +58,7 @@ async def test_the_time_is_the_runs_clocks_and_aware(runtime: Runtime) -> None:
     ]
 
 
-async def test_draws_differ_within_a_run_and_between_runs(runtime: Runtime) -> None:
+async def test_random_values_differ_within_a_run_and_between_runs(runtime: Runtime) -> None:
     drawn: list[Any] = []
 
     async def branch() -> None:
@@ -74,7 +74,7 @@ async def test_draws_differ_within_a_run_and_between_runs(runtime: Runtime) -> N
     assert all(0 <= each < 1 for each in drawn if isinstance(each, float))
 
 
-Drawing = list[str]
+Kinds = list[str]
 
 
 @few
@@ -85,30 +85,30 @@ Drawing = list[str]
     seed=st.integers(0, 99),
 )
 def test_every_value_is_the_same_in_each_execution_whichever_branch_is_faster(
-    before: Drawing, branches: list[Drawing], after: Drawing, seed: int
+    before: Kinds, branches: list[Kinds], after: Kinds, seed: int
 ) -> None:
-    """Those that lead to nothing recorded as well: the end of a run records them."""
+    """Also values that no later step follows: the end of the run records them."""
     speeds = plain_random.Random(seed)
     executions: list[dict[str, list[Any]]] = []
 
-    def drawn(where: str, drawing: Drawing) -> None:
-        executions[-1].setdefault(where, []).extend(SOURCES[kind]() for kind in drawing)
+    def draw(where: str, kinds: Kinds) -> None:
+        executions[-1].setdefault(where, []).extend(SOURCES[kind]() for kind in kinds)
 
     async def branch(number: int) -> None:
         for kind in branches[number]:
             for _ in range(speeds.randint(0, 5)):
                 await asyncio.sleep(0)
-            drawn(f"branch {number}", [kind])
+            draw(f"branch {number}", [kind])
         if number % 2:
             await nothing()
 
     @flow
     async def body() -> None:
         executions.append({})
-        drawn("before", before)
+        draw("before", before)
         await map_(branch, range(len(branches)), concurrency=2 + seed % 3)
         await gather(*(branch(number) for number in range(len(branches))))
-        drawn("after", after)
+        draw("after", after)
         if len(executions) < 3:
             raise Boom("the process dies")
 
@@ -121,10 +121,10 @@ def test_every_value_is_the_same_in_each_execution_whichever_branch_is_faster(
                 with pytest.raises(Boom):
                     await runtime.resume(ID, body)
                 await runtime.resume(ID, body)
-                found = await recorded(runtime.store, ID)
+                record = await recorded(runtime.store, ID)
         values = [
             step
-            for step in found.journal.values()
+            for step in record.journal.values()
             if step.kind is StepKind.VALUE and not step.name.startswith("gather-")
         ]
         assert len(values) == sum(map(len, executions[0].values()))
@@ -134,7 +134,7 @@ def test_every_value_is_the_same_in_each_execution_whichever_branch_is_faster(
     assert executions[0] == executions[1] == executions[2]
 
 
-async def test_a_value_comes_back_as_what_it_was_and_not_only_equal(runtime: Runtime) -> None:
+async def test_a_replayed_value_has_the_same_type_as_well(runtime: Runtime) -> None:
     executions: list[list[Any]] = []
 
     @flow
@@ -153,7 +153,9 @@ async def test_a_value_comes_back_as_what_it_was_and_not_only_equal(runtime: Run
     assert second[2].version == 4
 
 
-async def test_a_seeded_generator_goes_on_alike(runtime: Runtime) -> None:
+async def test_a_generator_seeded_with_random_gives_the_same_numbers_on_resume(
+    runtime: Runtime,
+) -> None:
     executions: list[list[int]] = []
 
     @flow
@@ -169,15 +171,15 @@ async def test_a_seeded_generator_goes_on_alike(runtime: Runtime) -> None:
     assert executions[0] == executions[1]
 
 
-async def test_a_value_is_recorded_no_later_than_what_may_depend_on_it(runtime: Runtime) -> None:
-    """A step that begins after it finds it in the store."""
+async def test_a_value_is_recorded_before_the_next_step_begins(runtime: Runtime) -> None:
+    """The step finds it in the store."""
     values: list[float] = []
-    known: list[bytes | None] = []
+    stored: list[bytes | None] = []
 
     @step
     async def look() -> None:
-        found = await recorded(runtime.store, ID)
-        known.append(found.journal["random"].result)
+        record = await recorded(runtime.store, ID)
+        stored.append(record.journal["random"].result)
 
     @flow
     async def body() -> None:
@@ -185,10 +187,10 @@ async def test_a_value_is_recorded_no_later_than_what_may_depend_on_it(runtime: 
         await look()
 
     await runtime.run(body.options(run_id=ID))
-    assert [float(value or b"") for value in known] == values
+    assert [float(value or b"") for value in stored] == values
 
 
-async def test_code_that_asks_for_another_kind_of_value_is_found_out(runtime: Runtime) -> None:
+async def test_a_changed_flow_that_draws_another_kind_of_value_is_refused(runtime: Runtime) -> None:
     async def before() -> None:
         now()
         raise Boom("the process dies")
@@ -196,15 +198,15 @@ async def test_code_that_asks_for_another_kind_of_value_is_found_out(runtime: Ru
     async def after() -> None:
         uuid()
 
-    made: list[Callable[[], Awaitable[None]]] = [before, after]
-    first, second = (flow(name="f")(body) for body in made)
+    bodies: list[Callable[[], Awaitable[None]]] = [before, after]
+    first, second = (flow(name="f")(body) for body in bodies)
     with pytest.raises(Boom):
         await runtime.run(first.options(run_id=ID))
     with pytest.raises(FlowChanged, match="value now is recorded"):
         await runtime.resume(ID, second)
 
 
-async def test_a_run_that_is_not_durable_draws_and_records_nothing(tmp_path: Path) -> None:
+async def test_a_run_that_is_not_durable_records_no_values(tmp_path: Path) -> None:
     async def body() -> float:
         now(), uuid()
         return random()

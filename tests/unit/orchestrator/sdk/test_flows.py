@@ -1,4 +1,4 @@
-"""Flows, steps and tools: where they run, what they pass on, what is recorded of them."""
+"""Flows, steps and tools: where they execute, their results and errors, and their records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ city: ContextVar[str] = ContextVar("city", default="nowhere")
 
 @step
 async def shout(text: str, *, times: int = 1) -> str:
-    """What it says, louder."""
+    """The text in upper case."""
     return text.upper() * times
 
 
@@ -47,13 +47,15 @@ async def shouting(text: str) -> str:
     return await shout(text, times=2)
 
 
-async def test_a_flow_awaited_in_an_open_runtime_is_a_run_there(runtime: Runtime) -> None:
+async def test_a_flow_awaited_in_an_open_runtime_is_a_run_in_it(runtime: Runtime) -> None:
     assert await shouting("a") == "AA"
-    found = await the_run(runtime.store)
-    assert (found.run.flow, found.run.status) == ("shouting", Status.COMPLETED)
+    record = await the_run(runtime.store)
+    assert (record.run.flow, record.run.status) == ("shouting", Status.COMPLETED)
 
 
-async def test_a_run_reports_its_value_its_id_and_its_time(runtime: Runtime) -> None:
+async def test_a_result_has_the_value_the_run_id_the_deadline_and_the_elapsed_time(
+    runtime: Runtime,
+) -> None:
     result = await runtime.run(shouting.options(deadline="1h", run_id="mine"), "b")
     assert (result.value, result.run_id, result.deadline_s) == ("BB", "mine", 3600.0)
     assert result.in_time
@@ -64,7 +66,7 @@ async def test_a_run_reports_its_value_its_id_and_its_time(runtime: Runtime) -> 
     assert (run.engine, run.model) == ("scripted", "script")
 
 
-async def test_an_id_that_was_used_is_refused_and_the_first_run_stays_as_it_was(
+async def test_a_used_id_with_other_arguments_is_refused_and_the_first_run_is_unchanged(
     runtime: Runtime,
 ) -> None:
     mine = shouting.options(run_id="mine")
@@ -85,14 +87,14 @@ async def test_a_flow_within_a_flow_is_a_step_of_its_run(runtime: Runtime) -> No
         return [await inner(), await inner.options(run_id="ignored", stages=4)()]
 
     await outer()
-    found = await the_run(runtime.store)
-    assert found.run.flow == "outer"
-    assert set(found.steps) == {
+    record = await the_run(runtime.store)
+    assert record.run.flow == "outer"
+    assert set(record.steps) == {
         *("inner flow", "inner flow/ask", "inner flow#2", "inner flow#2/ask"),
     }
 
 
-async def test_the_deadline_of_a_flow_within_a_flow_holds_and_never_extends_the_outer_one(
+async def test_a_nested_flow_can_shorten_but_not_extend_the_outer_deadline(
     runtime: Runtime,
 ) -> None:
     @flow(deadline="1h")
@@ -121,14 +123,14 @@ async def test_options_change_a_copy(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("bad", ["", "0s", -1, float("nan"), "soon"])
-def test_a_deadline_that_is_none_is_refused_where_it_is_written(bad: str | float) -> None:
+def test_an_invalid_deadline_is_refused_when_the_flow_is_made(bad: str | float) -> None:
     with pytest.raises(InvalidDuration):
         flow(deadline=bad)(ask)
     with pytest.raises(InvalidDuration):
         shouting.options(deadline=bad)
 
 
-def test_names_are_the_functions_own_with_dashes() -> None:
+def test_a_default_name_is_the_functions_name_with_dashes() -> None:
     async def deep_thought() -> None: ...
 
     assert flow(deep_thought).name == "deep-thought"
@@ -148,18 +150,18 @@ async def test_outside_a_run_steps_and_tools_are_the_plain_functions() -> None:
     assert current_context_or_none() is None
 
 
-async def test_what_needs_a_run_says_so_outside_one() -> None:
+async def test_functions_that_need_a_run_raise_outside_run_outside_one() -> None:
     for needs_run in (remaining, has_deadline):
         with pytest.raises(OutsideRun, match=rf"{needs_run.__name__}\(\) works only inside a flow"):
             needs_run()
     with pytest.raises(OutsideRun, match=r"llm\(\).*@flow"):
-        await llm("anybody?")
+        await llm("hello?")
     with pytest.raises(OutsideRun, match=r"within\(\)"):
         async with within("1s"):
             pass
 
 
-async def test_nothing_of_a_run_is_left_in_its_callers_context(runtime: Runtime) -> None:
+async def test_a_run_leaves_nothing_in_its_callers_context(runtime: Runtime) -> None:
     async def body() -> None:
         await ask()
         assert current_context_or_none() is not None
@@ -185,13 +187,13 @@ async def test_a_plain_tool_runs_in_a_thread_and_sees_the_callers_context(
     seen = await travel()
     assert [name for name, _ in seen] == ["Ulm"] * 3
     assert threading.get_ident() not in [thread for _, thread in seen]
-    found = await the_run(runtime.store)
-    assert [(call.kind, call.identity) for call in found.calls] == [(CallKind.TOOL, "look")] * 3
-    assert [call.step_path for call in found.calls] == ["look", "look[0]", "look[1]"]
-    assert found.steps == {}
+    record = await the_run(runtime.store)
+    assert [(call.kind, call.identity) for call in record.calls] == [(CallKind.TOOL, "look")] * 3
+    assert [call.step_path for call in record.calls] == ["look", "look[0]", "look[1]"]
+    assert record.steps == {}
 
 
-async def test_plain_tools_side_by_side_do_not_wait_for_each_other(runtime: Runtime) -> None:
+async def test_parallel_plain_tools_do_not_wait_for_each_other(runtime: Runtime) -> None:
     both = threading.Barrier(2, timeout=30)
 
     @tool
@@ -205,7 +207,7 @@ async def test_plain_tools_side_by_side_do_not_wait_for_each_other(runtime: Runt
     await meeting()
 
 
-async def test_the_parts_of_a_run_stand_on_the_paths_that_led_to_them(runtime: Runtime) -> None:
+async def test_steps_and_calls_are_recorded_under_their_call_paths(runtime: Runtime) -> None:
     @tool
     async def fetch() -> str:
         return await inner()
@@ -219,15 +221,15 @@ async def test_the_parts_of_a_run_stand_on_the_paths_that_led_to_them(runtime: R
         return await fetch()
 
     await runtime.run(flow(name="f")(outer))
-    found = await the_run(runtime.store)
-    assert set(found.steps) == {"outer", "outer/fetch/inner"}
-    assert [(call.identity, call.step_path) for call in found.calls] == [
+    record = await the_run(runtime.store)
+    assert set(record.steps) == {"outer", "outer/fetch/inner"}
+    assert [(call.identity, call.step_path) for call in record.calls] == [
         ("fetch", "outer/fetch"),
         ("script:inner", "outer/fetch/inner/llm"),
     ]
 
 
-async def test_a_call_outside_any_step_is_known_by_its_flow(runtime: Runtime) -> None:
+async def test_the_identity_of_a_call_outside_any_step_has_the_flows_name(runtime: Runtime) -> None:
     async def body() -> None:
         await llm("x")
 
@@ -237,7 +239,7 @@ async def test_a_call_outside_any_step_is_known_by_its_flow(runtime: Runtime) ->
 
 
 @pytest.mark.parametrize("kind", [step, tool])
-async def test_an_exception_passes_unchanged_and_its_type_is_recorded(
+async def test_an_error_is_raised_unchanged_and_its_class_is_recorded(
     runtime: Runtime, kind: object
 ) -> None:
     error = Boom("what the user wrote")
@@ -249,16 +251,16 @@ async def test_an_exception_passes_unchanged_and_its_type_is_recorded(
     with pytest.raises(Boom) as raised:
         await runtime.run(flow(name="f")(fails))
     assert raised.value is error
-    found = await the_run(runtime.store)
-    parts: list[RunRecord | StepRecord | CallRecord] = [found.run, *found.calls]
-    parts += found.steps.values()
+    record = await the_run(runtime.store)
+    parts: list[RunRecord | StepRecord | CallRecord] = [record.run, *record.calls]
+    parts += record.steps.values()
     assert len(parts) == 2
     for part in parts:
         assert (part.status, part.error_type, part.error_message) == (Status.FAILED, "Boom", None)
-    assert found.pattern_records == []
+    assert record.pattern_records == []
 
 
-async def test_what_our_own_errors_say_is_recorded_with_them(runtime: Runtime) -> None:
+async def test_the_messages_of_our_own_errors_are_recorded(runtime: Runtime) -> None:
     async def body() -> None:
         raise DeadlineExceeded("the test", 2.0)
 
@@ -281,15 +283,17 @@ async def test_a_flow_that_catches_an_error_is_completed(runtime: Runtime) -> No
         return ""
 
     await runtime.run(flow(body))
-    found = await the_run(runtime.store)
-    assert found.run.status is Status.COMPLETED
-    assert {path: part.status for path, part in found.steps.items()} == {
+    record = await the_run(runtime.store)
+    assert record.run.status is Status.COMPLETED
+    assert {path: part.status for path, part in record.steps.items()} == {
         "fails": Status.FAILED,
         "ask": Status.COMPLETED,
     }
 
 
-async def test_plain_functions_run_in_threads_and_know_their_run(runtime: Runtime) -> None:
+async def test_plain_functions_run_in_threads_with_the_context_of_their_run(
+    runtime: Runtime,
+) -> None:
     @step
     def plain_step(factor: int) -> tuple[int, bool]:
         return factor * threading.get_ident(), remaining() < 50
@@ -302,15 +306,15 @@ async def test_plain_functions_run_in_threads_and_know_their_run(runtime: Runtim
     def plain_flow() -> int:
         return threading.get_ident()
 
-    ident, knows = (await runtime.run(around)).value
+    ident, has_deadline_of_run = (await runtime.run(around)).value
     assert ident != threading.get_ident()
-    assert knows
+    assert has_deadline_of_run
     assert (await runtime.run(plain_flow)).value != threading.get_ident()
     async with runtime.store.reading() as tx:
         assert {run.status for run in await tx.runs.newest()} == {Status.COMPLETED}
 
 
-async def test_a_function_that_returns_a_coroutine_is_waited_for(runtime: Runtime) -> None:
+async def test_a_coroutine_that_a_plain_function_returns_is_awaited(runtime: Runtime) -> None:
     assert (await runtime.run(flow(lambda: ask("how?")))).value == "all is well"
 
 
@@ -332,8 +336,8 @@ async def test_methods_can_be_steps_and_tools(runtime: Runtime) -> None:
     assert (await runtime.run(flow(body))).value == "Ada greets Dr Bob"
 
 
-def test_a_method_is_refused_as_a_flow_where_it_is_decorated() -> None:
-    """It would be called without its instance, as by whoever resumes it."""
+def test_decorating_a_method_as_a_flow_is_refused() -> None:
+    """A resume would call it without its instance."""
     with pytest.raises(TypeError, match="work is a method, but a flow must be a function"):
 
         class Agent:
@@ -341,7 +345,7 @@ def test_a_method_is_refused_as_a_flow_where_it_is_decorated() -> None:
             async def work(self) -> None: ...
 
 
-async def test_a_method_of_an_instance_can_be_a_flow(runtime: Runtime) -> None:
+async def test_a_bound_method_can_be_a_flow(runtime: Runtime) -> None:
     class Agent:
         name = "Ada"
 
@@ -352,8 +356,8 @@ async def test_a_method_of_an_instance_can_be_a_flow(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\x00b", "half \ud83d"])
-def test_a_name_that_no_record_can_keep_is_refused(name: str) -> None:
-    """It would be recorded as another one, and a resumed run would not find it again."""
+def test_a_flow_name_that_cannot_be_stored_is_refused(name: str) -> None:
+    """It would be recorded as another name, which a resumed run would not find."""
     with pytest.raises(ValueError, match="cannot be stored"):
         flow(name=name)(ask)
     with pytest.raises(ValueError, match="cannot be stored"):
@@ -361,7 +365,9 @@ def test_a_name_that_no_record_can_keep_is_refused(name: str) -> None:
     assert checked_name("naïve/😀") == "naïve/😀"
 
 
-async def test_ten_flows_at_once_share_a_runtime_and_mix_nothing_up(runtime: Runtime) -> None:
+async def test_concurrent_flows_in_one_runtime_do_not_mix_up_their_records(
+    runtime: Runtime,
+) -> None:
     @flow
     async def counting(number: int) -> list[str]:
         await asyncio.sleep(0)
@@ -371,13 +377,13 @@ async def test_ten_flows_at_once_share_a_runtime_and_mix_nothing_up(runtime: Run
     results = await asyncio.gather(*(runtime.run(run, n) for n, run in enumerate(runs)))
     for number, result in enumerate(results):
         assert result.value == [f"{number}"] * number + [answer_ok(None)]  # type: ignore[arg-type]
-        found = await recorded(runtime.store, f"run-{number}")
-        assert set(found.steps) == {"ask", *(f"shout[{place}]" for place in range(number))}
-        assert found.still_running() == []
+        record = await recorded(runtime.store, f"run-{number}")
+        assert set(record.steps) == {"ask", *(f"shout[{place}]" for place in range(number))}
+        assert record.still_running() == []
 
 
 @pytest.mark.parametrize("run_id", ["", "../x", "a b", "x\n", "-x", ".", "é", "x" * 65])
-def test_an_id_that_cannot_be_typed_or_listed_is_refused(run_id: str) -> None:
+def test_an_invalid_run_id_is_refused(run_id: str) -> None:
     @flow
     async def nothing() -> None: ...
 

@@ -1,4 +1,4 @@
-"""Branches side by side: their results, their failures, and what becomes of the others."""
+"""gather: the results of parallel branches, failures, and the cancellation of the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.orchestrator.orchestrator_samples import NEVER_S, Boom, ask, rec
 
 
 class Interrupt(BaseException):
-    """As a KeyboardInterrupt, which would end the test session itself."""
+    """Stands for KeyboardInterrupt, which would end the test session itself."""
 
 
 async def later(value: int, turns: int = 3) -> int:
@@ -34,11 +34,11 @@ async def fails(error: BaseException) -> None:
 
 
 async def value_of(runtime: Runtime, body: Callable[[], Awaitable[object]]) -> object:
-    """What a body returns when it runs as a flow."""
+    """The result of a body that runs as a flow."""
     return (await runtime.run(flow(name="test")(body))).value
 
 
-async def test_results_come_in_the_order_given_whoever_is_faster(runtime: Runtime) -> None:
+async def test_results_are_in_the_order_given_whichever_branch_is_faster(runtime: Runtime) -> None:
     async def body() -> object:
         return await gather(later(1, 9), later(2, 0), later(3, 4))
 
@@ -56,7 +56,7 @@ async def test_a_gather_of_nothing_is_an_empty_tuple(runtime: Runtime) -> None:
     assert (await the_run(runtime.store)).edges == {(0, 1)}
 
 
-async def test_anything_that_can_be_awaited_may_be_a_branch(runtime: Runtime) -> None:
+async def test_any_awaitable_may_be_a_branch(runtime: Runtime) -> None:
     class Custom:
         def __await__(self) -> Generator[None, None, int]:
             yield from asyncio.sleep(0).__await__()
@@ -94,7 +94,9 @@ async def test_a_failure_cancels_the_others_and_is_raised_once_they_have_ended(
     assert ended == [True, True]
 
 
-async def test_the_error_is_raised_as_it_is_with_its_cause_and_notes(runtime: Runtime) -> None:
+async def test_a_branchs_error_is_raised_unchanged_with_its_cause_and_notes(
+    runtime: Runtime,
+) -> None:
     cause = KeyError("why")
     error = Boom("what")
     error.__cause__ = cause
@@ -113,21 +115,21 @@ async def test_a_group_of_errors_that_a_branch_raises_stays_a_group(runtime: Run
     assert raised.value is group
 
 
-async def test_an_error_that_is_no_exception_passes_too_and_the_run_is_recorded(
+async def test_a_base_exception_is_raised_too_and_the_run_is_recorded_as_failed(
     runtime: Runtime,
 ) -> None:
     with pytest.raises(Interrupt):
         await value_of(runtime, lambda: gather(ask(), fails(Interrupt())))
-    found = await the_run(runtime.store)
-    assert (found.run.status, found.run.error_type) == (Status.FAILED, "Interrupt")
-    assert found.still_running() == []
+    record = await the_run(runtime.store)
+    assert (record.run.status, record.run.error_type) == (Status.FAILED, "Interrupt")
+    assert record.still_running() == []
 
 
 @pytest.mark.parametrize("place", range(4))
 async def test_branches_that_never_began_are_closed_without_a_warning(
     runtime: Runtime, place: int
 ) -> None:
-    """The first branch fails before the others had a turn; warnings are errors here."""
+    """The failing branch fails before later ones had a turn; warnings are errors in tests."""
     branches = [later(1), later(2), later(3)]
     branches.insert(place, fails(Boom()))  # type: ignore[arg-type]
     with pytest.raises(Boom):
@@ -144,7 +146,7 @@ async def test_a_task_given_as_a_branch_is_cancelled_with_the_others(runtime: Ru
     assert all(task.cancelled() for task in tasks)
 
 
-async def test_outside_a_run_it_says_so_and_leaves_no_coroutine_behind() -> None:
+async def test_outside_a_run_it_raises_outside_run_and_closes_its_branches() -> None:
     with pytest.raises(OutsideRun, match="gather"):
         await gather(later(1), later(2))
     gc.collect()
@@ -153,7 +155,7 @@ async def test_outside_a_run_it_says_so_and_leaves_no_coroutine_behind() -> None
 async def test_a_failure_that_the_flow_catches_leaves_the_deadline_in_force(
     runtime: Runtime,
 ) -> None:
-    """asyncio.TaskGroup would leave the task with one cancellation too many (Python 3.11)."""
+    """asyncio.TaskGroup would leave the task's cancellation count too high (Python 3.11)."""
 
     async def body() -> None:
         with pytest.raises(Boom):
@@ -165,7 +167,7 @@ async def test_a_failure_that_the_flow_catches_leaves_the_deadline_in_force(
     assert (await the_run(runtime.store)).run.error_type == "DeadlineExceeded"
 
 
-async def test_a_deadline_that_passes_while_branches_clean_up_is_not_forgotten(
+async def test_a_deadline_that_passes_while_branches_clean_up_still_ends_the_run(
     runtime: Runtime,
 ) -> None:
     async def slow_to_end() -> None:
@@ -184,7 +186,9 @@ async def test_a_deadline_that_passes_while_branches_clean_up_is_not_forgotten(
         await runtime.run(flow(deadline=0.05)(body))
 
 
-async def test_branches_of_a_users_own_task_group_may_fail_too(runtime: Runtime) -> None:
+async def test_a_failed_task_group_of_the_user_leaves_the_deadline_in_force(
+    runtime: Runtime,
+) -> None:
     async def body() -> None:
         try:
             async with asyncio.TaskGroup() as group:
@@ -198,7 +202,9 @@ async def test_branches_of_a_users_own_task_group_may_fail_too(runtime: Runtime)
         await runtime.run(flow(deadline=0.05)(body))
 
 
-async def test_the_calls_of_a_stage_say_how_many_they_are(runtime: Runtime) -> None:
+async def test_the_slo_of_a_call_has_the_number_of_parallel_calls_of_its_stage(
+    runtime: Runtime,
+) -> None:
     async def body() -> None:
         await llm("first")
         await gather(*(llm(str(i)) for i in range(5)))
@@ -218,8 +224,8 @@ async def test_many_nested_gathers_make_each_call_once(runtime: Runtime) -> None
         return sum(await gather(*(tree(depth - 1) for _ in range(3))))
 
     result = await runtime.run(flow(tree), 3)
-    found = await recorded(runtime.store, result.run_id)
-    assert len(found.calls) == 27
+    record = await recorded(runtime.store, result.run_id)
+    assert len(record.calls) == 27
     places = itertools.product(range(3), repeat=3)
-    assert set(found.steps) == {f"ask[{a}][{b}][{c}]" for a, b, c in places}
-    assert found.edges == set()
+    assert set(record.steps) == {f"ask[{a}][{b}][{c}]" for a, b, c in places}
+    assert record.edges == set()

@@ -1,4 +1,4 @@
-"""Questions to a human: questions_of once, answered from outside, kept for the run that comes back."""
+"""Questions to a human: asked once, answered by another process, answers kept for a resume."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tests.unit.orchestrator.sdk.human_input_samples import (
 from tests.unit.orchestrator.virtual_time import run_in_virtual_time, timed_runtime
 
 
-async def test_outside_a_flow_it_says_so() -> None:
+async def test_outside_a_flow_it_raises_outside_run() -> None:
     with pytest.raises(OutsideRun, match=r"input_required\(\)"):
-        await input_required("who?")
+        await input_required("well?")
 
 
-def test_a_question_is_recorded_and_told_and_its_answer_is_the_result(tmp_path: Path) -> None:
+def test_a_question_is_recorded_and_emitted_and_its_answer_is_the_result(tmp_path: Path) -> None:
     @step
     async def confirm() -> str:
         return await input_required("may I?")
@@ -48,17 +48,17 @@ def test_a_question_is_recorded_and_told_and_its_answer_is_the_result(tmp_path: 
         return await confirm()
 
     async def run() -> None:
-        told: list[Event] = []
-        async with timed_runtime(tmp_path, on_event=told.append) as runtime:
+        events: list[Event] = []
+        async with timed_runtime(tmp_path, on_event=events.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             [question] = await questions_of(runtime.store)
             assert (question.path, question.name) == ("confirm/input", "may I?")
             assert question.status is Status.RUNNING
-            await asyncio.sleep(1000)  # without a deadline it waits for as long as it takes
+            await asyncio.sleep(1000)  # without a deadline it waits forever
             assert not running.done()
             await answer(runtime.store, question.path, "you may")
             assert (await running).value == "you may"
-            [event] = [event for event in told if isinstance(event, InputRequired)]
+            [event] = [event for event in events if isinstance(event, InputRequired)]
             assert (event.run_id, event.path, event.question) == (ID, "confirm/input", "may I?")
             assert (await recorded(runtime.store, ID)).still_running() == []
 
@@ -67,7 +67,7 @@ def test_a_question_is_recorded_and_told_and_its_answer_is_the_result(tmp_path: 
 
 @settings(law, max_examples=25)
 @given(after_s=st.floats(0, 100))
-def test_an_answer_is_seen_within_one_look_whenever_it_comes(after_s: float) -> None:
+def test_an_answer_is_found_within_one_poll_interval(after_s: float) -> None:
     @flow
     async def body() -> str:
         return await input_required("well?")
@@ -87,7 +87,7 @@ def test_an_answer_is_seen_within_one_look_whenever_it_comes(after_s: float) -> 
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_questions_of_parallel_branches_are_answered_each_for_itself(
+def test_questions_of_parallel_branches_are_answered_independently(
     tmp_path: Path, order: tuple[int, int]
 ) -> None:
     @flow
@@ -108,7 +108,7 @@ def test_questions_of_parallel_branches_are_answered_each_for_itself(
     run_in_virtual_time(run())
 
 
-def test_a_second_question_from_one_place_is_another(tmp_path: Path) -> None:
+def test_the_same_question_asked_twice_needs_two_answers(tmp_path: Path) -> None:
     @flow
     async def body() -> str:
         return await input_required("well?") + await input_required("well?")
@@ -116,10 +116,9 @@ def test_a_second_question_from_one_place_is_another(tmp_path: Path) -> None:
     async def run() -> None:
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            for count, said in [(1, "a"), (2, "b")]:
-                await answer(
-                    runtime.store, (await questions_of(runtime.store, count))[-1].path, said
-                )
+            for count, text in [(1, "a"), (2, "b")]:
+                questions = await questions_of(runtime.store, count)
+                await answer(runtime.store, questions[-1].path, text)
             assert (await running).value == "ab"
 
     run_in_virtual_time(run())
@@ -147,24 +146,24 @@ def test_a_deadline_that_passes_before_the_answer_ends_the_question(
     run_in_virtual_time(run())
 
 
-def test_a_flow_may_do_without_an_answer_that_is_late(tmp_path: Path) -> None:
+def test_a_flow_may_return_its_best_so_far_if_the_answer_is_late(tmp_path: Path) -> None:
     @flow(deadline=10, on_deadline="best_so_far")
     async def body() -> str:
-        best_so_far("nobody said anything")
+        best_so_far("no answer")
         return await input_required("well?")
 
     async def run() -> str:
         async with timed_runtime(tmp_path) as runtime:
             return (await runtime.run(body)).value
 
-    assert run_in_virtual_time(run()) == "nobody said anything"
+    assert run_in_virtual_time(run()) == "no answer"
 
 
 @pytest.mark.parametrize("how", ["deadline", "cancelled"])
 def test_an_answer_that_comes_just_before_the_end_does_not_change_how_the_run_ends(
     tmp_path: Path, how: str
 ) -> None:
-    """It is in the store, and the run did not look any more. A resumed run has it."""
+    """The run ended before its next poll. The answer is in the store, and a resume finds it."""
 
     @flow
     async def body() -> str:
@@ -177,7 +176,7 @@ def test_an_answer_that_comes_just_before_the_end_does_not_change_how_the_run_en
         async with timed_runtime(tmp_path) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             [question] = await questions_of(runtime.store)
-            await asyncio.sleep(10.05)  # it looks at 10 and 10.5 s
+            await asyncio.sleep(10.05)  # it polls at 10 and 10.5 s
             await answer(runtime.store, question.path, "yes")
             if how == "cancelled":
                 running.cancel()
@@ -190,7 +189,7 @@ def test_an_answer_that_comes_just_before_the_end_does_not_change_how_the_run_en
     run_in_virtual_time(run())
 
 
-def test_an_answer_that_was_given_while_nobody_waited_is_there_on_resume(tmp_path: Path) -> None:
+def test_an_answer_given_after_the_run_ended_is_found_on_resume(tmp_path: Path) -> None:
     done: list[str] = []
 
     @step
@@ -203,30 +202,30 @@ def test_an_answer_that_was_given_while_nobody_waited_is_there_on_resume(tmp_pat
         return await input_required("well?")
 
     async def run() -> None:
-        told: list[Event] = []
-        async with timed_runtime(tmp_path, on_event=told.append) as runtime:
+        events: list[Event] = []
+        async with timed_runtime(tmp_path, on_event=events.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             [question] = await questions_of(runtime.store)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
             await answer_ended_run(runtime.store, question.path, "yes")
-            told.clear()
+            events.clear()
             assert (await runtime.resume(ID, body)).value == "yes"
-            assert not any(isinstance(event, InputRequired) for event in told)
+            assert not any(isinstance(event, InputRequired) for event in events)
         assert done == ["prepared"]
 
     run_in_virtual_time(run())
 
 
-def test_a_resumed_run_asks_again_what_was_not_answered_and_only_that(tmp_path: Path) -> None:
+def test_a_resumed_run_asks_only_unanswered_questions_again(tmp_path: Path) -> None:
     @flow
     async def body() -> list[str]:
         return list(await gather(input_required("first?"), input_required("second?")))
 
     async def run() -> None:
-        told: list[Event] = []
-        async with timed_runtime(tmp_path, on_event=told.append) as runtime:
+        events: list[Event] = []
+        async with timed_runtime(tmp_path, on_event=events.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             first, second = sorted(await questions_of(runtime.store, 2), key=lambda each: each.path)
             await answer(runtime.store, first.path, "a")
@@ -234,28 +233,28 @@ def test_a_resumed_run_asks_again_what_was_not_answered_and_only_that(tmp_path: 
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            told.clear()
+            events.clear()
             resumed = asyncio.create_task(runtime.resume(ID, body))
-            while not any(isinstance(event, InputRequired) for event in told):  # noqa: ASYNC110
+            while not any(isinstance(event, InputRequired) for event in events):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await answer(runtime.store, second.path, "b")
             assert (await resumed).value == ["a", "b"]
-            found = await recorded(runtime.store, ID)
-        [event] = [event for event in told if isinstance(event, InputRequired)]
+            record = await recorded(runtime.store, ID)
+        [event] = [event for event in events if isinstance(event, InputRequired)]
         assert event.question == "second?"
-        assert found.journal[first.path].attempts == 1
-        assert found.journal[second.path].attempts == 2
-        assert found.still_running() == []
+        assert record.journal[first.path].attempts == 1
+        assert record.journal[second.path].attempts == 2
+        assert record.still_running() == []
 
     run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_an_answer_that_comes_while_a_resumed_run_is_on_its_way_to_the_question_is_kept(
+def test_an_answer_given_before_a_resumed_run_reaches_its_question_is_used(
     tmp_path: Path, durable: bool
 ) -> None:
-    """What is recorded was read when it was resumed: there the question had no answer."""
-    on_its_way, is_answered = asyncio.Event(), asyncio.Event()
+    """The resume had read the question's record before it was answered."""
+    resumed_event, answered_event = asyncio.Event(), asyncio.Event()
     times = 0
 
     @flow
@@ -263,31 +262,31 @@ def test_an_answer_that_comes_while_a_resumed_run_is_on_its_way_to_the_question_
         nonlocal times
         times += 1
         if times == 2:
-            on_its_way.set()
-            await is_answered.wait()
+            resumed_event.set()
+            await answered_event.wait()
         return await input_required("well?")
 
     async def run() -> None:
-        told: list[Event] = []
-        async with timed_runtime(tmp_path, durable=durable, on_event=told.append) as runtime:
+        events: list[Event] = []
+        async with timed_runtime(tmp_path, durable=durable, on_event=events.append) as runtime:
             running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
             [question] = await questions_of(runtime.store)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
             resumed = asyncio.create_task(runtime.run(body.options(run_id=ID)))
-            await on_its_way.wait()
+            await resumed_event.wait()
             await answer_ended_run(runtime.store, question.path, "yes")
-            is_answered.set()
+            answered_event.set()
             async with asyncio.timeout(100):
                 assert (await resumed).value == "yes"
             assert (await recorded(runtime.store, ID)).still_running() == []
-        assert len([event for event in told if isinstance(event, InputRequired)]) == 1
+        assert len([event for event in events if isinstance(event, InputRequired)]) == 1
 
     run_in_virtual_time(run())
 
 
-def test_a_branch_that_fails_ends_the_question_of_another(tmp_path: Path) -> None:
+def test_a_failing_branch_cancels_the_question_of_another_branch(tmp_path: Path) -> None:
     async def fails() -> str:
         await asyncio.sleep(1)
         raise Boom("why")
@@ -306,7 +305,7 @@ def test_a_branch_that_fails_ends_the_question_of_another(tmp_path: Path) -> Non
     run_in_virtual_time(run())
 
 
-def test_a_run_that_is_not_durable_can_ask_as_well(tmp_path: Path) -> None:
+def test_a_run_that_is_not_durable_can_ask_questions(tmp_path: Path) -> None:
     @flow
     async def body() -> str:
         return await input_required("well?")

@@ -1,4 +1,4 @@
-"""One LLM call: its prompt, its answer's shape, its stream, its promise, its errors."""
+"""LLM calls: prompts, structured output, streaming, SLOs and errors."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Drawing(BaseModel):
     weights: dict[str, float] = Field(default_factory=dict)
 
 
-def saying(text: str) -> ScriptedEngine:
+def answering(text: str) -> ScriptedEngine:
     return ScriptedEngine(lambda _request: text)
 
 
-async def answered(folder: Path, engine: ScriptedEngine, **arguments: Any) -> Any:
-    """What llm() returns when it is all that a flow does."""
+async def call_llm(folder: Path, engine: ScriptedEngine, **arguments: Any) -> Any:
+    """The result of llm() in a flow that does nothing else."""
 
     async def body() -> Any:
         return await llm("draw", **arguments)
@@ -72,7 +72,7 @@ async def answered(folder: Path, engine: ScriptedEngine, **arguments: Any) -> An
 
 
 async def test_a_plain_call_returns_the_text(tmp_path: Path) -> None:
-    assert await answered(tmp_path, saying("plain  text ")) == "plain  text "
+    assert await call_llm(tmp_path, answering("plain  text ")) == "plain  text "
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ async def test_a_plain_call_returns_the_text(tmp_path: Path) -> None:
 async def test_a_prompt_becomes_the_turns_of_a_chat_unless_it_is_raw(
     tmp_path: Path, given: dict[str, Any], sent: object
 ) -> None:
-    engine = saying("x")
-    await answered(tmp_path, engine, **given, max_tokens=7, temperature=0.1, seed=3)
+    engine = answering("x")
+    await call_llm(tmp_path, engine, **given, max_tokens=7, temperature=0.1, seed=3)
     [request] = engine.requests
     assert request.prompt == sent
     assert (request.max_tokens, request.temperature, request.seed) == (7, 0.1, 3)
     assert request.schema is None
 
 
-async def test_the_turns_of_a_chat_are_sent_as_they_are(runtime: Runtime) -> None:
+async def test_the_turns_of_a_chat_are_sent_unchanged(runtime: Runtime) -> None:
     turns = [Message("system", "s"), Message("user", "u"), Message("assistant", "a")]
 
     async def body() -> str:
@@ -104,11 +104,11 @@ async def test_the_turns_of_a_chat_are_sent_as_they_are(runtime: Runtime) -> Non
     assert runtime.engine.requests[0].prompt == tuple(turns)  # type: ignore[attr-defined]
 
 
-async def test_a_model_gives_its_schema_to_the_engine_and_an_instance_to_the_caller(
+async def test_with_a_pydantic_model_the_engine_gets_its_schema_and_the_caller_an_instance(
     tmp_path: Path,
 ) -> None:
     engine = ScriptedEngine(lambda request: json.dumps(fitting_answer(request.schema)))
-    drawing = await answered(tmp_path, engine, schema=Drawing)
+    drawing = await call_llm(tmp_path, engine, schema=Drawing)
     assert isinstance(drawing, Drawing)
     assert (drawing.colour, drawing.style) == (Colour.RED, "bold")
     schema = engine.requests[0].schema
@@ -119,16 +119,18 @@ async def test_a_model_gives_its_schema_to_the_engine_and_an_instance_to_the_cal
     assert schema["$defs"]["Colour"]["enum"] == ["red", "blue"]
 
 
-async def test_a_json_schema_passes_as_it_is_and_gives_the_json_value(tmp_path: Path) -> None:
+async def test_a_json_schema_is_sent_unchanged_and_the_json_value_is_returned(
+    tmp_path: Path,
+) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
-    engine = saying('{"n": 5}')
-    assert await answered(tmp_path, engine, schema=schema) == {"n": 5}
+    engine = answering('{"n": 5}')
+    assert await call_llm(tmp_path, engine, schema=schema) == {"n": 5}
     assert engine.requests[0].schema == schema
 
 
-async def test_what_is_no_json_schema_is_the_callers_error(tmp_path: Path) -> None:
+async def test_an_invalid_json_schema_raises_invalid_request(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="the JSON schema is not valid"):
-        await answered(tmp_path, saying("{}"), schema={"type": "nonsense"})
+        await call_llm(tmp_path, answering("{}"), schema={"type": "nonsense"})
 
 
 @pytest.mark.parametrize(
@@ -146,44 +148,44 @@ async def test_what_is_no_json_schema_is_the_callers_error(tmp_path: Path) -> No
         (Drawing, '{"colour": "red", "style": "bold", "points": []}'),
     ],
 )
-async def test_an_answer_that_does_not_fit_is_a_named_error_of_a_call_that_was_completed(
+async def test_an_answer_that_does_not_fit_fails_the_step_but_its_call_is_completed(
     tmp_path: Path, schema: Any, text: str
 ) -> None:
-    """The engine did its part, and its tokens count; the step that wanted more has failed."""
+    """The engine has answered, and its tokens count; the step fails."""
 
     @step
     async def ask_for_it() -> Any:
         return await llm("draw", schema=schema)
 
-    async with scripted_runtime(tmp_path, saying(text)) as runtime:
+    async with scripted_runtime(tmp_path, answering(text)) as runtime:
         with pytest.raises(StructuredOutputInvalid) as refused:
             await runtime.run(flow(name="f")(ask_for_it))
-        found = await the_run(runtime.store)
-    assert refused.value.args[0] == f"{found.run.id}-0"
-    assert found.calls[0].status is Status.COMPLETED
-    assert found.calls[0].output_tokens == len(text.split(" "))
-    assert found.steps["ask-for-it"].error_type == "StructuredOutputInvalid"
-    assert found.run.error_message is None
+        record = await the_run(runtime.store)
+    assert refused.value.args[0] == f"{record.run.id}-0"
+    assert record.calls[0].status is Status.COMPLETED
+    assert record.calls[0].output_tokens == len(text.split(" "))
+    assert record.steps["ask-for-it"].error_type == "StructuredOutputInvalid"
+    assert record.run.error_message is None
 
 
-async def test_an_answer_that_was_cut_says_how_to_mend_it(tmp_path: Path) -> None:
-    engine = saying('{"x": 1, "y": 2}')
+async def test_the_error_of_an_answer_that_was_cut_off_says_what_to_do(tmp_path: Path) -> None:
+    engine = answering('{"x": 1, "y": 2}')
     with pytest.raises(StructuredOutputInvalid, match="raise max_tokens"):
-        await answered(tmp_path, engine, schema=Point, max_tokens=2)
+        await call_llm(tmp_path, engine, schema=Point, max_tokens=2)
 
 
 @pytest.mark.parametrize("text", ["", "one", "a few words  and spaces ", "äöü\n\n🙂 x"])
-async def test_the_pieces_of_a_stream_join_to_the_text(tmp_path: Path, text: str) -> None:
+async def test_the_streamed_pieces_join_to_the_text(tmp_path: Path, text: str) -> None:
     pieces: list[str] = []
-    result = await answered(tmp_path, saying(text), on_text=pieces.append)
+    result = await call_llm(tmp_path, answering(text), on_text=pieces.append)
     assert "".join(pieces) == result == text
     assert all(pieces)
 
 
-async def test_what_on_text_raises_ends_the_call_and_its_request_at_once(
+async def test_an_error_in_on_text_aborts_the_request_at_once(
     tmp_path: Path,
 ) -> None:
-    engine = saying("one two three")
+    engine = answering("one two three")
 
     def refuse(piece: str) -> None:
         raise Boom(piece)
@@ -210,7 +212,9 @@ async def test_what_on_text_raises_ends_the_call_and_its_request_at_once(
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_what_the_engine_raises_passes_unchanged(tmp_path: Path, error: ServingError) -> None:
+async def test_an_error_of_the_engine_is_raised_unchanged(
+    tmp_path: Path, error: ServingError
+) -> None:
     def script(request: GenerationRequest) -> str:
         raise error
 
@@ -222,13 +226,13 @@ async def test_what_the_engine_raises_passes_unchanged(tmp_path: Path, error: Se
     assert (call.status, call.error_type) == (Status.FAILED, type(error).__name__)
 
 
-async def test_a_prompt_that_can_never_fit_is_refused_by_name(tmp_path: Path) -> None:
+async def test_a_prompt_that_can_never_fit_raises_prompt_too_long(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok, max_model_tokens=100)
     with pytest.raises(PromptTooLong):
-        await answered(tmp_path, engine, system="word " * 100)
+        await call_llm(tmp_path, engine, system="word " * 100)
 
 
-async def test_every_call_of_a_run_with_a_deadline_tells_the_engine_all_that_it_needs(
+async def test_every_call_of_a_run_with_a_deadline_has_a_complete_slo(
     runtime: Runtime,
 ) -> None:
     async def body() -> None:
@@ -248,10 +252,10 @@ async def test_every_call_of_a_run_with_a_deadline_tells_the_engine_all_that_it_
     assert requests[0].slo.deadline_s <= 300
 
 
-async def test_what_an_engine_counted_is_recorded(runtime: Runtime) -> None:
+async def test_the_token_counts_of_the_engine_are_recorded(runtime: Runtime) -> None:
     result = await runtime.run(flow(name="f")(lambda: llm("a b c d")))
-    found = await recorded(runtime.store, result.run_id)
-    [call], [node] = found.calls, found.pattern.nodes
+    record = await recorded(runtime.store, result.run_id)
+    [call], [node] = record.calls, record.pattern.nodes
     assert (call.prompt_tokens, call.output_tokens, call.cached_tokens) == (4, 3, 0)
     assert (node.input_tokens, node.output_tokens) == (4, 3)
     assert call.finish_reason == "stop"
@@ -266,7 +270,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_closing_a_schema_keeps_all_that_it_says_and_does_so_once(schema: Any) -> None:
+def test_closing_a_schema_changes_nothing_else_and_is_idempotent(schema: Any) -> None:
     closed = closed_schema(schema)
     assert closed_schema(closed) == closed
     assert without_closing(closed) == without_closing(schema)
@@ -284,7 +288,7 @@ def without_closing(schema: Any) -> Any:
     }
 
 
-def test_an_object_that_is_open_on_purpose_stays_open() -> None:
+def test_an_object_that_allows_additional_properties_explicitly_stays_open() -> None:
     class Open(BaseModel):
         model_config = ConfigDict(extra="allow")
 

@@ -1,4 +1,4 @@
-"""The same work for many items: how much of it at once, in which order, and what a failure does."""
+"""map: concurrency, the order of results, failures, and resumed maps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ few = settings(law, max_examples=25)
 
 
 async def value_of(runtime: Runtime, body: Callable[[], Awaitable[T]]) -> T:
-    """What a body returns when it runs as a flow."""
+    """The result of a body that runs as a flow."""
 
     async def typed() -> T:
         return await body()
@@ -45,7 +45,7 @@ async def value_of(runtime: Runtime, body: Callable[[], Awaitable[T]]) -> T:
 
 
 def value_alone(body: Callable[[], Awaitable[T]]) -> T:
-    """The same, in a runtime and a loop of its own."""
+    """The same, in a new runtime on a new event loop."""
 
     async def run() -> T:
         with TemporaryDirectory() as folder:
@@ -56,20 +56,20 @@ def value_alone(body: Callable[[], Awaitable[T]]) -> T:
 
 
 class Counted:
-    """Work that takes some turns of the loop, and knows how much of it there was at once."""
+    """Work that takes some turns of the event loop, and measures its concurrency."""
 
     def __init__(self, turns: Callable[[int], int]) -> None:
         self.turns = turns
-        self.num_now = self.most = 0
-        self.begun: list[int] = []
+        self.num_running = self.max_running = 0
+        self.started: list[int] = []
 
     async def __call__(self, item: int) -> int:
-        self.begun.append(item)
-        self.num_now += 1
-        self.most = max(self.most, self.num_now)
+        self.started.append(item)
+        self.num_running += 1
+        self.max_running = max(self.max_running, self.num_running)
         for _ in range(self.turns(item)):
             await asyncio.sleep(0)
-        self.num_now -= 1
+        self.num_running -= 1
         return item * item
 
 
@@ -78,44 +78,44 @@ class Counted:
     turns=st.lists(st.integers(0, 9), max_size=20),
     concurrency=st.integers(1, 25),
 )
-def test_results_come_in_the_items_order_and_never_more_work_at_once_than_allowed(
+def test_results_are_in_the_items_order_and_the_concurrency_limit_holds(
     turns: list[int], concurrency: int
 ) -> None:
-    """However long each item takes; and as much at once as there may be, if none ends at once."""
+    """However long each item takes; if none ends at once, the limit is reached."""
     work = Counted(lambda item: turns[item])
 
     async def body() -> list[int]:
         return list(await map_(work, range(len(turns)), concurrency=concurrency))
 
     assert value_alone(body) == [item * item for item in range(len(turns))]
-    assert work.begun == list(range(len(turns)))
-    assert work.most <= concurrency
+    assert work.started == list(range(len(turns)))
+    assert work.max_running <= concurrency
     if turns and min(turns) > 0:
-        assert work.most == min(concurrency, len(turns))
+        assert work.max_running == min(concurrency, len(turns))
 
 
-async def test_sixteen_are_done_at_once_unless_told_otherwise(runtime: Runtime) -> None:
+async def test_the_default_concurrency_is_sixteen(runtime: Runtime) -> None:
     work = Counted(lambda _: 3)
 
     async def body() -> None:
         await map_(work, range(40))
 
     await value_of(runtime, body)
-    assert work.most == 16
+    assert work.max_running == 16
 
 
-async def test_a_map_of_nothing_is_an_empty_tuple_and_does_nothing(runtime: Runtime) -> None:
+async def test_a_map_of_no_items_is_an_empty_tuple(runtime: Runtime) -> None:
     work = Counted(lambda _: 1)
 
     async def body() -> bool:
         return await map_(work, []) == await map_(work, iter(())) == ()
 
     assert await value_of(runtime, body)
-    assert work.begun == []
+    assert work.started == []
 
 
 @pytest.mark.parametrize("concurrency", [0, -1])
-async def test_no_work_at_once_is_refused(runtime: Runtime, concurrency: int) -> None:
+async def test_a_concurrency_below_one_is_refused(runtime: Runtime, concurrency: int) -> None:
     async def body() -> None:
         await map_(Counted(lambda _: 1), [1], concurrency=concurrency)
 
@@ -125,14 +125,14 @@ async def test_no_work_at_once_is_refused(runtime: Runtime, concurrency: int) ->
 
 @pytest.mark.parametrize("concurrency", [1, 2, 16])
 @pytest.mark.parametrize("failing", [0, 2, 5])
-async def test_a_failure_cancels_what_runs_and_what_waits_and_is_raised_once_all_have_ended(
+async def test_a_failure_cancels_running_and_waiting_items_and_is_raised_once_all_have_ended(
     runtime: Runtime, concurrency: int, failing: int
 ) -> None:
     error = Boom("one of them")
-    begun, ended = [], []
+    started, ended = [], []
 
     async def work(item: int) -> int:
-        begun.append(item)
+        started.append(item)
         try:
             await asyncio.sleep(0.001)
             if item == failing:
@@ -150,13 +150,13 @@ async def test_a_failure_cancels_what_runs_and_what_waits_and_is_raised_once_all
     with pytest.raises(Boom) as raised:
         await value_of(runtime, body)
     assert raised.value is error
-    assert failing in begun
-    assert sorted(ended) == sorted(begun)
-    assert len(begun) <= failing + concurrency
-    gc.collect()  # warnings are errors: no coroutine was left unawaited
+    assert failing in started
+    assert sorted(ended) == sorted(started)
+    assert len(started) <= failing + concurrency
+    gc.collect()  # an unawaited coroutine would warn, and warnings are errors
 
 
-async def test_work_that_raises_before_it_awaits_is_a_failure_as_any_other(
+async def test_work_that_raises_before_it_returns_an_awaitable_fails_the_map(
     runtime: Runtime,
 ) -> None:
     def work(item: int) -> Awaitable[int]:
@@ -170,16 +170,16 @@ async def test_work_that_raises_before_it_awaits_is_a_failure_as_any_other(
     gc.collect()
 
 
-async def test_work_that_is_cancelled_by_itself_gives_its_place_to_the_next(
+async def test_work_that_raises_cancelled_error_lets_the_next_item_begin(
     runtime: Runtime,
 ) -> None:
-    """A cancellation is no failure: the others are done all the same."""
-    done: list[int] = []
+    """A cancellation is not a failure: the other items are still processed."""
+    num_calls: list[int] = []
 
     async def work(item: int) -> None:
         if item == 0:
             raise asyncio.CancelledError
-        done.append(item)
+        num_calls.append(item)
 
     async def body() -> None:
         async with asyncio.timeout(30):
@@ -187,10 +187,10 @@ async def test_work_that_is_cancelled_by_itself_gives_its_place_to_the_next(
 
     with pytest.raises(asyncio.CancelledError):
         await value_of(runtime, body)
-    assert done == [1, 2, 3]
+    assert num_calls == [1, 2, 3]
 
 
-async def test_items_that_fail_to_come_leave_no_work_behind(runtime: Runtime) -> None:
+async def test_an_error_in_the_iteration_of_items_leaves_no_work_behind(runtime: Runtime) -> None:
     work = Counted(lambda _: 1)
 
     def items() -> Iterator[int]:
@@ -203,23 +203,23 @@ async def test_items_that_fail_to_come_leave_no_work_behind(runtime: Runtime) ->
     with pytest.raises(Boom, match="no more of them"):
         await value_of(runtime, body)
     gc.collect()
-    assert work.begun == []
+    assert work.started == []
 
 
-async def test_outside_a_flow_it_says_so_and_leaves_nothing_behind() -> None:
+async def test_outside_a_flow_it_raises_outside_run_and_starts_nothing() -> None:
     work = Counted(lambda _: 1)
     with pytest.raises(OutsideRun):
         await map_(work, range(3))
     gc.collect()
-    assert work.begun == []
+    assert work.started == []
 
 
 async def test_a_cancelled_map_cancels_all_of_its_work(runtime: Runtime) -> None:
     ended: list[int] = []
-    begun = asyncio.Event()
+    started = asyncio.Event()
 
     async def work(item: int) -> None:
-        begun.set()
+        started.set()
         try:
             await asyncio.sleep(NEVER_S)
         finally:
@@ -229,7 +229,7 @@ async def test_a_cancelled_map_cancels_all_of_its_work(runtime: Runtime) -> None
         await map_(work, range(9), concurrency=4)
 
     running = asyncio.create_task(value_of(runtime, body))
-    await begun.wait()
+    await started.wait()
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -238,7 +238,7 @@ async def test_a_cancelled_map_cancels_all_of_its_work(runtime: Runtime) -> None
     assert (await the_run(runtime.store)).run.status is Status.CANCELLED
 
 
-async def test_what_follows_a_map_depends_on_all_of_it(runtime: Runtime) -> None:
+async def test_a_call_after_a_map_depends_on_all_its_calls(runtime: Runtime) -> None:
     async def body() -> None:
         await map_(ask, ["a", "b", "c"], concurrency=3)
         await ask("d")
@@ -254,22 +254,22 @@ async def test_what_follows_a_map_depends_on_all_of_it(runtime: Runtime) -> None
     stop_after=st.integers(0, 8),
     seed=st.integers(0, 99),
 )
-def test_a_resumed_map_does_each_item_once_whichever_were_done_before(
+def test_a_resumed_map_processes_each_item_once(
     num_items: int, concurrency: int, stop_after: int, seed: int
 ) -> None:
-    """And whichever is faster in either execution."""
+    """Whichever items were completed before, and whichever is faster in each execution."""
     speeds = plain_random.Random(seed)
-    done: Counter[int] = Counter()
-    raise_once = [True]
+    num_calls: Counter[int] = Counter()
+    must_fail = [True]
 
     @step
     async def work(item: int) -> int:
         for _ in range(speeds.randint(0, 9)):
             await asyncio.sleep(0)
-        if raise_once and done.total() >= min(stop_after, num_items - 1):
-            raise_once.clear()
+        if must_fail and num_calls.total() >= min(stop_after, num_items - 1):
+            must_fail.clear()
             raise Boom("the process dies")
-        done[item] += 1
+        num_calls[item] += 1
         return 10 * item
 
     @flow
@@ -286,10 +286,10 @@ def test_a_resumed_map_does_each_item_once_whichever_were_done_before(
                 with pytest.raises(Boom):
                     await runtime.run(both.options(run_id=ID))
                 value = (await runtime.resume(ID, both)).value
-                found = await recorded(runtime.store, ID)
-                assert found.still_running() == []
-                assert len(found.steps) == 2 * num_items
+                record = await recorded(runtime.store, ID)
+                assert record.still_running() == []
+                assert len(record.steps) == 2 * num_items
                 return value
 
     assert asyncio.run(run()) == [10 * item for item in range(2 * num_items)]
-    assert done == dict.fromkeys(range(2 * num_items), 1)
+    assert num_calls == dict.fromkeys(range(2 * num_items), 1)

@@ -1,4 +1,4 @@
-"""Flows within flows: each ends as it says itself, and none later than the one around it."""
+"""Nested flows: each ends at its own deadline or that of the flow around it, and in its own way."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.unit.orchestrator.deadline_samples import Elapsed, keep_best
 from tests.unit.orchestrator.virtual_time import never, result_of
 
 
-def test_a_nested_flow_shortens_the_deadline_and_leaves_the_way_to_end_to_the_run() -> None:
+def test_a_nested_flow_fails_at_its_own_deadline_and_the_run_continues() -> None:
     elapsed = Elapsed()
 
     @flow(name="inner", deadline=5)
@@ -45,7 +45,7 @@ def test_a_nested_flow_with_a_longer_deadline_is_cut_off_with_the_run() -> None:
 
 
 def nested(**limits: Any) -> Flow[[], str]:
-    """A flow that is never done, and says at once what it would come to."""
+    """A flow that never ends, and has the best result "inner" so far."""
 
     @flow(name="nested", **limits)
     async def inner() -> str:
@@ -64,21 +64,21 @@ def nested(**limits: Any) -> Flow[[], str]:
         ({"deadline": 5}, "DeadlineExceeded", 5.0),
     ],
 )
-def test_a_flow_within_a_flow_ends_as_it_says_itself(
+def test_a_nested_flow_handles_its_deadline_in_its_own_way(
     limits: dict[str, Any], value: str, at_s: float
 ) -> None:
     @flow(deadline=20)
     async def outer() -> tuple[str, float]:
         try:
-            came = await nested(**limits)()
+            result = await nested(**limits)()
         except DeadlineExceeded as error:
-            came = type(error).__name__
-        return came, asyncio.get_running_loop().time()
+            result = type(error).__name__
+        return result, asyncio.get_running_loop().time()
 
     assert result_of(outer).value == (value, at_s)
 
 
-def test_what_a_flow_within_would_come_to_is_not_what_the_one_around_would() -> None:
+def test_the_best_so_far_of_a_nested_flow_is_not_that_of_the_outer_flow() -> None:
     @flow(deadline=10, on_deadline="best_so_far")
     async def outer() -> str:
         best_so_far("outer")
@@ -90,7 +90,7 @@ def test_what_a_flow_within_would_come_to_is_not_what_the_one_around_would() -> 
     assert (result.value, result.elapsed_s) == ("outer", 10.0)
 
 
-def test_a_flow_within_has_no_more_time_than_the_one_around() -> None:
+def test_a_nested_flow_ends_at_the_outer_deadline_at_the_latest() -> None:
     @flow(deadline=4, on_deadline="best_so_far")
     async def outer() -> str:
         best_so_far("outer")

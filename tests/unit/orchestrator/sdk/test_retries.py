@@ -1,4 +1,4 @@
-"""Steps that are tried again: how often, after which pauses, for how long, and what of it stays."""
+"""Retries of steps: number of tries, pauses, timeouts, and what is recorded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def now_s() -> float:
 
 
 class Failing:
-    """Work that fails so many times, and knows when it was tried."""
+    """Work that fails on its first `times` tries, and records the time of each try."""
 
     def __init__(self, times: int, error: BaseException | None = None) -> None:
         self.left = times
@@ -73,8 +73,8 @@ class Failing:
         ]
 
 
-def tried(failing: Failing, *, deadline: float | None = None, **options: Any) -> str:
-    """What a step with these options comes to, as a whole run."""
+def result_with(failing: Failing, *, deadline: float | None = None, **options: Any) -> str:
+    """The result of a run of one step with these options."""
     work = step(name="work", **options)(failing.__call__)
 
     @flow(deadline=deadline)
@@ -86,25 +86,25 @@ def tried(failing: Failing, *, deadline: float | None = None, **options: Any) ->
 
 @settings(law, max_examples=25)
 @given(failures=st.integers(0, 12), retries=st.integers(0, 12))
-def test_a_step_is_tried_once_and_then_as_often_as_it_may_be_until_it_succeeds(
+def test_a_step_is_tried_until_it_succeeds_or_its_retries_are_used_up(
     failures: int, retries: int
 ) -> None:
-    """The pauses double from the first, up to the longest; the last error is the one raised."""
+    """Pauses double from the first up to the longest; the last error is raised."""
     failing = Failing(failures)
     if failures > retries:
         with pytest.raises(Boom):
-            tried(failing, retries=retries)
+            result_with(failing, retries=retries)
     else:
-        assert tried(failing, retries=retries) == "done"
+        assert result_with(failing, retries=retries) == "done"
     assert failing.num_tries == min(failures, retries) + 1
     expected_s = [min(FIRST_PAUSE_S * 2**n, MAX_PAUSE_S) for n in range(failing.num_tries - 1)]
     assert failing.pauses_s == pytest.approx(expected_s)
 
 
-def test_a_step_that_may_not_be_tried_again_is_not() -> None:
+def test_a_step_without_retries_is_tried_once() -> None:
     failing = Failing(1)
     with pytest.raises(Boom):
-        tried(failing, deadline=100)
+        result_with(failing, deadline=100)
     assert failing.num_tries == 1
 
 
@@ -121,12 +121,12 @@ def test_a_step_that_may_not_be_tried_again_is_not() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_the_runtime_refuses_and_what_ends_the_run_is_not_tried_again(
+def test_a_permanent_error_or_a_cancellation_is_not_retried(
     error: BaseException,
 ) -> None:
     failing = Failing(1, error)
     with pytest.raises(type(error)):
-        tried(failing, deadline=100, retries=5)
+        result_with(failing, deadline=100, retries=5)
     assert failing.num_tries == 1
 
 
@@ -135,20 +135,20 @@ def test_what_the_runtime_refuses_and_what_ends_the_run_is_not_tried_again(
     [Boom("x"), TimeoutError("its own"), RequestDropped("r-1", "late"), DeadlineExceeded("x", 1)],
     ids=lambda error: type(error).__name__,
 )
-def test_what_may_pass_is_tried_again(error: Exception) -> None:
+def test_a_transient_error_is_retried(error: Exception) -> None:
     failing = Failing(1, error)
-    assert tried(failing, deadline=100, retries=1) == "done"
+    assert result_with(failing, deadline=100, retries=1) == "done"
     assert failing.num_tries == 2
 
 
 @pytest.mark.parametrize(("deadline_s", "num_tries"), [(0.05, 1), (0.25, 2), (0.35, 3), (1.6, 5)])
-def test_a_step_is_not_tried_again_where_the_pause_alone_would_outlast_the_deadline(
+def test_a_step_is_not_retried_if_the_pause_alone_would_exceed_the_deadline(
     deadline_s: float, num_tries: int
 ) -> None:
-    """Its own error tells more than that of the deadline would. Tries at 0, 0.1, 0.3, 0.7, 1.5."""
+    """The step's error says more than DeadlineExceeded. Tries are at 0, 0.1, 0.3, 0.7, 1.5 s."""
     failing = Failing(99)
     with pytest.raises(Boom):
-        tried(failing, deadline=deadline_s, retries=50)
+        result_with(failing, deadline=deadline_s, retries=50)
     assert failing.num_tries == num_tries
 
 
@@ -175,7 +175,7 @@ def test_each_try_has_the_whole_timeout() -> None:
     assert took_s == pytest.approx([5, 5, 4.9])
 
 
-def test_a_timeout_that_every_try_passes_ends_the_step_by_name_and_not_the_run() -> None:
+def test_a_step_that_times_out_in_every_try_fails_but_the_run_continues() -> None:
     num_tries = [0]
 
     @step(retries=3, timeout="2s")
@@ -195,10 +195,10 @@ def test_a_timeout_that_every_try_passes_ends_the_step_by_name_and_not_the_run()
     assert num_tries == [4]
 
 
-def test_a_timeout_error_of_the_steps_own_is_not_taken_for_its_timeout() -> None:
+def test_a_timeout_error_of_the_steps_own_code_is_raised_unchanged() -> None:
     failing = Failing(1, TimeoutError("its own"))
     with pytest.raises(TimeoutError, match="its own") as raised:
-        tried(failing, timeout=5)
+        result_with(failing, timeout=5)
     assert not isinstance(raised.value, DeadlineExceeded)
 
 
@@ -223,16 +223,16 @@ def test_a_deadline_around_a_step_ends_it_with_all_its_tries(limit: str) -> None
     assert num_tries == [3]  # from 0, 4.1 and 8.3 s
 
 
-def test_a_timeout_cannot_outlast_the_deadline_around_it() -> None:
+def test_a_timeout_cannot_exceed_the_deadline_around_it() -> None:
     @step(timeout=50)
-    async def told() -> float:
+    async def time_left() -> float:
         return remaining()
 
-    assert result_of(flow(deadline=7)(told)).value == pytest.approx(7)
+    assert result_of(flow(deadline=7)(time_left)).value == pytest.approx(7)
 
 
 @pytest.mark.parametrize("retries", [-1, -9])
-def test_fewer_tries_than_one_are_refused(retries: int) -> None:
+def test_negative_retries_are_refused(retries: int) -> None:
     with pytest.raises(ValueError, match="at least 0"):
         Retries(retries=retries)
     with pytest.raises(ValueError, match="at least 0"):
@@ -240,20 +240,20 @@ def test_fewer_tries_than_one_are_refused(retries: int) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon"])
-def test_a_timeout_that_is_no_time_is_refused(timeout: Any) -> None:
+def test_a_timeout_that_is_not_a_positive_time_is_refused(timeout: Any) -> None:
     with pytest.raises(InvalidDuration):
         step(timeout=timeout)
 
 
-def test_a_step_that_succeeded_at_last_is_recorded_once_and_not_done_again(tmp_path: Path) -> None:
-    failing, raise_once = Failing(2), [Boom("the process dies")]
+def test_a_step_that_succeeded_after_retries_is_recorded_once_and_replayed(tmp_path: Path) -> None:
+    failing, errors = Failing(2), [Boom("the process dies")]
     work = step(name="work", retries=2)(failing.__call__)
 
     @flow(deadline=100)
     async def body() -> str:
         value = await work()
-        if raise_once:
-            raise raise_once.pop()
+        if errors:
+            raise errors.pop()
         return value
 
     async def run() -> None:
@@ -261,27 +261,27 @@ def test_a_step_that_succeeded_at_last_is_recorded_once_and_not_done_again(tmp_p
             with pytest.raises(Boom):
                 await runtime.run(body.options(run_id=ID))
             assert (await runtime.resume(ID, body)).value == "done"
-            found = await recorded(runtime.store, ID)
+            record = await recorded(runtime.store, ID)
         assert failing.num_tries == 3
-        assert found.steps["work"].status is Status.COMPLETED
-        assert found.steps["work"].attempts == 1
+        assert record.steps["work"].status is Status.COMPLETED
+        assert record.steps["work"].attempts == 1
 
     run_in_virtual_time(run())
 
 
 @pytest.mark.parametrize("later_failures", [0, 1, 2])
 @pytest.mark.parametrize("ended", ["failed", "cancelled"])
-def test_a_resumed_step_may_need_another_number_of_tries_than_before(
+def test_a_resumed_step_may_need_a_different_number_of_tries(
     tmp_path: Path, later_failures: int, ended: str
 ) -> None:
-    """What is recorded of the former tries, and within which, does not stand in the way."""
+    """The records of the former tries, and of steps within them, do not conflict with that."""
     fails_first, fails_later = Failing(3), Failing(later_failures)
     now_failing = [fails_first]
-    found_out: list[str] = []
+    executed: list[str] = []
 
     @step
     async def inner(name: str) -> str:
-        found_out.append(f"{name} {len(found_out)}")
+        executed.append(f"{name} {len(executed)}")
         return "inner"
 
     @step(retries=2)
@@ -301,16 +301,16 @@ def test_a_resumed_step_may_need_another_number_of_tries_than_before(
                 await runtime.run(body.options(run_id=ID))
             now_failing[0] = fails_later
             assert (await runtime.resume(ID, body)).value == "doneinner"
-            found = await recorded(runtime.store, ID)
+            record = await recorded(runtime.store, ID)
         assert fails_later.num_tries == later_failures + 1
-        assert found.run.status is Status.COMPLETED
-        # What each try began with was recorded the first time, and is not done again.
-        assert found_out == ["first 0", "first 1", "first 2", "last 3"]
+        assert record.run.status is Status.COMPLETED
+        # The first inner step of each try was recorded in the first execution, and is replayed.
+        assert executed == ["first 0", "first 1", "first 2", "last 3"]
 
     run_in_virtual_time(run())
 
 
-def test_a_step_of_the_last_try_that_failed_the_run_is_tried_again(tmp_path: Path) -> None:
+def test_a_step_of_the_last_try_that_made_the_run_fail_is_executed_again(tmp_path: Path) -> None:
     failing = Failing(3)
     inner = step(name="inner")(failing.__call__)
 
@@ -327,9 +327,9 @@ def test_a_step_of_the_last_try_that_failed_the_run_is_tried_again(tmp_path: Pat
             with pytest.raises(Boom):
                 await runtime.run(body.options(run_id=ID))
             assert (await runtime.resume(ID, body)).value == "done"
-            found = await recorded(runtime.store, ID)
+            record = await recorded(runtime.store, ID)
         assert failing.num_tries == 4
-        assert sorted(found.steps) == [
+        assert sorted(record.steps) == [
             "outer",
             "outer/inner",
             "outer/inner[try2]",
@@ -340,7 +340,7 @@ def test_a_step_of_the_last_try_that_failed_the_run_is_tried_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("ended", ["failed", "cancelled"])
-def test_a_step_that_is_resumed_late_has_its_whole_timeout_again(
+def test_a_step_has_its_whole_timeout_again_when_the_run_is_resumed_later(
     tmp_path: Path, ended: str
 ) -> None:
     slow = [NEVER_S]

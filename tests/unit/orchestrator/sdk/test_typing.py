@@ -1,4 +1,4 @@
-"""What a type checker sees of decorated functions: the user's own signatures."""
+"""Type checkers see the user's own signatures of decorated functions."""
 
 from __future__ import annotations
 
@@ -113,14 +113,14 @@ def test_decorated_functions_keep_their_types(tmp_path: Path, checker: list[str]
         [*checker, str(program)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     revealed = re.findall(r'(?:Revealed type is|Type of ".*" is) "(.*)"', done.stdout)
-    assert [plain(found) for found in revealed] == REVEALED, done.stdout + done.stderr
+    assert [plain(type_) for type_ in revealed] == REVEALED, done.stdout + done.stderr
     wrong = [n for n, line in enumerate(PROGRAM.splitlines(), start=1) if "# wrong" in line]
     refused = re.findall(r"program\.py:(\d+):.* error", done.stdout)
     assert sorted(set(map(int, refused))) == wrong, done.stdout
 
 
 def plain(revealed: str) -> str:
-    """A revealed type as both checkers could write it: without modules, the numbers of type
+    """A revealed type in a form common to both checkers: without modules, the numbers of type
     variables, and the values of defaults."""
     short = re.sub(r"\b[a-z_]+\.(?=\w)|\?", "", revealed.removeprefix("def "))
     return re.sub(r" = \w+| ?=(?=[,)])", "", re.sub(r"Flow\[\((.*?)\),", r"Flow[[\1],", short))
