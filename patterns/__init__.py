@@ -1,4 +1,4 @@
-"""Patterns of past runs: what they called, how long it took, and what it says of a live one."""
+"""Patterns of past runs: their calls, dependencies and times; they predict those of a live run."""
 
 from patterns.amortization import (
     Formulation,

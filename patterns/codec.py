@@ -1,20 +1,19 @@
 """Pattern graphs as bytes: small, versioned and checked.
 
-Two views of a run, each a document of its own:
+A run has two views, and each has its own kind of document:
 
-- **nodes** (`encode`, `decode`): the whole graph, every call and dependency.
-- **stages** (`encode_stages`, `decode_stages`): one super-node per stage. A realistic workflow
+- **nodes** (`encode`, `decode`): the whole graph, with every call and dependency.
+- **stages** (`encode_stages`, `decode_stages`): one super-node for each stage. A realistic workflow
   takes at most 200 bytes.
 
-What a document keeps exactly: order, kinds, identities, edges, counts. What it rounds, in either
-view:
+Order, kinds, identities, edges and numbers of calls are stored exactly. Rounded are, in both views:
 
-- token counts: exact below 64; above, to within 1/64 (1.6%);
-- seconds: to the nearest 2**-20 s (about a microsecond), then to within 1/128 (0.8%); together at
-  most 2**-20 s + seconds / 128.
+- token counts: exact below 64; above, with a relative error of at most 1/64 (1.6%);
+- seconds: to the nearest 2**-20 s (about a microsecond), then with a relative error of at most
+  1/128 (0.8%); together at most 2**-20 s + seconds / 128.
 
-Rounding keeps order, and encoding what was decoded gives the same document again. Decoding
-bytes from anywhere ends in a pattern or in a CodecError, in memory bounded by the limits below.
+Rounding preserves order, and encoding a decoded pattern gives the same document again. Decoding
+any bytes gives a pattern or raises a CodecError, in memory bounded by the limits below.
 
 Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1
 (size of a stored pattern graph).
@@ -39,18 +38,19 @@ __all__ = [
 ]
 
 MAX_CALLS = 1 << 17
-"""Most calls in one document of either view."""
+"""Limit on the calls in one document of either view."""
 
 MAX_EDGES = 1 << 20
-"""Most edges in one document."""
+"""Limit on the edges in one document."""
 
+# Mantissa bits of rounded amounts, see `quantise`.
 _TOKEN_BITS = 5
 _SECOND_BITS = 6
 _TICKS_PER_SECOND = 1 << 20
 
 
 def encode(graph: PatternGraph) -> bytes:
-    """The whole graph, in the order of its nodes; `graph.canonical()` makes the shorter document.
+    """The document of a whole graph, in the order of its nodes; it is shorter in canonical order.
 
     Raises:
         PatternTooLarge: more than MAX_CALLS nodes, MAX_EDGES edges or 4 MiB of identities.
@@ -60,7 +60,7 @@ def encode(graph: PatternGraph) -> bytes:
     writer = Writer()
     number_of = _write_identities(writer, {(node.kind, node.identity) for node in graph.nodes})
     writer.number(len(graph.nodes))
-    # Columns, not rows: like stands by like, which deflates better.
+    # Columns, not rows: similar values next to each other compress better.
     for node in graph.nodes:
         writer.number(number_of[node.kind, node.identity])
     for node in graph.nodes:
@@ -84,19 +84,19 @@ def decode(data: bytes) -> PatternGraph:
     reader = Reader(unseal("nodes", data))
     identities, num_llm = _read_identities(reader)
     num_nodes = _read_calls(reader)
-    used = [_known(reader.number(), identities) for _ in range(num_nodes)]
-    llm = [place for place, number in enumerate(used) if number < num_llm]
-    inputs = {place: restore(reader.number(), _TOKEN_BITS) for place in llm}
-    outputs = {place: restore(reader.number(), _TOKEN_BITS) for place in llm}
+    numbers = [_checked(reader.number(), identities) for _ in range(num_nodes)]
+    llm = [index for index, number in enumerate(numbers) if number < num_llm]
+    inputs = {index: restore(reader.number(), _TOKEN_BITS) for index in llm}
+    outputs = {index: restore(reader.number(), _TOKEN_BITS) for index in llm}
     seconds = [_read_seconds(reader) for _ in range(num_nodes)]
     edges = _read_edges(reader, num_nodes)
     reader.end()
 
-    def node(place: int) -> Node:
-        identity = identities[used[place]]
-        if place in inputs:
-            return LlmNode(identity, inputs[place], outputs[place], seconds[place])
-        return ToolNode(identity, seconds[place])
+    def node(index: int) -> Node:
+        identity = identities[numbers[index]]
+        if index in inputs:
+            return LlmNode(identity, inputs[index], outputs[index], seconds[index])
+        return ToolNode(identity, seconds[index])
 
     try:
         return PatternGraph(tuple(map(node, range(num_nodes))), tuple(edges))
@@ -105,7 +105,7 @@ def decode(data: bytes) -> PatternGraph:
 
 
 def encode_stages(stages: Sequence[Stage]) -> bytes:
-    """A run's stages, from the first one on, without the members' node indexes.
+    """The document of a run's stages, from the first one on, without the members' node indexes.
 
     Raises:
         InvalidStage: the stages are not numbered 0, 1, 2, ...
@@ -127,7 +127,7 @@ def encode_stages(stages: Sequence[Stage]) -> bytes:
         if "llm" in kinds:
             writer.number(quantise(stage.input_tokens, _TOKEN_BITS))
             writer.number(quantise(stage.output_tokens, _TOKEN_BITS))
-            if stage.num_llm_calls > 1:  # else it is the sum
+            if stage.num_llm_calls > 1:  # otherwise it equals the sum
                 writer.number(quantise(stage.longest_output_tokens, _TOKEN_BITS))
             _write_seconds(writer, stage.seconds)
         if "tool" in kinds:
@@ -138,7 +138,7 @@ def encode_stages(stages: Sequence[Stage]) -> bytes:
 def decode_stages(data: bytes) -> tuple[Stage, ...]:
     """Inverse of `encode_stages`, up to the rounding that the module's docstring states.
 
-    The members are numbered stage by stage, as in the canonical graph of the run.
+    The members are numbered in the order of the stages, as in the run's canonical graph.
 
     Raises:
         CodecError: a subclass that says what is wrong with the bytes.
@@ -161,7 +161,7 @@ def _read_stage(
     calls: list[CallCount] = []
     num_calls = 0
     for _ in range(reader.count()):
-        number, count = _known(reader.number(), identities), reader.number()
+        number, count = _checked(reader.number(), identities), reader.number()
         calls.append(CallCount(identities[number], "llm" if number < num_llm else "tool", count))
         num_calls += count
         if first_member + num_calls > MAX_CALLS:
@@ -198,19 +198,19 @@ def _check_size(what: str, found: int, limit: int) -> None:
 
 
 def _write_identities(writer: Writer, calls: set[tuple[Kind, str]]) -> dict[tuple[Kind, str], int]:
-    """Write each (kind, identity) once, the LLM's first; return the number of each."""
+    """Write each distinct call once, LLM calls first; returns call -> its number."""
     for kind in ("llm", "tool"):
-        writer.texts(sorted(identity for its_kind, identity in calls if its_kind == kind))
+        writer.texts(sorted(identity for each, identity in calls if each == kind))
     return {call: number for number, call in enumerate(sorted(calls))}
 
 
 def _read_identities(reader: Reader) -> tuple[list[str], int]:
-    """Return all identities by number, and how many of them are LLM's: the first ones."""
+    """All identities by number, and how many of them are of LLM calls: these come first."""
     llm, tools = reader.texts(), reader.texts()
     return llm + tools, len(llm)
 
 
-def _known(number: int, identities: Sequence[str]) -> int:
+def _checked(number: int, identities: Sequence[str]) -> int:
     if number >= len(identities):
         raise CorruptPattern("a call has no identity")
     return number
@@ -232,21 +232,22 @@ def _read_seconds(reader: Reader) -> float:
 
 
 def _write_parents(writer: Writer, parents: Iterable[tuple[int, ...]]) -> None:
-    """For each node 0 if it has the former one's parents, else 1 + the number of runs of them.
+    """Write the parents of each node as ranges of adjacent indexes.
 
-    A run is a range of adjacent indexes, written as a distance and its length - 1: the first
-    one's distance is from the node back to the start (signed), the others' from run to run.
+    For each node: 0 if its parents are those of the previous node, else 1 + the number of ranges.
+    A range is written as a distance and its length - 1. The first distance is from the range's
+    start to the node (signed), the others are from the previous range's end to the start.
     """
-    former: tuple[int, ...] = ()
-    for node, its_parents in enumerate(parents):
-        if its_parents == former:
+    previous: tuple[int, ...] = ()
+    for node, node_parents in enumerate(parents):
+        if node_parents == previous:
             writer.number(0)
             continue
-        former = its_parents
-        runs = list(_runs(its_parents))
-        writer.number(1 + len(runs))
+        previous = node_parents
+        ranges = list(_ranges(node_parents))
+        writer.number(1 + len(ranges))
         end = None
-        for start, stop in runs:
+        for start, stop in ranges:
             if end is None:
                 writer.signed(node - start)
             else:
@@ -255,16 +256,17 @@ def _write_parents(writer: Writer, parents: Iterable[tuple[int, ...]]) -> None:
             end = stop
 
 
-def _runs(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Half-open ranges that ascending indexes are made of."""
+def _ranges(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ascending indexes as half-open ranges (start, stop) of adjacent ones."""
     start = 0
-    for place in range(1, len(indexes) + 1):
-        if place == len(indexes) or indexes[place] != indexes[place - 1] + 1:
-            yield indexes[start], indexes[place - 1] + 1
-            start = place
+    for i in range(1, len(indexes) + 1):
+        if i == len(indexes) or indexes[i] != indexes[i - 1] + 1:
+            yield indexes[start], indexes[i - 1] + 1
+            start = i
 
 
 def _read_edges(reader: Reader, num_nodes: int) -> list[Edge]:
+    """Inverse of `_write_parents`."""
     edges: list[Edge] = []
     parents: list[int] = []
     for node in range(num_nodes):
@@ -276,7 +278,7 @@ def _read_edges(reader: Reader, num_nodes: int) -> list[Edge]:
                 start = node - reader.signed() if end is None else end + 1 + reader.number()
                 end = start + reader.number() + 1
                 if start < 0 or end > num_nodes:
-                    raise CorruptPattern("an edge leads nowhere")
+                    raise CorruptPattern("an edge begins at a node that does not exist")
                 parents.extend(range(start, end))
         if len(edges) + len(parents) > MAX_EDGES:
             raise CorruptPattern("too many edges")

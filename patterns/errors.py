@@ -1,6 +1,6 @@
-"""What can be wrong with a pattern, and whose fault it is.
+"""Errors of pattern graphs, their documents, kernels and clusters.
 
-Every error keeps its constructor's arguments, so it survives pickling between processes.
+Every error keeps its constructor's arguments, so that it survives pickling between processes.
 """
 
 from collections.abc import Hashable
@@ -12,7 +12,7 @@ class PatternError(Exception):
 
 
 class InvalidNode(PatternError):
-    """A call was recorded with a value that no call can have; mend the recorder."""
+    """A call was recorded with an invalid value: a bug of the code that recorded it."""
 
     def __init__(self, identity: object, field: str, value: object, rule: str) -> None:
         super().__init__(identity, field, value, rule)
@@ -22,7 +22,7 @@ class InvalidNode(PatternError):
 
 
 class InvalidStage(PatternError):
-    """A stage's summary contradicts itself."""
+    """The fields of a stage contradict each other."""
 
     def __init__(self, index: int, field: str, value: object, rule: str) -> None:
         super().__init__(index, field, value, rule)
@@ -42,10 +42,13 @@ class InvalidEdge(PatternError):
 
 
 class CyclicGraph(PatternError):
-    """Some calls wait for each other, so none of them could have begun."""
+    """Some calls depend on each other in a cycle, so that none of them could have begun.
+
+    Args:
+        cycle: the nodes of one cycle, each once, in the direction of its edges.
+    """
 
     def __init__(self, cycle: tuple[Any, ...]) -> None:
-        """Take one cycle: each node once, in the direction of its edges."""
         super().__init__(cycle)
         self.cycle = cycle
 
@@ -57,7 +60,7 @@ class CyclicGraph(PatternError):
 
 
 class InvalidPrefix(PatternError):
-    """A prefix was asked for with a negative number of stages."""
+    """A prefix of a graph was requested with a negative number of stages."""
 
     def __init__(self, num_stages: int) -> None:
         super().__init__(num_stages)
@@ -67,7 +70,7 @@ class InvalidPrefix(PatternError):
 
 
 class NotDirected(PatternError):
-    """A graph without directions does not say which call came first."""
+    """An undirected graph was given: it does not say which call depends on which."""
 
     def __init__(self, found: str) -> None:
         super().__init__(found)
@@ -99,7 +102,7 @@ class WrongAttribute(PatternError):
 
 
 class CodecError(PatternError):
-    """Base of what encoding and decoding raise."""
+    """Base of the errors of encoding and decoding."""
 
 
 class UnknownVersion(CodecError):
@@ -113,7 +116,7 @@ class UnknownVersion(CodecError):
 
 
 class WrongView(CodecError):
-    """The document is sound, but holds the other view: stages for nodes, or nodes for stages."""
+    """The document is valid but holds the other view: stages instead of nodes, or the reverse."""
 
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(found, expected)
@@ -123,7 +126,7 @@ class WrongView(CodecError):
 
 
 class CorruptPattern(CodecError):
-    """The bytes are no document of ours, or were damaged; the original is lost."""
+    """The bytes are not a pattern document, or are damaged; they cannot be repaired."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -133,7 +136,7 @@ class CorruptPattern(CodecError):
 
 
 class PatternTooLarge(CodecError):
-    """A pattern has more of something than a document may hold."""
+    """A pattern exceeds a limit of documents."""
 
     def __init__(self, what: str, found: int, limit: int) -> None:
         super().__init__(what, found, limit)
@@ -143,7 +146,7 @@ class PatternTooLarge(CodecError):
 
 
 class ShapeMismatch(PatternError):
-    """Two arrays that are compared have features of different number or form."""
+    """Two arrays of feature vectors cannot be compared because of their shapes."""
 
     def __init__(self, left: tuple[int, ...], right: tuple[int, ...]) -> None:
         super().__init__(left, right)
@@ -153,7 +156,7 @@ class ShapeMismatch(PatternError):
 
 
 class InvalidBandwidth(PatternError):
-    """A kernel's bandwidth is not above 0."""
+    """A bandwidth of a kernel is not above 0, or a kernel has a wrong number of bandwidths."""
 
     def __init__(self, name: str, value: object) -> None:
         super().__init__(name, value)
@@ -163,19 +166,19 @@ class InvalidBandwidth(PatternError):
 
 
 class InvalidShare(PatternError):
-    """Shares of a run's time do not ascend within (0, 1]."""
+    """The shares of a run's time are not ascending within (0, 1]."""
 
     def __init__(self, before: float, share: float) -> None:
         super().__init__(before, share)
 
     def __str__(self) -> str:
-        return "a share of {1!r} after one of {0!r}: shares ascend, above 0, up to 1".format(
+        return "share {1!r} after share {0!r}: shares must ascend, above 0 and up to 1".format(
             *self.args
         )
 
 
 class CorruptKernel(PatternError):
-    """A stored kernel is no document of ours; fitting the patterns again replaces it."""
+    """A stored kernel cannot be read; fitting the application's patterns again replaces it."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -185,7 +188,7 @@ class CorruptKernel(PatternError):
 
 
 class NothingToCluster(PatternError):
-    """More clusters were asked for than there are patterns, or none."""
+    """More clusters than patterns were requested, or none."""
 
     def __init__(self, num_clusters: int, num_patterns: int) -> None:
         super().__init__(num_clusters, num_patterns)

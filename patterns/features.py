@@ -1,7 +1,7 @@
-"""Patterns as arrays: what the kernel compares, and what a match foretells.
+"""Patterns as arrays: the features that the kernel compares, and the outlooks that matches predict.
 
-Only the stage view goes in. Lengths and times enter as log(1 + x): that an answer was twice as
-long says as much of a short one as of a long one.
+The arrays are built from the stage view. Lengths and times enter as log(1 + x), so that a ratio of
+two lengths counts the same whether they are short or long.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ Call = tuple[Kind, str]
 Block = npt.NDArray[Any]
 
 ATTRIBUTES = ("output_tokens", "tool_seconds", "input_tokens")
-"""What is compared of a stage: two attributes of the super-node, and one of the edges into it."""
+"""The compared attributes of a stage: two of the super-node, and one of the edges into it."""
 
 MIN_STAGE_S = 0.001
-"""The shortest stage, the codec's resolution: no stage's share of a run is nothing."""
+"""Every stage counts as at least this long, in seconds, so that its share of the run is not 0."""
 
 NO_STAGE = -1
+"""In place of a signature: the pattern has no such stage."""
 
 
 class Outlook(NamedTuple):
-    """What a pattern says of one of its stages, and of what came after it.
+    """One stage of a pattern, and the work before and after it. Times are in seconds.
 
     Attributes:
-        elapsed_s: sum of the stages before it.
-        stage_s: this stage.
-        rest_s: this stage and all that followed.
+        elapsed_s: time of all stages before it.
+        stage_s: time of this stage.
+        rest_s: time of this stage and all later ones.
         share: accumulated share of the run at the end of this stage, in (0, 1].
-        stage_calls: calls in this stage, those of tools too.
-        stage_llm_calls: those of models alone, which an engine sees.
+        stage_calls: calls in this stage, including those of tools.
+        stage_llm_calls: LLM calls in this stage.
         later_llm_calls, later_input_tokens, later_output_tokens, later_s, later_tool_s: sums over
             the stages after this one.
-        later_serial_tokens: of each of them the longest answer, added up: a stage's calls go side
-            by side, and stages one after the other.
+        later_serial_tokens: sum over the later stages of the longest answer in each, because the
+            calls of a stage run in parallel, and stages one after the other.
     """
 
     elapsed_s: float
@@ -63,14 +64,14 @@ class Outlook(NamedTuple):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PatternTable:
-    """n patterns of at most s stages, one row each; what lies beyond a pattern's end is 0.
+    """n patterns of at most s stages, one row each; rows of shorter patterns are padded with 0.
 
     Attributes:
         num_stages: shape (n,).
-        features: shape (n, s, 3), the logs of ATTRIBUTES.
+        features: shape (n, s, 3), log(1 + x) of ATTRIBUTES.
         outlooks: shape (n, s, 12), the fields of Outlook.
-        signature: shape (n, s), which of `signatures` a stage has; NO_STAGE beyond the end.
-        signatures: the distinct sets of calls that a stage can consist of.
+        signature: shape (n, s), index into `signatures`; NO_STAGE beyond a pattern's end.
+        signatures: the distinct sets of calls of a stage.
     """
 
     num_stages: Ints
@@ -83,16 +84,16 @@ class PatternTable:
         return len(self.num_stages)
 
     def stages_with(self, calls: Iterable[Call]) -> Bools:
-        """Shape (len(signatures) + 1,): which kinds of stage make all these calls; last: False.
+        """Whether each of `signatures` contains all these calls; shape (len(signatures) + 1,).
 
-        Index it with `signature`: NO_STAGE, which is -1, then finds the last.
+        To be indexed by `signature`: NO_STAGE, which is -1, selects the last element, False.
         """
-        wanted = frozenset(calls)
-        found = [wanted <= signature for signature in self.signatures]
-        return np.array([*found, False])
+        required = frozenset(calls)
+        has_all = [required <= signature for signature in self.signatures]
+        return np.array([*has_all, False])
 
     def extended(self, patterns: Sequence[Sequence[Stage]]) -> PatternTable:
-        """The same table with further patterns at its end."""
+        """The table with further patterns appended."""
         added = tabulate(patterns, known=self.signatures)
         width = max(self.features.shape[1], added.features.shape[1])
         return PatternTable(
@@ -105,12 +106,12 @@ class PatternTable:
 
 
 def calls_of(stage: Stage) -> frozenset[Call]:
-    """Which model steps and tools a stage calls, however often."""
+    """The distinct model steps and tools that a stage calls."""
     return frozenset((call.kind, call.identity) for call in stage.calls)
 
 
 def stage_features(stage: Stage) -> Floats:
-    """Shape (3,): the logs of a stage's ATTRIBUTES."""
+    """Shape (3,): log(1 + x) of a stage's ATTRIBUTES."""
     values = (stage.output_tokens, stage.tool_seconds, stage.input_tokens)
     return np.log1p(np.array(values, dtype=np.float64))
 
@@ -125,14 +126,14 @@ def accumulated_seconds(stages: Sequence[Stage]) -> Floats:
 def tabulate(
     patterns: Sequence[Sequence[Stage]], *, known: Sequence[frozenset[Call]] = ()
 ) -> PatternTable:
-    """A table of patterns, each given by its stages, in the order given.
+    """The table of patterns, each given by its stages, in the given order.
 
     Args:
-        known: signatures that keep their numbers.
+        known: signatures that keep their indexes.
     """
     num_stages = np.array([len(stages) for stages in patterns], dtype=np.int64)
     rows, width = len(patterns), int(num_stages.max(initial=0))
-    number_of = {signature: number for number, signature in enumerate(known)}
+    index_of = {signature: index for index, signature in enumerate(known)}
     features = np.zeros((rows, width, len(ATTRIBUTES)))
     outlooks = np.zeros((rows, width, len(Outlook._fields)))
     signature = np.full((rows, width), NO_STAGE, dtype=np.int64)
@@ -143,9 +144,9 @@ def tabulate(
         features[row, : len(stages)] = np.log1p(np.array(raw, dtype=np.float64))
         outlooks[row, : len(stages)] = _outlooks(stages)
         signature[row, : len(stages)] = [
-            number_of.setdefault(calls_of(stage), len(number_of)) for stage in stages
+            index_of.setdefault(calls_of(stage), len(index_of)) for stage in stages
         ]
-    return PatternTable(num_stages, features, outlooks, signature, tuple(number_of))
+    return PatternTable(num_stages, features, outlooks, signature, tuple(index_of))
 
 
 def _outlooks(stages: Sequence[Stage]) -> Floats:
@@ -184,11 +185,11 @@ def _outlooks(stages: Sequence[Stage]) -> Floats:
 
 
 def _stacked(above: Block, below: Block, width: int, fill: int = 0) -> Block:
-    """Two blocks of rows, one upon the other, both filled up to the same number of stages."""
+    """The rows of both blocks, padded to `width` stages."""
 
-    def filled(block: Block) -> Block:
-        missing = [(0, 0)] * block.ndim
-        missing[1] = (0, width - block.shape[1])
-        return np.pad(block, missing, constant_values=fill)
+    def padded(block: Block) -> Block:
+        padding = [(0, 0)] * block.ndim
+        padding[1] = (0, width - block.shape[1])
+        return np.pad(block, padding, constant_values=fill)
 
-    return np.concatenate([filled(above), filled(below)])
+    return np.concatenate([padded(above), padded(below)])

@@ -1,8 +1,8 @@
-"""Bandwidths of the stage kernel, fitted to how well past runs foretell each other.
+"""Fits the bandwidths of the stage kernel to the error with which past runs predict each other.
 
-Each pattern in turn is left out, and the others foretell the accumulated share of each of its
-stages from those before it. The bandwidths with the least mean relative error win, found by going
-through the attributes one at a time, over a grid.
+Each pattern in turn is left out, and the others predict the accumulated share of each of its stages
+from the stages before it. The fit minimises the mean relative error, by coordinate descent over a
+grid: one attribute at a time.
 
 Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1
 (accumulated share); Weinberger and Tesauro (2007), Metric learning for kernel regression (the
@@ -21,59 +21,59 @@ from patterns.kernel import StageKernel
 from patterns.matching import BEST_K
 
 MIN_PATTERNS = 8
-"""With fewer there is nothing to fit: the spread of each attribute is its bandwidth."""
+"""With fewer patterns each bandwidth is the standard deviation of its attribute, not fitted."""
 
-SAMPLE = 200
-"""Patterns used, evenly spaced over all: the error of more of them is much the same."""
+MAX_PATTERNS = 200
+"""Patterns used, evenly spaced over all; more of them give nearly the same error."""
 
-STAGES = 48
-"""Stages used of each pattern, from its start: a longer one would take memory, not tell more."""
+MAX_STAGES = 48
+"""Stages used of each pattern, from its start; more take memory and hardly change the error."""
 
-_GRID = (0.25, 0.5, 1.0, 2.0, 4.0, math.inf)  # in units of each attribute's spread
+_GRID = (0.25, 0.5, 1.0, 2.0, 4.0, math.inf)  # in units of each attribute's standard deviation
 _ROUNDS = 2
-_WORTHWHILE = 0.99  # what lowers the error by less is chance, and no reason for another width
+_MAX_RATIO = 0.99  # another bandwidth is taken if new error / old error is below this
 _ELAPSED, _STAGE, _REST, _SHARE = (
     Outlook._fields.index(field) for field in ("elapsed_s", "stage_s", "rest_s", "share")
 )
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """Everything that foretelling stage s of each pattern from each other one needs."""
+class _StageData:
+    """The data with which each pattern's stage s is predicted from every other pattern."""
 
-    squared: Floats  # (3, n, n) per attribute, added up over the stages before s
-    alike: Bools  # (n, n): j made the calls of i up to stage s, and i has that stage
+    squared: Floats  # (3, n, n) squared differences per attribute, summed over the stages before s
+    is_match: Bools  # (n, n): j has the calls of i up to stage s, and i has that stage
     outlooks: Floats  # (n, 12) of stage s
-    num_revealed: int
+    num_revealed: int  # stages before s
 
 
 def fit_kernel(table: PatternTable, *, best: int = BEST_K) -> StageKernel:
-    """The kernel under which the patterns of one application foretell each other best.
+    """The kernel with which the patterns of one application predict each other best.
 
     Args:
-        best: past runs that an estimate rests on.
+        best: number of past runs in an estimate.
     """
-    spread = _spread(table)
+    deviations = _standard_deviations(table)
     if len(table) < MIN_PATTERNS:
-        return StageKernel(tuple(spread))
-    steps = _steps(_sampled(table))
+        return StageKernel(tuple(deviations))
+    stages = _stage_data(_sampled(table))
     widths = [1.0] * len(ATTRIBUTES)
-    least = _error(steps, widths, spread, best)
+    lowest = _error(stages, widths, deviations, best)
     for _ in range(_ROUNDS):
         before = tuple(widths)
-        for place in range(len(ATTRIBUTES)):
+        for i in range(len(ATTRIBUTES)):
             for width in _GRID:
-                tried = [*widths[:place], width, *widths[place + 1 :]]
-                error = _error(steps, tried, spread, best) if width != widths[place] else least
-                if error < least * _WORTHWHILE:
-                    least, widths = error, tried
+                trial = [*widths[:i], width, *widths[i + 1 :]]
+                error = _error(stages, trial, deviations, best) if width != widths[i] else lowest
+                if error < lowest * _MAX_RATIO:
+                    lowest, widths = error, trial
         if tuple(widths) == before:
             break
-    return StageKernel(tuple(width * unit for width, unit in zip(widths, spread, strict=True)))
+    return StageKernel(tuple(width * unit for width, unit in zip(widths, deviations, strict=True)))
 
 
-def _spread(table: PatternTable) -> list[float]:
-    """Standard deviation of each attribute within a stage, over all stages; 1 where it is 0."""
+def _standard_deviations(table: PatternTable) -> list[float]:
+    """Of each attribute about its stage's mean, over all stages; 1 where it is 0."""
     has = np.arange(table.features.shape[1])[None, :] < table.num_stages[:, None]
     counts = np.maximum(has.sum(axis=0), 1)
     centred = table.features - table.features.sum(axis=0) / counts[:, None]
@@ -82,56 +82,64 @@ def _spread(table: PatternTable) -> list[float]:
 
 
 def _sampled(table: PatternTable) -> PatternTable:
-    """Some of the patterns, and of each its beginning; outlooks still see its end."""
-    rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), SAMPLE)).astype(np.int64))
+    """A sample of the patterns, with their first stages; outlooks still cover whole runs."""
+    rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), MAX_PATTERNS)).astype(np.int64))
     return PatternTable(
-        np.minimum(table.num_stages[rows], STAGES),
-        table.features[rows, :STAGES],
-        table.outlooks[rows, :STAGES],
-        table.signature[rows, :STAGES],
+        np.minimum(table.num_stages[rows], MAX_STAGES),
+        table.features[rows, :MAX_STAGES],
+        table.outlooks[rows, :MAX_STAGES],
+        table.signature[rows, :MAX_STAGES],
         table.signatures,
     )
 
 
-def _steps(table: PatternTable) -> list[_Step]:
+def _stage_data(table: PatternTable) -> list[_StageData]:
+    """The data of every stage after the first that some pattern matches."""
     num, width = table.signature.shape
-    within = np.array([table.stages_with(calls) for calls in table.signatures])
+    contained = np.array([table.stages_with(calls) for calls in table.signatures])
     squared = np.zeros((len(ATTRIBUTES), num, num))
-    alike = ~np.eye(num, dtype=bool)
-    steps = []
+    is_match = ~np.eye(num, dtype=bool)
+    stages = []
     for stage in range(width):
         signature = table.signature[:, stage]
         exists = table.num_stages > stage
-        made = within[signature][:, signature] if len(within) else np.zeros((num, num), dtype=bool)
-        alike = alike & made & exists[:, None]
-        if stage and alike.any():
-            steps.append(_Step(squared.copy(), alike, table.outlooks[:, stage], stage))
+        has_calls = (
+            contained[signature][:, signature]
+            if len(contained)
+            else np.zeros((num, num), dtype=bool)
+        )
+        is_match = is_match & has_calls & exists[:, None]
+        if stage and is_match.any():
+            stages.append(_StageData(squared.copy(), is_match, table.outlooks[:, stage], stage))
         column = table.features[:, stage].T
         squared += np.square(column[:, :, None] - column[:, None, :])
-    return steps
+    return stages
 
 
-def _error(steps: list[_Step], widths: list[float], spread: list[float], best: int) -> float:
-    """Mean relative error of the accumulated share, over every stage that can be foretold."""
-    units = zip(widths, spread, strict=True)
+def _error(
+    stages: list[_StageData], widths: list[float], deviations: list[float], best: int
+) -> float:
+    """Mean relative error of the accumulated share, over all stages that can be predicted."""
+    units = zip(widths, deviations, strict=True)
     precision = np.array([0.0 if math.isinf(w) else 1.0 / (w * unit) ** 2 for w, unit in units])
-    errors = [_step_errors(step, precision, best) for step in steps]
-    every = np.concatenate(errors) if errors else np.zeros(1)
-    return float(every.mean())
+    errors = [_stage_errors(stage, precision, best) for stage in stages]
+    all_errors = np.concatenate(errors) if errors else np.zeros(1)
+    return float(all_errors.mean())
 
 
-def _step_errors(step: _Step, precision: Floats, best: int) -> Floats:
-    rows = np.flatnonzero(step.alike.any(axis=1))
-    squared = np.tensordot(precision, step.squared[:, rows], axes=1) / step.num_revealed
-    squared[~step.alike[rows]] = np.inf
-    place = min(best, squared.shape[1]) - 1
-    limit = np.partition(squared, place, axis=1)[:, place]
+def _stage_errors(stage: _StageData, precision: Floats, best: int) -> Floats:
+    """Relative errors of the accumulated share, for each pattern that has matches."""
+    rows = np.flatnonzero(stage.is_match.any(axis=1))
+    squared = np.tensordot(precision, stage.squared[:, rows], axes=1) / stage.num_revealed
+    squared[~stage.is_match[rows]] = np.inf
+    last = min(best, squared.shape[1]) - 1
+    limit = np.partition(squared, last, axis=1)[:, last]
     nearest = squared.min(axis=1)
     squared[squared > limit[:, None]] = np.inf
     weights = np.exp(-0.5 * (squared - nearest[:, None]))
     weights /= weights.sum(axis=1, keepdims=True)
-    stage_s, rest_s = (weights @ step.outlooks[:, [_STAGE, _REST]]).T
-    elapsed_s = weights @ step.outlooks[:, _ELAPSED]
+    stage_s, rest_s = (weights @ stage.outlooks[:, [_STAGE, _REST]]).T
+    elapsed_s = weights @ stage.outlooks[:, _ELAPSED]
     share = (elapsed_s + stage_s) / (elapsed_s + rest_s)
-    errors: Floats = np.abs(share / step.outlooks[rows, _SHARE] - 1.0)
+    errors: Floats = np.abs(share / stage.outlooks[rows, _SHARE] - 1.0)
     return errors

@@ -1,4 +1,4 @@
-"""The pattern graph of one run: which calls it made, and which waited for which.
+"""The pattern graph of one run: its calls and the dependencies between them.
 
 Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1
 (pattern graphs); Zhang et al. (2025), Tempo, section 4.1 (super-nodes).
@@ -30,7 +30,7 @@ Edge = tuple[int, int]
 
 
 def _adjacency(num_nodes: int, edges: Sequence[Edge]) -> tuple[list[list[int]], list[list[int]]]:
-    """Parents and children of every node, ascending, for sorted edges."""
+    """The parents and the children of every node, ascending if the edges are sorted."""
     parents: list[list[int]] = [[] for _ in range(num_nodes)]
     children: list[list[int]] = [[] for _ in range(num_nodes)]
     for parent, child in edges:
@@ -49,26 +49,26 @@ def _checked_edges(num_nodes: int, edges: Iterable[Edge]) -> tuple[Edge, ...]:
         if not (0 <= parent < num_nodes and 0 <= child < num_nodes):
             raise InvalidEdge(parent, child, f"node indexes are 0 to {num_nodes - 1}")
         if parent == child:
-            raise InvalidEdge(parent, child, "a call cannot wait for itself")
+            raise InvalidEdge(parent, child, "a call cannot depend on itself")
         distinct.add((parent, child))
     return tuple(sorted(distinct))
 
 
 @dataclass(frozen=True)
 class PatternGraph:
-    """Calls and their dependencies, validated when built; equal where nodes and edges are.
+    """Calls and their dependencies, validated; graphs with equal nodes and edges are equal.
 
     Args:
-        nodes: shape (n,), in any order; n may be 0, as before a live run's first call.
-        edges: (parent, child) pairs of node indexes; kept sorted and without repeats.
+        nodes: shape (n,), in any order; n is 0 before a live run's first call.
+        edges: (parent, child) pairs of node indexes; stored sorted and without duplicates.
     Attributes:
         parents: for each node the indexes of its parents, ascending.
         children: for each node the indexes of its children, ascending.
         topological_order: the node indexes, parents first; ties by lowest index.
     Raises:
-        InvalidNode: something in `nodes` is neither an LlmNode nor a ToolNode.
-        InvalidEdge: an edge is no pair of node indexes in range, or a self-loop.
-        CyclicGraph: some calls wait for each other.
+        InvalidNode: an element of `nodes` is neither an LlmNode nor a ToolNode.
+        InvalidEdge: an edge is not a pair of node indexes in range, or is a self-loop.
+        CyclicGraph: some calls depend on each other in a cycle.
     """
 
     nodes: tuple[Node, ...]
@@ -104,7 +104,7 @@ class PatternGraph:
 
     @cached_property
     def layers(self) -> tuple[tuple[int, ...], ...]:
-        """Shape (num_stages, members of that stage): node indexes, ascending."""
+        """The node indexes of each stage, ascending."""
         layers: list[list[int]] = [[] for _ in range(max(self.stage_of, default=-1) + 1)]
         for node, stage in enumerate(self.stage_of):
             layers[stage].append(node)
@@ -117,36 +117,37 @@ class PatternGraph:
 
     @cached_property
     def _longest_path(self) -> tuple[tuple[int, ...], float]:
+        """The nodes of the longest path by seconds, and its length in seconds."""
         finish = [0.0] * len(self.nodes)
-        before: list[int | None] = [None] * len(self.nodes)
+        previous: list[int | None] = [None] * len(self.nodes)
         for node in self.topological_order:
-            # max() keeps the first, so ties between parents end in the lowest index.
+            # max() returns the first of equal ones, so ties are broken by the lowest index.
             latest = max(self.parents[node], key=finish.__getitem__, default=None)
-            before[node] = latest
-            began = 0.0 if latest is None else finish[latest]
-            finish[node] = began + self.nodes[node].seconds
+            previous[node] = latest
+            start = 0.0 if latest is None else finish[latest]
+            finish[node] = start + self.nodes[node].seconds
         if not self.nodes:
             return (), 0.0
-        # Among equals the deepest node, so that calls of 0 seconds do not cut the path short.
+        # Ties are broken by the deepest node, so that the path includes calls of 0 seconds.
         last = max(range(len(finish)), key=lambda node: (finish[node], self.stage_of[node], -node))
         path: list[int] = []
-        step: int | None = last
-        while step is not None:
-            path.append(step)
-            step = before[step]
+        current: int | None = last
+        while current is not None:
+            path.append(current)
+            current = previous[current]
         return tuple(reversed(path)), finish[last]
 
     def critical_path(self) -> tuple[int, ...]:
-        """The chain of calls that takes longest, from a root on; empty without nodes."""
+        """The chain of calls that takes longest, starting at a root; empty without nodes."""
         return self._longest_path[0]
 
     @property
     def critical_seconds(self) -> float:
-        """Sum of seconds along the critical path: the least time that the run can take."""
+        """Sum of seconds along the critical path: the shortest time in which the run can end."""
         return self._longest_path[1]
 
     def prefix(self, num_stages: int) -> "PatternGraph":
-        """The graph of the first stages, all of it if it has no more; nodes keep their order.
+        """The graph of the first stages; the whole graph if it has no more. Nodes keep their order.
 
         Raises:
             InvalidPrefix: num_stages is negative.
@@ -158,20 +159,20 @@ class PatternGraph:
         return self._pick([n for n, stage in enumerate(self.stage_of) if stage < num_stages])
 
     def canonical(self) -> "PatternGraph":
-        """The same graph with its nodes in an order that does not depend on the recording.
+        """The same graph with its nodes in an order that does not depend on their recording.
 
-        By stage, then kind, identity, tokens, seconds, parents and children; `canonical_order`
-        says which calls cannot be told apart.
+        The order is by stage, then kind, identity, tokens, seconds, parents and children;
+        `canonical_order` says which calls cannot be distinguished.
         """
         order = canonical_order(self.nodes, self.layers, self.parents, self.children)
         return self._pick(order)
 
     def _pick(self, order: Sequence[int]) -> "PatternGraph":
-        """The graph of the nodes with these indexes, in this order, and of edges among them."""
-        place = {node: where for where, node in enumerate(order)}
+        """The graph of the nodes with these indexes, in this order, with the edges among them."""
+        new = {node: index for index, node in enumerate(order)}
         return PatternGraph(
             nodes=tuple(self.nodes[node] for node in order),
-            edges=tuple((place[p], place[c]) for p, c in self.edges if p in place and c in place),
+            edges=tuple((new[p], new[c]) for p, c in self.edges if p in new and c in new),
         )
 
     def to_networkx(self) -> "nx.DiGraph[int]":
@@ -180,7 +181,7 @@ class PatternGraph:
         Every node has the attributes kind ("llm" or "tool"), identity, input_tokens,
         output_tokens (both 0 for a tool) and seconds.
         """
-        import networkx as nx  # a fifth of a second that importing this module need not take
+        import networkx as nx  # takes 0.2 s to import, which most users of this module do not need
 
         graph: nx.DiGraph[int] = nx.DiGraph()
         for index, node in enumerate(self.nodes):
@@ -197,19 +198,19 @@ class PatternGraph:
 
 
 def from_networkx(graph: "nx.DiGraph[Any]") -> PatternGraph:
-    """Read a DiGraph whose nodes carry the attributes that `to_networkx` writes.
+    """The pattern graph of a DiGraph whose nodes have the attributes that `to_networkx` writes.
 
-    Nodes come in topological order, and in the graph's own order where that leaves a choice.
+    Nodes are in topological order; ties are broken by the graph's own order.
 
     Args:
-        graph: any hashable labels; a tool needs no token counts; other attributes are ignored,
-            and so are repeated edges of a multigraph.
+        graph: labels may be any hashable objects; a tool needs no token counts. Other attributes
+            are ignored, and so are repeated edges of a multigraph.
     Raises:
-        NotDirected: the graph has no directions.
-        MissingAttribute: names the node and the attribute.
-        WrongAttribute: names the node, the attribute, its value and what it must be.
+        NotDirected: the graph is undirected.
+        MissingAttribute: a node lacks an attribute; both are named.
+        WrongAttribute: an attribute has a wrong value; the node, the value and the rule are named.
         InvalidEdge: a node has an edge to itself.
-        CyclicGraph: names the labels along one cycle.
+        CyclicGraph: the graph has a cycle; the labels along one cycle are named.
     """
     if not graph.is_directed():
         raise NotDirected(type(graph).__name__)
@@ -218,16 +219,16 @@ def from_networkx(graph: "nx.DiGraph[Any]") -> PatternGraph:
     edges: set[Edge] = set()
     for parent, child in graph.edges():
         if index[parent] == index[child]:
-            raise InvalidEdge(parent, child, "a call cannot wait for itself")
+            raise InvalidEdge(parent, child, "a call cannot depend on itself")
         edges.add((index[parent], index[child]))
     try:
         order = topological_order(*_adjacency(len(labels), sorted(edges)))
     except CyclicGraph as error:
         raise CyclicGraph(tuple(labels[node] for node in error.cycle)) from None
-    place = {node: where for where, node in enumerate(order)}
+    new = {node: index for index, node in enumerate(order)}
     return PatternGraph(
         nodes=tuple(_node_from(labels[n], graph.nodes[labels[n]]) for n in order),
-        edges=tuple((place[parent], place[child]) for parent, child in edges),
+        edges=tuple((new[parent], new[child]) for parent, child in edges),
     )
 
 

@@ -1,9 +1,8 @@
-"""How alike two runs are: a Gaussian kernel over their stages' nodes and edges.
+"""The similarity of two runs: a Gaussian kernel over their stages' nodes and edges.
 
-The squared distance of two prefixes is the mean over their stages of the squared differences of
-each attribute, in units of that attribute's bandwidth; the kernel is exp(-distance / 2). So a
-bandwidth is at once a width and a weight: an attribute that foretells nothing gets an infinite
-one. `fitting.py` fits them.
+The squared distance of two prefixes is the mean over their stages of the sum over the attributes of
+(difference / bandwidth)^2; the kernel is exp(-squared distance / 2). A bandwidth is also a weight:
+an attribute that predicts nothing gets an infinite one. `fitting.py` fits the bandwidths.
 
 Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1;
 Zhang et al. (2025), Tempo, section 4.1 (weighted node and edge similarity of super-nodes, the
@@ -24,6 +23,7 @@ from patterns.errors import CorruptKernel, InvalidBandwidth, ShapeMismatch
 from patterns.features import ATTRIBUTES, NO_STAGE, Floats, PatternTable
 
 KERNEL_VERSION = 1
+"""Version of a kernel's document."""
 
 
 def gaussian_kernel(left: Floats, right: Floats, *, bandwidth: float) -> Floats:
@@ -37,17 +37,18 @@ def gaussian_kernel(left: Floats, right: Floats, *, bandwidth: float) -> Floats:
         shape (n, m), values in [0, 1].
     Raises:
         ShapeMismatch: left and right differ in d.
-        InvalidBandwidth: not above 0.
+        InvalidBandwidth: bandwidth is not above 0.
     Source: Wu (2025), section 4.1.
     """
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[1]:
         raise ShapeMismatch(left.shape, right.shape)
     if not bandwidth > 0:
         raise InvalidBandwidth("bandwidth", bandwidth)
-    # Divided first: a small bandwidth squared would be 0. What overflows is infinitely far apart.
+    # Divide before squaring: the square of a small bandwidth would be 0. An overflow gives an
+    # infinite distance and so a similarity of 0.
     with np.errstate(over="ignore"):
-        apart = (left[:, None, :] - right[None, :, :]) / bandwidth
-        similarity: Floats = np.exp(-0.5 * np.square(apart).sum(axis=2))
+        scaled = (left[:, None, :] - right[None, :, :]) / bandwidth
+        similarity: Floats = np.exp(-0.5 * np.square(scaled).sum(axis=2))
     return similarity
 
 
@@ -56,10 +57,10 @@ class StageKernel:
     """The bandwidths of one application's patterns.
 
     Args:
-        bandwidths: for each of ATTRIBUTES the difference of logs at which two stages that are
-            equal in all else have similarity exp(-1/2); above 0, infinity to ignore it.
+        bandwidths: for each of ATTRIBUTES the difference of log(1 + x) at which two stages that
+            differ in nothing else have similarity exp(-1/2); > 0, infinity ignores the attribute.
     Raises:
-        InvalidBandwidth: not above 0, or not one an attribute.
+        InvalidBandwidth: a bandwidth is not above 0, or their number is wrong.
     """
 
     bandwidths: tuple[float, ...] = (1.0,) * len(ATTRIBUTES)
@@ -68,28 +69,28 @@ class StageKernel:
         if len(self.bandwidths) != len(ATTRIBUTES):
             raise InvalidBandwidth("bandwidths", self.bandwidths)
         for name, bandwidth in zip(ATTRIBUTES, self.bandwidths, strict=True):
-            if not bandwidth > 0:  # NaN is not, either
+            if not bandwidth > 0:  # refuses NaN, too
                 raise InvalidBandwidth(name, bandwidth)
 
     @cached_property
     def precision(self) -> Floats:
-        """Shape (3,): one over each bandwidth, squared; finite, however small the bandwidth."""
+        """Shape (3,): 1 / bandwidth^2 of each attribute; at most 1e12, so that it is finite."""
         floor = 1e-6
-        # Divided first: a great bandwidth squared would overflow.
+        # Divide before squaring: the square of a large bandwidth would overflow.
         return np.array([(1.0 / max(width, floor)) ** 2 for width in self.bandwidths])
 
     def squared_distances(self, stages: Floats, stage: Floats) -> Floats:
-        """Of n stages from one, all as features: shapes (n, 3) and (3,) to (n,)."""
-        apart: Floats = np.square(stages - stage) @ self.precision
-        return apart
+        """Squared distances of n stages from one; features of shapes (n, 3) and (3,) -> (n,)."""
+        squared: Floats = np.square(stages - stage) @ self.precision
+        return squared
 
     def similarity(self, squared: Floats, num_stages: int) -> Floats:
-        """Of prefixes whose squared distances add up to `squared` over so many stages."""
-        alike: Floats = np.exp(-0.5 * squared / max(num_stages, 1))
-        return alike
+        """Similarity of prefixes of so many stages whose squared distances sum to `squared`."""
+        similarity: Floats = np.exp(-0.5 * squared / max(num_stages, 1))
+        return similarity
 
     def to_document(self) -> dict[str, Any]:
-        """JSON-safe; None stands for infinity."""
+        """The kernel as a JSON object; null stands for an infinite bandwidth."""
         widths = {
             name: None if math.isinf(width) else width
             for name, width in zip(ATTRIBUTES, self.bandwidths, strict=True)
@@ -112,38 +113,38 @@ DEFAULT_KERNEL = StageKernel()
 
 
 def similarities(table: PatternTable, kernel: StageKernel) -> Floats:
-    """How alike whole patterns are: shape (n, n), symmetric, 1 on the diagonal.
+    """Similarities of whole patterns: shape (n, n), symmetric, 1 on the diagonal.
 
-    Two patterns are compared over the stages that both have, and not at all alike if those do not
-    make the same calls. What the longer has beyond lowers the similarity in proportion.
+    Two patterns are compared over the stages that both have. If these differ in their calls, the
+    similarity is 0; otherwise it is the kernel times (stages of the shorter / of the longer one).
     """
     num, width = table.signature.shape
     squared = np.zeros((num, num))
-    differ = np.zeros((num, num), dtype=bool)
+    calls_differ = np.zeros((num, num), dtype=bool)
     for stage in range(width):
         signature = table.signature[:, stage]
         has = signature != NO_STAGE
         both = has[:, None] & has[None, :]
-        differ |= both & (signature[:, None] != signature[None, :])
+        calls_differ |= both & (signature[:, None] != signature[None, :])
         scaled = table.features[:, stage] * np.sqrt(kernel.precision)
-        apart = np.zeros((num, num))
+        of_stage = np.zeros((num, num))
         for column in scaled.T:
-            apart += np.square(column[:, None] - column[None, :])
-        squared += np.where(both, apart, 0.0)
-    shared = np.minimum(table.num_stages[:, None], table.num_stages[None, :])
+            of_stage += np.square(column[:, None] - column[None, :])
+        squared += np.where(both, of_stage, 0.0)
+    shorter = np.minimum(table.num_stages[:, None], table.num_stages[None, :])
     longer = np.maximum(table.num_stages[:, None], table.num_stages[None, :])
-    alike: Floats = np.exp(-0.5 * squared / np.maximum(shared, 1)) * (
-        shared / np.maximum(longer, 1)
+    similarity: Floats = np.exp(-0.5 * squared / np.maximum(shorter, 1)) * (
+        shorter / np.maximum(longer, 1)
     )
-    alike[differ] = 0.0
-    np.fill_diagonal(alike, 1.0)
-    return alike
+    similarity[calls_differ] = 0.0
+    np.fill_diagonal(similarity, 1.0)
+    return similarity
 
 
 def distances(table: PatternTable, kernel: StageKernel) -> Floats:
     """Kernel distances of whole patterns: shape (n, n), 0 on the diagonal, at most sqrt(2).
 
-    The distance of two points in the space that the kernel spans: sqrt(k(a,a) + k(b,b) - 2k(a,b)).
+    The distance in the kernel's feature space: sqrt(k(a,a) + k(b,b) - 2k(a,b)).
     """
     apart: Floats = np.sqrt(np.maximum(2.0 - 2.0 * similarities(table, kernel), 0.0))
     return apart

@@ -1,7 +1,7 @@
-"""What is kept of one application's past runs, and what is let go.
+"""The pattern library of one application: past runs, their reuse, eviction and compaction.
 
-A library never changes: each operation returns a new one. Times are seconds on any one clock,
-which the caller reads; nothing here does.
+A library is immutable: each operation returns a new one. Times are seconds on one clock, which the
+caller reads.
 
 Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1
 (reuse decayed by 0.9 an hour; patterns of low reuse evicted; offline clustering).
@@ -24,20 +24,22 @@ from patterns.matching import Matcher
 from patterns.stages import Stage
 
 CAPACITY = 500
-"""Most patterns of one application; the thesis finds accuracy saturated by then."""
+"""Limit on the patterns of one application; by then accuracy is saturated (Wu (2025))."""
 
 DECAY_PER_HOUR = 0.9
+"""Factor by which a reuse count decays in an hour (Wu (2025), section 4.1)."""
+
 HOT_S = 3600.0
-"""A pattern used within this time is evicted only when no colder one is left."""
+"""A pattern that was used within so many seconds is evicted only when no other one is left."""
 
 
 def decayed(uses: float, idle_s: float) -> float:
-    """A reuse count after so many seconds without use."""
+    """A reuse count after `idle_s` seconds without use."""
     return float(uses * DECAY_PER_HOUR ** (max(idle_s, 0.0) / 3600.0))
 
 
 def used_more(uses: float, idle_s: float, amount: float) -> float:
-    """A reuse count after so many seconds without use, and then a use of this amount."""
+    """A reuse count after `idle_s` seconds without use, followed by a use of this amount."""
     return decayed(uses, idle_s) + amount
 
 
@@ -46,11 +48,11 @@ class KeptPattern:
     """A past run in the library.
 
     Attributes:
-        key: the caller's name for it, unique in the library.
+        key: the caller's id for it, unique in the library.
         recorded_at_s: when its run ended.
-        weight: runs that it stands for, itself included.
-        uses: how much estimates rested on it, its own run counting one, decayed to used_at_s.
-        used_at_s: when it was last used; never before it was recorded.
+        weight: number of runs that it represents, itself included.
+        uses: sum of its weights in estimates, plus 1 for its own run; decayed to used_at_s.
+        used_at_s: when it was last used; at least recorded_at_s.
     """
 
     key: int
@@ -64,10 +66,11 @@ class KeptPattern:
         object.__setattr__(self, "used_at_s", max(self.used_at_s, self.recorded_at_s))
 
     def reuse_rate(self, now_s: float) -> float:
-        """Its uses against those of a pattern that was used as steadily for as long, unitless.
+        """Its uses relative to its age, unitless: uses / (1 - decay over its age).
 
-        Without that the newest would always have the fewest uses, and be the first to go: a
-        library at its capacity would never learn again.
+        The divisor is proportional to the uses of a pattern of the same age that is used steadily.
+        Without it the newest patterns would have the fewest uses and be evicted first, so that a
+        full library would never learn new patterns.
         """
         age_s = max(now_s - self.recorded_at_s, 1.0)
         return decayed(self.uses, now_s - self.used_at_s) / (1.0 - decayed(1.0, age_s))
@@ -82,29 +85,33 @@ class PatternLibrary:
 
     def __post_init__(self) -> None:
         keys = {pattern.key for pattern in self.patterns}
-        assert len(keys) == len(self.patterns), "a key names one pattern"
+        assert len(keys) == len(self.patterns), "a key belongs to one pattern"
 
     def __len__(self) -> int:
         return len(self.patterns)
 
     @cached_property
     def table(self) -> PatternTable:
-        """The patterns as arrays, a row each."""
+        """The patterns as arrays, one row each."""
         return tabulate([pattern.stages for pattern in self.patterns])
 
     @cached_property
     def matcher(self) -> Matcher:
-        """The library made ready for matching; its rows are those of `patterns`."""
+        """The matcher of these patterns; its rows are the indexes into `patterns`."""
         weights = np.array([pattern.weight for pattern in self.patterns], dtype=np.float64)
         return Matcher(self.table, self.kernel, weights)
 
     def added(self, patterns: Sequence[KeptPattern]) -> PatternLibrary:
-        """With further patterns, as recorded; the arrays of the others are kept."""
+        """The library with further patterns; the table is extended, not computed again."""
         table = self.table.extended([pattern.stages for pattern in patterns])
         return _with_table(PatternLibrary((*self.patterns, *patterns), self.kernel), table)
 
     def used(self, amounts: Mapping[int, float], at_s: float) -> PatternLibrary:
-        """With further uses of these patterns, by key; unknown keys are of evicted ones."""
+        """The library with further uses of some patterns.
+
+        Args:
+            amounts: pattern key -> amount; keys of evicted patterns are ignored.
+        """
         changed = [
             replace(
                 pattern,
@@ -118,48 +125,50 @@ class PatternLibrary:
         return _with_table(self._with(changed), self.table)
 
     def evicted(self, now_s: float, *, capacity: int = CAPACITY) -> PatternLibrary:
-        """At most `capacity` patterns: the most reused for their age, and before all those that
-        were used in the last hour.
+        """The library with at most `capacity` patterns.
 
-        Of what is reused alike, the oldest goes.
+        Kept are first the patterns used within HOT_S, then those with the highest reuse rate; of
+        equal ones the newest.
         """
         if len(self) <= capacity:
             return self
 
-        def worth(pattern: KeptPattern) -> tuple[bool, float, float, int]:
+        def rank(pattern: KeptPattern) -> tuple[bool, float, float, int]:
             is_hot = now_s - pattern.used_at_s <= HOT_S
             return is_hot, pattern.reuse_rate(now_s), pattern.recorded_at_s, pattern.key
 
-        worthiest = sorted(self.patterns, key=worth, reverse=True)
-        kept = {pattern.key for pattern in worthiest[:capacity]}
+        best_first = sorted(self.patterns, key=rank, reverse=True)
+        kept = {pattern.key for pattern in best_first[:capacity]}
         return self._with([pattern for pattern in self.patterns if pattern.key in kept])
 
     def fitted(self) -> PatternLibrary:
-        """With the kernel under which its patterns foretell each other best."""
+        """The library with the kernel with which its patterns predict each other best."""
         kernel = fit_kernel(self.table)
         return _with_table(PatternLibrary(self.patterns, kernel), self.table)
 
-    def compacted(self, most: int, *, by_silhouette: bool = False, seed: int = 0) -> PatternLibrary:
-        """At most `most` patterns, each standing for those like it.
+    def compacted(
+        self, max_patterns: int, *, by_silhouette: bool = False, seed: int = 0
+    ) -> PatternLibrary:
+        """The medoids of the library's clusters; their weights are the sizes of the clusters.
 
-        Every pattern counts as one run here, so compact what was recorded, not what was
-        compacted. A medoid keeps its own uses.
+        Every pattern counts as one run, whatever its weight, so compact recorded patterns rather
+        than a compacted library. A medoid keeps its own uses.
 
         Args:
-            by_silhouette: fewer, where the medoid silhouette says so.
+            by_silhouette: choose the number of medoids by the medoid silhouette.
         """
-        if not self.patterns or (len(self) <= most and not by_silhouette):
+        if not self.patterns or (len(self) <= max_patterns and not by_silhouette):
             return self._with([replace(pattern, weight=1.0) for pattern in self.patterns])
         apart = distances(self.table, self.kernel)
-        found: Clustering = (
-            cluster_by_silhouette(apart, most, seed=seed)
+        clustering: Clustering = (
+            cluster_by_silhouette(apart, max_patterns, seed=seed)
             if by_silhouette
-            else cluster(apart, most, seed=seed)
+            else cluster(apart, max_patterns, seed=seed)
         )
         return self._with(
             [
                 replace(self.patterns[row], weight=float(members))
-                for row, members in zip(found.medoids, found.members, strict=True)
+                for row, members in zip(clustering.medoids, clustering.members, strict=True)
             ]
         )
 
@@ -168,7 +177,7 @@ class PatternLibrary:
 
 
 def _with_table(library: PatternLibrary, table: PatternTable) -> PatternLibrary:
-    """The library with arrays that its cached property need not compute again."""
-    assert len(table) == len(library), "a row a pattern"
+    """The library with this table cached, so that it is not computed again."""
+    assert len(table) == len(library), "the table has one row for each pattern"
     library.__dict__["table"] = table
     return library

@@ -1,8 +1,9 @@
-"""The past runs that began like a live one, and what they say of its next stage.
+"""Matches a live run with past runs that began with the same calls, to predict its next stage.
 
-A live prefix is extended stage by stage. Patterns that did not make the calls it has made are
-pruned; the others' distances grow by one stage's at a time, so a stage costs the same however
-long the run is. Not the nearest pattern answers but the kernel-weighted mean of the nearest.
+A live prefix is extended stage by stage. Patterns without the calls that it has made are pruned;
+the distances of the others are updated by those of the new stage, so that the cost of a stage does
+not depend on the length of the run. The prediction is the kernel-weighted mean of the nearest
+patterns.
 
 Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Systems, section 4.1
 (pattern-graph matching); Zhang et al. (2025), Tempo, section 4.1.
@@ -21,19 +22,19 @@ from patterns.kernel import StageKernel
 from patterns.stages import Stage
 
 BEST_K = 16
-"""How many patterns the estimate rests on. benchmarks/patterns.py decides it."""
+"""Number of patterns in an estimate; chosen by benchmarks/patterns.py."""
 
 _FIELDS = Outlook._fields
 _SHARE, _ELAPSED, _STAGE = (_FIELDS.index(f) for f in ("share", "elapsed_s", "stage_s"))
 
 
 class Match(NamedTuple):
-    """A past pattern that the estimate rests on.
+    """A past pattern in an estimate.
 
     Attributes:
         row: its row in the matcher's table.
-        similarity: of the prefixes, in [0, 1].
-        weight: its part of the estimate; those of all matches add up to 1.
+        similarity: of its prefix and the live one, in [0, 1].
+        weight: its weight in the mean; the weights of all matches sum to 1.
     """
 
     row: int
@@ -43,15 +44,15 @@ class Match(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What the matching past runs say of the stage that begins now.
+    """The prediction of the stage that begins now, from the matching past runs.
 
     Attributes:
-        outlook: kernel-weighted means, in the past runs' seconds and tokens; `share` is that of
-            the means: (elapsed_s + stage_s) / (elapsed_s + rest_s).
-        share_before: the accumulated share at the end of the stage before, 0 for the first.
+        outlook: kernel-weighted means of the past runs' seconds and tokens; `share` is computed
+            from the means: (elapsed_s + stage_s) / (elapsed_s + rest_s).
+        share_before: the accumulated share at the end of the previous stage, 0 for the first.
         spread: weighted standard deviation of the matches' own accumulated shares.
-        matches: nearest first; of equally near ones the later rows, which are newer.
-        num_candidates: patterns that began alike, of which `matches` are the nearest.
+        matches: nearest first; of equally near ones the later rows, which are newer, first.
+        num_candidates: patterns that began with the same calls; `matches` are the nearest of them.
     """
 
     outlook: Outlook
@@ -63,12 +64,12 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LiveMatch:
-    """A live run's prefix against all patterns; each further stage gives a new one.
+    """The match of a live run's prefix with all n patterns. Immutable: `extend` returns a new one.
 
     Attributes:
-        num_stages: stages revealed so far.
-        squared: shape (n,), distances added up over them.
-        alive: shape (n,), which patterns made the same calls so far.
+        num_stages: stages of the prefix.
+        squared: shape (n,), squared distances summed over these stages.
+        alive: shape (n,), whether a pattern has made all the calls of the prefix.
     """
 
     matcher: Matcher
@@ -78,55 +79,55 @@ class LiveMatch:
 
     @property
     def is_possible(self) -> bool:
-        """Whether any pattern made the same calls so far and went on."""
+        """Whether any pattern has made all the calls of the prefix."""
         return bool(self.alive.any())
 
     def extend(self, stage: Stage) -> LiveMatch:
-        """The prefix with a further stage, now that it is known."""
+        """The match of the prefix with a further stage, whose calls have all ended."""
         table, kernel = self.matcher.table, self.matcher.kernel
         if self.num_stages >= table.features.shape[1]:
-            nobody = np.zeros_like(self.alive)
-            return LiveMatch(self.matcher, self.num_stages + 1, self.squared, nobody)
+            none_alive = np.zeros_like(self.alive)
+            return LiveMatch(self.matcher, self.num_stages + 1, self.squared, none_alive)
         past = table.features[:, self.num_stages]
         return LiveMatch(
             self.matcher,
             self.num_stages + 1,
             self.squared + kernel.squared_distances(past, stage_features(stage)),
-            self.alive & self._made(calls_of(stage)),
+            self.alive & self._has_calls(calls_of(stage)),
         )
 
-    def estimate(self, begun: Iterable[Call] = (), *, best: int = BEST_K) -> Estimate | None:
-        """What is to be expected of the stage after the revealed ones; None if nothing matches.
+    def estimate(self, known_calls: Iterable[Call] = (), *, best: int = BEST_K) -> Estimate | None:
+        """The prediction of the stage after the prefix; None if no pattern matches.
 
         Args:
-            begun: calls that are known to be made in it.
-            best: patterns to rest on; those that are exactly as near as the last one are not
-                left out. A medoid weighs as much as the runs that it stands for, and is still one:
-                else a few medoids would be all that a small library rests on.
+            known_calls: calls that are known to be made in it.
+            best: number of nearest patterns to use, plus those exactly as near as the last one.
+                A medoid counts as one pattern, although its weight is the number of runs that it
+                represents: otherwise a few medoids would make up the estimate.
         """
         table = self.matcher.table
         if self.num_stages >= table.features.shape[1]:
             return None
-        candidates = np.flatnonzero(self.alive & self._made(begun))
+        candidates = np.flatnonzero(self.alive & self._has_calls(known_calls))
         if not len(candidates):
             return None
         rows, squared = self._nearest(candidates, best)
-        # Relative to the nearest: far from all past runs the nearest still count most.
-        near = self.matcher.kernel.similarity(squared - squared[0], self.num_stages)
-        weights = near * self.matcher.weights[rows]
+        # Relative to the nearest pattern: otherwise all weights could underflow to 0.
+        relative = self.matcher.kernel.similarity(squared - squared[0], self.num_stages)
+        weights = relative * self.matcher.weights[rows]
         weights /= weights.sum()
         outlooks = table.outlooks[rows, self.num_stages]
         similarity = self.matcher.kernel.similarity(squared, self.num_stages)
         return _estimate(rows, similarity, weights, outlooks, len(candidates))
 
-    def _made(self, calls: Iterable[Call]) -> Bools:
-        """Shape (n,): which patterns make all these calls in the stage that comes next."""
+    def _has_calls(self, calls: Iterable[Call]) -> Bools:
+        """Shape (n,): whether a pattern makes all these calls in the stage after the prefix."""
         table = self.matcher.table
-        made: Bools = table.stages_with(calls)[table.signature[:, self.num_stages]]
-        return made
+        has_calls: Bools = table.stages_with(calls)[table.signature[:, self.num_stages]]
+        return has_calls
 
     def _nearest(self, candidates: np.ndarray, best: int) -> tuple[np.ndarray, Floats]:
-        """Rows and squared distances of the nearest candidates: nearest first, then newest."""
+        """Rows and squared distances of the nearest candidates; nearest first, then newest."""
         squared = self.squared[candidates]
         order = len(candidates) - 1 - np.argsort(squared[::-1], kind="stable")
         limit = squared[order[min(best, len(order)) - 1]]
@@ -136,10 +137,10 @@ class LiveMatch:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Matcher:
-    """A library made ready for matching.
+    """Matches live runs with the n patterns of a library.
 
     Args:
-        weights: shape (n,), the runs that each pattern stands for; above 0.
+        weights: shape (n,), number of runs that each pattern represents; > 0.
     """
 
     table: PatternTable
@@ -147,7 +148,7 @@ class Matcher:
     weights: Floats
 
     def begin(self) -> LiveMatch:
-        """The match of a run that has made no call yet: everything is still possible."""
+        """The match of a run that has made no call yet: all patterns are alive."""
         num = len(self.table)
         return LiveMatch(self, 0, np.zeros(num), np.ones(num, dtype=bool))
 
@@ -170,7 +171,7 @@ def _estimate(
     shares = outlooks[:, _SHARE]
     spread = float(np.sqrt(weights @ np.square(shares - weights @ shares)))
     total_s = mean.elapsed_s + mean.rest_s
-    # A stage that is the last in every match has share 1 exactly, whatever rounding did.
+    # A stage that is the last one in every match has share 1 exactly, without a rounding error.
     is_last = mean.later_s == 0.0
     share = 1.0 if is_last else min((mean.elapsed_s + mean.stage_s) / total_s, 1.0)
     matches = zip(rows.tolist(), similarity.tolist(), weights.tolist(), strict=True)

@@ -10,15 +10,15 @@ from patterns.errors import InvalidNode
 Kind = Literal["llm", "tool"]
 
 MAX_TOKENS = 2**40
-"""Most tokens of one call, in or out: far above any context window."""
+"""Limit on the input or output tokens of one call: far above any context window."""
 
 MAX_SECONDS = 2.0**30
-"""Longest call: 34 years, so that a Unix time passed as a duration is refused."""
+"""Limit on the seconds of one call: 34 years, so that a Unix time given as duration is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class LlmNode:
-    """One call of a language model, without its text.
+    """One LLM call, without its texts.
 
     Args:
         identity: model and step name; not empty.
@@ -78,11 +78,11 @@ def _check_identity(identity: object) -> None:
     try:
         identity.encode()
     except UnicodeEncodeError as cause:
-        raise InvalidNode(identity, "identity", identity, "text that UTF-8 can hold") from cause
+        raise InvalidNode(identity, "identity", identity, "text that UTF-8 can encode") from cause
 
 
 def _whole(identity: str, field: str, value: object) -> int:
-    """Turn any whole number (NumPy's too, but not a bool) into an int in range."""
+    """Convert a whole number (also NumPy's, but not a bool) to an int; check its range."""
     rule = f"a whole number from 0 to {MAX_TOKENS}"
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise InvalidNode(identity, field, value, rule)
@@ -93,7 +93,7 @@ def _whole(identity: str, field: str, value: object) -> int:
 
 
 def _duration(identity: str, value: object) -> float:
-    """Turn any real number (NumPy's too, but not a bool) into a finite float in range."""
+    """Convert a real number (also NumPy's, but not a bool) to a float; check its range."""
     rule = f"a number of seconds from 0 to {MAX_SECONDS:.0f}"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidNode(identity, "seconds", value, rule)
@@ -101,6 +101,6 @@ def _duration(identity: str, value: object) -> float:
         seconds = float(value)
     except OverflowError as cause:
         raise InvalidNode(identity, "seconds", value, rule) from cause
-    if not 0 <= seconds <= MAX_SECONDS:  # NaN is not, either
+    if not 0 <= seconds <= MAX_SECONDS:  # refuses NaN, too
         raise InvalidNode(identity, "seconds", value, rule)
-    return seconds + 0.0  # -0.0 would equal 0.0 and yet print otherwise
+    return seconds + 0.0  # -0.0 becomes 0.0: they are equal but print differently

@@ -1,4 +1,4 @@
-"""Orders of a graph's nodes: by dependency, and independent of how they were recorded."""
+"""Orders of a graph's nodes: topological, and canonical (independent of the recording order)."""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -11,42 +11,43 @@ Neighbours = Sequence[Sequence[int]]
 """For each node the indexes of its parents, or of its children, ascending."""
 
 _REFINEMENTS = 4
-"""Each is one sweep down and one up, so differences travel any distance within one sweep; more
-than two are needed only where calls are tied through chains of shared parents and children."""
+"""Limit on refinements. Each is one sweep from parents to children and one back, and a sweep
+propagates differences over any distance. More than two are needed only if calls are tied through
+chains of shared parents and children."""
 
 
 def topological_order(parents: Neighbours, children: Neighbours) -> tuple[int, ...]:
-    """Every node after its parents; where that leaves a choice, the lowest index first.
+    """Every node after its parents; ties are broken by the lowest index.
 
-    Nodes recorded in an order that respects their dependencies therefore keep it.
+    So nodes that are recorded in an order that respects their dependencies keep it.
 
     Raises:
         CyclicGraph: there is no such order; names the nodes of one cycle.
     """
-    waiting_for = [len(its_parents) for its_parents in parents]
-    ready = [node for node, count in enumerate(waiting_for) if count == 0]
+    num_unmet = [len(node_parents) for node_parents in parents]  # parents not in `order` yet
+    ready = [node for node, count in enumerate(num_unmet) if count == 0]
     order: list[int] = []
     while ready:
         node = heapq.heappop(ready)
         order.append(node)
         for child in children[node]:
-            waiting_for[child] -= 1
-            if waiting_for[child] == 0:
+            num_unmet[child] -= 1
+            if num_unmet[child] == 0:
                 heapq.heappush(ready, child)
     if len(order) < len(parents):
-        raise CyclicGraph(_cycle_among(parents, waiting_for))
+        raise CyclicGraph(_cycle_among(parents, num_unmet))
     return tuple(order)
 
 
-def _cycle_among(parents: Neighbours, waiting_for: Sequence[int]) -> tuple[int, ...]:
-    """One cycle: walking from parent to parent among the nodes left over must come round."""
-    node = next(node for node, count in enumerate(waiting_for) if count)
-    seen_at: dict[int, int] = {}
-    while node not in seen_at:
-        seen_at[node] = len(seen_at)
-        node = next(parent for parent in parents[node] if waiting_for[parent])
-    backwards = list(seen_at)[seen_at[node] :]
-    return tuple(reversed(backwards))
+def _cycle_among(parents: Neighbours, num_unmet: Sequence[int]) -> tuple[int, ...]:
+    """One cycle: a walk from parent to parent among the nodes that are left must repeat a node."""
+    node = next(node for node, count in enumerate(num_unmet) if count)
+    position: dict[int, int] = {}  # node -> its position in the walk
+    while node not in position:
+        position[node] = len(position)
+        node = next(parent for parent in parents[node] if num_unmet[parent])
+    against_edges = list(position)[position[node] :]
+    return tuple(reversed(against_edges))
 
 
 def canonical_order(
@@ -57,9 +58,9 @@ def canonical_order(
 ) -> tuple[int, ...]:
     """The nodes by stage, then kind, identity, tokens and seconds, then parents, then children.
 
-    Calls with equal attributes are told apart by their ancestors and descendants. That settles
-    every forest and whatever attributes distinguish; calls that only a test of graph isomorphism
-    could tell apart stay in the order in which they were recorded.
+    Calls with equal attributes are distinguished by their ancestors and descendants. That gives
+    every forest a unique order. Calls that only a test of graph isomorphism could distinguish stay
+    in the order in which they were recorded.
 
     Args:
         nodes: shape (n,).
@@ -67,19 +68,19 @@ def canonical_order(
         parents: shape (n,).
         children: shape (n,).
     Returns:
-        shape (n,), a permutation: the index of the node to put at each place.
+        shape (n,), a permutation: the index of the node for each position.
     """
-    place = [0] * len(nodes)
+    rank = [0] * len(nodes)
 
     def by_attributes(node: int) -> tuple[Any, ...]:
-        it = nodes[node]
-        return (it.kind, it.identity, it.input_tokens, it.output_tokens, it.seconds)
+        call = nodes[node]
+        return (call.kind, call.identity, call.input_tokens, call.output_tokens, call.seconds)
 
     def by_parents(node: int) -> tuple[Any, ...]:
-        return (place[node], sorted(place[parent] for parent in parents[node]))
+        return (rank[node], sorted(rank[parent] for parent in parents[node]))
 
     def by_children(node: int) -> tuple[Any, ...]:
-        return (place[node], sorted(place[child] for child in children[node]))
+        return (rank[node], sorted(rank[child] for child in children[node]))
 
     starts = [0]
     for layer in layers:
@@ -87,41 +88,41 @@ def canonical_order(
     downwards = list(zip(starts[:-1], layers, strict=True))
     upwards = downwards[::-1]
 
-    num_places = _rank(downwards, by_attributes, place)
+    num_ranks = _assign_ranks(downwards, by_attributes, rank)
     for _ in range(_REFINEMENTS):
-        before = num_places
-        _rank(downwards, by_parents, place)
-        num_places = _rank(upwards, by_children, place)
-        if num_places in (before, len(nodes)):
+        before = num_ranks
+        _assign_ranks(downwards, by_parents, rank)
+        num_ranks = _assign_ranks(upwards, by_children, rank)
+        if num_ranks in (before, len(nodes)):
             break
-    _rank(downwards, lambda node: (*by_parents(node), node), place)
+    _assign_ranks(downwards, lambda node: (*by_parents(node), node), rank)
     order = [0] * len(nodes)
-    for node, where in enumerate(place):
-        order[where] = node
+    for node, position in enumerate(rank):
+        order[position] = node
     return tuple(order)
 
 
-def _rank(
+def _assign_ranks(
     layers: Sequence[tuple[int, Sequence[int]]],
     key: Callable[[int], tuple[Any, ...]],
-    place: list[int],
+    rank: list[int],
 ) -> int:
-    """Set every node's place, layer after layer, to the first one that its key allows.
+    """Set every node's rank, layer after layer; nodes with equal keys share the lowest rank.
 
     Args:
-        layers: (first place of the layer, its nodes), in the order to visit them.
-        key: sorts a layer's nodes; may look at places in other layers.
-        place: shape (n,); changed here. Nodes of equal keys share a place.
+        layers: (first rank of the layer, its nodes), in the order to visit them.
+        key: sorts a layer's nodes; may use ranks in other layers.
+        rank: shape (n,); changed here.
     Returns:
-        the number of different places.
+        the number of distinct ranks.
     """
-    num_places = 0
+    num_ranks = 0
     for start, layer in layers:
         keyed = sorted((key(node), node) for node in layer)
         shared = start
-        for offset, (its_key, node) in enumerate(keyed):
-            if offset == 0 or its_key != keyed[offset - 1][0]:
+        for offset, (node_key, node) in enumerate(keyed):
+            if offset == 0 or node_key != keyed[offset - 1][0]:
                 shared = start + offset
-                num_places += 1
-            place[node] = shared
-    return num_places
+                num_ranks += 1
+            rank[node] = shared
+    return num_ranks

@@ -10,37 +10,37 @@ from patterns.errors import InvalidEdge, InvalidStage
 from patterns.nodes import MAX_SECONDS, Kind, Node
 
 MAX_STAGE_TOKENS = 2**62
-"""Most tokens of one stage, in or out; a signed 64-bit column holds it."""
+"""Limit on the input or output tokens of one stage: it fits into a signed 64-bit column."""
 
 
 def next_stage(parent_stages: Iterable[int]) -> int:
-    """Stage of a new call: one after its latest parent's, 0 without parents."""
+    """Stage of a new call: 1 + the latest of its parents' stages, 0 without parents."""
     return 1 + max(parent_stages, default=-1)
 
 
 def stage_depths(parents: Sequence[Collection[int]]) -> tuple[int, ...]:
     """Stage of every call, for calls listed in the order in which they began.
 
-    A live run appends one call at a time, by `next_stage`; this is the same rule for all of them.
+    `next_stage` is the same rule for one call at a time, as in a live run.
 
     Args:
         parents: for each call the indexes of the calls it depends on, all listed before it.
     Returns:
-        as many stages as calls, 0-based: the number of edges on the longest path to each.
+        the stage of each call, 0-based: the number of edges on the longest path to it.
     Raises:
         InvalidEdge: a parent is not listed before its child.
     """
     depths: list[int] = []
-    for child, its_parents in enumerate(parents):
-        for parent in its_parents:
+    for child, call_parents in enumerate(parents):
+        for parent in call_parents:
             if not 0 <= parent < child:
                 raise InvalidEdge(parent, child, "the parent must be listed before the child")
-        depths.append(next_stage(depths[parent] for parent in its_parents))
+        depths.append(next_stage(depths[parent] for parent in call_parents))
     return tuple(depths)
 
 
 class CallCount(NamedTuple):
-    """How often one model step or tool is called within a stage."""
+    """The number of calls of one model step or tool within a stage."""
 
     identity: str
     kind: Kind
@@ -48,27 +48,27 @@ class CallCount(NamedTuple):
 
 
 def count_llm_calls(calls: Iterable[CallCount]) -> int:
-    """How many of a stage's calls ask a model."""
+    """The number of LLM calls among a stage's calls."""
     return sum(call.num_calls for call in calls if call.kind == "llm")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """All calls of one longest-path layer, seen as one call (a super-node).
+    """All calls of one longest-path layer, combined into one (a super-node).
 
-    Calls of one stage can run side by side, so tokens add up and times do not: the stage lasts
-    as long as its slowest call. Hence the sum of `seconds` over the stages is an upper bound of
-    the critical path, and equals it wherever each stage waits for the whole former one.
+    The calls of a stage can run in parallel, so tokens are summed and times are not: a stage takes
+    as long as its slowest call. So the sum of `seconds` over the stages is an upper bound of the
+    critical path, and equals it if each stage depends on the whole previous one.
 
     Args:
         index: 0-based.
         members: the calls' indexes in their graph, ascending, at least one.
-        calls: distinct calls with their counts, sorted; the counts add up to the members.
+        calls: distinct calls with their counts, sorted; the counts sum to the number of members.
         input_tokens: sum over the members.
         output_tokens: sum over the members.
-        longest_output_tokens: the longest member's output; at most the sum.
-        seconds: the longest member's time.
-        tool_seconds: the longest tool call's time, by the same rule; 0 without tools.
+        longest_output_tokens: the largest output of a member; at most the sum.
+        seconds: the longest time of a member.
+        tool_seconds: the longest time of a tool call; 0 without tools.
     Raises:
         InvalidStage: the fields contradict each other.
     Source: Zhang et al. (2025), Tempo: Application-aware LLM Serving with Mixed SLO Requirements,
@@ -87,7 +87,7 @@ class Stage:
     def __post_init__(self) -> None:
         if self.index < 0:
             self._refuse("index", "0 or more")
-        if not self.members or self.members[0] < 0 or not _ascend(self.members):
+        if not self.members or self.members[0] < 0 or not _is_ascending(self.members):
             self._refuse("members", "one or more node indexes, ascending")
         self._check_calls()
         self._check_tokens()
@@ -97,22 +97,22 @@ class Stage:
             self._refuse("tool_seconds", "between 0 and the stage's seconds")
         kinds = {call.kind for call in self.calls}
         if "llm" not in kinds and (self.input_tokens or self.output_tokens):
-            self._refuse("calls", "some LLM's where there are tokens")
+            self._refuse("calls", "with an LLM call if there are tokens")
         if "llm" not in kinds and self.tool_seconds != self.seconds:
-            self._refuse("tool_seconds", "the stage's seconds where all calls are tools")
+            self._refuse("tool_seconds", "the stage's seconds if all calls are tools")
         if "tool" not in kinds and self.tool_seconds:
             self._refuse("tool_seconds", "0 without tools")
 
     @property
     def num_llm_calls(self) -> int:
-        """How many of the members ask a model; the others are tools."""
+        """The number of LLM calls among the members; the others are tool calls."""
         return count_llm_calls(self.calls)
 
     def _check_calls(self) -> None:
-        if not _ascend([(call.identity, call.kind) for call in self.calls]):
+        if not _is_ascending([(call.identity, call.kind) for call in self.calls]):
             self._refuse("calls", "distinct and sorted by identity and kind")
         if any(not call.identity or call.num_calls < 1 for call in self.calls):
-            self._refuse("calls", "named, and counted once or more")
+            self._refuse("calls", "named, with a count of 1 or more")
         if sum(call.num_calls for call in self.calls) != len(self.members):
             self._refuse("calls", "as many as the members")
 
@@ -127,21 +127,21 @@ class Stage:
         raise InvalidStage(self.index, field, getattr(self, field), rule)
 
 
-def _ascend(values: Sequence[int] | Sequence[tuple[str, str]]) -> bool:
+def _is_ascending(values: Sequence[int] | Sequence[tuple[str, str]]) -> bool:
     return all(map(operator.lt, values[:-1], values[1:]))
 
 
 def summarise(index: int, members: Sequence[int], nodes: Sequence[Node]) -> Stage:
-    """Stage `index`, made of those of the graph's nodes whose ascending indexes are given."""
-    inside = [nodes[member] for member in members]
-    counts = Counter((node.identity, node.kind) for node in inside)
+    """Stage `index` of a graph, from its nodes and the ascending indexes of the stage's members."""
+    calls = [nodes[member] for member in members]
+    counts = Counter((call.identity, call.kind) for call in calls)
     return Stage(
         index=index,
         members=tuple(members),
-        calls=tuple(CallCount(*call, count) for call, count in sorted(counts.items())),
-        input_tokens=sum(node.input_tokens for node in inside),
-        output_tokens=sum(node.output_tokens for node in inside),
-        longest_output_tokens=max(node.output_tokens for node in inside),
-        seconds=max(node.seconds for node in inside),
-        tool_seconds=max((node.seconds for node in inside if node.kind == "tool"), default=0.0),
+        calls=tuple(CallCount(*key, count) for key, count in sorted(counts.items())),
+        input_tokens=sum(call.input_tokens for call in calls),
+        output_tokens=sum(call.output_tokens for call in calls),
+        longest_output_tokens=max(call.output_tokens for call in calls),
+        seconds=max(call.seconds for call in calls),
+        tool_seconds=max((call.seconds for call in calls if call.kind == "tool"), default=0.0),
     )

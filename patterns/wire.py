@@ -1,4 +1,4 @@
-"""The bytes of a pattern document: whole numbers, texts, quantised amounts, and the seal."""
+"""The encoding of a pattern document: varints, texts, quantised amounts, header and checksum."""
 
 import zlib
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from patterns.errors import CorruptPattern, PatternTooLarge, UnknownVersion, WrongView
 
 CODEC_VERSION = 1
-"""Raised whenever a document of the same pattern would mean something else."""
+"""Increased whenever the meaning of a document changes."""
 
 _MAGIC = 0xC9
 _VIEWS = ("nodes", "stages")
@@ -19,10 +19,10 @@ _MAX_TEXT_BYTES = 1 << 22
 
 
 def quantise(value: int, bits: int) -> int:
-    """Round a whole number to a floating form, as a code that sorts like the numbers.
+    """Round a whole number to a floating-point code; codes have the same order as the numbers.
 
     Exact below 2**(bits + 1); above, the relative error is at most 2**-(bits + 1). Powers of two
-    are exact, and a restored value is its own nearest, so that encoding again changes nothing.
+    are exact. Quantising a restored value gives the same code again.
 
     Args:
         value: 0 or more.
@@ -36,10 +36,10 @@ def quantise(value: int, bits: int) -> int:
 
 
 def restore(code: int, bits: int) -> int:
-    """The number that `quantise` stands for by this code.
+    """The number that a code of `quantise` represents.
 
     Raises:
-        CorruptPattern: the code stands for a number that no pattern has.
+        CorruptPattern: the number is larger than any in a pattern.
     """
     if code < 2 << bits:
         return code
@@ -56,18 +56,18 @@ class Writer:
         self.body = bytearray()
 
     def number(self, value: int) -> None:
-        """A whole number, 0 or more: seven bits a byte, lowest first."""
+        """Write a whole number, 0 or more, as a varint: seven bits per byte, lowest first."""
         while value > 0x7F:
             self.body.append(0x80 | (value & 0x7F))
             value >>= 7
         self.body.append(value)
 
     def signed(self, value: int) -> None:
-        """A whole number of either sign; the small ones stay short (zigzag)."""
+        """Write a whole number of either sign as a zigzag varint: short for small magnitudes."""
         self.number(2 * value if value >= 0 else -2 * value - 1)
 
     def texts(self, texts: Iterable[str]) -> None:
-        """Texts, each as what it adds to the beginning it shares with the former one.
+        """Write texts, each without the prefix that it shares with the previous one.
 
         Raises:
             PatternTooLarge: more than 4 MiB of text.
@@ -77,23 +77,23 @@ class Writer:
         if total > _MAX_TEXT_BYTES:
             raise PatternTooLarge("bytes of identities", total, _MAX_TEXT_BYTES)
         self.number(len(encoded))
-        former = b""
+        previous = b""
         for text in encoded:
-            shared = _num_shared(former, text)
-            self.number(shared)
-            self.number(len(text) - shared)
-            self.body += text[shared:]
-            former = text
+            num_shared = _shared_length(previous, text)
+            self.number(num_shared)
+            self.number(len(text) - num_shared)
+            self.body += text[num_shared:]
+            previous = text
 
 
-def _num_shared(left: bytes, right: bytes) -> int:
-    """Length of the beginning that both have."""
+def _shared_length(left: bytes, right: bytes) -> int:
+    """Length of the common prefix."""
     pairs = enumerate(zip(left, right, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(left), len(right)))
+    return next((index for index, (a, b) in pairs if a != b), min(len(left), len(right)))
 
 
 class Reader:
-    """Takes a document's body apart; whatever does not fit is a CorruptPattern."""
+    """Reads a document's body; raises CorruptPattern for everything that is not valid."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -101,11 +101,11 @@ class Reader:
 
     @property
     def num_left(self) -> int:
-        """Bytes not read yet."""
+        """The number of bytes that are not read yet."""
         return len(self._body) - self._position
 
     def take(self, num_bytes: int) -> bytes:
-        """The next bytes, as many as asked for."""
+        """The next `num_bytes` bytes."""
         if num_bytes > self.num_left:
             raise CorruptPattern("it ends early")
         start = self._position
@@ -123,7 +123,7 @@ class Reader:
         raise CorruptPattern("a number is too long")
 
     def count(self) -> int:
-        """A number of things of at least one byte each, all of them still to come."""
+        """The number of elements that follow; each takes at least one byte."""
         value = self.number()
         if value > self.num_left:
             raise CorruptPattern("it ends early")
@@ -137,33 +137,33 @@ class Reader:
     def texts(self) -> list[str]:
         """Inverse of Writer.texts."""
         texts: list[str] = []
-        former = b""
+        text = b""
         total = 0
         for _ in range(self.count()):
-            shared = self.number()
-            if shared > len(former):
-                raise CorruptPattern("an identity has no beginning")
-            former = former[:shared] + self.take(self.number())
-            total += len(former)
+            num_shared = self.number()
+            if num_shared > len(text):
+                raise CorruptPattern("an identity shares more than the length of the previous one")
+            text = text[:num_shared] + self.take(self.number())
+            total += len(text)
             if total > _MAX_TEXT_BYTES:
                 raise CorruptPattern("too much text")
             try:
-                texts.append(former.decode())
+                texts.append(text.decode())
             except UnicodeDecodeError as cause:
-                raise CorruptPattern("an identity is no text") from cause
+                raise CorruptPattern("an identity is not UTF-8") from cause
         return texts
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Check that the whole body was read."""
         if self.num_left:
-            raise CorruptPattern("it goes on after its end")
+            raise CorruptPattern("it continues after its end")
 
 
 def seal(view: str, body: bytes | bytearray) -> bytes:
-    """Header, body (deflated where that is shorter) and checksum.
+    """A document: header, body (deflated if that is shorter) and checksum.
 
     Header: magic, version, and 2 * view + (1 if deflated). Checksum: CRC-32 of all before it,
-    little-endian, so every change of up to four adjacent bytes is noticed.
+    little-endian, which detects every change of up to four adjacent bytes.
     """
     layout = 2 * _VIEWS.index(view)
     if len(body) <= _MAX_INFLATED_BYTES:
@@ -179,12 +179,12 @@ def unseal(view: str, document: bytes) -> bytes:
     """The body of a document of this view; inverse of `seal`.
 
     Raises:
-        CorruptPattern: damaged, cut short, or never one of ours.
+        CorruptPattern: damaged, cut short, or not a pattern document.
         UnknownVersion: written by another version of the program.
-        WrongView: sound, but of the other view.
+        WrongView: valid, but of the other view.
     """
     if len(document) < _HEADER_BYTES + _CHECKSUM_BYTES or document[0] != _MAGIC:
-        raise CorruptPattern("it does not begin like one")
+        raise CorruptPattern("it does not begin with a header")
     if document[1] != CODEC_VERSION:
         raise UnknownVersion(document[1], CODEC_VERSION)
     sealed, checksum = document[:-_CHECKSUM_BYTES], document[-_CHECKSUM_BYTES:]
@@ -206,5 +206,5 @@ def _inflate(body: bytes) -> bytes:
     except zlib.error as cause:
         raise CorruptPattern("its body cannot be inflated") from cause
     if not inflate.eof or inflate.unused_data or len(inflated) > _MAX_INFLATED_BYTES:
-        raise CorruptPattern("its body does not end where it should")
+        raise CorruptPattern("its compressed body does not end with the document, or is too large")
     return inflated

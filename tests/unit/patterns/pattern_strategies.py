@@ -1,4 +1,4 @@
-"""What the tests of patterns are drawn from: calls, graphs, and the shared workflows."""
+"""Hypothesis strategies for the tests of patterns, and real workflows from shared data."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ from patterns.nodes import MAX_SECONDS, MAX_TOKENS
 from tests.places import DATA
 
 law = settings(deadline=None)
-"""A law holds however slow the machine is."""
+"""For property tests: a slow machine must not make them fail."""
 
 identities = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 token_counts = st.integers(0, 5000) | st.integers(0, MAX_TOKENS)
@@ -27,7 +27,7 @@ any_nodes = llm_nodes | tool_nodes
 few_nodes = st.sampled_from(
     [LlmNode("m/plan", 9, 9, 1.0), LlmNode("m/plan", 9, 8, 1.0), ToolNode("search", 1.0)]
 )
-"""So few that most calls of a graph look alike."""
+"""So few different nodes that most calls of a graph are equal to another one."""
 
 
 SAMPLE = PatternGraph(
@@ -40,21 +40,21 @@ SAMPLE = PatternGraph(
     ),
     ((0, 1), (0, 2), (0, 3), (1, 4), (2, 4), (3, 4)),
 )
-"""A run of three stages, with two models' steps side by side with a tool."""
+"""A run of three stages; in the second, two LLM calls run in parallel with a tool."""
 
 
 @st.composite
 def graphs(draw: st.DrawFn, nodes: st.SearchStrategy[Any] = any_nodes) -> PatternGraph:
-    """Acyclic graphs whose nodes come in no particular order."""
+    """Acyclic graphs with their nodes in random order."""
     calls = draw(st.lists(nodes, max_size=12))
-    pairs = [(early, late) for late in range(len(calls)) for early in range(late)]
+    pairs = [(parent, child) for child in range(len(calls)) for parent in range(child)]
     edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
     return shuffled(draw, PatternGraph(tuple(calls), tuple(edges)))
 
 
 @st.composite
 def forests(draw: st.DrawFn) -> PatternGraph:
-    """Graphs of few kinds of calls, in which no call has two parents."""
+    """Graphs of few different calls, in which no call has two parents."""
     calls = draw(st.lists(few_nodes, max_size=12))
     edges = []
     for child in range(1, len(calls)):
@@ -67,23 +67,23 @@ def forests(draw: st.DrawFn) -> PatternGraph:
 def shuffled(draw: st.DrawFn, graph: PatternGraph) -> PatternGraph:
     """The same graph, recorded in another order."""
     order = draw(st.permutations(range(len(graph.nodes))))
-    place = {node: where for where, node in enumerate(order)}
+    new = {node: index for index, node in enumerate(order)}
     return PatternGraph(
         tuple(graph.nodes[node] for node in order),
-        tuple((place[parent], place[child]) for parent, child in graph.edges),
+        tuple((new[parent], new[child]) for parent, child in graph.edges),
     )
 
 
 def staged_graph(stages: Sequence[Sequence[Node]]) -> PatternGraph:
-    """The graph in which each stage waits for the whole former one."""
+    """The graph in which each stage depends on the whole previous one."""
     nodes: list[Node] = []
     edges: list[tuple[int, int]] = []
-    former = range(0)
+    previous = range(0)
     for stage in stages:
         members = range(len(nodes), len(nodes) + len(stage))
-        edges += [(parent, child) for parent in former for child in members]
+        edges += [(parent, child) for parent in previous for child in members]
         nodes += stage
-        former = members
+        previous = members
     return PatternGraph(tuple(nodes), tuple(edges))
 
 
@@ -92,45 +92,45 @@ few_calls = st.one_of(
     st.builds(LlmNode, st.just("m/act"), token_counts, token_counts, durations),
     st.builds(ToolNode, st.just("search"), durations),
 )
-"""Of few kinds, so that runs often begin alike, but of any length."""
+"""Calls of few identities, so that runs often begin with the same calls, but of any length."""
 
 few_graphs = st.lists(st.lists(few_calls, min_size=1, max_size=3), min_size=1, max_size=4).map(
     staged_graph
 )
-"""Graphs of few kinds of calls, one stage after the other."""
+"""Graphs of `few_calls`, in which each stage depends on the whole previous one."""
 
 runs = few_graphs.map(lambda graph: graph.stages)
-"""The stages of such graphs."""
+"""The stages of `few_graphs`."""
 
 many_runs = st.lists(runs, min_size=1, max_size=8)
 
 
 def chain(*stages: tuple[str, int, float]) -> tuple[Stage, ...]:
-    """The stages of a run of one call a stage: identity, output tokens, seconds."""
+    """The stages of a run with one call per stage, given as (identity, output tokens, seconds)."""
     return staged_graph(
         [[LlmNode(identity, 100, tokens, seconds)] for identity, tokens, seconds in stages]
     ).stages
 
 
 def shared_workflows(name: str, *, stage_name: str, calls_name: str) -> list[PatternGraph]:
-    """The graphs of a file of real workflows: every stage waits for the whole former one.
+    """The graphs of a file of real workflows: every stage depends on the whole previous one.
 
-    The files give no times, so a call takes 20 ms a generated and 0.2 ms a read token, unevenly.
+    The files have no times, so a call takes 20 to 40 ms per generated and 0.2 ms per prompt token.
     """
     path = DATA / "agentic" / name
     if not path.exists():
         pytest.skip(f"no ../shared/data/agentic/{name} beside this checkout")
-    found = []
+    workflows = []
     for workflow in json.loads(path.read_text())["workflows"]:
         stages: list[list[LlmNode]] = []
-        unevenly = itertools.count()
+        counter = itertools.count()
         for stage in workflow["stages"]:
             identity = f"llama-3-8b/{stage[stage_name]}"
             calls = []
             for call in stage[calls_name]:
-                seconds = 0.02 * call["out"] * (1 + next(unevenly) * 0.618 % 1)
+                seconds = 0.02 * call["out"] * (1 + next(counter) * 0.618 % 1)
                 seconds += 0.0002 * call["in"]
                 calls.append(LlmNode(identity, call["in"], call["out"], seconds))
             stages.append(calls)
-        found.append(staged_graph(stages))
-    return found
+        workflows.append(staged_graph(stages))
+    return workflows

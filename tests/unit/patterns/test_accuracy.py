@@ -1,6 +1,6 @@
-"""On real workflows, the figures that benchmarks/patterns.py prints hold their direction.
+"""On real workflows, the comparisons of benchmarks/patterns.py still have the same winners.
 
-The workflows' token counts are real, their times simulated.
+The workflows' token counts are real; their times are simulated.
 """
 
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_the_stages_of_a_workflow_with_simulated_times_take_at_most_200_bytes(
 
 
 @every_dataset
-def test_the_best_few_foretell_better_than_the_nearest_one(dataset: str) -> None:
+def test_several_patterns_predict_better_than_the_nearest_one(dataset: str) -> None:
     predicted = LeaveOneOut(real_graphs(dataset), bests=(1,)).predicted
     best = mean(relative_errors(predicted, BEST_K))
     assert best < mean(relative_errors(predicted, 1))
@@ -48,27 +48,27 @@ def test_the_best_few_foretell_better_than_the_nearest_one(dataset: str) -> None
         assert best < mean(relative_errors(predicted, BEST_K, other))
 
 
-def test_a_lone_call_takes_a_step_for_its_prompt_and_one_for_each_further_token() -> None:
+def test_a_single_call_takes_one_step_for_its_prompt_and_one_for_each_further_token() -> None:
     prompt_s = COST.seconds(Composition.of_prompt(100))
     decode_s = [COST.seconds(Composition(1, 1, 100 + n, ())) for n in (1, 2)]
     assert call_seconds([Call(100, 1)]) == pytest.approx([prompt_s])
     assert call_seconds([Call(100, 3)]) == pytest.approx([prompt_s + sum(decode_s)])
 
 
-def test_a_long_prompt_is_read_in_steps_beside_calls_that_generate() -> None:
+def test_a_long_prompt_is_prefilled_in_chunks_beside_decodes() -> None:
     short, long = call_seconds([Call(10, 50), Call(5000, 1)])
     alone = call_seconds([Call(10, 50)])[0]
     assert long > call_seconds([Call(5000, 1)])[0]
     assert short > alone
 
 
-def test_calls_side_by_side_take_longer_than_one_and_less_than_in_turn() -> None:
-    together = call_seconds([Call(300, 40)] * 8)
+def test_parallel_calls_take_longer_than_one_and_less_time_than_sequential_ones() -> None:
+    parallel = call_seconds([Call(300, 40)] * 8)
     alone = call_seconds([Call(300, 40)])[0]
-    assert alone < max(together) < 8 * alone
+    assert alone < max(parallel) < 8 * alone
 
 
-def test_without_the_workflows_or_with_another_fit_the_benchmark_says_so(tmp_path: Path) -> None:
+def test_missing_workflows_and_another_step_time_formula_are_refused(tmp_path: Path) -> None:
     data = tmp_path / "agentic"
     with pytest.raises(DataMissing, match="cannot read"):
         load_graphs(data, "deep_research")
@@ -79,7 +79,7 @@ def test_without_the_workflows_or_with_another_fit_the_benchmark_says_so(tmp_pat
     assert FORMULA in str(raised.value)
 
 
-def test_samples_of_a_call_share_its_prompt_and_nothing_else() -> None:
+def test_samples_of_a_call_share_only_its_prompt() -> None:
     one, three = (call_seconds([Call(1000, 40, samples)])[0] for samples in (1, 3))
-    apart = call_seconds([Call(1000, 40)] * 3)[-1]
-    assert one < three < apart
+    separate = call_seconds([Call(1000, 40)] * 3)[-1]
+    assert one < three < separate

@@ -1,4 +1,4 @@
-"""Shares ascend to 1, and what a stage is given never exceeds what is left."""
+"""Shares ascend to 1, and a stage never gets more than the time left."""
 
 import pytest
 from hypothesis import given
@@ -27,66 +27,66 @@ THREE = chain(("plan", 1, 2.0), ("act", 1, 5.0), ("sum", 1, 3.0))
 @law
 @given(graphs())
 def test_accumulated_shares_ascend_from_above_0_to_exactly_1(graph) -> None:
-    found = accumulated_shares(graph.stages)
-    assert len(found) == len(graph.stages)
-    assert list(found) == sorted(set(found))
-    assert all(0.0 < share <= 1.0 for share in found)
-    assert found[-1:] in ((), (1.0,))
+    shares = accumulated_shares(graph.stages)
+    assert len(shares) == len(graph.stages)
+    assert list(shares) == sorted(set(shares))
+    assert all(0.0 < share <= 1.0 for share in shares)
+    assert shares[-1:] in ((), (1.0,))
 
 
 @law
 @given(st.lists(st.sampled_from([0.0, 5e-324, MAX_SECONDS]), min_size=1, max_size=30))
-def test_shares_ascend_past_stages_of_no_time_and_of_decades(seconds: list[float]) -> None:
-    found = accumulated_shares(chain(*(("step", 1, its) for its in seconds)))
-    assert list(found) == sorted(set(found))
-    assert found[0] > 0.0
-    assert found[-1] == 1.0
+def test_shares_ascend_even_with_stages_of_0_seconds_and_of_decades(seconds: list[float]) -> None:
+    shares = accumulated_shares(chain(*(("step", 1, each) for each in seconds)))
+    assert list(shares) == sorted(set(shares))
+    assert shares[0] > 0.0
+    assert shares[-1] == 1.0
 
 
-def test_the_accumulated_share_is_the_part_of_the_time_that_has_passed() -> None:
+def test_the_accumulated_share_is_the_fraction_of_the_time_that_has_passed() -> None:
     assert accumulated_shares(THREE) == pytest.approx((0.2, 0.7, 1.0))
 
 
 @law
 @given(runs, deadlines)
-def test_a_stages_deadline_is_never_before_that_of_the_stage_before(
+def test_a_stages_deadline_is_never_earlier_than_that_of_the_previous_stage(
     stages: tuple[Stage, ...], deadline_s: float
 ) -> None:
-    found = stage_deadlines_s(accumulated_shares(stages), deadline_s)
-    assert list(found) == sorted(found)
-    assert all(0.0 < due_s <= deadline_s for due_s in found)
-    assert found[-1] == deadline_s
+    deadlines_s = stage_deadlines_s(accumulated_shares(stages), deadline_s)
+    assert list(deadlines_s) == sorted(deadlines_s)
+    assert all(0.0 < due_s <= deadline_s for due_s in deadlines_s)
+    assert deadlines_s[-1] == deadline_s
 
 
 @law
 @given(shares, shares, deadlines)
-def test_a_stage_gets_no_more_than_is_left_and_nothing_only_without_a_share(
+def test_a_stage_gets_at_most_the_time_left_and_0_only_without_a_share_of_its_own(
     one: float, other: float, left_s: float
 ) -> None:
     before, share = sorted((one, other))
     if share == 0.0:
         return
-    given_s = amortized_s(left_s, share_before=before, share=share)
-    assert 0.0 <= given_s <= left_s
-    assert given_s > 0.0 or share - before < 1e-300
+    stage_s = amortized_s(left_s, share_before=before, share=share)
+    assert 0.0 <= stage_s <= left_s
+    assert stage_s > 0.0 or share - before < 1e-300
 
 
 @law
 @given(runs, deadlines)
-def test_a_run_on_schedule_gets_what_was_planned(
+def test_a_stage_on_schedule_is_due_at_its_share_of_the_deadline(
     stages: tuple[Stage, ...], deadline_s: float
 ) -> None:
     before = 0.0
     for share in accumulated_shares(stages):
         now_s = before * deadline_s
-        given_s = amortized_s(deadline_s - now_s, share_before=before, share=share)
-        assert now_s + given_s == pytest.approx(share * deadline_s)
+        stage_s = amortized_s(deadline_s - now_s, share_before=before, share=share)
+        assert now_s + stage_s == pytest.approx(share * deadline_s)
         before = share
 
 
 @law
 @given(shares, shares, deadlines, deadlines)
-def test_time_saved_early_is_shared_among_all_later_stages(
+def test_saved_time_is_divided_among_all_later_stages(
     one: float, other: float, left_s: float, saved_s: float
 ) -> None:
     before, share = sorted((one, other))
@@ -101,13 +101,13 @@ def test_time_saved_early_is_shared_among_all_later_stages(
 
 @law
 @given(st.floats(-1e9, 1e9), st.floats(0.0, 1.0))
-def test_the_last_stage_gets_all_that_is_left(left_s: float, before: float) -> None:
+def test_the_last_stage_gets_all_the_time_left(left_s: float, before: float) -> None:
     assert amortized_s(left_s, share_before=before, share=1.0) == left_s
 
 
 @law
 @given(st.floats(-1e9, -1e-3), shares, shares)
-def test_past_the_deadline_nothing_is_left_to_give(left_s: float, one: float, other: float) -> None:
+def test_after_the_deadline_a_stage_gets_no_time(left_s: float, one: float, other: float) -> None:
     before, share = sorted((one, other))
     if share > 0.0:
         assert left_s <= amortized_s(left_s, share_before=before, share=share) <= 0.0
@@ -124,12 +124,12 @@ def test_shares_that_do_not_ascend_within_0_and_1_are_refused(before: float, sha
         stage_deadlines_s((before, share), 10.0)
 
 
-def test_a_share_may_equal_the_one_before_it() -> None:
+def test_a_share_may_equal_the_previous_one() -> None:
     assert stage_deadlines_s((0.5, 0.5, 1.0), 8.0) == (4.0, 4.0, 8.0)
     assert amortized_s(8.0, share_before=0.5, share=0.5) == 0.0
 
 
-def test_each_formulation_divides_a_stage_by_what_its_name_says() -> None:
+def test_each_formulation_follows_its_formula() -> None:
     second = Outlook(*tabulate([THREE]).outlooks[0, 1].tolist())
     assert share_of(second) == pytest.approx(0.7)
     assert share_of(second, Formulation.ACCUMULATED) == pytest.approx(0.7)
@@ -139,7 +139,9 @@ def test_each_formulation_divides_a_stage_by_what_its_name_says() -> None:
 
 @law
 @given(runs)
-def test_a_patterns_own_outlook_has_its_own_share(stages: tuple[Stage, ...]) -> None:
+def test_the_share_of_an_outlook_is_the_patterns_accumulated_share(
+    stages: tuple[Stage, ...],
+) -> None:
     outlooks = [Outlook(*row.tolist()) for row in tabulate([stages]).outlooks[0]]
     for outlook, share in zip(outlooks, accumulated_shares(stages), strict=True):
         assert outlook.share == share
@@ -150,5 +152,5 @@ def test_a_patterns_own_outlook_has_its_own_share(stages: tuple[Stage, ...]) -> 
 
 @law
 @given(durations)
-def test_a_run_of_one_stage_gives_it_everything(seconds: float) -> None:
+def test_the_share_of_an_only_stage_is_1(seconds: float) -> None:
     assert accumulated_shares(chain(("only", 1, seconds))) == (1.0,)

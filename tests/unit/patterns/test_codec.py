@@ -1,3 +1,5 @@
+"""Encoding and decoding: structure is exact, amounts are rounded as documented, sizes are small."""
+
 import dataclasses
 import os
 import random
@@ -26,11 +28,11 @@ from patterns.wire import Reader, Writer, quantise, restore
 from tests.unit.patterns.pattern_strategies import SAMPLE, graphs, law, shared_workflows
 
 
-def close_tokens(decoded: int, true: int) -> bool:
+def are_close_tokens(decoded: int, true: int) -> bool:
     return decoded == true if true < 64 else abs(decoded - true) <= true / 64
 
 
-def close_seconds(decoded: float, true: float) -> bool:
+def are_close_seconds(decoded: float, true: float) -> bool:
     return abs(decoded - true) <= 2**-20 + true / 128
 
 
@@ -42,11 +44,11 @@ def test_a_decoded_graph_has_the_same_structure_and_nearly_the_same_numbers(
     decoded = decode(encode(graph))
     assert decoded.edges == graph.edges
     assert len(decoded.nodes) == len(graph.nodes)
-    for found, true in zip(decoded.nodes, graph.nodes, strict=True):
-        assert (found.kind, found.identity) == (true.kind, true.identity)
-        assert close_tokens(found.input_tokens, true.input_tokens)
-        assert close_tokens(found.output_tokens, true.output_tokens)
-        assert close_seconds(found.seconds, true.seconds)
+    for node, true in zip(decoded.nodes, graph.nodes, strict=True):
+        assert (node.kind, node.identity) == (true.kind, true.identity)
+        assert are_close_tokens(node.input_tokens, true.input_tokens)
+        assert are_close_tokens(node.output_tokens, true.output_tokens)
+        assert are_close_seconds(node.seconds, true.seconds)
 
 
 @law
@@ -57,26 +59,28 @@ def test_decoded_stages_have_the_same_calls_and_nearly_the_same_numbers(
     stages = graph.canonical().stages
     decoded = decode_stages(encode_stages(graph.stages))
     assert len(decoded) == len(stages)
-    for found, true in zip(decoded, stages, strict=True):
-        assert (found.index, found.members, found.calls) == (true.index, true.members, true.calls)
-        assert close_tokens(found.input_tokens, true.input_tokens)
-        assert close_tokens(found.output_tokens, true.output_tokens)
-        assert close_tokens(found.longest_output_tokens, true.longest_output_tokens)
-        assert close_seconds(found.seconds, true.seconds)
-        assert close_seconds(found.tool_seconds, true.tool_seconds)
+    for stage, true in zip(decoded, stages, strict=True):
+        assert (stage.index, stage.members, stage.calls) == (true.index, true.members, true.calls)
+        assert are_close_tokens(stage.input_tokens, true.input_tokens)
+        assert are_close_tokens(stage.output_tokens, true.output_tokens)
+        assert are_close_tokens(stage.longest_output_tokens, true.longest_output_tokens)
+        assert are_close_seconds(stage.seconds, true.seconds)
+        assert are_close_seconds(stage.tool_seconds, true.tool_seconds)
 
 
 @law
 @given(graphs())
-def test_encoding_what_was_decoded_gives_the_same_document(graph: PatternGraph) -> None:
-    document, of_stages = encode(graph), encode_stages(graph.stages)
+def test_encoding_a_decoded_pattern_gives_the_same_document(graph: PatternGraph) -> None:
+    document, stage_document = encode(graph), encode_stages(graph.stages)
     assert encode(decode(document)) == document
-    assert encode_stages(decode_stages(of_stages)) == of_stages
+    assert encode_stages(decode_stages(stage_document)) == stage_document
 
 
 @law
 @given(st.integers(0, 2**62), st.integers(0, 2**62), st.integers(1, 12))
-def test_rounding_keeps_order_and_its_stated_error(left: int, right: int, bits: int) -> None:
+def test_rounding_preserves_order_and_has_the_documented_error(
+    left: int, right: int, bits: int
+) -> None:
     small, large = sorted((left, right))
     assert quantise(small, bits) <= quantise(large, bits)
     assert restore(quantise(small, bits), bits) <= restore(quantise(large, bits), bits)
@@ -85,7 +89,7 @@ def test_rounding_keeps_order_and_its_stated_error(left: int, right: int, bits: 
 
 @law
 @given(st.integers(0, 2**16), st.integers(1, 12))
-def test_every_code_stands_for_a_number_of_its_own(code: int, bits: int) -> None:
+def test_every_code_represents_a_different_number(code: int, bits: int) -> None:
     try:
         value = restore(code, bits)
     except CorruptPattern:
@@ -127,7 +131,7 @@ def test_the_stages_of_every_shared_workflow_take_at_most_200_bytes(
         assert decode(encode(graph)).edges == graph.edges
 
 
-def test_a_gather_of_32_calls_costs_far_less_than_its_edges() -> None:
+def test_32_calls_that_depend_on_32_others_take_far_fewer_bytes_than_edges() -> None:
     call = LlmNode("llama-3-8b/value", 365, 39, 0.9)
     edges = tuple((parent, child) for parent in range(32) for child in range(32, 64))
     assert len(encode(PatternGraph((call,) * 64, edges))) < 100
@@ -152,7 +156,7 @@ print(encode(graph).hex(), encode_stages(graph.stages).hex(), graph.canonical())
     assert len(printed) == 1
 
 
-def test_what_does_not_fit_a_document_is_refused_when_written(
+def test_a_graph_beyond_the_limits_is_refused_when_it_is_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(PatternTooLarge, match="bytes of identities"):
@@ -168,12 +172,12 @@ def test_what_does_not_fit_a_document_is_refused_when_written(
         encode(SAMPLE)
 
 
-def test_stages_that_do_not_start_at_the_first_are_refused() -> None:
+def test_stages_without_the_first_one_are_refused() -> None:
     with pytest.raises(InvalidStage, match="index"):
         encode_stages(SAMPLE.stages[1:])
 
 
-def test_a_deep_and_a_wide_graph_of_thousands_of_calls_come_back() -> None:
+def test_deep_and_wide_graphs_of_thousands_of_calls_are_decoded_exactly() -> None:
     rng = random.Random(0)
     nodes = tuple(LlmNode("m/step", rng.randrange(60), 9, 1.0) for _ in range(10_000))
     chain = PatternGraph(nodes[:5000], tuple(pairwise(range(5000))))
@@ -182,7 +186,7 @@ def test_a_deep_and_a_wide_graph_of_thousands_of_calls_come_back() -> None:
     assert decode(encode(PatternGraph(nodes, wide))) == PatternGraph(nodes, wide)
 
 
-def test_long_identities_are_kept_to_the_letter() -> None:
+def test_long_identities_are_decoded_exactly() -> None:
     node = dataclasses.replace(SAMPLE.nodes[0], identity="модель/" + "schritt-ß-" * 500)
     (decoded,) = decode(encode(PatternGraph((node,)))).nodes
     assert decoded.identity == node.identity

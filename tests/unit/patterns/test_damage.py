@@ -1,4 +1,4 @@
-"""Whatever the bytes, decoding ends in a pattern or in a CodecError."""
+"""Decoding any bytes gives a pattern or raises a CodecError."""
 
 import zlib
 from collections.abc import Callable
@@ -27,13 +27,13 @@ both_views = pytest.mark.parametrize("read", DOCUMENTS, ids=lambda read: read.__
 
 
 def sealed(head: bytes, body: bytes) -> bytes:
-    """A document whose checksum is right, whatever it holds."""
+    """Any bytes as a document with a valid checksum."""
     return head + body + zlib.crc32(head + body).to_bytes(4, "little")
 
 
 @law
 @given(st.binary(max_size=300))
-def test_arbitrary_bytes_are_no_pattern(data: bytes) -> None:
+def test_arbitrary_bytes_are_refused(data: bytes) -> None:
     for read in (decode, decode_stages):
         with pytest.raises(CodecError):
             read(data)
@@ -43,7 +43,7 @@ def test_arbitrary_bytes_are_no_pattern(data: bytes) -> None:
 @given(st.sampled_from([0, 1, 2, 3, 4, 255]), st.binary(max_size=300))
 @example(0, b"\xff" * 9)
 @example(0, b"\x00\x00\xff\xff\xff\xff\xff\xff\xff\x7f")
-def test_arbitrary_bytes_under_a_right_checksum_are_a_pattern_or_an_error(
+def test_arbitrary_bytes_with_a_valid_checksum_are_a_pattern_or_refused(
     layout: int, body: bytes
 ) -> None:
     document = sealed(bytes((0xC9, CODEC_VERSION, layout)), body)
@@ -56,10 +56,10 @@ def test_arbitrary_bytes_under_a_right_checksum_are_a_pattern_or_an_error(
 
 @law
 @given(graphs(), st.data())
-def test_a_changed_body_under_a_right_checksum_is_a_pattern_or_an_error(
+def test_a_changed_body_with_a_valid_checksum_is_a_pattern_or_refused(
     graph: PatternGraph, data: st.DataObject
 ) -> None:
-    """Close to real documents, where chance would rarely get."""
+    """Tests bytes close to real documents, which random bytes rarely are."""
     body = bytearray(data.draw(st.sampled_from(_bodies(graph))))
     for _ in range(data.draw(st.integers(1, 3))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -71,26 +71,26 @@ def test_a_changed_body_under_a_right_checksum_is_a_pattern_or_an_error(
 
 
 def _bodies(graph: PatternGraph) -> list[bytes]:
-    found = []
+    bodies = []
     for document in (encode(graph), encode_stages(graph.stages)):
         body = document[3:-4]
-        found.append(zlib.decompress(body, wbits=-15) if document[2] % 2 else body)
-    return found
+        bodies.append(zlib.decompress(body, wbits=-15) if document[2] % 2 else body)
+    return bodies
 
 
 @both_views
-def test_every_change_of_a_single_byte_is_noticed(read: Callable[[bytes], object]) -> None:
+def test_every_change_of_a_single_byte_is_detected(read: Callable[[bytes], object]) -> None:
     document = DOCUMENTS[read]
-    for place in range(len(document)):
+    for index in range(len(document)):
         for change in range(1, 256):
             damaged = bytearray(document)
-            damaged[place] ^= change
+            damaged[index] ^= change
             with pytest.raises(CodecError):
                 read(bytes(damaged))
 
 
 @both_views
-def test_a_document_cut_short_or_continued_is_noticed(read: Callable[[bytes], object]) -> None:
+def test_a_truncated_or_extended_document_is_detected(read: Callable[[bytes], object]) -> None:
     document = DOCUMENTS[read]
     for length in range(len(document)):
         with pytest.raises(CodecError):
@@ -100,13 +100,13 @@ def test_a_document_cut_short_or_continued_is_noticed(read: Callable[[bytes], ob
 
 
 @both_views
-def test_a_document_of_another_version_names_both_versions(read: Callable[[bytes], object]) -> None:
+def test_the_error_for_another_version_names_both_versions(read: Callable[[bytes], object]) -> None:
     with pytest.raises(UnknownVersion, match=f"version 9; .* version {CODEC_VERSION}"):
-        read(sealed(bytes((0xC9, 9, 0)), b"whatever it holds then"))
+        read(sealed(bytes((0xC9, 9, 0)), b"any body"))
 
 
 @both_views
-def test_a_document_of_the_other_view_is_named(read: Callable[[bytes], object]) -> None:
+def test_a_document_of_the_other_view_is_refused(read: Callable[[bytes], object]) -> None:
     (other,) = (document for reader, document in DOCUMENTS.items() if reader is not read)
     with pytest.raises(WrongView, match="holds"):
         read(other)
@@ -120,7 +120,7 @@ def numbers(*values: int) -> bytes:
 
 
 TOOL_X = numbers(0, 1, 0, 1) + b"x"
-"""No model, and one tool named x."""
+"""Identities of a document: none of LLM calls, and one tool, named x."""
 
 HUGE = {
     "nodes": TOOL_X + numbers(2**60),
@@ -133,17 +133,17 @@ HUGE = {
     + bytes(2000)
     + numbers(2, 2 * 2000, 1999)
     + bytes(1999),
-    "a run of parents": TOOL_X + numbers(2, 0, 0, 0, 0, 2, 2, 2**60),
-    "runs of parents": TOOL_X + numbers(2, 0, 0, 0, 0, 0, 2**60),
+    "a range of parents": TOOL_X + numbers(2, 0, 0, 0, 0, 2, 2, 2**60),
+    "ranges of parents": TOOL_X + numbers(2, 0, 0, 0, 0, 0, 2**60),
     "an amount": TOOL_X + numbers(1, 0, 2**60, 0),
-    "text that keeps repeating its beginning": numbers(3000, 0, 60_000)
+    "texts that share long prefixes": numbers(3000, 0, 60_000)
     + b"a" * 60_000
     + numbers(60_000, 1, ord("a")) * 2999,
 }
 
 
 @pytest.mark.parametrize("body", HUGE.values(), ids=HUGE.keys())
-def test_a_document_that_announces_too_much_is_refused(body: bytes) -> None:
+def test_a_document_with_too_large_counts_is_refused(body: bytes) -> None:
     with pytest.raises(CorruptPattern):
         decode(seal("nodes", body))
 
@@ -159,12 +159,12 @@ def test_a_document_that_announces_too_much_is_refused(body: bytes) -> None:
     ],
     ids=["identities", "stages", "calls", "identities of a stage", "no call at all"],
 )
-def test_stages_that_announce_too_much_or_nothing_are_refused(body: bytes) -> None:
+def test_stages_with_too_large_counts_or_without_calls_are_refused(body: bytes) -> None:
     with pytest.raises(CorruptPattern):
         decode_stages(seal("stages", body))
 
 
-def test_a_body_that_inflates_beyond_all_bounds_is_refused() -> None:
+def test_a_compression_bomb_is_refused() -> None:
     deflate = zlib.compressobj(level=9, wbits=-15)
     bomb = deflate.compress(bytes(64 << 20)) + deflate.flush()
     with pytest.raises(CorruptPattern, match="end"):

@@ -1,3 +1,5 @@
+"""Errors survive pickling and name their arguments."""
+
 import inspect
 import pickle
 
@@ -27,13 +29,13 @@ SAMPLES = [
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
-def test_an_error_says_and_keeps_the_same_in_another_process(error: Exception) -> None:
+def test_an_error_survives_pickling_with_its_arguments_and_message(error: Exception) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), copy.args, str(copy)) == (type(error), error.args, str(error))
     assert all(str(part) in str(error) for part in error.args if isinstance(part, str))
 
 
-def test_every_error_of_the_package_is_a_pattern_error_and_tried_here() -> None:
+def test_every_error_of_the_package_is_a_pattern_error_and_has_a_sample() -> None:
     classes = {kind for _, kind in inspect.getmembers(errors, inspect.isclass)}
     raised = {kind for kind in classes if kind.__module__ == "patterns.errors"}
     assert all(issubclass(kind, errors.PatternError) for kind in raised)

@@ -1,4 +1,4 @@
-"""Fitted bandwidths: the same for the same runs, wide where an attribute foretells nothing."""
+"""Fitted bandwidths: equal for equal runs, and wide for an attribute that predicts nothing."""
 
 import math
 import random
@@ -25,51 +25,51 @@ Run = tuple[Stage, ...]
 OUTPUT, TOOL, INPUT = range(len(ATTRIBUTES))
 
 
-def structured_runs(num: int, *, foretells: int, seed: int) -> list[Run]:
-    """Runs whose second stage lasts as an attribute of the first one says; the other is noise.
+def structured_runs(num: int, *, predictor: int, seed: int) -> list[Run]:
+    """Runs in which one attribute of the first stage determines the time of the second.
 
-    Both attributes have the same distribution.
+    The other attribute of the first stage is noise with the same distribution.
     """
     rng = random.Random(seed)
-    found = []
+    runs = []
     for _ in range(num):
-        lengths = {place: round(rng.lognormvariate(5.0, 1.0)) for place in (OUTPUT, INPUT)}
+        lengths = {index: round(rng.lognormvariate(5.0, 1.0)) for index in (OUTPUT, INPUT)}
         plan = LlmNode("plan", lengths[INPUT], lengths[OUTPUT], 1.0)
-        act = LlmNode("act", 100, 100, lengths[foretells] / 100.0)
-        found.append(staged_graph([[plan], [act], [LlmNode("sum", 100, 100, 1.0)]]).stages)
-    return found
+        act = LlmNode("act", 100, 100, lengths[predictor] / 100.0)
+        runs.append(staged_graph([[plan], [act], [LlmNode("sum", 100, 100, 1.0)]]).stages)
+    return runs
 
 
-def left_out_error(runs: Sequence[Run], kernel: StageKernel) -> float:
-    """Mean relative error of the accumulated share, each run foretold by all others."""
+def leave_one_out_error(runs: Sequence[Run], kernel: StageKernel) -> float:
+    """Mean relative error of the accumulated share, each run predicted from all others."""
     errors = []
     for row, live in enumerate(runs):
         others = [run for other, run in enumerate(runs) if other != row]
         matcher = Matcher(tabulate(others), kernel, np.ones(len(others)))
         for num_revealed, share in enumerate(accumulated_shares(live)):
-            found = matcher.match(live[:num_revealed]).estimate() if num_revealed else None
-            if found:
-                errors.append(abs(found.outlook.share / share - 1.0))
+            estimate = matcher.match(live[:num_revealed]).estimate() if num_revealed else None
+            if estimate:
+                errors.append(abs(estimate.outlook.share / share - 1.0))
     return float(np.mean(errors))
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("foretells", "noise"), [(OUTPUT, INPUT), (INPUT, OUTPUT)])
-def test_noise_gets_a_wider_bandwidth_than_what_determines_the_outcome(
-    foretells: int, noise: int, seed: int
+@pytest.mark.parametrize(("predictor", "noise"), [(OUTPUT, INPUT), (INPUT, OUTPUT)])
+def test_noise_gets_a_wider_bandwidth_than_an_attribute_that_predicts(
+    predictor: int, noise: int, seed: int
 ) -> None:
-    kernel = fit_kernel(tabulate(structured_runs(60, foretells=foretells, seed=seed)))
-    assert kernel.bandwidths[noise] > 2 * kernel.bandwidths[foretells]
+    kernel = fit_kernel(tabulate(structured_runs(60, predictor=predictor, seed=seed)))
+    assert kernel.bandwidths[noise] > 2 * kernel.bandwidths[predictor]
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("foretells", [OUTPUT, INPUT])
-def test_a_fitted_kernel_errs_less_than_the_default_one_where_there_is_structure(
-    foretells: int, seed: int
+@pytest.mark.parametrize("predictor", [OUTPUT, INPUT])
+def test_the_error_of_a_fitted_kernel_is_lower_than_that_of_the_default_one(
+    predictor: int, seed: int
 ) -> None:
-    runs = structured_runs(60, foretells=foretells, seed=seed)
-    fitted = left_out_error(runs, fit_kernel(tabulate(runs)))
-    assert fitted < 0.9 * left_out_error(runs, StageKernel())
+    runs = structured_runs(60, predictor=predictor, seed=seed)
+    fitted = leave_one_out_error(runs, fit_kernel(tabulate(runs)))
+    assert fitted < 0.9 * leave_one_out_error(runs, StageKernel())
 
 
 @law
@@ -81,27 +81,27 @@ def test_fitting_the_same_runs_again_gives_the_same_kernel(past: list[Run]) -> N
 
 @law
 @given(many_runs)
-def test_whatever_the_runs_every_bandwidth_is_above_0(past: list[Run]) -> None:
+def test_every_fitted_bandwidth_is_above_0(past: list[Run]) -> None:
     for runs in ([], past, [*past] * MIN_PATTERNS):
         assert all(width > 0.0 for width in fit_kernel(tabulate(runs)).bandwidths)
 
 
-def test_with_few_patterns_the_spread_of_each_attribute_is_its_bandwidth() -> None:
+def test_with_few_patterns_each_bandwidth_is_the_standard_deviation_of_its_attribute() -> None:
     few = [chain(("plan", tokens, 1.0), ("act", 7, 1.0)) for tokens in (0, 0, 0, 0)]
     assert fit_kernel(tabulate([])).bandwidths == (1.0, 1.0, 1.0)
     assert fit_kernel(tabulate(few)).bandwidths == (1.0, 1.0, 1.0)
     spread = [*few[:2], *(chain(("plan", 99, 1.0), ("act", 7, 1.0)),) * 2]
-    # One stage of two is spread, by log(100) / 2 about its mean.
+    # In one of the two stages the attribute deviates, by log(100) / 2 from its mean.
     expected = math.log(100.0) / 2 / math.sqrt(2.0)
     assert fit_kernel(tabulate(spread)).bandwidths == pytest.approx((expected, 1.0, 1.0))
 
 
-def test_runs_that_all_begin_otherwise_can_be_fitted() -> None:
-    strangers = [chain((f"plan-{n}", n, 1.0), ("act", n, 2.0)) for n in range(12)]
-    assert all(math.isfinite(width) for width in fit_kernel(tabulate(strangers)).bandwidths)
+def test_runs_that_all_begin_with_different_calls_can_be_fitted() -> None:
+    runs = [chain((f"plan-{n}", n, 1.0), ("act", n, 2.0)) for n in range(12)]
+    assert all(math.isfinite(width) for width in fit_kernel(tabulate(runs)).bandwidths)
 
 
-def test_more_runs_than_are_looked_at_can_be_fitted() -> None:
-    runs = structured_runs(250, foretells=OUTPUT, seed=0)
+def test_more_runs_than_the_sample_can_be_fitted() -> None:
+    runs = structured_runs(250, predictor=OUTPUT, seed=0)
     kernel = fit_kernel(tabulate(runs))
     assert kernel.bandwidths[INPUT] > kernel.bandwidths[OUTPUT]

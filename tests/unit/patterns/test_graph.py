@@ -1,3 +1,5 @@
+"""Pattern graphs: stages, critical path, prefixes, canonical order and validation."""
+
 import dataclasses
 import pickle
 from itertools import pairwise
@@ -33,15 +35,15 @@ def test_a_stage_is_a_topological_generation(graph: PatternGraph) -> None:
 @law
 @given(graphs())
 def test_a_nodes_stage_is_the_length_of_the_longest_path_to_it(graph: PatternGraph) -> None:
-    whole = graph.to_networkx()
+    full = graph.to_networkx()
     for node, stage in enumerate(graph.stage_of):
-        before = whole.subgraph({node, *nx.ancestors(whole, node)})
-        assert stage == nx.dag_longest_path_length(before)
+        ancestors = full.subgraph({node, *nx.ancestors(full, node)})
+        assert stage == nx.dag_longest_path_length(ancestors)
 
 
 @law
 @given(graphs())
-def test_no_path_takes_longer_than_the_critical_one(graph: PatternGraph) -> None:
+def test_no_path_takes_longer_than_the_critical_path(graph: PatternGraph) -> None:
     weighted = nx.DiGraph()
     weighted.add_nodes_from(["end", *range(len(graph.nodes))])
     for node, call in enumerate(graph.nodes):
@@ -52,28 +54,28 @@ def test_no_path_takes_longer_than_the_critical_one(graph: PatternGraph) -> None
 
 @law
 @given(graphs())
-def test_the_critical_path_is_a_chain_from_a_root_and_lasts_critical_seconds(
+def test_the_critical_path_is_a_chain_from_a_root_and_takes_critical_seconds(
     graph: PatternGraph,
 ) -> None:
     path = graph.critical_path()
     assert bool(path) == bool(graph.nodes)
     assert set(pairwise(path)) <= set(graph.edges)
     assert all(graph.stage_of[node] == 0 for node in path[:1])
-    in_path = sum(graph.nodes[node].seconds for node in path)
-    assert graph.critical_seconds == pytest.approx(in_path)
+    path_seconds = sum(graph.nodes[node].seconds for node in path)
+    assert graph.critical_seconds == pytest.approx(path_seconds)
 
 
-def test_calls_of_no_time_still_belong_to_the_critical_path() -> None:
+def test_calls_of_0_seconds_belong_to_the_critical_path() -> None:
     graph = PatternGraph((ToolNode("a", 0.0), ToolNode("b", 0.0)), ((0, 1),))
     assert graph.critical_path() == (0, 1)
 
 
 @law
 @given(graphs())
-def test_parents_and_children_are_the_two_sides_of_the_edges(graph: PatternGraph) -> None:
-    downwards = {(p, child) for child, its in enumerate(graph.parents) for p in its}
-    upwards = {(parent, c) for parent, its in enumerate(graph.children) for c in its}
-    assert downwards == upwards == set(graph.edges)
+def test_parents_and_children_both_give_the_edges(graph: PatternGraph) -> None:
+    from_parents = {(p, child) for child, parents in enumerate(graph.parents) for p in parents}
+    from_children = {(parent, c) for parent, group in enumerate(graph.children) for c in group}
+    assert from_parents == from_children == set(graph.edges)
 
 
 @law
@@ -83,8 +85,8 @@ def test_a_prefix_has_the_first_stages_and_nothing_else(graph: PatternGraph, len
     kept = [node for node, stage in enumerate(graph.stage_of) if stage < length]
     assert prefix.nodes == tuple(graph.nodes[node] for node in kept)
     assert prefix.stage_of == tuple(graph.stage_of[node] for node in kept)
-    named = {(kept[parent], kept[child]) for parent, child in prefix.edges}
-    assert named == {edge for edge in graph.edges if set(edge) <= set(kept)}
+    edges = {(kept[parent], kept[child]) for parent, child in prefix.edges}
+    assert edges == {edge for edge in graph.edges if set(edge) <= set(kept)}
 
 
 @law
@@ -93,7 +95,7 @@ def test_a_prefix_of_a_prefix_is_the_shorter_prefix(graph: PatternGraph, a: int,
     assert graph.prefix(a).prefix(b) == graph.prefix(min(a, b))
 
 
-def test_a_prefix_of_fewer_than_no_stages_is_refused() -> None:
+def test_a_prefix_of_a_negative_number_of_stages_is_refused() -> None:
     with pytest.raises(InvalidPrefix, match="-1"):
         PatternGraph(()).prefix(-1)
 
@@ -113,7 +115,7 @@ def test_calls_of_different_times_have_one_canonical_order(
 
 @law
 @given(forests(), st.data())
-def test_a_forest_has_one_canonical_order_even_if_its_calls_look_alike(
+def test_a_forest_has_one_canonical_order_even_if_its_calls_are_equal(
     forest: PatternGraph, data: st.DataObject
 ) -> None:
     again = shuffled(data.draw, forest)
@@ -123,7 +125,9 @@ def test_a_forest_has_one_canonical_order_even_if_its_calls_look_alike(
 
 @law
 @given(graphs())
-def test_canonical_order_is_by_stage_then_attributes_and_stays(graph: PatternGraph) -> None:
+def test_canonical_order_is_by_stage_then_attributes_and_is_idempotent(
+    graph: PatternGraph,
+) -> None:
     canonical = graph.canonical()
     keys = [
         (stage, node.kind, node.identity, node.input_tokens, node.output_tokens, node.seconds)
@@ -136,13 +140,13 @@ def test_canonical_order_is_by_stage_then_attributes_and_stays(graph: PatternGra
 
 @law
 @given(graphs())
-def test_a_canonical_graph_is_the_same_graph(graph: PatternGraph) -> None:
+def test_a_canonical_graph_is_isomorphic_to_the_original(graph: PatternGraph) -> None:
     assert nx.is_isomorphic(
         graph.to_networkx(), graph.canonical().to_networkx(), node_match=lambda a, b: a == b
     )
 
 
-def test_equal_calls_are_told_apart_by_what_depends_on_them() -> None:
+def test_equal_calls_are_ordered_by_their_children() -> None:
     twin, left, right = ToolNode("twin", 1.0), ToolNode("left", 1.0), ToolNode("right", 1.0)
     one = PatternGraph((twin, twin, left, right), ((0, 2), (1, 3)))
     other = PatternGraph((twin, twin, left, right), ((1, 2), (0, 3)))
@@ -150,7 +154,7 @@ def test_equal_calls_are_told_apart_by_what_depends_on_them() -> None:
     assert one.canonical() == other.canonical()
 
 
-def test_equal_calls_are_told_apart_by_the_other_parents_of_their_children() -> None:
+def test_equal_calls_are_ordered_by_the_other_parents_of_their_children() -> None:
     twin, join = ToolNode("twin", 1.0), ToolNode("join", 1.0)
     nodes = (twin, twin, ToolNode("x", 1.0), ToolNode("y", 1.0), join, join)
     one = PatternGraph(nodes, ((0, 4), (2, 4), (1, 5), (3, 5)))
@@ -158,18 +162,18 @@ def test_equal_calls_are_told_apart_by_the_other_parents_of_their_children() -> 
     assert one.canonical() == other.canonical()
 
 
-def test_graphs_of_other_edges_stay_different_in_canonical_order() -> None:
+def test_graphs_with_different_edges_stay_different_in_canonical_order() -> None:
     assert PatternGraph(calls(2), ((0, 1),)).canonical() != PatternGraph(calls(2)).canonical()
 
 
-def test_edges_are_kept_sorted_and_once() -> None:
+def test_edges_are_stored_sorted_and_without_duplicates() -> None:
     graph = PatternGraph(calls(3), ((1, 2), (0, 2), (1, 2)))
     assert graph.edges == ((0, 2), (1, 2))
     assert graph == PatternGraph(calls(3), ((0, 2), (1, 2)))
 
 
 @pytest.mark.parametrize(
-    ("edge", "complaint"),
+    ("edge", "message"),
     [
         ((0, 3), "0 to 2"),
         ((-1, 0), "0 to 2"),
@@ -181,26 +185,26 @@ def test_edges_are_kept_sorted_and_once() -> None:
     ],
     ids=repr,
 )
-def test_an_edge_that_leads_nowhere_is_named(edge: object, complaint: str) -> None:
-    with pytest.raises(InvalidEdge, match=complaint):
+def test_an_invalid_edge_is_refused(edge: object, message: str) -> None:
+    with pytest.raises(InvalidEdge, match=message):
         PatternGraph(calls(3), (edge,))
 
 
-def test_something_else_than_a_call_is_no_node() -> None:
+def test_a_node_that_is_not_a_call_is_refused() -> None:
     with pytest.raises(InvalidNode, match="LlmNode or ToolNode"):
         PatternGraph(("plan",))
 
 
 @law
 @given(graphs(), st.data())
-def test_an_edge_back_along_a_path_is_an_error_that_names_a_real_cycle(
+def test_the_error_for_a_cycle_names_the_nodes_of_a_cycle(
     graph: PatternGraph, data: st.DataObject
 ) -> None:
     closure = nx.transitive_closure_dag(graph.to_networkx())
     if not closure.edges:
         return
-    early, late = data.draw(st.sampled_from(sorted(closure.edges)))
-    edges = {*graph.edges, (late, early)}
+    ancestor, descendant = data.draw(st.sampled_from(sorted(closure.edges)))
+    edges = {*graph.edges, (descendant, ancestor)}
     with pytest.raises(CyclicGraph) as caught:
         PatternGraph(graph.nodes, tuple(edges))
     cycle = caught.value.cycle
@@ -208,12 +212,12 @@ def test_an_edge_back_along_a_path_is_an_error_that_names_a_real_cycle(
     assert set(pairwise((*cycle, cycle[0]))) <= edges
 
 
-def test_a_cycle_is_shown_from_end_to_end() -> None:
+def test_the_error_for_a_cycle_shows_the_whole_cycle() -> None:
     with pytest.raises(CyclicGraph, match=r"(0 -> 1 -> 2 -> 0|1 -> 2 -> 0 -> 1|2 -> 0 -> 1 -> 2)$"):
         PatternGraph(calls(3), ((0, 1), (1, 2), (2, 0)))
 
 
-def test_a_run_before_its_first_call_is_a_graph_without_stages() -> None:
+def test_a_graph_without_calls_has_no_stages() -> None:
     empty = PatternGraph(())
     assert (empty.stages, empty.critical_path(), empty.critical_seconds) == ((), (), 0.0)
     assert empty.canonical() == empty.prefix(3) == empty
@@ -229,7 +233,7 @@ def test_a_chain_of_5000_calls_does_not_exhaust_the_stack() -> None:
         PatternGraph(chain.nodes, (*edges, (4999, 0)))
 
 
-def test_two_long_chains_that_differ_only_at_their_ends_are_told_apart() -> None:
+def test_long_chains_that_differ_only_in_their_last_calls_have_a_canonical_order() -> None:
     step, length = ToolNode("step", 1.0), 2000
     nodes = (step,) * (2 * length) + (ToolNode("left", 1.0), ToolNode("right", 1.0))
     chains = (*pairwise(range(length)), *pairwise(range(length, 2 * length)))
@@ -240,7 +244,7 @@ def test_two_long_chains_that_differ_only_at_their_ends_are_told_apart() -> None
     assert one.canonical() == other.canonical()
 
 
-def test_a_graph_of_10000_calls_is_built_and_summarised() -> None:
+def test_a_graph_of_10000_calls_can_be_built_and_summarised() -> None:
     fan = tuple((0, child) for child in range(1, 10_000))
     graph = PatternGraph((LlmNode("m/plan", 10, 10, 1.0),) * 10_000, fan)
     assert [len(stage.members) for stage in graph.stages] == [1, 9999]
@@ -250,6 +254,6 @@ def test_a_graph_of_10000_calls_is_built_and_summarised() -> None:
 
 @law
 @given(graphs())
-def test_a_pickled_graph_is_equal_and_hashes_alike(graph: PatternGraph) -> None:
+def test_a_pickled_graph_is_equal_and_has_the_same_hash(graph: PatternGraph) -> None:
     copy = pickle.loads(pickle.dumps(graph))
     assert (copy, hash(copy), copy.stages) == (graph, hash(graph), graph.stages)

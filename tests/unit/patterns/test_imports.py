@@ -1,4 +1,4 @@
-"""Importing patterns stays cheap: what only some callers need is loaded when they need it."""
+"""Importing patterns is cheap: packages that only some functions need are imported by these."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 
 def loaded_by(program: str) -> set[str]:
-    """The top-level modules that a program loads, in a fresh process."""
+    """The top-level modules that a program loads, in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", f"{program}; import json, sys; print(json.dumps([*sys.modules]))"],
         capture_output=True,
@@ -16,11 +16,11 @@ def loaded_by(program: str) -> set[str]:
     return {name.partition(".")[0] for name in json.loads(done.stdout)}
 
 
-def test_importing_patterns_loads_no_clustering_and_no_graph_package() -> None:
+def test_importing_patterns_loads_neither_kmedoids_nor_networkx() -> None:
     assert not loaded_by("import patterns") & {"kmedoids", "networkx", "sklearn", "scipy", "rich"}
 
 
-def test_fitting_and_matching_load_no_clustering_package_either() -> None:
+def test_fitting_and_matching_load_neither_kmedoids_nor_networkx() -> None:
     program = """
 from patterns import KeptPattern, LlmNode, PatternGraph, PatternLibrary
 stages = PatternGraph((LlmNode("m/plan", 1, 1, 1.0),)).stages
@@ -30,6 +30,6 @@ assert library.compacted(9).evicted(0.0).matcher.begin().estimate()
     assert not loaded_by(f"exec({program!r})") & {"kmedoids", "networkx", "sklearn"}
 
 
-def test_clustering_loads_its_package_when_it_is_called() -> None:
+def test_clustering_loads_kmedoids_when_it_is_called() -> None:
     program = "import numpy, patterns; patterns.cluster(numpy.zeros((3, 3)), 1)"
     assert "kmedoids" in loaded_by(program)

@@ -1,4 +1,4 @@
-"""What is kept, for how long, and that what is kept in arrays is what was recorded."""
+"""The pattern library: reuse counts, eviction, compaction, and tables equal to the patterns."""
 
 import dataclasses
 import random
@@ -46,7 +46,7 @@ def assert_equal(left: PatternTable, right: PatternTable) -> None:
             assert one == other
 
 
-def test_a_use_counts_as_it_weighs_and_loses_a_tenth_an_hour() -> None:
+def test_a_use_counts_its_amount_and_decays_by_a_tenth_per_hour() -> None:
     library = library_of([STAGES, STAGES])
     once = library.used({0: 0.5}, 0.0)
     twice = once.used({0: 1.0}, HOUR_S)
@@ -59,18 +59,18 @@ def test_a_use_counts_as_it_weighs_and_loses_a_tenth_an_hour() -> None:
 
 @law
 @given(st.floats(0.0, 1e6), ages, ages)
-def test_decay_does_not_depend_on_how_often_it_is_looked_at(
+def test_decaying_twice_equals_decaying_once_over_both_times(
     uses: float, first_s: float, then_s: float
 ) -> None:
-    at_once = decayed(uses, first_s + then_s)
-    assert decayed(decayed(uses, first_s), then_s) == pytest.approx(at_once)
-    assert 0.0 <= at_once <= uses
+    once = decayed(uses, first_s + then_s)
+    assert decayed(decayed(uses, first_s), then_s) == pytest.approx(once)
+    assert 0.0 <= once <= uses
     assert decayed(uses, HOUR_S) == uses * DECAY_PER_HOUR
 
 
 @law
 @given(kept_patterns, ages, st.dictionaries(st.integers(0, 1000), st.floats(0.0, 1.0)))
-def test_only_what_was_used_counts_more(
+def test_only_the_counts_of_used_patterns_increase(
     patterns: list[KeptPattern], at_s: float, amounts: dict[int, float]
 ) -> None:
     library = PatternLibrary(tuple(patterns))
@@ -83,7 +83,7 @@ def test_only_what_was_used_counts_more(
         assert dataclasses.replace(after, uses=before.uses, used_at_s=before.used_at_s) == before
 
 
-def test_a_clock_that_went_back_neither_decays_nor_makes_a_use_older() -> None:
+def test_a_clock_that_went_back_neither_decays_counts_nor_moves_the_last_use_back() -> None:
     library = PatternLibrary((KeptPattern(0, STAGES, HOUR_S, uses=3.0),))
     (pattern,) = library.used({0: 1.0}, 0.0).patterns
     assert (pattern.uses, pattern.used_at_s) == (4.0, HOUR_S)
@@ -91,7 +91,7 @@ def test_a_clock_that_went_back_neither_decays_nor_makes_a_use_older() -> None:
 
 @law
 @given(kept_patterns, ages, st.integers(0, 12))
-def test_eviction_leaves_as_many_as_fit_and_what_was_used_in_the_last_hour_first(
+def test_eviction_keeps_patterns_used_in_the_last_hour_and_then_the_highest_reuse_rates(
     patterns: list[KeptPattern], now_s: float, capacity: int
 ) -> None:
     library = PatternLibrary(tuple(patterns))
@@ -107,31 +107,31 @@ def test_eviction_leaves_as_many_as_fit_and_what_was_used_in_the_last_hour_first
     if any(map(is_hot, dropped)):
         assert all(map(is_hot, left.patterns))
 
-    for gone in dropped:
+    for evicted in dropped:
         for pattern in left.patterns:
-            assert is_hot(pattern) or pattern.reuse_rate(now_s) >= gone.reuse_rate(now_s)
+            assert is_hot(pattern) or pattern.reuse_rate(now_s) >= evicted.reuse_rate(now_s)
 
 
 @law
 @given(kept_patterns, ages, st.integers(0, 12), st.randoms(use_true_random=False))
-def test_the_same_patterns_are_evicted_in_whatever_order_they_are_kept(
+def test_eviction_does_not_depend_on_the_order_of_the_patterns(
     patterns: list[KeptPattern], now_s: float, capacity: int, rng: random.Random
 ) -> None:
     shuffled = rng.sample(patterns, len(patterns))
     one = PatternLibrary(tuple(patterns)).evicted(now_s, capacity=capacity)
     other = PatternLibrary(tuple(shuffled)).evicted(now_s, capacity=capacity)
-    assert {its.key for its in one.patterns} == {its.key for its in other.patterns}
+    assert {pattern.key for pattern in one.patterns} == {pattern.key for pattern in other.patterns}
     assert one.evicted(now_s, capacity=capacity) == one
 
 
-def test_a_much_used_pattern_makes_way_for_one_of_the_last_hour() -> None:
+def test_a_pattern_used_in_the_last_hour_is_kept_rather_than_an_often_used_one() -> None:
     old = KeptPattern(0, STAGES, 0.0, uses=1000.0)
     new = KeptPattern(1, STAGES, 0.0, uses=0.0, used_at_s=HOT_S + 1.0)
     left = PatternLibrary((old, new)).evicted(HOT_S + 1.0, capacity=1)
     assert left.patterns == (new,)
 
 
-def test_of_what_is_used_as_often_the_oldest_goes() -> None:
+def test_of_equally_used_patterns_the_lowest_key_is_evicted() -> None:
     same = [KeptPattern(key, STAGES, 0.0) for key in (5, 3, 9)]
     left = PatternLibrary(tuple(same)).evicted(0.0, capacity=2)
     assert [pattern.key for pattern in left.patterns] == [5, 9]
@@ -139,26 +139,26 @@ def test_of_what_is_used_as_often_the_oldest_goes() -> None:
 
 @law
 @given(many_runs, many_runs, many_runs)
-def test_adding_patterns_is_the_same_as_having_had_them_from_the_start(
+def test_an_extended_library_equals_one_built_at_once(
     first: list[Run], then: list[Run], last: list[Run]
 ) -> None:
     def kept(past: list[Run], start: int) -> list[KeptPattern]:
-        return [KeptPattern(start + place, run, 0.0) for place, run in enumerate(past)]
+        return [KeptPattern(start + index, run, 0.0) for index, run in enumerate(past)]
 
-    grown = library_of(first)
-    assert len(grown.table) == len(first)
-    grown = grown.added(kept(then, 100)).added([]).added(kept(last, 200))
-    whole = tabulate([*first, *then, *last])
-    assert_equal(grown.table, whole)
+    extended = library_of(first)
+    assert len(extended.table) == len(first)
+    extended = extended.added(kept(then, 100)).added([]).added(kept(last, 200))
+    full_table = tabulate([*first, *then, *last])
+    assert_equal(extended.table, full_table)
     assert_equal(library_of([]).added(kept(first, 0)).table, tabulate(first))
-    built = PatternLibrary(grown.patterns)
-    assert built == grown
-    assert_equal(built.table, grown.table)
+    built = PatternLibrary(extended.patterns)
+    assert built == extended
+    assert_equal(built.table, extended.table)
 
 
 @law
 @given(many_runs, st.integers(0, 8))
-def test_after_any_operation_the_arrays_are_those_of_the_patterns(
+def test_after_every_operation_the_table_equals_the_patterns(
     past: list[Run], capacity: int
 ) -> None:
     library = library_of(past).added([KeptPattern(100, STAGES, 0.0)])
@@ -170,23 +170,25 @@ def test_after_any_operation_the_arrays_are_those_of_the_patterns(
         library.compacted(3, by_silhouette=True),
     ):
         assert_equal(changed.table, tabulate([pattern.stages for pattern in changed.patterns]))
-        assert changed.matcher.weights.tolist() == [its.weight for its in changed.patterns]
+        weights = [pattern.weight for pattern in changed.patterns]
+        assert changed.matcher.weights.tolist() == weights
     assert library.fitted().matcher.kernel == library.fitted().kernel
 
 
 @law
 @given(many_runs, st.integers(1, 10), st.booleans(), st.integers(0, 100))
-def test_the_medoids_stand_for_all_patterns_together(
-    past: list[Run], most: int, by_silhouette: bool, seed: int
+def test_the_weights_of_the_medoids_sum_to_the_number_of_patterns(
+    past: list[Run], max_patterns: int, by_silhouette: bool, seed: int
 ) -> None:
     library = library_of(past)
-    small = library.compacted(most, by_silhouette=by_silhouette, seed=seed)
-    assert len(small) <= most
-    assert sum(pattern.weight for pattern in small.patterns) == len(past)
-    assert {its.key for its in small.patterns} <= {its.key for its in library.patterns}
-    assert small == library.compacted(most, by_silhouette=by_silhouette, seed=seed)
-    if len(past) <= most and not by_silhouette:
-        assert small == library
+    compact = library.compacted(max_patterns, by_silhouette=by_silhouette, seed=seed)
+    assert len(compact) <= max_patterns
+    assert sum(pattern.weight for pattern in compact.patterns) == len(past)
+    keys = {pattern.key for pattern in library.patterns}
+    assert {pattern.key for pattern in compact.patterns} <= keys
+    assert compact == library.compacted(max_patterns, by_silhouette=by_silhouette, seed=seed)
+    if len(past) <= max_patterns and not by_silhouette:
+        assert compact == library
 
 
 def test_a_medoid_keeps_its_own_uses() -> None:
@@ -196,8 +198,8 @@ def test_a_medoid_keeps_its_own_uses() -> None:
 
 
 @pytest.mark.parametrize("every_s", [60.0, HOUR_S, 6 * HOUR_S, 7 * 24 * HOUR_S])
-def test_a_library_at_its_capacity_follows_runs_that_change_for_good(every_s: float) -> None:
-    """However often they come, and though every run uses every pattern alike."""
+def test_a_full_library_keeps_the_newest_runs_if_all_are_used_equally(every_s: float) -> None:
+    """At every interval between runs, although each run uses every pattern."""
     library, now_s = PatternLibrary(), 0.0
     for key in range(1, 201):
         now_s += every_s
@@ -208,7 +210,7 @@ def test_a_library_at_its_capacity_follows_runs_that_change_for_good(every_s: fl
     assert [pattern.key for pattern in library.patterns] == list(range(151, 201))
 
 
-def test_what_is_used_again_and_again_outlives_what_never_is() -> None:
+def test_a_pattern_that_is_used_again_and_again_is_kept_rather_than_unused_ones() -> None:
     library, now_s = PatternLibrary((KeptPattern(0, STAGES, 0.0),)), 0.0
     for key in range(1, 201):
         now_s += 2 * HOUR_S
@@ -217,26 +219,26 @@ def test_what_is_used_again_and_again_outlives_what_never_is() -> None:
     assert 0 in {pattern.key for pattern in library.patterns}
 
 
-def test_compacting_what_was_compacted_counts_each_medoid_once() -> None:
-    small = library_of([STAGES] * 4).compacted(2)
-    assert [pattern.weight for pattern in small.compacted(2).patterns] == [1.0, 1.0]
+def test_compacting_a_compacted_library_counts_each_medoid_once() -> None:
+    compact = library_of([STAGES] * 4).compacted(2)
+    assert [pattern.weight for pattern in compact.compacted(2).patterns] == [1.0, 1.0]
 
 
-def test_compacting_to_nothing_is_refused_and_of_nothing_is_nothing() -> None:
+def test_compacting_to_0_patterns_is_refused_unless_the_library_is_empty() -> None:
     with pytest.raises(NothingToCluster):
         library_of([STAGES]).compacted(0)
     assert len(PatternLibrary().compacted(0)) == 0
     assert len(PatternLibrary().evicted(0.0)) == len(PatternLibrary().fitted()) == 0
 
 
-def test_two_patterns_of_one_key_are_our_mistake() -> None:
+def test_two_patterns_with_the_same_key_fail_an_assertion() -> None:
     with pytest.raises(AssertionError, match="one pattern"):
         PatternLibrary((KeptPattern(1, STAGES, 0.0),) * 2)
 
 
 @law
 @given(many_runs, runs)
-def test_a_library_never_changes(past: list[Run], added: Run) -> None:
+def test_a_library_is_immutable(past: list[Run], added: Run) -> None:
     library = library_of(past)
     before = library.patterns
     rows = library.table.features.copy()

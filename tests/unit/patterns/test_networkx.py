@@ -1,3 +1,5 @@
+"""Conversion to and from networkx, and the errors for graphs that cannot be converted."""
+
 from typing import Any
 
 import networkx as nx
@@ -31,7 +33,7 @@ def graph_of(**nodes: dict[str, Any]) -> "nx.DiGraph[str]":
 
 @law
 @given(forests())
-def test_a_graph_in_order_of_its_calls_comes_back_from_networkx_as_it_was(
+def test_a_graph_in_topological_order_is_converted_to_networkx_and_back_unchanged(
     graph: PatternGraph,
 ) -> None:
     assert from_networkx(graph.to_networkx()) == graph
@@ -39,11 +41,11 @@ def test_a_graph_in_order_of_its_calls_comes_back_from_networkx_as_it_was(
 
 @law
 @given(graphs())
-def test_any_graph_comes_back_in_order_of_dependency(graph: PatternGraph) -> None:
-    back = from_networkx(graph.to_networkx())
-    assert back.nodes == tuple(graph.nodes[node] for node in graph.topological_order)
-    place = {node: where for where, node in enumerate(graph.topological_order)}
-    assert back.edges == tuple(sorted((place[p], place[c]) for p, c in graph.edges))
+def test_any_graph_is_converted_back_in_topological_order(graph: PatternGraph) -> None:
+    converted = from_networkx(graph.to_networkx())
+    assert converted.nodes == tuple(graph.nodes[node] for node in graph.topological_order)
+    new = {node: index for index, node in enumerate(graph.topological_order)}
+    assert converted.edges == tuple(sorted((new[p], new[c]) for p, c in graph.edges))
 
 
 @law
@@ -56,7 +58,7 @@ def test_labels_may_be_anything_hashable(graph: PatternGraph, random: Any) -> No
     assert sorted(map(repr, from_networkx(relabelled).nodes)) == sorted(map(repr, graph.nodes))
 
 
-def test_attributes_become_the_two_kinds_of_calls() -> None:
+def test_attributes_become_llm_and_tool_nodes() -> None:
     graph = graph_of(late=TOOL, early=LLM)
     graph.add_edge("early", "late")
     assert from_networkx(graph) == PatternGraph(
@@ -76,14 +78,14 @@ def test_an_undirected_graph_is_refused() -> None:
 
 
 @pytest.mark.parametrize("missing", sorted(LLM))
-def test_an_attribute_that_an_llm_call_lacks_is_named_with_its_node(missing: str) -> None:
+def test_the_error_for_a_missing_attribute_of_an_llm_call_names_its_node(missing: str) -> None:
     graph = graph_of(a={name: value for name, value in LLM.items() if name != missing})
     with pytest.raises(MissingAttribute, match=rf"node 'a' has no attribute '{missing}'"):
         from_networkx(graph)
 
 
 @pytest.mark.parametrize("missing", sorted(TOOL))
-def test_an_attribute_that_a_tool_call_lacks_is_named_with_its_node(missing: str) -> None:
+def test_the_error_for_a_missing_attribute_of_a_tool_call_names_its_node(missing: str) -> None:
     graph = graph_of(a={name: value for name, value in TOOL.items() if name != missing})
     with pytest.raises(MissingAttribute, match=rf"node 'a' has no attribute '{missing}'"):
         from_networkx(graph)
@@ -104,14 +106,14 @@ def test_an_attribute_that_a_tool_call_lacks_is_named_with_its_node(missing: str
     ],
     ids=repr,
 )
-def test_a_wrong_attribute_is_named_with_its_node_and_value(base: dict, wrong: dict) -> None:
+def test_the_error_for_a_wrong_attribute_names_its_node_and_value(base: dict, wrong: dict) -> None:
     ((attribute, value),) = wrong.items()
     with pytest.raises(WrongAttribute) as caught:
         from_networkx(graph_of(a={**base, **wrong}))
     assert caught.value.args[:3] == ("a", attribute, value)
 
 
-def test_a_cycle_is_told_in_the_graphs_own_labels() -> None:
+def test_the_error_for_a_cycle_names_the_graphs_own_labels() -> None:
     graph = graph_of(before=TOOL, plan=LLM, act=TOOL, after=TOOL)
     graph.add_edges_from([("before", "plan"), ("plan", "act"), ("act", "plan"), ("act", "after")])
     with pytest.raises(CyclicGraph) as caught:
@@ -119,7 +121,7 @@ def test_a_cycle_is_told_in_the_graphs_own_labels() -> None:
     assert set(caught.value.cycle) == {"plan", "act"}
 
 
-def test_a_self_loop_is_told_in_the_graphs_own_labels() -> None:
+def test_the_error_for_a_self_loop_names_the_graphs_own_label() -> None:
     graph = graph_of(plan=LLM)
     graph.add_edge("plan", "plan")
     with pytest.raises(InvalidEdge, match="'plan' -> 'plan'"):

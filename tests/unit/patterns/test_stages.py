@@ -1,3 +1,5 @@
+"""Stages: summaries of layers, their bounds on the critical path, and validation."""
+
 import dataclasses
 
 import pytest
@@ -29,82 +31,82 @@ MIXED = Stage(
 )
 
 
-def test_a_stage_adds_tokens_up_and_lasts_as_long_as_its_slowest_call() -> None:
+def test_a_stage_sums_tokens_and_takes_as_long_as_its_slowest_call() -> None:
     nodes = (LlmNode("m/plan", 10, 2, 2.0), LlmNode("m/plan", 20, 3, 0.5), ToolNode("search", 1.5))
     assert PatternGraph(nodes).stages == (MIXED,)
 
 
 @law
 @given(graphs())
-def test_the_longest_answer_is_one_of_the_stages(graph: PatternGraph) -> None:
+def test_the_longest_answer_of_a_stage_is_the_maximum_of_its_members(graph: PatternGraph) -> None:
     for stage in graph.stages:
         answers = [graph.nodes[member].output_tokens for member in stage.members]
         assert stage.longest_output_tokens == max(answers)
 
 
-def test_tools_are_no_calls_of_a_model() -> None:
+def test_tool_calls_do_not_count_as_llm_calls() -> None:
     (tools,) = PatternGraph((ToolNode("search", 1.0), ToolNode("fetch", 4.0))).stages
     assert (MIXED.num_llm_calls, tools.num_llm_calls) == (2, 0)
 
 
-def test_the_slowest_tool_governs_the_tools_time() -> None:
+def test_the_tool_time_of_a_stage_is_that_of_its_slowest_tool() -> None:
     (stage,) = PatternGraph((ToolNode("search", 1.0), ToolNode("fetch", 4.0))).stages
     assert (stage.seconds, stage.tool_seconds) == (4.0, 4.0)
 
 
-def test_a_model_and_a_tool_of_one_name_are_counted_apart() -> None:
+def test_a_model_step_and_a_tool_with_the_same_name_are_counted_separately() -> None:
     (stage,) = PatternGraph((ToolNode("x", 1.0), LlmNode("x", 1, 1, 1.0))).stages
     assert stage.calls == (("x", "llm", 1), ("x", "tool", 1))
 
 
 @law
 @given(graphs())
-def test_stages_share_out_all_calls_tokens_and_no_more(graph: PatternGraph) -> None:
+def test_each_call_and_its_tokens_are_in_exactly_one_stage(graph: PatternGraph) -> None:
     members = sorted(member for stage in graph.stages for member in stage.members)
     assert members == list(range(len(graph.nodes)))
     assert [stage.index for stage in graph.stages] == list(range(len(graph.stages)))
     for field in ("input_tokens", "output_tokens"):
-        in_stages = sum(getattr(stage, field) for stage in graph.stages)
-        assert in_stages == sum(getattr(node, field) for node in graph.nodes)
+        stage_tokens = sum(getattr(stage, field) for stage in graph.stages)
+        assert stage_tokens == sum(getattr(node, field) for node in graph.nodes)
 
 
 @law
 @given(graphs())
-def test_the_stages_never_take_less_than_the_critical_path(graph: PatternGraph) -> None:
-    in_stages = sum(stage.seconds for stage in graph.stages)
-    assert in_stages >= graph.critical_seconds * (1 - 1e-12)
+def test_the_sum_of_the_stages_is_at_least_the_critical_path(graph: PatternGraph) -> None:
+    stage_seconds = sum(stage.seconds for stage in graph.stages)
+    assert stage_seconds >= graph.critical_seconds * (1 - 1e-12)
 
 
 @law
 @given(st.lists(st.lists(any_nodes, min_size=1, max_size=4), max_size=4))
-def test_where_stages_wait_for_each_other_they_take_the_critical_path(stages: list) -> None:
-    nodes, edges, former = [], [], range(0)
+def test_the_sum_of_stages_that_depend_on_each_other_is_the_critical_path(stages: list) -> None:
+    nodes, edges, previous = [], [], range(0)
     for stage in stages:
         members = range(len(nodes), len(nodes) + len(stage))
-        edges += [(parent, child) for parent in former for child in members]
+        edges += [(parent, child) for parent in previous for child in members]
         nodes += stage
-        former = members
+        previous = members
     graph = PatternGraph(tuple(nodes), tuple(edges))
-    in_stages = sum(stage.seconds for stage in graph.stages)
-    assert in_stages == pytest.approx(graph.critical_seconds)
+    stage_seconds = sum(stage.seconds for stage in graph.stages)
+    assert stage_seconds == pytest.approx(graph.critical_seconds)
 
 
 @law
 @given(graphs())
-def test_a_live_run_and_its_finished_graph_agree_on_stages(graph: PatternGraph) -> None:
-    place = {node: where for where, node in enumerate(graph.topological_order)}
-    began_in_order = [{place[p] for p in graph.parents[node]} for node in graph.topological_order]
-    depths = stage_depths(began_in_order)
+def test_a_live_run_and_its_finished_graph_have_the_same_stages(graph: PatternGraph) -> None:
+    new = {node: index for index, node in enumerate(graph.topological_order)}
+    parents_in_order = [{new[p] for p in graph.parents[node]} for node in graph.topological_order]
+    depths = stage_depths(parents_in_order)
     assert depths == tuple(graph.stage_of[node] for node in graph.topological_order)
 
 
-def test_a_call_without_parents_opens_stage_0() -> None:
+def test_a_call_without_parents_is_in_stage_0() -> None:
     assert next_stage([]) == 0
     assert next_stage([0, 4, 2]) == 5
 
 
 @pytest.mark.parametrize("parents", [[[0]], [[], [2], []], [[], [-1]]])
-def test_a_parent_listed_after_its_child_is_named(parents: list[list[int]]) -> None:
+def test_a_parent_listed_after_its_child_is_refused(parents: list[list[int]]) -> None:
     with pytest.raises(InvalidEdge, match="before the child"):
         stage_depths(parents)
 
@@ -134,6 +136,6 @@ def test_a_parent_listed_after_its_child_is_named(parents: list[list[int]]) -> N
     ],
     ids=repr,
 )
-def test_a_stage_that_contradicts_itself_is_refused(change: dict) -> None:
+def test_a_stage_with_contradicting_fields_is_refused(change: dict) -> None:
     with pytest.raises(InvalidStage):
         dataclasses.replace(MIXED, **change)
