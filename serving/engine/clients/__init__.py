@@ -1,1 +1,1 @@
-"""Engines as callers see them: vLLM in this process, or a server far away."""
+"""Implementations of Engine: vLLM in this process, or a server reached over HTTP."""

@@ -1,4 +1,4 @@
-"""One request between its asyncio caller and vLLM: parameters in, chunks out."""
+"""One request between its asyncio caller and vLLM: vLLM's parameters, chunks, errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from serving.engine.setup.model_loading import telling_line
+from serving.engine.setup.model_loading import error_summary
 from serving.errors import InvalidRequest, RequestFailed, ServingError, error_of_stop_reason
 from serving.generation import Chunk, Completion, FinishReason, GenerationRequest, Usage
 from serving.slo import Slo, SloKind, TagValue, to_tags
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
 
 Answer = Chunk | ServingError
 
-LEAST_S = 0.001
-"""What is left on the wire of a time that has run out: it has no past."""
+MIN_TAG_S = 0.001
+"""Seconds in a tag of an SLO whose time has run out: a tag must be above 0."""
 
 
-class Caller:
-    """Collects one request's output on the engine's thread, and wakes its caller's event loop.
+class PendingCall:
+    """A call that waits for its answer: collects vLLM's output, and wakes the caller's event loop.
+
+    Runs on the engine's thread.
 
     Attributes:
-        submitted_s: when the caller asked, on the clock of time.monotonic: what it waits for before
-            vLLM has its request is part of its answer's times, and of its promise.
+        submitted_s: when the caller submitted the request, by time.monotonic. The time before vLLM
+            receives the request counts for its TTFT, its latency and its SLO.
     """
 
     def __init__(
@@ -41,13 +43,13 @@ class Caller:
         self._texts: list[str] = []
         self._output_tokens = 0
 
-    def answer(self, answer: Answer) -> None:
-        """Hand an answer over; a loop that is closed has nobody left to tell."""
+    def deliver(self, answer: Answer) -> None:
+        """Pass an answer to the caller; does nothing if the caller's event loop is closed."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.answers.put_nowait, answer)
 
     def take(self, output: RequestOutput) -> Answer:
-        """The answer that vLLM's next output of this request amounts to."""
+        """Add vLLM's next output of this request; returns it as a chunk or a named error."""
         [part] = output.outputs
         self._texts.append(part.text)
         self._output_tokens += len(part.token_ids)
@@ -76,22 +78,26 @@ class Caller:
 
 
 def finish_reason(reason: str | None) -> FinishReason | None:
-    """vLLM's finish reason as ours; None if the request came to no answer."""
+    """vLLM's finish reason as ours; None if the request ended without an answer."""
     if reason in ("stop", "repetition"):
         return "stop"
     return "length" if reason == "length" else None
 
 
-def sampling_params(request: GenerationRequest, room_tokens: int) -> SamplingParams:
-    """vLLM's parameters for a request; `room_tokens` is what its prompt leaves of the context."""
+def sampling_params(request: GenerationRequest, available_tokens: int) -> SamplingParams:
+    """vLLM's parameters for a request.
+
+    Args:
+        available_tokens: limit on output tokens: the rest of the model's context.
+    """
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-    asked = request.max_tokens
+    limit = request.max_tokens
     structured: Any = None
     if request.schema is not None:
         structured = StructuredOutputsParams(json=dict(request.schema))
     return SamplingParams(
-        max_tokens=room_tokens if asked is None else min(asked, room_tokens),
+        max_tokens=available_tokens if limit is None else min(limit, available_tokens),
         temperature=request.temperature,
         top_p=request.top_p,
         seed=request.seed,
@@ -102,34 +108,34 @@ def sampling_params(request: GenerationRequest, room_tokens: int) -> SamplingPar
     )
 
 
-def promise_what_is_left(params: SamplingParams, slo: Slo, passed_s: float) -> None:
-    """Have a request's tags promise what is left of its SLO, so many seconds after it was made."""
-    params.extra_args = tags_left(slo, passed_s) or None
+def set_remaining_slo(params: SamplingParams, slo: Slo, passed_s: float) -> None:
+    """Set a request's SLO tags to the time that remains, `passed_s` after its submission."""
+    params.extra_args = remaining_tags(slo, passed_s) or None
 
 
-def tags_left(slo: Slo, passed_s: float) -> dict[str, TagValue]:
-    """An SLO's tags, in which the seconds that count from the request's submission are fewer by
-    those that have passed since. A time that has run out stays above 0 (LEAST_S).
+def remaining_tags(slo: Slo, passed_s: float) -> dict[str, TagValue]:
+    """An SLO's tags, with times that count from submission reduced by `passed_s`.
 
-    The times between two tokens, and without a slot, begin anew each time: they stay. So does what
-    is malformed, for the scheduler to refuse.
+    A time that has run out becomes MIN_TAG_S. TBT and the limit on time without a slot do not count
+    from submission, so they are unchanged. Malformed values are unchanged too: the scheduler
+    rejects them.
     """
     tags = to_tags(slo)
-    counted = ["slo_deadline_s", "slo_final_s"]
+    from_submission = ["slo_deadline_s", "slo_final_s"]
     if slo.kind == SloKind.LATENCY:
         tags.setdefault("slo_ttft_s", slo.ttft_s)
-        counted.append("slo_ttft_s")
-    for key in counted:
+        from_submission.append("slo_ttft_s")
+    for key in from_submission:
         value = tags.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > LEAST_S:
-            tags[key] = max(value - passed_s, LEAST_S)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value > MIN_TAG_S:
+            tags[key] = max(value - passed_s, MIN_TAG_S)
     return tags
 
 
-def refusal(request_id: str, error: Exception) -> ServingError:
-    """What an error of vLLM's at a request's arrival means to its caller."""
+def named_error(request_id: str, error: Exception) -> ServingError:
+    """The named error for an exception that vLLM raised when it was given a request."""
     from vllm.exceptions import VLLMClientError
 
     if isinstance(error, ValueError | TypeError | ArithmeticError | VLLMClientError):
-        return InvalidRequest(request_id, telling_line(error))
-    return RequestFailed(request_id, f"{type(error).__name__}: {telling_line(error)}")
+        return InvalidRequest(request_id, error_summary(error))
+    return RequestFailed(request_id, f"{type(error).__name__}: {error_summary(error)}")

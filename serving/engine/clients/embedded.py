@@ -1,4 +1,4 @@
-"""vLLM inside this process: one thread steps the engine, asyncio callers wait in front of it."""
+"""vLLM inside this process: a thread runs the engine, and asyncio callers wait for answers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from serving.engine.clients.answers import Caller, promise_what_is_left, refusal, sampling_params
+from serving.engine.clients.answers import (
+    PendingCall,
+    named_error,
+    sampling_params,
+    set_remaining_slo,
+)
 from serving.engine.clients.prompts import Prompts
 from serving.engine.setup.config import EngineConfig, vllm_platform
 from serving.engine.setup.demo_model import has_random_weights
-from serving.engine.setup.model_loading import model_path, quieten, telling_line
+from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.errors import (
     EngineBusy,
     EngineClosed,
@@ -45,18 +50,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_one_engine = threading.Lock()  # vLLM takes one in-process engine in a process
+_engine_lock = threading.Lock()  # vLLM supports one in-process engine per process
 
 
 class _Job(Generic[T]):
-    """Work for the engine's thread, and the future in which its caller waits."""
+    """Work for the engine's thread, and the future that its caller waits for."""
 
     def __init__(self, work: Callable[[LLMEngine], T]) -> None:
         self.done: Future[T] = Future()
         self._work = work
 
     def run(self, llm: LLMEngine) -> None:
-        """Do the work, unless its caller is gone; its errors are the caller's."""
+        """Do the work, unless its caller has cancelled it; its errors are raised in the caller."""
         if not self.done.set_running_or_notify_cancel():
             return
         try:
@@ -64,10 +69,10 @@ class _Job(Generic[T]):
         except BaseException as error:
             self.done.set_exception(error)
             if not isinstance(error, Exception):
-                raise  # it was meant for the thread
+                raise  # such as SystemExit, which must end the thread
 
     def fail(self, error: ServingError) -> None:
-        """End the wait with an error; nothing happens if it ended already."""
+        """End the wait with an error; does nothing if it has ended."""
         with suppress(InvalidStateError):
             self.done.set_exception(error)
 
@@ -75,8 +80,8 @@ class _Job(Generic[T]):
 class EmbeddedEngine:
     """An engine in this process; several event loops may share it.
 
-    vLLM's LLMEngine belongs to one thread, which runs what callers hand it between two steps.
-    A caller that is cancelled aborts its request; an engine that dies fails every caller.
+    One thread owns vLLM's LLMEngine, and runs callers' jobs between two steps. Cancelling a call
+    aborts its request. If the engine dies, every call fails.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -89,18 +94,18 @@ class EmbeddedEngine:
             policy=config.policy.label,
         )
         self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
-        self._callers: dict[str, Caller] = {}
+        self._calls: dict[str, PendingCall] = {}
         self._submissions = itertools.count()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ready: Future[LLMEngine] = Future()
-        self._ready.set_running_or_notify_cancel()  # a cancelled caller must not cancel it
+        self._ready.set_running_or_notify_cancel()  # a cancelled call must not cancel it
         self._end: ServingError | None = None
         self._prompts = Prompts()
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is; complete once it has started."""
+        """Description of this engine; complete once it has started."""
         return self._info
 
     async def start(self) -> None:
@@ -109,12 +114,12 @@ class EmbeddedEngine:
         Raises:
             EngineBusy: this process already runs an embedded engine.
             EngineClosed, EngineDied: it has ended.
-            EngineMissing: vLLM is not installed as needed.
+            EngineMissing: vLLM is not installed, or not in the pinned version.
             ModelNotLoaded: the model cannot be loaded.
         """
         with self._starting:
             if self._thread is None and self._end is None:
-                if not _one_engine.acquire(blocking=False):
+                if not _engine_lock.acquire(blocking=False):
                     raise EngineBusy(self.config.model)
                 self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
                 self._thread.start()
@@ -129,13 +134,13 @@ class EmbeddedEngine:
     async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Submit a request and yield its text as it grows; closing the iterator aborts it.
 
-        Its promise counts from here on, or from when the model is loaded.
+        Its SLO counts from this call, or from the end of loading if the model is not loaded yet.
 
         Raises:
-            InvalidRequest, PromptTooLong: the request can never run here.
-            RequestDropped: the scheduler gave it up, as its SLO asked.
-            RequestFailed: vLLM failed on it, and goes on with the others.
-            EngineClosed, EngineDied: the engine ended first.
+            InvalidRequest, PromptTooLong: this engine can never run the request.
+            RequestDropped: the scheduler dropped it, as its SLO asks for.
+            RequestFailed: vLLM failed on it, and still serves other requests.
+            EngineClosed, EngineDied: the engine ended before the request did.
         """
         check_request(request)
         was_ready, submitted_s = self._ready.done(), time.monotonic()
@@ -146,13 +151,13 @@ class EmbeddedEngine:
         llm = self._ready.result()
         thread = self._prompts.thread_for(request)
         tokens = await loop.run_in_executor(thread, self._tokens, llm, request)
-        caller = Caller(request, loop, submitted_s=submitted_s)
-        # vLLM reports by the id that it was given, so each submission needs one of its own.
+        pending = PendingCall(request, loop, submitted_s=submitted_s)
+        # vLLM's outputs carry this id, so it must be unique among all submissions.
         engine_id = f"{request.request_id}.{next(self._submissions)}"
         try:
-            await self.call(lambda llm: self._submit(llm, engine_id, caller, tokens))
+            await self.call(lambda llm: self._submit(llm, engine_id, pending, tokens))
             while True:
-                answer = await caller.answers.get()
+                answer = await pending.answers.get()
                 if isinstance(answer, ServingError):
                     raise answer
                 yield answer
@@ -163,14 +168,14 @@ class EmbeddedEngine:
                 self._jobs.put(_Job(lambda llm: self._abort(llm, engine_id)))
 
     async def call(self, work: Callable[[LLMEngine], T]) -> T:
-        """Run work on the engine's own thread, between two steps, and return its result.
+        """Run work on the engine's thread, between two steps, and return its result.
 
-        Raises EngineClosed or EngineDied if the engine has ended, and what the work raises.
+        Raises EngineClosed or EngineDied if the engine has ended, and the errors of the work.
         """
         await self.start()
         job = _Job(work)
         self._jobs.put(job)
-        if self._end is not None:  # perhaps before it could see the job
+        if self._end is not None:  # the thread may have ended before it read the job
             job.fail(self._end)
         return await asyncio.wrap_future(job.done)
 
@@ -184,24 +189,24 @@ class EmbeddedEngine:
         await asyncio.to_thread(self._thread.join)
 
     def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
-        """The prompt as token ids; on the thread for it."""
+        """The prompt as token ids; runs on the thread that Prompts chose."""
         limit = llm.model_config.max_model_len
         return self._prompts.tokens(llm.get_tokenizer(), request, limit_tokens=limit)
 
-    # What follows runs on the engine's thread.
+    # The methods below run on the engine's thread.
 
     def _parameters(
-        self, llm: LLMEngine, request: GenerationRequest, room_tokens: int
+        self, llm: LLMEngine, request: GenerationRequest, available_tokens: int
     ) -> SamplingParams:
-        """vLLM's parameters; `room_tokens` is what the prompt leaves of the context."""
-        return sampling_params(request, room_tokens)
+        """vLLM's parameters for a request (see `sampling_params`); subclasses may change them."""
+        return sampling_params(request, available_tokens)
 
     def _run(self) -> None:
         try:
             llm = self._load()
         except BaseException as error:
-            end = error if isinstance(error, ServingError) else EngineDied(telling_line(error))
-            _one_engine.release()
+            end = error if isinstance(error, ServingError) else EngineDied(error_summary(error))
+            _engine_lock.release()
             self._finish(end)
             self._ready.set_exception(end)
             return
@@ -216,7 +221,7 @@ class EmbeddedEngine:
             try:
                 _free(llm)
             finally:
-                _one_engine.release()
+                _engine_lock.release()
 
     def _load(self) -> LLMEngine:
         platform = vllm_platform()
@@ -227,7 +232,7 @@ class EmbeddedEngine:
             model = model_path(self.config)
             with warnings.catch_warnings():
                 if not self.config.verbose:
-                    quieten()
+                    silence_warnings()
                 from vllm.engine.arg_utils import EngineArgs
                 from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -236,7 +241,7 @@ class EmbeddedEngine:
         except ServingError:
             raise
         except Exception as error:
-            raise ModelNotLoaded(self.config.model, telling_line(error)) from error
+            raise ModelNotLoaded(self.config.model, error_summary(error)) from error
         self._info = EngineInfo(
             name="embedded",
             model=self.config.model,
@@ -255,38 +260,40 @@ class EmbeddedEngine:
                     return
                 job.run(llm)
             for output in llm.step():
-                caller = self._callers.get(output.request_id)
-                if caller is None:
-                    continue  # a job's own request
+                pending = self._calls.get(output.request_id)
+                if pending is None:
+                    continue  # a request that a job added
                 if output.finished:
-                    del self._callers[output.request_id]
-                caller.answer(caller.take(output))
+                    del self._calls[output.request_id]
+                pending.deliver(pending.take(output))
 
-    def _submit(self, llm: LLMEngine, engine_id: str, caller: Caller, tokens: list[int]) -> None:
-        request = caller.request
+    def _submit(
+        self, llm: LLMEngine, engine_id: str, pending: PendingCall, tokens: list[int]
+    ) -> None:
+        request = pending.request
         limit = llm.model_config.max_model_len
         if len(tokens) >= limit:
             raise PromptTooLong(request.request_id, len(tokens), limit - 1)
         try:
             params = self._parameters(llm, request, limit - len(tokens))
             prompt = {"prompt_token_ids": tokens}
-            promise_what_is_left(params, request.slo, time.monotonic() - caller.submitted_s)
+            set_remaining_slo(params, request.slo, time.monotonic() - pending.submitted_s)
             llm.add_request(engine_id, prompt, params, priority=request.priority)
-        except Exception as error:  # this request's, whatever it is: the others go on
-            llm.abort_request([engine_id])  # whatever part of vLLM has it already
-            raise refusal(request.request_id, error) from error
-        self._callers[engine_id] = caller
+        except Exception as error:  # of any class: it must not end the other requests
+            llm.abort_request([engine_id])  # parts of vLLM may have the request already
+            raise named_error(request.request_id, error) from error
+        self._calls[engine_id] = pending
 
     def _abort(self, llm: LLMEngine, engine_id: str) -> None:
-        if self._callers.pop(engine_id, None) is not None:
+        if self._calls.pop(engine_id, None) is not None:
             llm.abort_request([engine_id])
 
     def _finish(self, end: ServingError) -> None:
-        """Fail every caller that still waits, and every one to come."""
+        """Fail all waiting and all future calls."""
         self._end = end
-        for caller in self._callers.values():
-            caller.answer(end)
-        self._callers.clear()
+        for pending in self._calls.values():
+            pending.deliver(end)
+        self._calls.clear()
         with suppress(queue.Empty):
             while True:
                 job = self._jobs.get_nowait()

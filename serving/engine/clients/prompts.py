@@ -1,4 +1,4 @@
-"""A prompt -> its token ids, beside the thread that steps; what can never fit is not read."""
+"""Tokenizes prompts outside the engine's thread; refuses early what can never fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from serving.engine.setup.model_loading import telling_line
+from serving.engine.setup.model_loading import error_summary
 from serving.errors import InvalidRequest, PromptTooLong, ServingError
 from serving.generation import GenerationRequest
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from vllm.tokenizers import TokenizerLike
 
 LONG_CHARS = 30_000
-"""From how many characters on a prompt is long: tokenizing that many takes some 50 ms."""
+"""A prompt with more characters is long: tokenizing this many takes about 50 ms."""
 
 CHARS_PER_TURN = 30
-"""What a chat template is taken to add to a turn."""
+"""Characters that a chat template is assumed to add to a turn."""
 
 
 class Prompts:
     """Tokenizes an engine's prompts: short ones on one thread, long ones on another.
 
-    So no short prompt waits for a long one. Fast tokenizers keep how they truncate and pad as
-    state, so that no two threads may share one: the long prompts have a copy, made when the first
-    of them comes, as vLLM's own pools of tokenizers hold copies.
+    So no short prompt waits for a long one. Fast tokenizers hold their truncation and padding as
+    state, so two threads must not share one (vLLM's own pools hold copies too). The thread for long
+    prompts copies the tokenizer at its first prompt.
     """
 
     def __init__(self) -> None:
-        # Never shut down, so that a caller who comes while the engine closes meets EngineClosed;
-        # the idle threads end with this object.
+        # Never shut down, so that a call during the engine's close gets EngineClosed. The idle
+        # threads end with this object.
         self._short = ThreadPoolExecutor(1, thread_name_prefix="tokenize")
         self._long = ThreadPoolExecutor(1, thread_name_prefix="tokenize-long")
         self._copy: TokenizerLike | None = None
-        self._longest_chars: int | None = None
+        self._max_token_chars: int | None = None
 
     def thread_for(self, request: GenerationRequest) -> ThreadPoolExecutor:
-        """The thread on which `tokens` may be called for a request."""
+        """The thread on which `tokens` must be called for this request."""
         return self._long if is_long(request) else self._short
 
     def tokens(
@@ -46,69 +46,69 @@ class Prompts:
         """A request's prompt as token ids.
 
         Args:
-            limit_tokens: the model's context, of which a prompt must leave some.
+            limit_tokens: the model's context; a prompt must be shorter.
         Raises:
-            PromptTooLong: its characters alone say that it cannot fit. The tokens that the error
-                counts are then what its beginning leads to expect.
-            InvalidRequest: the tokenizer, or the chat template, cannot take it.
+            PromptTooLong: the prompt is known to be too long from its number of characters. The
+                error's number of tokens is extrapolated from the prompt's beginning.
+            InvalidRequest: the tokenizer or the chat template raises an error.
         """
         try:
             if is_long(request):
                 tokenizer = self._copy_of(tokenizer)
-            text, is_chat = written(tokenizer, request)
+            text, is_chat = prompt_text(tokenizer, request)
             if len(text) > LONG_CHARS:
-                if self._longest_chars is None:
-                    self._longest_chars = max(map(len, tokenizer.get_vocab()))
-                if least_tokens(text, self._longest_chars) >= limit_tokens:
-                    begin = len(tokenizer.encode(text[:LONG_CHARS]))
-                    expected = max(begin * len(text) // LONG_CHARS, limit_tokens)
-                    raise PromptTooLong(request.request_id, expected, limit_tokens - 1)
-            if is_chat:  # its template wrote the special tokens
+                if self._max_token_chars is None:
+                    self._max_token_chars = max(map(len, tokenizer.get_vocab()))
+                if min_tokens(text, self._max_token_chars) >= limit_tokens:
+                    begin_tokens = len(tokenizer.encode(text[:LONG_CHARS]))
+                    prompt_tokens = max(begin_tokens * len(text) // LONG_CHARS, limit_tokens)
+                    raise PromptTooLong(request.request_id, prompt_tokens, limit_tokens - 1)
+            if is_chat:  # the template has added the special tokens
                 return list(tokenizer.encode(text, add_special_tokens=False))
             return list(tokenizer.encode(text))
         except ServingError:
             raise
-        except Exception as error:  # tokenizers and chat templates raise what they like
-            raise InvalidRequest(request.request_id, telling_line(error)) from error
+        except Exception as error:  # tokenizers and chat templates raise errors of any class
+            raise InvalidRequest(request.request_id, error_summary(error)) from error
 
     def _copy_of(self, tokenizer: TokenizerLike) -> TokenizerLike:
-        """The tokenizer of the thread for long prompts; copied where the other one is used."""
+        """The tokenizer for long prompts; copied on the thread that uses the original."""
         if self._copy is None:
             self._copy = self._short.submit(copy.deepcopy, tokenizer).result()
         return self._copy
 
 
 def is_long(request: GenerationRequest) -> bool:
-    """Whether tokenizing a prompt takes so long that short ones must not wait for it."""
+    """Whether a prompt belongs on the thread for long prompts."""
     if isinstance(request.prompt, str):
         return len(request.prompt) > LONG_CHARS
     chars = sum(len(turn.content) + CHARS_PER_TURN for turn in request.prompt)
     return chars > LONG_CHARS
 
 
-def written(tokenizer: TokenizerLike, request: GenerationRequest) -> tuple[str, bool]:
-    """A prompt as the one text that is tokenized, and whether it is a chat's."""
+def prompt_text(tokenizer: TokenizerLike, request: GenerationRequest) -> tuple[str, bool]:
+    """The text to tokenize, and whether a chat template produced it."""
     if isinstance(request.prompt, str):
         return request.prompt, False
     turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
     text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    assert isinstance(text, str), "a template that is not tokenized gives text"
+    assert isinstance(text, str), "a template without tokenizing returns text"
     return text, True
 
 
-def least_tokens(text: str, longest_chars: int) -> int:
-    """Of how many tokens a text consists at least.
+def min_tokens(text: str, max_token_chars: int) -> int:
+    """A lower bound on the number of tokens of a text.
 
-    Certain for byte-level BPE: there a token of n characters in the vocabulary stands for n bytes,
-    which are at most n characters of text, or 1.5 n where the tokenizer composes them first (NFC:
-    three characters in two bytes). White space is not counted, as special tokens may swallow what
-    stands beside them. Other tokenizers may drop more, or read any unknown text as one token; for
-    them this is a generous bound that no prompt in a language comes near.
+    Guaranteed for byte-level BPE. There a token of n characters in the vocabulary stands for n
+    bytes: at most n characters of text, or 1.5 n if the tokenizer normalises to NFC (three
+    characters in two bytes). White space does not count, because special tokens may absorb the
+    white space next to them. Other tokenizers may drop more characters, or map unknown text to one
+    token. For them this is a heuristic; text in a natural language has far more tokens.
 
     Args:
-        longest_chars: characters of the longest token in the vocabulary.
+        max_token_chars: characters of the longest token in the vocabulary.
     """
-    if len(text) <= 2 * longest_chars:  # as most are; spares the counting
+    if len(text) <= 2 * max_token_chars:  # typical; avoids the count
         return 0
     chars = sum(map(len, text.split()))
-    return -(-chars // (2 * longest_chars))
+    return -(-chars // (2 * max_token_chars))

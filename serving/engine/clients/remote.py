@@ -1,4 +1,4 @@
-"""An engine on the far side of an OpenAI-compatible HTTP API: our server, or any other."""
+"""An engine behind an OpenAI-compatible HTTP API: our server, or any other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from serving.engine.clients.remote_answers import GrowingAnswer, Refusal
+from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import DEMO_MODEL
 from serving.errors import (
@@ -33,25 +33,29 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 DEFAULT_TIMEOUT_S = 600.0
+"""Default limit on the silence of a server, in seconds."""
+
 CONNECT_TIMEOUT_S = 10.0
+"""Limit on connecting, and on listing the models, in seconds."""
+
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class RemoteEngine:
     """Runs LLM calls on a server; belongs to the event loop that starts it.
 
-    Our own server names its scheduler in a header of every answer. Only there do SLO tags and
-    priorities travel: other servers ignore them or refuse the request, and `info.scheduler` is "".
-    No call is ever repeated here, so that a call runs at most once.
+    Our own server names its scheduler in a header of every response. SLO tags and priorities are
+    sent only to such a server: others would ignore them or refuse the request, and have "" as
+    `info.scheduler`. No call is retried here, so a call runs at most once.
 
     Args:
-        base_url: the API's root; "/v1" is added where the URL has no path.
+        base_url: the API's root; "/v1" is added if the URL has no path.
         model: the served model to use; None: the first that the server lists.
-        api_key: bearer token; None: none is sent that means anything.
-        timeout_s: longest silence of the server. Our server breaks its silence every ten seconds
-            while a request waits, so a short one tells a busy server there from a dead one.
+        api_key: bearer token; None: a placeholder is sent.
+        timeout_s: longest silence of the server. Our server sends something every ten seconds while
+            a request waits, so there a short timeout distinguishes a busy server from a dead one.
     Raises:
-        InvalidEngineConfig: the URL is not one of http or https, or the timeout is not above 0.
+        InvalidEngineConfig: the URL is not an http or https URL, or the timeout is not above 0.
     """
 
     def __init__(
@@ -72,21 +76,21 @@ class RemoteEngine:
         self._is_vllm = False
         self._client: AsyncOpenAI | None = None
         self._starting = asyncio.Lock()
-        self._reading: set[asyncio.Task[None]] = set()
+        self._readers: set[asyncio.Task[None]] = set()
         self._closed = False
 
     @property
     def info(self) -> EngineInfo:
-        """What this engine is; complete once it has started."""
+        """Description of this engine; complete once it has started."""
         return self._info
 
     async def start(self) -> None:
-        """Ask the server which models it has; idempotent.
+        """Ask the server for its models; idempotent.
 
         Raises:
             RemoteUnavailable: the server does not answer.
-            RemoteRefused: it answers with an error, or with no list of models.
-            ModelNotServed: it does not have the model.
+            RemoteRefused: it answers with an error, or without a list of models.
+            ModelNotServed: it does not serve the model.
         """
         async with self._starting:
             if self._closed:
@@ -95,7 +99,7 @@ class RemoteEngine:
                 return
             client = await self._connect()
             try:
-                await self._learn(client)
+                await self._read_info(client)
             except BaseException:
                 await client.close()
                 raise
@@ -109,18 +113,18 @@ class RemoteEngine:
         """Submit a request and yield its text as it grows; closing the iterator aborts it.
 
         Raises:
-            InvalidRequest, InvalidSlo, PromptTooLong: the request can never run there.
-            RequestDropped: the scheduler gave it up, as its SLO asked.
+            InvalidRequest, InvalidSlo, PromptTooLong: the server can never run the request.
+            RequestDropped: the scheduler dropped it, as its SLO asks for.
             RequestFailed: the server ended it without an answer.
-            RemoteRefused, RemoteUnavailable: the server failed, or went away.
+            RemoteRefused, RemoteUnavailable: the server failed, or cannot be reached.
             EngineClosed: this engine was closed.
         """
         check_request(request)
         await self.start()
         answers: asyncio.Queue[Chunk | BaseException] = asyncio.Queue()
-        reading = asyncio.create_task(self._read(request, answers))
-        self._reading.add(reading)
-        reading.add_done_callback(self._reading.discard)
+        reader = asyncio.create_task(self._read(request, answers))
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
         try:
             while True:
                 answer = await answers.get()
@@ -130,23 +134,23 @@ class RemoteEngine:
                 if answer.completion is not None:
                     return
         finally:
-            reading.cancel()  # closes the connection, upon which the server aborts the request
-            await asyncio.wait([reading])
+            reader.cancel()  # closes the connection; the server then aborts the request
+            await asyncio.wait([reader])
 
     async def close(self) -> None:
         """End every request still running with EngineClosed, and the connections; idempotent."""
         self._closed = True
         async with self._starting:
-            reading = list(self._reading)
-            for task in reading:
-                task.cancel()
-            if reading:
-                await asyncio.wait(reading)
+            readers = list(self._readers)
+            for reader in readers:
+                reader.cancel()
+            if readers:
+                await asyncio.wait(readers)
             if self._client is not None:
                 await self._client.close()
 
     async def _connect(self) -> AsyncOpenAI:
-        # Importing takes half a second and more: not on the event loop.
+        # The import takes half a second or more, so it must not run on the event loop.
         openai = await asyncio.to_thread(importlib.import_module, "openai")
         local = urlsplit(self.base_url).hostname in LOOPBACK
         client: AsyncOpenAI = openai.AsyncOpenAI(
@@ -154,12 +158,12 @@ class RemoteEngine:
             api_key=self._api_key or "none",  # else it would send the user's OPENAI_API_KEY
             max_retries=0,
             timeout=openai.Timeout(self.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.timeout_s)),
-            # A proxy of the environment cannot reach this machine's own loopback.
+            # A proxy from the environment cannot reach this machine's loopback interface.
             http_client=openai.DefaultAsyncHttpxClient(trust_env=False) if local else None,
         )
         return client
 
-    async def _learn(self, client: AsyncOpenAI) -> None:
+    async def _read_info(self, client: AsyncOpenAI) -> None:
         from openai import OpenAIError
 
         try:
@@ -170,7 +174,7 @@ class RemoteEngine:
         except (OpenAIError, ValueError) as error:
             raise self._named(error, None) from error
         if not isinstance(cards, list):
-            raise RemoteRefused(self.base_url, answer.status_code, "no list of models")
+            raise RemoteRefused(self.base_url, answer.status_code, "it sent no list of models")
         by_id = {str(getattr(card, "id", "")): card for card in cards}
         model = self._model or next(iter(by_id), "")
         if model not in by_id:
@@ -189,17 +193,17 @@ class RemoteEngine:
     async def _read(
         self, request: GenerationRequest, answers: asyncio.Queue[Chunk | BaseException]
     ) -> None:
-        """Put a request's chunks, and its end, into a queue; cancelling aborts it."""
+        """Put a request's chunks, then its completion or error, into a queue."""
         from openai import OpenAIError
 
-        growing = GrowingAnswer(request)
+        streamed = StreamedAnswer(request)
         try:
             async with await self._submit(request) as parts:
                 async for part in parts:
-                    text = growing.take(part)
+                    text = streamed.add(part)
                     if text:
                         answers.put_nowait(Chunk(text))
-            answers.put_nowait(Chunk("", growing.completion(self.base_url)))
+            answers.put_nowait(Chunk("", streamed.completion(self.base_url)))
         except (OpenAIError, ValueError) as error:
             named = self._named(error, request)
             named.__cause__ = error
@@ -214,7 +218,7 @@ class RemoteEngine:
         if self._closed or self._client is None:
             raise EngineClosed(self._info.model)
         arguments = self._arguments(request)
-        create: Any  # its overloads know the fields of OpenAI only
+        create: Any  # its overloads have only the fields of OpenAI
         if isinstance(request.prompt, str):
             create = self._client.completions.create
             return await create(prompt=request.prompt, **arguments)
@@ -233,7 +237,7 @@ class RemoteEngine:
         max_tokens = request.max_tokens
         limit = self._info.max_model_tokens
         if self._is_vllm and limit is not None:
-            # vLLM cuts this to what the prompt leaves; left out, a plain prompt would get 16.
+            # vLLM reduces this to the rest of the context. Its default for plain prompts is 16.
             max_tokens = min(max_tokens or limit, limit)
         if max_tokens is not None:
             arguments["max_tokens"] = max_tokens
@@ -243,7 +247,7 @@ class RemoteEngine:
             arguments["stop"] = list(request.stop)
         extra: dict[str, Any] = {}
         if request.schema is not None:
-            # A field of chats; on plain prompts only vLLM and its like know it.
+            # OpenAI has this field for chats only; vLLM also has it for plain prompts.
             schema = {"name": "answer", "schema": dict(request.schema), "strict": True}
             extra["response_format"] = {"type": "json_schema", "json_schema": schema}
         if self._info.scheduler:
@@ -251,27 +255,27 @@ class RemoteEngine:
         return arguments | {"extra_body": extra}
 
     def _named(self, error: Exception, request: GenerationRequest | None) -> ServingError:
-        """What an error of the HTTP client means to the caller; no request: of the start."""
+        """The named error for an error of the HTTP client; `request` is None while starting."""
         from openai import APIConnectionError, APIError, APIStatusError, APITimeoutError
 
         if isinstance(error, APITimeoutError):
-            return RemoteUnavailable(self.base_url, "it was silent for too long")
+            return RemoteUnavailable(self.base_url, "it was silent for longer than the timeout")
         if isinstance(error, APIConnectionError):
             return RemoteUnavailable(self.base_url, str(error.__cause__ or error))
         if isinstance(error, APIError):
             body = error.body if isinstance(error.body, Mapping) else {"message": error.body}
-            refusal = Refusal(
+            response = ErrorResponse(
                 status=error.status_code
                 if isinstance(error, APIStatusError)
-                else _whole(body.get("code"), 500),
+                else _int_or(body.get("code"), 500),
                 message=str(body.get("message") or error.message),
                 kind=str(body.get("type")),
                 param=str(body.get("param")),
             )
             if request is not None:
-                return refusal.named(self.base_url, request, self._info.max_model_tokens)
-            return RemoteRefused(self.base_url, refusal.status, refusal.message)
-        return RemoteRefused(self.base_url, 200, f"not what the API allows: {error}")
+                return response.named(self.base_url, request, self._info.max_model_tokens)
+            return RemoteRefused(self.base_url, response.status, response.message)
+        return RemoteRefused(self.base_url, 200, f"not a valid response of the API: {error}")
 
 
 def _api_root(url: str) -> str:
@@ -285,5 +289,5 @@ def _api_root(url: str) -> str:
     return url.rstrip("/") if parts.path.strip("/") else url.rstrip("/") + "/v1"
 
 
-def _whole(value: object, otherwise: int) -> int:
-    return value if isinstance(value, int) else otherwise
+def _int_or(value: object, default: int) -> int:
+    return value if isinstance(value, int) else default

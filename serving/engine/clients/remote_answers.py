@@ -1,4 +1,4 @@
-"""What a server of the OpenAI API answers, in our words: a growing answer, or a refusal."""
+"""Responses of an OpenAI-compatible server, converted: streamed answers and errors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from serving.generation import Completion, GenerationRequest, Usage
 from serving.slo import to_tags
 
 MAX_TOKENS = 2**31
-"""A server that counts more tokens in one answer is wrong about them."""
+"""Largest token count that is accepted from a server."""
 
 
-class GrowingAnswer:
-    """Collects the parts of one streamed answer, chat or plain."""
+class StreamedAnswer:
+    """Collects the parts of one streamed answer to a chat or a plain prompt."""
 
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
@@ -36,8 +36,8 @@ class GrowingAnswer:
         self._finish_reason: str | None = None
         self._stop_reason: object = None
 
-    def take(self, part: Any) -> str:
-        """The text that a part adds; a part may lack anything, the client checks no types."""
+    def add(self, part: Any) -> str:
+        """Add a part; returns its text. Any field may be missing: the client checks no types."""
         self._usage = getattr(part, "usage", None) or self._usage
         added = ""
         for choice in getattr(part, "choices", None) or ():
@@ -55,11 +55,11 @@ class GrowingAnswer:
     def completion(self, url: str) -> Completion:
         """The whole answer, once the stream is over.
 
-        Token counts are the server's; from one that sends none, one token a part is assumed.
+        Token counts are the server's. If it sends none, each part counts as one output token.
 
         Raises:
-            RemoteUnavailable: the stream was cut.
-            RequestDropped, RequestFailed: it ended without an answer.
+            RemoteUnavailable: the stream broke off.
+            RequestDropped, RequestFailed: the request ended without an answer.
         """
         request_id = self._request.request_id
         if self._finish_reason is None:
@@ -75,26 +75,26 @@ class GrowingAnswer:
             text="".join(self._texts),
             finish_reason=reason,
             usage=Usage(
-                prompt_tokens=self._counted("prompt_tokens", self._usage, 0),
-                output_tokens=self._counted("completion_tokens", self._usage, len(self._texts)),
-                cached_tokens=self._counted("cached_tokens", details, 0),
+                prompt_tokens=self._count("prompt_tokens", self._usage, 0),
+                output_tokens=self._count("completion_tokens", self._usage, len(self._texts)),
+                cached_tokens=self._count("cached_tokens", details, 0),
             ),
             ttft_s=(self._first_text_s or now_s) - self._submitted_s,
             e2el_s=now_s - self._submitted_s,
         )
 
-    def _counted(self, name: str, counts: Any, default: int) -> int:
-        """A token count that the server reports; the default where it reports none."""
+    def _count(self, name: str, counts: Any, default: int) -> int:
+        """A token count from the server; the default if it sends none."""
         count = getattr(counts, name, None)
         if count is None:
             return default
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
-            raise RequestFailed(self._request.request_id, f"the server counts {name}={count!r}")
+            raise RequestFailed(self._request.request_id, f"the server sent {name}={count!r}")
         return count
 
 
-class Refusal:
-    """An error that the server answered, as a status or inside a stream."""
+class ErrorResponse:
+    """An error that the server sent, as an HTTP status or inside a stream."""
 
     def __init__(self, *, status: int, message: str, kind: str, param: str) -> None:
         self.status = status
@@ -103,11 +103,11 @@ class Refusal:
         self._param = param
 
     def named(self, url: str, request: GenerationRequest, limit: int | None) -> ServingError:
-        """The named error; `limit` is the context length where it is known."""
+        """The named error; `limit` is the model's context length, None if unknown."""
         request_id = request.request_id
-        ended = error_of_stop_reason(request_id, self.message)
-        if ended is not None:
-            return ended
+        named = error_of_stop_reason(request_id, self.message)
+        if named is not None:
+            return named
         if self._kind == "invalid_slo":
             value = to_tags(request.slo).get(self._param)
             reason = self.message.removeprefix(f"{self._param}={value!r}: ")
@@ -121,5 +121,5 @@ class Refusal:
             prompt_tokens = int(counted[1]) if counted else limit
             return PromptTooLong(request_id, prompt_tokens, limit - 1)
         if limit is not None and "max_tokens must be at least 1, got 0" in self.message:
-            return PromptTooLong(request_id, limit, limit - 1)  # it fills the whole context
+            return PromptTooLong(request_id, limit, limit - 1)  # the prompt fills the whole context
         return InvalidRequest(request_id, self.message)

@@ -80,14 +80,14 @@ class FutureBias:
         if slo.stage == latest.stage and after is not None and latest.before is not None:
             self._predicted[request_id] = (latest.before - after) / slo.stage_calls
 
-    def ended(self, request_id: str, user: int, output_tokens: int, *, is_whole: bool) -> None:
+    def ended(self, request_id: str, user: int, output_tokens: int, *, is_complete: bool) -> None:
         """Count a call of this user that ended; one that was given up does not count.
 
         Args:
-            is_whole: whether its answer is complete.
+            is_complete: whether its answer is complete.
         """
         predicted = self._predicted.pop(request_id, None)
-        if predicted is not None and is_whole:
+        if predicted is not None and is_complete:
             self._sums.add(user, predicted, output_tokens)
 
     def ratios(self, users: Ints) -> Floats:

@@ -163,11 +163,11 @@ class RequestLedger:
         served[decodes] *= OUTPUT_WEIGHT
         self._users.add(self._columns["user"][rows], served, now_s)
 
-    def forget(self, request_id: str, *, is_whole: bool = False, is_answer: bool = True) -> None:
+    def forget(self, request_id: str, *, is_complete: bool = False, is_answer: bool = True) -> None:
         """Remove a request that ended, and learn from it; the last row moves into its row.
 
         Args:
-            is_whole: whether its answer is complete.
+            is_complete: whether its answer is complete.
             is_answer: whether its length predicts others; that of a session's part does not.
         """
         row = self._row.pop(request_id, None)
@@ -177,8 +177,10 @@ class RequestLedger:
         program, user = (int(self._columns[name][row]) for name in ("program", "user"))
         request = self._requests[row]
         output_tokens = request.num_output_tokens
-        self._future_bias.ended(request_id, user, output_tokens, is_whole=is_whole and is_answer)
-        if is_whole:
+        self._future_bias.ended(
+            request_id, user, output_tokens, is_complete=is_complete and is_answer
+        )
+        if is_complete:
             self._calls.ended(program, request.num_prompt_tokens + output_tokens)
             if is_answer and output_tokens:
                 self._learn_length(user, self._columns["slo"][row], output_tokens)

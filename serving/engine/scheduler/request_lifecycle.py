@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreOutputs
     from vllm.v1.request import Request
 
-_WHOLE = (
+_COMPLETE = (
     RequestStatus.FINISHED_STOPPED,
     RequestStatus.FINISHED_LENGTH_CAPPED,
     RequestStatus.FINISHED_REPETITION,
@@ -107,12 +107,12 @@ class RequestLifecycle:
 
     def part_ended(self, request: Request) -> None:
         """A session's answer so far is complete; it waits for more input."""
-        self._forget(request, is_whole=True, is_answer=False)
+        self._forget(request, is_complete=True, is_answer=False)
 
     def ended(self, request: Request) -> None:
         """A request ends, for whatever reason."""
-        is_whole = request.status in _WHOLE or self._may_have_met_a_stop(request)
-        self._forget(request, is_whole=is_whole, is_answer=True)
+        is_complete = request.status in _COMPLETE or self._may_have_met_a_stop(request)
+        self._forget(request, is_complete=is_complete, is_answer=True)
 
     def _may_have_met_a_stop(self, request: Request) -> bool:
         """Whether vLLM's front end may have found one of the request's stop strings.
@@ -123,12 +123,12 @@ class RequestLifecycle:
         has_stops = params is not None and bool(params.stop)
         return has_stops and not is_ended_by_us and request.num_output_tokens > 0
 
-    def _forget(self, request: Request, *, is_whole: bool, is_answer: bool) -> None:
+    def _forget(self, request: Request, *, is_complete: bool, is_answer: bool) -> None:
         request_id, output_tokens = request.request_id, request.num_output_tokens
         now_s = self.clock()
         self._rejected.pop(request_id, None)
         if self._planner.tuned is not None:
-            self._planner.tuned.end(request_id, output_tokens, now_s, whole=is_whole)
+            self._planner.tuned.end(request_id, output_tokens, now_s, whole=is_complete)
         due_s = self.ledger.last_due_s(request_id, output_tokens)
-        self.tracker.ended(self.ledger.slo(request_id).kind, is_whole and now_s <= due_s)
-        self.ledger.forget(request_id, is_whole=is_whole, is_answer=is_answer)
+        self.tracker.ended(self.ledger.slo(request_id).kind, is_complete and now_s <= due_s)
+        self.ledger.forget(request_id, is_complete=is_complete, is_answer=is_answer)

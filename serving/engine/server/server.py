@@ -1,4 +1,4 @@
-"""vLLM's own OpenAI API server, with our scheduler and the SLO contract on its wire."""
+"""vLLM's own OpenAI-compatible server, with our scheduler and SLO tags in requests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from contextlib import AsyncExitStack, aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from serving.engine.server.slo_middleware import DROPPED_STATUS, KeyGuard, SloMiddleware, note_drop
+from serving.engine.server.slo_middleware import (
+    DROPPED_STATUS,
+    ApiKeyMiddleware,
+    SloMiddleware,
+    record_drop,
+)
 from serving.engine.setup.config import DEMO_MODEL, EngineConfig, vllm_platform
 from serving.engine.setup.demo_model import has_random_weights
-from serving.engine.setup.model_loading import model_path, quieten, telling_line
+from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.errors import (
     EngineDied,
     InvalidEngineConfig,
@@ -32,10 +37,10 @@ if TYPE_CHECKING:
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 KEEP_ALIVE_S = 10
-"""Seconds of silence after which a stream carries a comment: a queue is not a dead server."""
+"""Seconds between the comments in a silent stream: a client can tell a queue from a dead server."""
 
 CLOSING_S = 2
-"""Seconds that answers under way have after a signal; without their engine most never end."""
+"""Seconds to finish responses after a signal; most never end, as their engine has stopped."""
 
 
 def serve(
@@ -47,29 +52,29 @@ def serve(
 ) -> None:
     """Serve a model until SIGINT or SIGTERM; runs on the main thread, and blocks.
 
-    GET /health answers 200 once it serves. The engine core has a process of its own, which ends
-    with this one. A model with random weights is served under the name "demo".
+    GET /health answers 200 once the server is ready. The engine core runs in a process of its own,
+    which ends with this one. A model with random weights is served under the name "demo".
 
     Args:
-        host: address to listen on; beyond loopback, give an api_key too.
-        api_key: what clients must send as a bearer token; None: nothing.
+        host: address to listen on; with an address other than loopback, set `api_key` too.
+        api_key: bearer token that clients must send; None: none is needed.
     Raises:
-        EngineMissing: vLLM is not installed as needed.
-        InvalidEngineConfig: nothing can listen on this host and port, or the key is empty.
+        EngineMissing: vLLM is not installed, or not in the pinned version.
+        InvalidEngineConfig: it cannot listen on this host and port, or the key is empty.
         ModelNotLoaded: the model cannot be loaded.
-        EngineDied: the engine core's process failed while it served.
-        KeyboardInterrupt: a signal came before it served.
+        EngineDied: the engine core's process ended while the server was running.
+        KeyboardInterrupt: a signal arrived before the server was ready.
     """
     if not 1 <= port <= 65535:
         raise InvalidEngineConfig("port", port, "must be from 1 to 65535")
     if api_key is not None and not api_key.strip():
-        raise InvalidEngineConfig("api_key", "", "must not be empty; leave it out for none")
+        raise InvalidEngineConfig("api_key", "", "must not be empty; omit it to require no key")
     platform = vllm_platform()
     for name, value in config.environment(platform).items():
         os.environ.setdefault(name, value)
     if not config.verbose:
-        quieten()
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # an embedded engine here sets it to 0
+        silence_warnings()
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"  # an embedded engine in this process sets 0
     path = model_path(config)
     arguments = server_arguments(
         config,
@@ -83,8 +88,8 @@ def serve(
     import uvloop
 
     try:
-        uvloop.run(_run(config, _parsed(arguments)))
-    except _Interrupted:  # a signal before vLLM takes signals over
+        uvloop.run(_run(config, _parse(arguments)))
+    except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
 
 
@@ -98,24 +103,24 @@ def server_arguments(
     port: int,
     api_key: str | None = None,
 ) -> list[str]:
-    """The command line with which vLLM's API server does what `serve` promises."""
-    middleware = [SloMiddleware] if api_key is None else [SloMiddleware, KeyGuard]
+    """The command line that makes vLLM's API server behave as `serve` documents."""
+    middleware = [SloMiddleware] if api_key is None else [SloMiddleware, ApiKeyMiddleware]
     arguments = config.vllm_arguments(path, platform) | {
         "served_model_name": served_model,
         "host": host,
         "port": port,
         "middleware": [f"{each.__module__}.{each.__qualname__}" for each in middleware],
-        # vLLM documents `priority` for this policy only; our scheduler orders by its own.
+        # vLLM documents `priority` under this policy only; our scheduler replaces the policy.
         "scheduling_policy": "priority",
-        # What a request leaves out is neutral, as in the embedded engine, not the model's choice.
+        # Sampling defaults are vLLM's, as in the embedded engine, not those of the model.
         "generation_config": "vllm",
         "enable_prompt_tokens_details": True,
         "sse_keep_alive_interval": KEEP_ALIVE_S,
         "uvicorn_log_level": "info" if config.verbose else "warning",
     }
     if config.is_demo and platform == "cpu":
-        # vLLM would give the model a third process, for the sake of its OpenMP threads; the demo
-        # model has one, and starts ten seconds sooner in the engine core's own process.
+        # vLLM would start a third process for the model, to bind its OpenMP threads. The demo model
+        # has one thread, and loads ten seconds faster in the engine core's process.
         arguments["distributed_executor_backend"] = (
             "vllm.v1.executor.uniproc_executor.UniProcExecutor"
         )
@@ -136,7 +141,7 @@ def _flags(name: str, value: object) -> Iterator[str]:
         yield f"--{flag}={value}"
 
 
-def _parsed(arguments: list[str]) -> Namespace:
+def _parse(arguments: list[str]) -> Namespace:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
@@ -150,15 +155,15 @@ def _parsed(arguments: list[str]) -> Namespace:
 
 
 async def _run(config: EngineConfig, parsed: Namespace) -> None:
-    """vLLM's own `run_server`, with named ends and named failures."""
+    """vLLM's `run_server`, with named errors."""
     from vllm.entrypoints.launchers.api_server.entry import (
         build_and_serve,
         build_async_engine_client,
     )
     from vllm.entrypoints.launchers.launcher import setup_server
 
-    # Loading runs on this thread for seconds: only a handler that raises can end it. vLLM takes
-    # both signals over once it serves.
+    # Loading blocks this thread for seconds, so only a handler that raises can stop it. vLLM
+    # installs its own handlers when the server is ready.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:
@@ -171,39 +176,39 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
             try:
                 engine = await stack.enter_async_context(build_async_engine_client(parsed))
             except Exception as error:
-                raise ModelNotLoaded(config.model, telling_line(error)) from error
-            ends = _NamedEnds(engine)
+                raise ModelNotLoaded(config.model, error_summary(error)) from error
+            wrapper = _EngineWrapper(engine)
             closing = await build_and_serve(
                 engine, address, listening, parsed, timeout_graceful_shutdown=CLOSING_S
             )
-            died = not ends.stopped  # nobody asked it to end
+            died = not wrapper.is_stopped  # ended without a signal
         await closing
     finally:
         listening.close()
     if died:
-        raise EngineDied("its process ended; what it printed says why")
+        raise EngineDied("its process ended; its output above says why")
 
 
 class _Interrupted(BaseException):
-    """A signal while the model loads. vLLM swallows a KeyboardInterrupt there, and hangs."""
+    """A signal while the model loads; vLLM would swallow a KeyboardInterrupt there, and hang."""
 
 
 def _interrupt(*_: object) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # what follows ends the engine core's process
+        signal.signal(number, signal.SIG_IGN)  # ignored while the engine core's process ends
     raise _Interrupted
 
 
-class _NamedEnds:
-    """Stands before an engine's `generate` and `shutdown`, so that each call has a named end.
+class _EngineWrapper:
+    """Replaces an engine's `generate` and `shutdown`, so that failed calls get named errors.
 
-    Over HTTP an aborted request is an ordinary answer: 200 with finish_reason "abort", and in a
-    stream that has no token yet not even that, for vLLM leaves out chunks without tokens. Calls
-    that run while the engine is shut down would never hear of it.
+    In vLLM's HTTP API an aborted request is an ordinary response: 200 with finish_reason "abort".
+    A stream without a token does not even contain that, as vLLM omits chunks without tokens. And
+    calls that are running while the engine shuts down would wait for ever.
     """
 
     def __init__(self, engine: AsyncLLM) -> None:
-        self.stopped = False  # vLLM shuts its engine down itself only upon a signal
+        self.is_stopped = False  # while serving, vLLM calls `shutdown` only after a signal
         self._engine = engine
         self._generate = engine.generate
         self._shutdown = engine.shutdown
@@ -212,31 +217,31 @@ class _NamedEnds:
         engine.shutdown = self.shutdown
 
     async def generate(self, *args: Any, **kwargs: Any) -> AsyncIterator[RequestOutput]:
-        """The engine's outputs, or an error that ends the response in its own words."""
+        """The engine's outputs; raises an error that vLLM puts into the response."""
         from vllm.exceptions import GracefulHTTPError
 
         async with aclosing(self._generate(*args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
                     for part in output.outputs:
-                        # A caller's own stop string may read like a dropped request's.
+                        # Else it may be a stop string of the caller that looks like a drop.
                         if part.finish_reason == "abort":
                             _raise_named(part.stop_reason)
                     yield output
             except GracefulHTTPError as error:
-                if not self.stopped:
+                if not self.is_stopped:
                     raise
                 raise _failure(str(error), HTTPStatus.SERVICE_UNAVAILABLE) from error
 
     def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """End the calls that run, then the engine; vLLM calls it from another thread."""
+        """End running calls with an error, then the engine; vLLM calls this from another thread."""
         from vllm.exceptions import GracefulHTTPError
 
-        if not self.stopped:
-            self.stopped = True
+        if not self.is_stopped:
+            self.is_stopped = True
             error = GracefulHTTPError("the server is stopping", HTTPStatus.SERVICE_UNAVAILABLE)
-            running = self._engine.output_processor
-            self._loop.call_soon_threadsafe(running.propagate_error, error)
+            processor = self._engine.output_processor
+            self._loop.call_soon_threadsafe(processor.propagate_error, error)
         self._shutdown(*args, **kwargs)
 
 
@@ -245,14 +250,14 @@ def _raise_named(stop_reason: object) -> None:
 
     error = error_of_stop_reason("", stop_reason)
     if isinstance(error, RequestDropped):
-        note_drop(str(stop_reason))
+        record_drop(str(stop_reason))
         raise _failure(str(stop_reason), HTTPStatus(DROPPED_STATUS))
     if error is not None:
         raise VLLMValidationError(str(stop_reason), parameter="vllm_xargs")
 
 
 def _failure(message: str, status: HTTPStatus) -> Exception:
-    """The one error that vLLM's handlers put into a response without logging a traceback."""
+    """The only error that vLLM's handlers put into a response without logging a traceback."""
     from vllm.exceptions import GenerationError
 
     failure: Exception = GenerationError(message)

@@ -1,7 +1,7 @@
-"""What our server adds in front of vLLM's HTTP application: pure ASGI, and it buffers no response.
+"""ASGI middleware in front of vLLM's HTTP application; it does not buffer responses.
 
-SloMiddleware refuses malformed SLO tags before they are admitted, and says on every response that
-tags are honoured here. KeyGuard asks for the API key where vLLM itself does not.
+SloMiddleware rejects malformed SLO tags before admission, and names the scheduler in responses.
+ApiKeyMiddleware requires the API key on paths where vLLM itself does not.
 """
 
 from __future__ import annotations
@@ -26,54 +26,57 @@ SCHEDULER_HEADER = "x-orchestrate-scheduler"
 POLICY_HEADER = "x-orchestrate-policy"
 
 TAGGED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+"""Paths whose requests may carry SLO tags."""
+
 OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
+"""Paths that need no API key."""
 
 DROPPED_STATUS = 504
-"""The status of a dropped request; no other answer of vLLM's server has it."""
+"""HTTP status of a dropped request; vLLM's server uses it for nothing else."""
 
 _dropped: ContextVar[list[str]] = ContextVar("dropped")
 
 
-def note_drop(stop_reason: str) -> None:
-    """Tell the middleware, from inside vLLM's application, that this request was dropped."""
-    noted = _dropped.get(None)
-    if noted is not None:
-        noted.append(stop_reason)
+def record_drop(stop_reason: str) -> None:
+    """Report to SloMiddleware, from inside vLLM, that the present request was dropped."""
+    dropped = _dropped.get(None)
+    if dropped is not None:
+        dropped.append(stop_reason)
 
 
 class SloMiddleware:
-    """Answers 400 to malformed tags on TAGGED_PATHS; names scheduler and policy in two headers.
+    """Answers 400 to malformed tags on TAGGED_PATHS; adds headers with the scheduler and policy.
 
-    It reads both from the arguments that vLLM keeps in the application's state, so that
-    ``--middleware serving.engine.server.slo_middleware.SloMiddleware`` is all that it needs.
+    It reads both from the arguments in the state of vLLM's application, so it needs no set-up but
+    ``--middleware serving.engine.server.slo_middleware.SloMiddleware``.
     """
 
     def __init__(self, app: App) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; its body is read, checked and replayed, its response passes through."""
+        """Handle a request: check its body, pass it on, and pass the response through."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        response = _Response(_announcement(scope), send)
+        response = _Response(_scheduler_headers(scope), send)
         if scope["method"] != "POST" or _path(scope) not in TAGGED_PATHS:
             await self.app(scope, receive, response.send)
             return
         body = await _read(receive)
-        if body is None:  # the client left
+        if body is None:  # the client disconnected
             return
         error = tags_error(body)
         if error is not None:
             key = str(error.args[0])
-            await _answer(response.send, 400, str(error), kind="invalid_slo", param=key)
+            await _send_error(response.send, 400, str(error), kind="invalid_slo", param=key)
             return
         dropped: list[str] = []
         token = _dropped.set(dropped)
         try:
-            await self.app(scope, _replaying(body, receive), response.send)
+            await self.app(scope, _replay(body, receive), response.send)
         except Exception:
-            # vLLM 0.32 fails to put an error into a stream of /v1/responses, and breaks it off.
+            # vLLM 0.32 cannot put an error into a stream of /v1/responses, and aborts the stream.
             if not (dropped and response.is_open):
                 raise
             await response.end_with_error(dropped[0])
@@ -81,34 +84,36 @@ class SloMiddleware:
             _dropped.reset(token)
 
 
-class KeyGuard:
-    """Asks for the API key on every path but OPEN_PATHS; vLLM guards only some prefixes."""
+class ApiKeyMiddleware:
+    """Requires the API key on every path except OPEN_PATHS; vLLM does on some prefixes only."""
 
     def __init__(self, app: App) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request or websocket; browsers' preflights carry no key and pass."""
-        open_to_all = (
+        """Handle a request or websocket; CORS preflights carry no key and are let through."""
+        is_open = (
             scope["type"] not in ("http", "websocket")
             or scope.get("method") == "OPTIONS"
             or _path(scope) in OPEN_PATHS
         )
-        if open_to_all or _has_key(scope):
+        if is_open or _has_key(scope):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            await _answer(send, 401, "a valid API key is needed", kind="unauthorized", param=None)
+            message = "a valid API key is required"
+            await _send_error(send, 401, message, kind="unauthorized", param=None)
 
 
 def tags_error(body: bytes) -> InvalidSlo | None:
-    """What is wrong with the SLO tags in a request's JSON body; None: nothing, or no tags.
+    """The error in the SLO tags of a request's JSON body; None if they are valid or missing.
 
-    Beam search is refused with tags: vLLM makes requests of its own for the beams, without them.
-    A body that is no JSON object, or nested too deeply, is left for vLLM to refuse.
+    Tags together with beam search are an error: vLLM runs each beam as a request without tags.
+    A body that is not a JSON object, or is nested too deeply, is left for vLLM to reject.
     """
-    if TAG_PREFIX.encode() not in body and b"\\" not in body:  # which could spell it otherwise
+    # JSON escapes could spell the prefix in another way.
+    if TAG_PREFIX.encode() not in body and b"\\" not in body:
         return None
     try:
         document = json.loads(body)
@@ -122,7 +127,7 @@ def tags_error(body: bytes) -> InvalidSlo | None:
     except InvalidSlo as error:
         return error
     if document.get("use_beam_search") and any(key.startswith(TAG_PREFIX) for key in tags):
-        reason = "beam search keeps no promise; leave it out, or the tags"
+        reason = "beam search ignores SLO tags; remove it, or the tags"
         return InvalidSlo("use_beam_search", document["use_beam_search"], reason)
     return None
 
@@ -131,7 +136,7 @@ def _path(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-def _announcement(scope: Scope) -> list[tuple[bytes, bytes]]:
+def _scheduler_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     arguments = scope["app"].state.args
     settings: Mapping[str, Any] = (arguments.additional_config or {}).get("orchestrate", {})
     scheduler = str(arguments.scheduler_cls or "").rpartition(".")[2]
@@ -143,25 +148,25 @@ def _announcement(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 
 class _Response:
-    """Passes a response on as it comes: adds headers, and can end a stream that broke off."""
+    """Passes a response on part by part, with added headers; can end an aborted stream."""
 
     def __init__(self, headers: list[tuple[bytes, bytes]], send: Send) -> None:
         self.is_open = False
         self._headers = headers
         self._send = send
-        self._parts = 0
+        self._num_parts = 0
 
     async def send(self, message: Message) -> None:
-        """What the application sends, in its place."""
+        """Pass on a message of the application."""
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ()), *self._headers]
             if message["status"] == DROPPED_STATUS:
-                headers.append((b"x-should-retry", b"false"))  # OpenAI's clients repeat 5xx else
+                headers.append((b"x-should-retry", b"false"))  # else OpenAI's clients retry a 5xx
             message = {**message, "headers": headers}
             self.is_open = True
         elif message["type"] == "http.response.body":
             self.is_open = message.get("more_body", False)
-            self._parts += 1
+            self._num_parts += 1
         await self._send(message)
 
     async def end_with_error(self, reason: str) -> None:
@@ -171,7 +176,7 @@ class _Response:
             "code": str(DROPPED_STATUS),
             "message": reason,
             "param": None,
-            "sequence_number": self._parts,
+            "sequence_number": self._num_parts,
         }
         body = f"event: error\ndata: {json.dumps(event)}\n\n".encode()
         await self.send({"type": "http.response.body", "body": body})
@@ -188,31 +193,33 @@ async def _read(receive: Receive) -> bytes | None:
             return b"".join(parts)
 
 
-def _replaying(body: bytes, receive: Receive) -> Receive:
-    """The body again, and then whatever comes: vLLM waits there for the client to leave."""
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Receives the body again, then what follows it: vLLM waits there for a disconnect."""
     replayed = False
 
-    async def receiving() -> Message:
+    async def receive_again() -> Message:
         nonlocal replayed
         if replayed:
             return await receive()
         replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return receiving
+    return receive_again
 
 
 def _has_key(scope: Scope) -> bool:
-    sent = dict(scope["headers"]).get(b"authorization", b"")
-    scheme, _, key = sent.partition(b" ")
+    authorization = dict(scope["headers"]).get(b"authorization", b"")
+    scheme, _, key = authorization.partition(b" ")
     digest = hashlib.sha256(key).digest()
-    known = [hashlib.sha256(key.encode()).digest() for key in scope["app"].state.args.api_key or ()]
-    matches = [secrets.compare_digest(digest, other) for other in known]
+    valid = [hashlib.sha256(key.encode()).digest() for key in scope["app"].state.args.api_key or ()]
+    matches = [secrets.compare_digest(digest, other) for other in valid]
     return scheme.lower() == b"bearer" and any(matches)
 
 
-async def _answer(send: Send, status: int, message: str, *, kind: str, param: str | None) -> None:
-    """An error as OpenAI's API words it."""
+async def _send_error(
+    send: Send, status: int, message: str, *, kind: str, param: str | None
+) -> None:
+    """Send an error response in the format of OpenAI's API."""
     error = {"message": message, "type": kind, "param": param, "code": status}
     body = json.dumps({"error": error}).encode()
     headers = [

@@ -1,1 +1,1 @@
-"""What an engine is started with: configuration, model files, the CPU worker."""
+"""Configuration of an engine: vLLM's arguments, model files, the CPU worker."""

@@ -1,4 +1,4 @@
-"""Where what can be made again is kept."""
+"""The cache folder: files that the program can create again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import platformdirs
 
 
 def cache_root() -> Path:
-    """The user's cache folder of this program; ORCHESTRATE_CACHE overrides it."""
+    """This program's folder in the user's cache; ORCHESTRATE_CACHE overrides it."""
     override = os.environ.get("ORCHESTRATE_CACHE")
     return Path(override) if override else platformdirs.user_cache_path("orchestrate")

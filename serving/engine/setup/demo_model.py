@@ -1,6 +1,7 @@
-"""The demo model: a tiny Llama with random weights, made here in seconds. Its text means nothing.
+"""The demo model: a tiny Llama with random weights, created locally in seconds.
 
-It exists so that the first run needs no download, and so that tests drive the real engine.
+Its output is meaningless. It lets a first run start without a download, and tests use the real
+engine.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from serving.engine.setup.cache_folder import cache_root
 from serving.errors import ModelNotLoaded
 
 RECIPE = 1
-"""Raise it when anything below changes what is made."""
+"""Version of the model's files: increase it with every change below that changes them."""
 
 MARKER = "orchestrate.json"
+"""A file that marks a folder as a demo model, and lists the sizes of its other files."""
+
 VOCABULARY = 4096
 CONTEXT_TOKENS = 8192
 TRAINING_BYTES = 2 << 20
@@ -31,12 +34,12 @@ TEMPLATE = (
 
 
 def has_random_weights(model_path: str | Path) -> bool:
-    """Whether a model folder is a demo model, whose text is meaningless."""
+    """Whether a model folder holds a demo model, whose output is meaningless."""
     return (Path(model_path) / MARKER).is_file()
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether a demo model's files are there at the sizes with which they were made."""
+def is_complete(folder: Path) -> bool:
+    """Whether all files of a demo model exist in the sizes in which they were created."""
     try:
         sizes = json.loads((folder / MARKER).read_text(encoding="utf-8"))["bytes"]
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
@@ -45,25 +48,25 @@ def is_whole(folder: Path) -> bool:
 
 
 def ensure_demo_model(root: Path | None = None) -> Path:
-    """The folder of the demo model, made when it is not there; safe with several processes.
+    """The folder of the demo model, created if it is missing; safe with several processes.
 
     Raises:
         ModelNotLoaded: the cache folder cannot be written.
     """
     models = (root or cache_root()) / "models"
     folder = models / f"demo-{RECIPE}"
-    if is_whole(folder):
+    if is_complete(folder):
         return folder
     try:
-        return _made(models, folder)
+        return _create(models, folder)
     except OSError as error:
         raise ModelNotLoaded("demo", str(error)) from error
 
 
-def _made(models: Path, folder: Path) -> Path:
+def _create(models: Path, folder: Path) -> Path:
     models.mkdir(parents=True, exist_ok=True)
     with FileLock(models / f"demo-{RECIPE}.lock"):
-        if is_whole(folder):
+        if is_complete(folder):
             return folder
         unfinished = Path(tempfile.mkdtemp(prefix="demo-", dir=models))
         try:
@@ -80,7 +83,7 @@ def _made(models: Path, folder: Path) -> Path:
 
 
 def _standard_library_text() -> Iterator[str]:
-    """Local text to train the tokenizer on: the sources of Python's standard library."""
+    """Local text to train the tokenizer on: source code of Python's standard library."""
     remaining = TRAINING_BYTES
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
         text = path.read_text(encoding="utf-8", errors="replace")[:remaining]

@@ -1,4 +1,4 @@
-"""Before a model runs: where its files are, and what loading says, to whom."""
+"""Loading a model: the path of its files, and the messages of libraries while it loads."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from serving.engine.setup.config import EngineConfig
 from serving.engine.setup.demo_model import ensure_demo_model
 from serving.errors import ModelNotLoaded
 
-TELLING_CHARS = 400
+MAX_SUMMARY_CHARS = 400
+"""Length of an error message from which its summary is taken, in characters."""
 
 
 def model_path(config: EngineConfig) -> str:
-    """The folder or Hugging Face id to load; the demo model is made where it is not there yet.
+    """The folder or Hugging Face id to load; the demo model is created if it is missing.
 
     Raises:
-        ModelNotLoaded: a folder was named and holds no model.
+        ModelNotLoaded: the folder holds no model, or the demo model cannot be created.
     """
     if config.is_demo:
         return str(ensure_demo_model())
@@ -25,7 +26,11 @@ def model_path(config: EngineConfig) -> str:
 
 
 def check_model_folder(config: EngineConfig) -> str:
-    """The folder or Hugging Face id as vLLM takes it; ModelNotLoaded for a folder without model."""
+    """The model as vLLM takes it: a folder or Hugging Face id.
+
+    Raises:
+        ModelNotLoaded: the model is a folder without a config.json.
+    """
     if not config.model.startswith(("/", ".", "~")):
         return config.model
     folder = Path(config.model).expanduser()
@@ -34,26 +39,27 @@ def check_model_folder(config: EngineConfig) -> str:
     return str(folder)
 
 
-def quieten() -> None:
-    """Keep from the user what vLLM's dependencies say of one another; errors stay."""
+def silence_warnings() -> None:
+    """Hide the warnings of vLLM's dependencies; errors are still shown."""
     warnings.simplefilter("ignore")
-    # A prompt longer than the model's context is refused by name, not by a warning.
+    # transformers warns of a prompt longer than the context, which raises PromptTooLong anyway.
     logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
 
 
-def telling_line(error: BaseException) -> str:
-    """The line of an error that says what is wrong, at most TELLING_CHARS of it.
+def error_summary(error: BaseException) -> str:
+    """One line that says what is wrong, from at most MAX_SUMMARY_CHARS of the message.
 
-    Pydantic's first line only counts those that follow, of which the first may name a field; a
-    line that ends in a colon says nothing without the next.
+    It is the first line, with two exceptions. The first line of a Pydantic error only counts the
+    errors, so it is skipped; the next line may be the field's name. A line that ends in a colon is
+    joined with the next one.
     """
-    lines = [line for line in str(error)[:TELLING_CHARS].splitlines() if line.strip()]
+    lines = [line for line in str(error)[:MAX_SUMMARY_CHARS].splitlines() if line.strip()]
     if len(lines) > 1 and "validation error" in lines[0]:
         lines = lines[1:]
         if len(lines) > 1 and not lines[0].startswith(" "):
             lines[0] += ":"
-    told = lines[0].strip().rstrip(".") if lines else ""
-    if told.endswith(":") and len(lines) > 1:
-        told += f" {lines[1].strip()}"
-    told = told.replace("Value error, ", "").split(" [type=")[0]
-    return told.rstrip(".") or type(error).__name__
+    summary = lines[0].strip().rstrip(".") if lines else ""
+    if summary.endswith(":") and len(lines) > 1:
+        summary += f" {lines[1].strip()}"
+    summary = summary.replace("Value error, ", "").split(" [type=")[0]
+    return summary.rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""The engine core's process ends with the process that started it, however that ended."""
+"""Ends a child process when its parent process ends, even if the parent was killed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import threading
 
 
 def end_with_parent() -> None:
-    """Have this process ended when its parent is gone; nothing happens in a process without one.
+    """End this process when its parent process ends; does nothing without a parent process.
 
-    vLLM does so only where the parent could still say goodbye: one that was killed leaves its
-    engine behind, with all of the accelerator's memory.
+    vLLM ends its engine process only if the parent process exits normally. After a kill the engine
+    process would keep running, and keep the accelerator's memory.
     """
     parent = multiprocessing.parent_process()
     if parent is None:

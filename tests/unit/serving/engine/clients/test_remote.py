@@ -36,14 +36,14 @@ from serving.generation import Chunk, Completion, GenerationRequest, Message, Us
 from serving.slo import OnLate, Slo, SloKind
 
 OURS = {SCHEDULER_HEADER: "SloScheduler", POLICY_HEADER: "edf"}
-SOON = Slo(kind=SloKind.DEADLINE, deadline_s=5.0, on_late=OnLate.DROP)
+DROPPABLE = Slo(kind=SloKind.DEADLINE, deadline_s=5.0, on_late=OnLate.DROP)
 CHAT = (Message("system", "be brief"), Message("user", "hello"))
 
 Reply = Callable[[dict[str, Any]], Response]
 
 
 class FakeServer:
-    """Serves a list of models, and answers each generation as its test says."""
+    """Serves a list of models, and answers each generation with the test's reply."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class FakeServer:
         owner: str = "vllm",
         headers: dict[str, str] | None = None,
     ) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.bodies: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.arrivals: asyncio.Queue[None] = asyncio.Queue()
-        self.left = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self._reply = reply
         self._headers = headers
         self._cards = [
@@ -93,7 +93,7 @@ class FakeServer:
 
     async def _generate(self, request: Request) -> Response:
         body = json.loads(await request.body())
-        self.asked.append(body)
+        self.bodies.append(body)
         self.arrivals.put_nowait(None)
         response = self._reply(body)
         if isinstance(response, StreamingResponse):
@@ -105,16 +105,16 @@ class FakeServer:
             async for part in parts:
                 yield part
         finally:
-            self.left.set()
+            self.disconnected.set()
 
 
 def parts_of(body: dict[str, Any], *texts: str, finish: str | None = "stop", **last: Any) -> Any:
-    """The stream of an OpenAI server: a part a text, then usage."""
+    """The stream of an OpenAI server: one part for each text, then the usage."""
     chat = "messages" in body
 
     def part(text: str, finish: str | None, **more: Any) -> dict[str, Any]:
-        said = {"delta": {"content": text}} if chat else {"text": text}
-        choice = {"index": 0, "finish_reason": finish, **said, **more}
+        content = {"delta": {"content": text}} if chat else {"text": text}
+        choice = {"index": 0, "finish_reason": finish, **content, **more}
         return {"id": "x", "created": 0, "model": "tiny", "object": "x", "choices": [choice]}
 
     yield from (part(text, None) for text in texts)
@@ -135,7 +135,7 @@ def events(*parts: dict[str, Any], done: bool = True) -> Response:
     return StreamingResponse(sending(), media_type="text/event-stream")
 
 
-def saying(*texts: str, **last: Any) -> Reply:
+def answer_with(*texts: str, **last: Any) -> Reply:
     return lambda body: events(*parts_of(body, *texts, **last))
 
 
@@ -149,35 +149,35 @@ def endless(body: dict[str, Any]) -> Response:
     return StreamingResponse(sending(), media_type="text/event-stream")
 
 
-def cut(body: dict[str, Any]) -> Response:
+def broken_off(body: dict[str, Any]) -> Response:
     async def sending() -> AsyncIterator[str]:
         yield f"data: {json.dumps(next(iter(parts_of(body, 'half'))))}\n\n"
-        raise ConnectionAbortedError("pulled the plug")
+        raise ConnectionAbortedError("the connection broke")
 
     return StreamingResponse(sending(), media_type="text/event-stream")
 
 
-def refusing(status: int, **error: Any) -> Reply:
+def refuse_with(status: int, **error: Any) -> Reply:
     return lambda _: JSONResponse({"error": {"code": status, **error}}, status_code=status)
 
 
-def like_openai(body: dict[str, Any]) -> Response:
-    """A server that refuses what OpenAI's API does not have."""
+def openai_only(body: dict[str, Any]) -> Response:
+    """The reply of a server that refuses fields outside OpenAI's API."""
     unknown = {"vllm_xargs", "priority", "structured_outputs"} & body.keys()
     if unknown:
-        return refusing(400, message=f"unknown fields: {unknown}")(body)
-    return saying("fine")(body)
+        return refuse_with(400, message=f"unknown fields: {unknown}")(body)
+    return answer_with("fine")(body)
 
 
 def request(**settings: Any) -> GenerationRequest:
     return GenerationRequest(**{"request_id": "r1", "prompt": CHAT, "max_tokens": 20} | settings)
 
 
-async def answered(reply: Reply, asked: GenerationRequest, **server: Any) -> Completion:
+async def completion_of(reply: Reply, request: GenerationRequest, **server: Any) -> Completion:
     async with FakeServer(reply, **server) as fake, asyncio.timeout(20):
         engine = RemoteEngine(fake.url)
         try:
-            return await engine.generate(asked)
+            return await engine.generate(request)
         finally:
             await engine.close()
 
@@ -185,7 +185,7 @@ async def answered(reply: Reply, asked: GenerationRequest, **server: Any) -> Com
 # Starting
 
 
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
+async def test_a_server_that_does_not_listen_is_unavailable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     engine = RemoteEngine(f"http://127.0.0.1:{port}")
@@ -194,17 +194,17 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
     await engine.close()
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_unavailable() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        engine = RemoteEngine(f"http://127.0.0.1:{mute.getsockname()[1]}", timeout_s=0.2)
+async def test_a_server_that_accepts_and_sends_nothing_is_unavailable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        engine = RemoteEngine(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2)
         async with asyncio.timeout(10):
             with pytest.raises(RemoteUnavailable, match="silent"):
                 await engine.start()
         await engine.close()
 
 
-async def test_the_first_model_is_taken_when_none_is_named() -> None:
-    async with FakeServer(saying("hi"), models=("first", "second")) as fake:
+async def test_the_first_served_model_is_the_default() -> None:
+    async with FakeServer(answer_with("hi"), models=("first", "second")) as fake:
         engine = RemoteEngine(fake.url, api_key="secret")
         await engine.start()
         await engine.start()
@@ -213,8 +213,8 @@ async def test_the_first_model_is_taken_when_none_is_named() -> None:
         await engine.close()
 
 
-async def test_a_model_that_is_not_served_is_named_with_those_that_are() -> None:
-    async with FakeServer(saying("hi"), models=("first", "second")) as fake:
+async def test_the_error_for_a_model_that_is_not_served_lists_the_served_ones() -> None:
+    async with FakeServer(answer_with("hi"), models=("first", "second")) as fake:
         engine = RemoteEngine(fake.url, model="third")
         with pytest.raises(ModelNotServed, match="'third'; it serves first, second"):
             await engine.start()
@@ -222,15 +222,15 @@ async def test_a_model_that_is_not_served_is_named_with_those_that_are() -> None
 
 
 async def test_a_server_without_a_list_of_models_is_refused() -> None:
-    async with FakeServer(saying("hi")) as fake:
+    async with FakeServer(answer_with("hi")) as fake:
         engine = RemoteEngine(fake.url + "/elsewhere")
         with pytest.raises(RemoteRefused, match="404"):
             await engine.start()
         await engine.close()
 
 
-async def test_the_demo_model_is_known_by_its_name() -> None:
-    async with FakeServer(saying("hi"), models=("demo", "real")) as fake:
+async def test_a_model_named_demo_has_random_weights() -> None:
+    async with FakeServer(answer_with("hi"), models=("demo", "real")) as fake:
         for model, is_random in (("demo", True), ("real", False)):
             engine = RemoteEngine(fake.url, model=model)
             await engine.start()
@@ -238,30 +238,30 @@ async def test_the_demo_model_is_known_by_its_name() -> None:
             await engine.close()
 
 
-async def test_a_proxy_of_the_environment_does_not_stand_before_loopback(
+async def test_a_proxy_from_the_environment_is_not_used_for_loopback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert (await answered(saying("hi"), request())).text == "hi"
+    assert (await completion_of(answer_with("hi"), request())).text == "hi"
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://host/v1", "http://", "http://[x"])
-def test_a_url_that_cannot_be_an_api_is_an_invalid_setting(url: str) -> None:
+def test_a_url_that_is_not_http_is_an_invalid_setting(url: str) -> None:
     with pytest.raises(InvalidEngineConfig):
         RemoteEngine(url)
 
 
-def test_v1_is_added_only_where_the_url_has_no_path() -> None:
+def test_v1_is_added_only_if_the_url_has_no_path() -> None:
     assert RemoteEngine("http://host:1/").base_url == "http://host:1/v1"
     assert RemoteEngine("http://host:1/api/v2/").base_url == "http://host:1/api/v2"
 
 
-# Asking
+# Requests
 
 
 async def test_a_chat_streams_its_text_and_ends_in_a_completion() -> None:
-    async with FakeServer(saying("Hel", "lo")) as fake:
+    async with FakeServer(answer_with("Hel", "lo")) as fake:
         engine = RemoteEngine(fake.url)
         chunks = [chunk async for chunk in engine.stream(request(seed=3, stop=("x",)))]
         await engine.close()
@@ -271,58 +271,60 @@ async def test_a_chat_streams_its_text_and_ends_in_a_completion() -> None:
     assert (completion.text, completion.finish_reason) == ("Hello", "stop")
     assert completion.usage == Usage(prompt_tokens=7, output_tokens=3, cached_tokens=4)
     assert 0 < completion.ttft_s <= completion.e2el_s
-    [asked] = fake.asked
-    assert asked["messages"][1] == {"role": "user", "content": "hello"}
-    assert (asked["seed"], asked["stop"], asked["max_tokens"]) == (3, ["x"], 20)
-    assert asked["stream_options"] == {"include_usage": True}
+    [body] = fake.bodies
+    assert body["messages"][1] == {"role": "user", "content": "hello"}
+    assert (body["seed"], body["stop"], body["max_tokens"]) == (3, ["x"], 20)
+    assert body["stream_options"] == {"include_usage": True}
 
 
-async def test_our_server_gets_the_tags_and_the_priority() -> None:
-    async with FakeServer(saying("hi"), headers=OURS) as fake:
+async def test_our_server_receives_the_tags_and_the_priority() -> None:
+    async with FakeServer(answer_with("hi"), headers=OURS) as fake:
         engine = RemoteEngine(fake.url)
-        await engine.generate(request(slo=SOON, priority=-2))
+        await engine.generate(request(slo=DROPPABLE, priority=-2))
         await engine.close()
     assert (engine.info.scheduler, engine.info.policy) == ("SloScheduler", "edf")
-    [asked] = fake.asked
-    assert asked["vllm_xargs"] == {
+    [body] = fake.bodies
+    assert body["vllm_xargs"] == {
         "slo_kind": "deadline",
         "slo_deadline_s": 5.0,
         "slo_on_late": "drop",
     }
-    assert asked["priority"] == -2
+    assert body["priority"] == -2
 
 
-async def test_another_server_gets_nothing_that_it_would_refuse() -> None:
-    async with FakeServer(like_openai, owner="openai") as fake:
+async def test_another_server_receives_only_fields_of_openai_s_api() -> None:
+    async with FakeServer(openai_only, owner="openai") as fake:
         engine = RemoteEngine(fake.url)
-        completion = await engine.generate(request(slo=SOON, priority=1))
+        completion = await engine.generate(request(slo=DROPPABLE, priority=1))
         await engine.close()
     assert completion.text == "fine"
     assert engine.info.scheduler == ""
 
 
 @pytest.mark.parametrize("prompt", [CHAT, "once upon"])
-async def test_a_schema_travels_as_a_response_format(prompt: Any) -> None:
+async def test_a_schema_is_sent_as_a_response_format(prompt: Any) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    async with FakeServer(saying('{"a":1}')) as fake:
+    async with FakeServer(answer_with('{"a":1}')) as fake:
         engine = RemoteEngine(fake.url)
         completion = await engine.generate(request(prompt=prompt, schema=schema))
         await engine.close()
     assert completion.parsed() == {"a": 1}
-    assert fake.asked[0]["response_format"]["json_schema"]["schema"] == schema
+    assert fake.bodies[0]["response_format"]["json_schema"]["schema"] == schema
 
 
-@pytest.mark.parametrize(("wanted", "sent"), [(None, 8192), (9000, 8192), (5, 5)])
-async def test_vllm_is_asked_for_no_more_than_its_context(wanted: int | None, sent: int) -> None:
-    async with FakeServer(saying("hi")) as fake:
+@pytest.mark.parametrize(("max_tokens", "sent"), [(None, 8192), (9000, 8192), (5, 5)])
+async def test_vllm_is_asked_for_no_more_tokens_than_its_context(
+    max_tokens: int | None, sent: int
+) -> None:
+    async with FakeServer(answer_with("hi")) as fake:
         engine = RemoteEngine(fake.url)
-        await engine.generate(request(prompt="once", max_tokens=wanted))
+        await engine.generate(request(prompt="once", max_tokens=max_tokens))
         await engine.close()
-    assert fake.asked[0]["max_tokens"] == sent
-    assert fake.asked[0]["prompt"] == "once"
+    assert fake.bodies[0]["max_tokens"] == sent
+    assert fake.bodies[0]["prompt"] == "once"
 
 
-# Ends
+# Errors
 
 
 VLLM_TOO_LONG = (
@@ -352,93 +354,93 @@ VLLM_TOO_LONG = (
             InvalidSlo("slo_deadline_s", 5.0, "too far"),
         ),
         (504, {"message": "slo_dropped: too late"}, RequestDropped("r1", "too late")),
-        (401, {"message": "who are you"}, RemoteRefused("URL", 401, "who are you")),
+        (401, {"message": "unknown key"}, RemoteRefused("URL", 401, "unknown key")),
         (500, {"message": "ouch"}, RemoteRefused("URL", 500, "ouch")),
         (503, {"message": "busy"}, RemoteRefused("URL", 503, "busy")),
     ],
 )
-async def test_a_refusal_is_named_and_not_repeated(
+async def test_an_error_response_becomes_a_named_error_and_is_not_retried(
     status: int, error: dict[str, Any], expected: ServingError
 ) -> None:
-    async with FakeServer(refusing(status, **error), headers=OURS) as fake:
+    async with FakeServer(refuse_with(status, **error), headers=OURS) as fake:
         engine = RemoteEngine(fake.url)
         with pytest.raises(ServingError) as raised:
-            await engine.generate(request(slo=SOON))
+            await engine.generate(request(slo=DROPPABLE))
         await engine.close()
     assert type(raised.value) is type(expected)
     given = tuple(engine.base_url if each == "URL" else each for each in expected.args)
     assert raised.value.args == given
-    assert len(fake.asked) == 1
+    assert len(fake.bodies) == 1
 
 
 @pytest.mark.parametrize("wrong", [{"seed": 2**64}, {"stop": (b"a",)}], ids=repr)
-async def test_a_request_of_wrong_types_is_refused_before_it_is_sent(
+async def test_a_request_with_a_field_of_a_wrong_type_is_not_sent(
     wrong: dict[str, Any],
 ) -> None:
-    async with FakeServer(saying("hi")) as fake:
+    async with FakeServer(answer_with("hi")) as fake:
         engine = RemoteEngine(fake.url)
         with pytest.raises(InvalidRequest, match=r"r1: (seed|stop) must be"):
             await engine.generate(request(**wrong))
         await engine.close()
-    assert fake.asked == []
+    assert fake.bodies == []
 
 
-async def test_a_server_that_answers_no_json_is_refused() -> None:
+async def test_a_response_that_is_not_json_is_refused() -> None:
     with pytest.raises(RemoteRefused, match="Bad Gateway"):
-        await answered(lambda _: Response("Bad Gateway", status_code=502), request())
+        await completion_of(lambda _: Response("Bad Gateway", status_code=502), request())
     with pytest.raises(RemoteRefused):
-        await answered(
+        await completion_of(
             lambda _: Response("data: {oh\n\n", media_type="text/event-stream"), request()
         )
 
 
-async def test_a_drop_in_the_middle_of_a_stream_is_a_drop() -> None:
+async def test_a_drop_in_the_middle_of_a_stream_is_request_dropped() -> None:
     def reply(body: dict[str, Any]) -> Response:
         error = {"message": "slo_dropped: its deadline passed", "type": "x", "code": 504}
         return events(next(iter(parts_of(body, "half"))), {"error": error})
 
     with pytest.raises(RequestDropped, match="its deadline passed"):
-        await answered(reply, request())
+        await completion_of(reply, request())
 
 
 @pytest.mark.parametrize("prompt", [CHAT, "once upon"])
-async def test_an_aborted_answer_is_named_by_its_stop_reason(prompt: Any) -> None:
-    dropped = saying("half", finish="abort", stop_reason="slo_dropped: waited")
+async def test_the_error_of_an_aborted_answer_depends_on_its_stop_reason(prompt: Any) -> None:
+    dropped = answer_with("half", finish="abort", stop_reason="slo_dropped: waited")
     with pytest.raises(RequestDropped, match="waited"):
-        await answered(dropped, request(prompt=prompt))
+        await completion_of(dropped, request(prompt=prompt))
     with pytest.raises(RequestFailed, match="abort"):
-        await answered(saying("half", finish="abort"), request(prompt=prompt))
+        await completion_of(answer_with("half", finish="abort"), request(prompt=prompt))
     with pytest.raises(RequestFailed, match="content_filter"):
-        await answered(saying("half", finish="content_filter"), request(prompt=prompt))
+        await completion_of(answer_with("half", finish="content_filter"), request(prompt=prompt))
 
 
-async def test_a_stop_string_that_reads_like_a_drop_is_an_ordinary_end() -> None:
-    reply = saying("all", finish="stop", stop_reason="slo_dropped: ")
-    assert (await answered(reply, request())).text == "all"
+async def test_a_stop_string_that_looks_like_a_drop_is_an_ordinary_end() -> None:
+    reply = answer_with("all", finish="stop", stop_reason="slo_dropped: ")
+    assert (await completion_of(reply, request())).text == "all"
 
 
-async def test_a_stream_that_is_cut_is_unavailable() -> None:
+async def test_a_stream_that_breaks_off_raises_remote_unavailable() -> None:
     with pytest.raises(RemoteUnavailable):
-        await answered(cut, request())
+        await completion_of(broken_off, request())
 
 
 @pytest.mark.parametrize("done", [True, False])
-async def test_a_stream_that_ends_without_an_end_is_unavailable(done: bool) -> None:
+async def test_a_stream_without_a_finish_reason_raises_remote_unavailable(done: bool) -> None:
     def reply(body: dict[str, Any]) -> Response:
         return events(*parts_of(body, "half", finish=None), done=done)
 
     with pytest.raises(RemoteUnavailable, match="before the answer did"):
-        await answered(reply, request())
+        await completion_of(reply, request())
 
 
-async def test_parts_of_no_known_shape_add_no_text() -> None:
+async def test_parts_of_an_unknown_shape_add_no_text() -> None:
     def reply(body: dict[str, Any]) -> Response:
         return events({"choices": None}, {"choices": [{"delta": None}]}, *parts_of(body, "ok"))
 
-    assert (await answered(reply, request())).text == "ok"
+    assert (await completion_of(reply, request())).text == "ok"
 
 
-async def test_a_server_that_falls_silent_is_unavailable() -> None:
+async def test_a_server_that_becomes_silent_is_unavailable() -> None:
     def reply(body: dict[str, Any]) -> Response:
         async def sending() -> AsyncIterator[str]:
             yield f"data: {json.dumps(next(iter(parts_of(body, 'half'))))}\n\n"
@@ -453,7 +455,7 @@ async def test_a_server_that_falls_silent_is_unavailable() -> None:
         await engine.close()
 
 
-# Leaving
+# Cancelling and closing
 
 
 async def test_cancelling_a_call_closes_its_connection() -> None:
@@ -464,22 +466,22 @@ async def test_cancelling_a_call_closes_its_connection() -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await fake.left.wait()
+        await fake.disconnected.wait()
         await engine.close()
 
 
-async def test_leaving_a_stream_closes_its_connection() -> None:
+async def test_closing_a_stream_closes_its_connection() -> None:
     async with FakeServer(endless) as fake, asyncio.timeout(20):
         engine = RemoteEngine(fake.url)
         async with aclosing(engine.stream(request())) as chunks:
             async for chunk in chunks:
                 assert chunk == Chunk("more")
                 break
-        await fake.left.wait()
+        await fake.disconnected.wait()
         await engine.close()
 
 
-async def test_closing_the_engine_ends_every_call_and_takes_no_more() -> None:
+async def test_closing_the_engine_ends_every_call_and_refuses_new_ones() -> None:
     async with FakeServer(endless) as fake, asyncio.timeout(20):
         engine = RemoteEngine(fake.url)
         calls = [asyncio.create_task(engine.generate(request(request_id=i))) for i in "abc"]
@@ -495,6 +497,6 @@ async def test_closing_the_engine_ends_every_call_and_takes_no_more() -> None:
 
 def test_the_error_of_a_missing_model_survives_pickling() -> None:
     error = ModelNotServed("http://host/v1", "big", ())
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), again.args) == (ModelNotServed, error.args)
-    assert "it serves no model" in str(again)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), copy.args) == (ModelNotServed, error.args)
+    assert "it serves no model" in str(copy)

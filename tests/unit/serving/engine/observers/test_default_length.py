@@ -81,9 +81,7 @@ def test_a_reused_number_has_no_answers() -> None:
     assert quantiles(default_length, 0) == [[30.0] * len(LENGTH_LEVELS)]
     add_answers(default_length, 0, *[40] * (MIN_USER_ANSWERS - 1))
     add_answers(default_length, 1, *[40] * KEPT_ANSWERS)
-    assert quantiles(default_length, 0) == [[40.0] * len(LENGTH_LEVELS)], (
-        "old answers do not count"
-    )
+    assert quantiles(default_length, 0) == [[40.0] * len(LENGTH_LEVELS)], "old answers do not count"
 
 
 def test_the_table_grows_with_the_number_of_users() -> None:

@@ -42,7 +42,7 @@ class Engine:
         errors: float = 0.0,
         calls: int = 1,
         until: int = NUM_STAGES,
-        is_whole: bool = True,
+        is_complete: bool = True,
     ) -> None:
         """Run programs whose calls predict `factor` times their future, with log-normal errors."""
         rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ class Engine:
                     is_new = stage == index == 0
                     self.bias.arrived(name, self.num_programs, slo, is_new=is_new)
                 for name in names:
-                    self.bias.ended(name, user, STAGE_TOKENS // calls, is_whole=is_whole)
+                    self.bias.ended(name, user, STAGE_TOKENS // calls, is_complete=is_complete)
 
     def ratios(self, *users: int) -> list[float]:
         ratios: list[float] = self.bias.ratios(np.array(users, dtype=np.int64)).tolist()
@@ -98,7 +98,7 @@ def test_programs_that_are_given_up_half_way_give_the_same_ratio() -> None:
 
 def test_calls_that_are_given_up_do_not_count() -> None:
     engine = Engine()
-    engine.run(0, 100, factor=2.0, is_whole=False)
+    engine.run(0, 100, factor=2.0, is_complete=False)
     assert engine.ratios(0) == [1.0]
 
 
@@ -128,5 +128,5 @@ def test_stages_without_a_predicted_future_do_not_count() -> None:
         for stage, tokens in enumerate((500.0, None, 400.0)):
             slo = slo_of(stage, tokens)
             engine.bias.arrived(f"{number}/{stage}", number, slo, is_new=not stage)
-            engine.bias.ended(f"{number}/{stage}", 0, STAGE_TOKENS, is_whole=True)
+            engine.bias.ended(f"{number}/{stage}", 0, STAGE_TOKENS, is_complete=True)
     assert engine.ratios(0) == [1.0]

@@ -111,12 +111,12 @@ class NaiveLedger:
     def program(self, record: NaiveRecord) -> str:
         return program_name(record.request.request_id, record.slo)
 
-    def end(self, request_id: str, *, is_whole: bool) -> None:
+    def end(self, request_id: str, *, is_complete: bool) -> None:
         record = self.records.pop(request_id)
         request, user = record.request, self.users[record.slo.user]
         output_tokens = request.num_output_tokens
-        self.future_bias.ended(request_id, user, output_tokens, is_whole=is_whole)
-        if is_whole:
+        self.future_bias.ended(request_id, user, output_tokens, is_complete=is_complete)
+        if is_complete:
             tokens = request.num_prompt_tokens + output_tokens
             self.ended_tokens[self.program(record)] += tokens
             if request.num_output_tokens and record.slo.length is None:
@@ -254,14 +254,16 @@ class BothLedgers(RuleBasedStateMachine):
             request.max_tokens += 1
             self.ledger.extended(request.request_id)
 
-    @rule(index=INDICES, is_whole=st.booleans())
-    def end(self, index: int, is_whole: bool) -> None:
+    @rule(index=INDICES, is_complete=st.booleans())
+    def end(self, index: int, is_complete: bool) -> None:
         if request := self._request(index):
             self.running.pop(request.request_id, None)
             self.paused.discard(request.request_id)
-            self.ledger.forget(request.request_id, is_whole=is_whole)
-            self.ledger.forget(request.request_id, is_whole=is_whole)  # vLLM may report it twice
-            self.naive.end(request.request_id, is_whole=is_whole)
+            self.ledger.forget(request.request_id, is_complete=is_complete)
+            self.ledger.forget(
+                request.request_id, is_complete=is_complete
+            )  # vLLM may report it twice
+            self.naive.end(request.request_id, is_complete=is_complete)
 
     @rule()
     def compare_views(self) -> None:

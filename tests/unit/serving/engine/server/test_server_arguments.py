@@ -1,4 +1,4 @@
-"""The command line that our server hands to vLLM's own."""
+"""The command line that our server passes to vLLM's."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def flags(
         port=8123,
         api_key=api_key,
     )
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for argument in arguments:
         flag, _, value = argument.partition("=")
-        found.setdefault(flag, []).append(value)
-    return found
+        values.setdefault(flag, []).append(value)
+    return values
 
 
-def test_the_scheduler_and_its_policy_reach_the_engine_process() -> None:
-    found = flags(EngineConfig(policy=PolicySpec("fcfs")))
-    assert found["--scheduler-cls"] == ["serving.engine.scheduler.scheduler.SloScheduler"]
-    [settings] = found["--additional-config"]
+def test_the_scheduler_and_its_policy_are_passed_to_the_engine_process() -> None:
+    values = flags(EngineConfig(policy=PolicySpec("fcfs")))
+    assert values["--scheduler-cls"] == ["serving.engine.scheduler.scheduler.SloScheduler"]
+    [settings] = values["--additional-config"]
     assert json.loads(settings) == {"orchestrate": {"policy": {"name": "fcfs", "params": {}}}}
     assert flags(EngineConfig(), "gpu")["--scheduler-cls"] == [
         "serving.engine.scheduler.scheduler.SloAsyncScheduler"
     ]
 
 
-def test_every_value_is_bound_to_its_flag() -> None:
-    """So that no value, whatever it starts with, is read as another flag."""
+def test_every_value_is_joined_to_its_flag() -> None:
+    """Else a value that starts with a dash would be parsed as a flag."""
     arguments = server_arguments(
         EngineConfig(), "-odd", "cpu", served_model="-o", host="::1", port=1
     )
@@ -52,43 +52,46 @@ def test_every_value_is_bound_to_its_flag() -> None:
     assert {"--model=-odd", "--served-model-name=-o", "--host=::1"} <= set(arguments)
 
 
-def test_switches_are_turned_on_and_off_by_name() -> None:
-    found = flags(EngineConfig())
-    assert "--enforce-eager" in found
-    assert "--no-use-tqdm-on-load" in found
+def test_a_switch_is_set_by_its_name_or_its_no_form() -> None:
+    values = flags(EngineConfig())
+    assert "--enforce-eager" in values
+    assert "--no-use-tqdm-on-load" in values
     assert "--use-tqdm-on-load" in flags(EngineConfig(verbose=True))
 
 
-def test_only_the_demo_model_shares_a_process_with_the_engine_core() -> None:
+def test_only_the_demo_model_on_a_cpu_runs_in_the_engine_core_s_process() -> None:
     flag = "--distributed-executor-backend"
     assert flag in flags(EngineConfig())
     assert flag not in flags(EngineConfig(model="real/model"))
     assert flag not in flags(EngineConfig(), "gpu")
 
 
-def test_an_api_key_brings_the_guard_outermost() -> None:
-    tags, guard = (
-        f"serving.engine.server.slo_middleware.{name}" for name in ("SloMiddleware", "KeyGuard")
+def test_with_an_api_key_its_middleware_is_outermost() -> None:
+    tags, key = (
+        f"serving.engine.server.slo_middleware.{name}"
+        for name in ("SloMiddleware", "ApiKeyMiddleware")
     )
     assert flags(EngineConfig())["--middleware"] == [tags]
     assert "--api-key" not in flags(EngineConfig())
-    guarded = flags(EngineConfig(), api_key="secret")
-    assert guarded["--middleware"] == [tags, guard]  # vLLM puts the last one outermost
-    assert guarded["--api-key"] == ["secret"]
+    with_key = flags(EngineConfig(), api_key="secret")
+    assert with_key["--middleware"] == [tags, key]  # vLLM puts the last one outermost
+    assert with_key["--api-key"] == ["secret"]
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])
-def test_a_port_that_is_none_is_refused(port: int) -> None:
+def test_a_port_out_of_range_is_refused(port: int) -> None:
     with pytest.raises(InvalidEngineConfig, match="port"):
         serve(EngineConfig(), port=port)
 
 
-def test_an_empty_api_key_is_refused_rather_than_taken_for_none() -> None:
+def test_an_empty_api_key_is_refused_and_not_treated_as_none() -> None:
     with pytest.raises(InvalidEngineConfig, match="api_key"):
         serve(EngineConfig(), api_key=" ")
 
 
-def test_a_folder_without_a_model_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_a_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.environ", dict[str, str]())
     with pytest.raises(ModelNotLoaded, match=r"no config\.json"):
         serve(EngineConfig(model=str(tmp_path)))

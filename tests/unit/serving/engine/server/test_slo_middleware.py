@@ -1,4 +1,4 @@
-"""The middleware in front of vLLM's HTTP application, called as any ASGI server calls it."""
+"""The middleware in front of vLLM's HTTP application, called as an ASGI server calls it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from serving.engine.server.slo_middleware import (
     POLICY_HEADER,
     SCHEDULER_HEADER,
     TAGGED_PATHS,
-    KeyGuard,
+    ApiKeyMiddleware,
     Message,
     Receive,
     Scope,
     Send,
     SloMiddleware,
-    note_drop,
+    record_drop,
     tags_error,
 )
 
@@ -34,8 +34,8 @@ class Application:
         self.status = status
         self.body: bytes | None = None
         self.after_body: Message | None = None
-        self.go_on = asyncio.Event()
-        self.go_on.set()
+        self.may_continue = asyncio.Event()
+        self.may_continue.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -47,13 +47,13 @@ class Application:
                     break
             await send({"type": "http.response.start", "status": self.status, "headers": []})
             await send({"type": "http.response.body", "body": b"one", "more_body": True})
-            await self.go_on.wait()
+            await self.may_continue.wait()
             await send({"type": "http.response.body", "body": b"two", "more_body": False})
             self.after_body = await receive()
 
 
 class Client:
-    """Sends a body in given pieces, then leaves; keeps what it is sent."""
+    """Sends a body in pieces, then disconnects; keeps the messages that it receives."""
 
     def __init__(self, *pieces: bytes) -> None:
         self.received: list[Message] = []
@@ -91,12 +91,12 @@ def scope(path: str = "/v1/completions", *, method: str = "POST", **more: Any) -
         api_key=["right", "other"],
     )
     app = SimpleNamespace(state=SimpleNamespace(args=arguments))
-    made = {"type": "http", "method": method, "path": path, "headers": [], "app": app}
-    return made | more
+    basic = {"type": "http", "method": method, "path": path, "headers": [], "app": app}
+    return basic | more
 
 
 @pytest.mark.parametrize("path", sorted(TAGGED_PATHS))
-async def test_malformed_tags_are_answered_400_and_go_no_further(path: str) -> None:
+async def test_malformed_tags_are_answered_400_and_do_not_reach_the_application(path: str) -> None:
     application, client = Application(), Client(BAD[:9], BAD[9:])
     await SloMiddleware(application)(scope(path), client.receive, client.send)
     assert application.body is None
@@ -107,7 +107,7 @@ async def test_malformed_tags_are_answered_400_and_go_no_further(path: str) -> N
     assert client.headers["content-length"] == str(len(client.body))
 
 
-async def test_a_good_request_is_replayed_and_its_end_stays_visible() -> None:
+async def test_the_application_receives_a_valid_body_and_the_disconnect() -> None:
     application, client = Application(), Client(GOOD[:5], GOOD[5:20], GOOD[20:])
     await SloMiddleware(application)(scope(), client.receive, client.send)
     assert application.body == GOOD
@@ -115,16 +115,16 @@ async def test_a_good_request_is_replayed_and_its_end_stays_visible() -> None:
     assert (client.status, client.body) == (200, b"onetwo")
 
 
-async def test_a_response_is_passed_on_part_by_part() -> None:
+async def test_a_response_is_streamed_and_not_buffered() -> None:
     application, client = Application(), Client(GOOD)
-    application.go_on.clear()
+    application.may_continue.clear()
     serving = asyncio.create_task(
         SloMiddleware(application)(scope(), client.receive, client.send)  # type: ignore[arg-type]
     )
     async with asyncio.timeout(5):
         await client.has_part.wait()
         assert client.body == b"one"
-        application.go_on.set()
+        application.may_continue.set()
         await serving
 
 
@@ -136,47 +136,47 @@ async def test_every_response_names_the_scheduler_and_its_policy() -> None:
         assert client.headers[POLICY_HEADER] == "edf"
 
 
-async def test_a_dropped_request_is_not_to_be_sent_again() -> None:
+async def test_clients_are_asked_not_to_retry_a_dropped_request() -> None:
     for status, hint in ((504, "false"), (200, None)):
         client = Client(GOOD)
         await SloMiddleware(Application(status))(scope(), client.receive, client.send)
         assert client.headers.get("x-should-retry") == hint
 
 
-async def test_a_client_that_leaves_before_its_body_ends_starts_nothing() -> None:
+async def test_a_client_that_disconnects_early_does_not_reach_the_application() -> None:
     application, client = Application(), Client()
     await SloMiddleware(application)(scope(), client.receive, client.send)
     assert (application.body, client.received) == (None, [])
 
 
-async def test_other_paths_are_not_read() -> None:
+async def test_bodies_on_other_paths_are_not_checked() -> None:
     application, client = Application(), Client(BAD)
     await SloMiddleware(application)(scope("/v1/embeddings"), client.receive, client.send)
     assert application.body == BAD
 
 
-async def test_what_is_not_http_passes() -> None:
+async def test_messages_other_than_http_are_passed_on() -> None:
     client = Client()
     await SloMiddleware(Application())({"type": "lifespan"}, client.receive, client.send)
     assert client.received == []
 
 
 @pytest.mark.parametrize("dropped", [True, False])
-async def test_a_stream_that_broke_off_ends_in_the_reason_only_if_it_was_dropped(
+async def test_an_aborted_stream_ends_with_an_error_event_only_if_it_was_dropped(
     dropped: bool,
 ) -> None:
-    async def breaking(_: Scope, __: Receive, send: Send) -> None:
+    async def failing(_: Scope, __: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"one", "more_body": True})
         if dropped:
-            await asyncio.create_task(noting())
-        raise RuntimeError("vLLM cannot say it")
+            await asyncio.create_task(recording())
+        raise RuntimeError("vLLM aborts the stream")
 
-    async def noting() -> None:  # vLLM streams in a task of its own
-        note_drop("slo_dropped: too late")
+    async def recording() -> None:  # vLLM streams in a task of its own
+        record_drop("slo_dropped: too late")
 
     client = Client(GOOD)
-    serving = SloMiddleware(breaking)(scope(), client.receive, client.send)
+    serving = SloMiddleware(failing)(scope(), client.receive, client.send)
     if not dropped:
         with pytest.raises(RuntimeError):
             await serving
@@ -187,8 +187,8 @@ async def test_a_stream_that_broke_off_ends_in_the_reason_only_if_it_was_dropped
     assert (event["type"], event["message"]) == ("error", "slo_dropped: too late")
 
 
-def test_a_drop_outside_a_request_is_noted_nowhere() -> None:
-    note_drop("slo_dropped: nobody asked")
+def test_a_drop_outside_a_request_is_ignored() -> None:
+    record_drop("slo_dropped: no request")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_bodies_without_malformed_tags_have_no_error(body: bytes) -> None:
     assert tags_error(body) is None
 
 
-def test_beam_search_would_lose_the_tags_and_is_refused_with_them() -> None:
+def test_beam_search_with_tags_is_an_error() -> None:
     error = tags_error(b'{"vllm_xargs": {"slo_weight": 2.0}, "use_beam_search": true}')
     assert error is not None
     assert error.args[0] == "use_beam_search"
@@ -223,7 +223,7 @@ def test_a_nested_tag_is_malformed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "sent", "status"),
+    ("path", "method", "authorization", "status"),
     [
         ("/v1/completions", "POST", "Bearer right", 200),
         ("/v1/completions", "POST", "bearer other", 200),
@@ -236,16 +236,18 @@ def test_a_nested_tag_is_malformed() -> None:
         ("/invocations", "OPTIONS", "", 200),
     ],
 )
-async def test_the_guard_asks_for_the_key(path: str, method: str, sent: str, status: int) -> None:
+async def test_the_key_is_required_except_on_open_paths(
+    path: str, method: str, authorization: str, status: int
+) -> None:
     client = Client(GOOD)
-    headers = [(b"authorization", sent.encode())] if sent else []
-    asked = scope(path, method=method, headers=headers)
-    await KeyGuard(Application())(asked, client.receive, client.send)
+    headers = [(b"authorization", authorization.encode())] if authorization else []
+    request = scope(path, method=method, headers=headers)
+    await ApiKeyMiddleware(Application())(request, client.receive, client.send)
     assert client.status == status
 
 
-async def test_the_guard_closes_a_websocket_without_a_key() -> None:
+async def test_a_websocket_without_a_key_is_closed() -> None:
     client = Client()
-    asked = scope("/v1/realtime", type="websocket")
-    await KeyGuard(Application())(asked, client.receive, client.send)
+    request = scope("/v1/realtime", type="websocket")
+    await ApiKeyMiddleware(Application())(request, client.receive, client.send)
     assert client.received == [{"type": "websocket.close", "code": 1008}]

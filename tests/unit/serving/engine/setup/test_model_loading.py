@@ -1,4 +1,4 @@
-"""What loading a model says, and when the demo model must be made anew."""
+"""Loading a model: summaries of errors, model folders, complete demo models."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from serving.engine.setup.config import EngineConfig
-from serving.engine.setup.demo_model import MARKER, has_random_weights, is_whole
-from serving.engine.setup.model_loading import TELLING_CHARS, check_model_folder, telling_line
+from serving.engine.setup.demo_model import MARKER, has_random_weights, is_complete
+from serving.engine.setup.model_loading import MAX_SUMMARY_CHARS, check_model_folder, error_summary
 from serving.errors import ModelNotLoaded
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("message", "summary"),
     [
         ("No space left on device.", "No space left on device"),
         ("", "ValueError"),
@@ -23,15 +23,15 @@ from serving.errors import ModelNotLoaded
         ("Made from one of:.\n(1) a file\n(2) another", "Made from one of: (1) a file"),
     ],
 )
-def test_the_telling_line_of_an_error_is_found(said: str, told: str) -> None:
-    assert telling_line(ValueError(said)) == told
+def test_the_summary_of_an_error_says_what_is_wrong(message: str, summary: str) -> None:
+    assert error_summary(ValueError(message)) == summary
 
 
-def test_no_error_is_told_at_length() -> None:
-    assert len(telling_line(ValueError("word " * 10_000))) <= TELLING_CHARS
+def test_the_length_of_a_summary_is_limited() -> None:
+    assert len(error_summary(ValueError("word " * 10_000))) <= MAX_SUMMARY_CHARS
 
 
-def test_a_folder_without_a_model_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelNotLoaded, match=r"config\.json"):
         check_model_folder(EngineConfig(model=str(tmp_path)))
     (tmp_path / "config.json").write_text("{}")
@@ -39,17 +39,17 @@ def test_a_folder_without_a_model_is_refused_before_anything_is_loaded(tmp_path:
     assert check_model_folder(EngineConfig(model="maker/model")) == "maker/model"
 
 
-def test_a_demo_model_that_lost_bytes_is_not_whole_though_still_a_demo_model(
+def test_a_demo_model_with_missing_bytes_is_incomplete_but_still_a_demo_model(
     tmp_path: Path,
 ) -> None:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"weights")
     (tmp_path / MARKER).write_text(json.dumps({"bytes": {weights.name: 7}}))
-    assert is_whole(tmp_path)
+    assert is_complete(tmp_path)
     weights.write_bytes(b"")
-    assert not is_whole(tmp_path)
+    assert not is_complete(tmp_path)
     assert has_random_weights(tmp_path)
     weights.unlink()
-    assert not is_whole(tmp_path)
+    assert not is_complete(tmp_path)
     (tmp_path / MARKER).write_text("{")
-    assert not is_whole(tmp_path)
+    assert not is_complete(tmp_path)
