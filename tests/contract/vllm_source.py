@@ -1,7 +1,7 @@
-"""Reads our source and vLLM's: which names are there, and which of vLLM's names we touch.
+"""Reads our source code and vLLM's: the names that exist, and the names of vLLM that we use.
 
-An object is known to be vLLM's where a function's argument is annotated with a class imported from
-vLLM, where it is `self` in our scheduler, and by the names that our code gives it everywhere.
+An object is taken to be vLLM's if it is an argument annotated with a class imported from vLLM, if
+it is `self` in our scheduler, or if it has a name that our code uses for vLLM's scheduler.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SOURCES = [
 OUR_SCHEDULER = ROOT / "serving" / "engine" / "scheduler" / "scheduler.py"
 
 _SCHEDULERS = {"self._scheduler", "self.scheduler", "scheduler"}
-"""How our code calls vLLM's scheduler outside of our own scheduler class."""
+"""Expressions for vLLM's scheduler in our code, outside our scheduler class."""
 
-_PYTHONS = {
+_BUILTIN_NAMES = {
     name
     for kind in (
         *(str, bytes, int, float, list, dict, set, tuple, range, type, BaseException),
@@ -60,7 +60,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imported_of_vllm(path: Path) -> dict[str, str]:
-    """Name in one of our modules -> the dotted path of what it is in vLLM."""
+    """Name imported by one of our modules -> its dotted path in vLLM."""
     return {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in ast.walk(tree_of(path))
@@ -70,14 +70,14 @@ def imported_of_vllm(path: Path) -> dict[str, str]:
 
 
 def attributes_in(path: Path) -> Iterator[ast.Attribute]:
-    """Every `x.name` in a module, but those of an imported module or name that is not vLLM's."""
-    theirs = imported_of_vllm(path).keys()
+    """Every `x.name` in a module, unless x is imported from a package other than vLLM."""
+    of_vllm = imported_of_vllm(path).keys()
     foreign = {
         (alias.asname or alias.name).partition(".")[0]
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
-    } - theirs
+    } - of_vllm
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Attribute):
             is_foreign = isinstance(node.value, ast.Name) and node.value.id in foreign
@@ -86,8 +86,8 @@ def attributes_in(path: Path) -> Iterator[ast.Attribute]:
 
 
 def touched_by_owner(path: Path) -> Iterator[tuple[str, str]]:
-    """vLLM's class and the attribute, wherever a module's source says whose it is."""
-    theirs = imported_of_vllm(path)
+    """Classes of vLLM and their attributes that a module uses, where its source shows the class."""
+    of_vllm = imported_of_vllm(path)
     for function in ast.walk(tree_of(path)):
         if not isinstance(function, Function):
             continue
@@ -95,35 +95,35 @@ def touched_by_owner(path: Path) -> Iterator[tuple[str, str]]:
         if path == OUR_SCHEDULER:
             owners["self"] = owners["super()"] = SCHEDULER
         for argument in (*function.args.args, *function.args.kwonlyargs):
-            named = argument.annotation and ast.unparse(argument.annotation).partition(" ")[0]
-            if named in theirs:
-                owners[argument.arg] = _defined_at(theirs[named])
+            annotation = argument.annotation and ast.unparse(argument.annotation).partition(" ")[0]
+            if annotation in of_vllm:
+                owners[argument.arg] = _defined_at(of_vllm[annotation])
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) in owners:
                 yield owners[ast.unparse(node.value)], node.attr
 
 
 def _defined_at(path: str) -> str:
-    """Where a class is defined that may be imported from elsewhere."""
-    found = resolve(path)
-    return f"{found.__module__}.{found.__qualname__}"
+    """The dotted path of a class's definition, which may differ from that of its import."""
+    defined = resolve(path)
+    return f"{defined.__module__}.{defined.__qualname__}"
 
 
 @cache
 def our_names() -> frozenset[str]:
-    """Every name that our own packages define: functions, classes, attributes, fields."""
-    found: set[str] = set()
+    """Every name that our packages define: functions, classes, attributes, fields."""
+    names: set[str] = set()
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(tree_of(path)):
                 if isinstance(node, Function | ast.ClassDef):
-                    found.add(node.name)
+                    names.add(node.name)
                 elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    found.add(node.target.id)
+                    names.add(node.target.id)
                 elif isinstance(node, ast.Assign):
-                    found.update(each.id for each in node.targets if isinstance(each, ast.Name))
-            found |= assigned_to_self(tree_of(path))
-    return frozenset(found | _PYTHONS)
+                    names.update(each.id for each in node.targets if isinstance(each, ast.Name))
+            names |= assigned_to_self(tree_of(path))
+    return frozenset(names | _BUILTIN_NAMES)
 
 
 def resolve(path: str) -> Any:
@@ -131,25 +131,25 @@ def resolve(path: str) -> Any:
     parts = path.split(".")
     for length in range(len(parts) - 1, 0, -1):
         try:
-            found = importlib.import_module(".".join(parts[:length]))
+            resolved = importlib.import_module(".".join(parts[:length]))
         except ModuleNotFoundError:
             continue
         for part in parts[length:]:
-            found = getattr(found, part)
-        return found
+            resolved = getattr(resolved, part)
+        return resolved
     raise ModuleNotFoundError(path)
 
 
 @cache
 def names_of(path: str) -> set[str]:
-    """Attributes of a class and of its instances: also those that only its methods assign."""
+    """Attributes of a class and of its instances, including those that only methods assign."""
     owner = resolve(path)
-    found = set(dir(owner))
+    names = set(dir(owner))
     for base in inspect.getmro(owner):
-        found |= set(getattr(base, "__annotations__", {}))
+        names |= set(getattr(base, "__annotations__", {}))
         if base.__module__.startswith("vllm."):
-            found |= assigned_to_self(ast.parse(textwrap.dedent(inspect.getsource(base))))
-    return found
+            names |= assigned_to_self(ast.parse(textwrap.dedent(inspect.getsource(base))))
+    return names
 
 
 def assigned_to_self(tree: ast.AST) -> set[str]:
@@ -164,13 +164,13 @@ def assigned_to_self(tree: ast.AST) -> set[str]:
 
 
 def top_level_names(path: Path) -> set[str]:
-    """What a module defines or imports, inside of top-level conditions too."""
-    found: set[str] = set()
+    """Names that a module defines or imports, also inside conditions and functions."""
+    names: set[str] = set()
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ClassDef | Function):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            found.update(alias.asname or alias.name for alias in node.names)
+            names.update(alias.asname or alias.name for alias in node.names)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return found
+            names.add(node.id)
+    return names

@@ -1,4 +1,4 @@
-"""Every attribute of vLLM's internals that we touch, by its owner: none is a public interface."""
+"""Every attribute of vLLM's internals that we use, by class; none is a public interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OVERRIDDEN = {
     "set_pause_state",
     "update_from_output",
 }
-"""Methods of vLLM's scheduler that ours wraps: each calls vLLM's own."""
+"""Methods of vLLM's scheduler that ours overrides; each calls vLLM's own."""
 
 REPLACED = {"waiting", "policy", "max_num_scheduled_tokens"}
 """Attributes of vLLM's scheduler that ours sets."""
@@ -86,4 +86,4 @@ _NAMES = {
 }
 
 TOUCHED: dict[str, set[str]] = {owner: set(names.split()) for owner, names in _NAMES.items()}
-"""vLLM's class -> its attributes that we read, call, set or override."""
+"""Class of vLLM -> its attributes that we read, call, set or override."""
