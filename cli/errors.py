@@ -1,4 +1,4 @@
-"""What can go wrong in a command itself; every error keeps its arguments and says what to do."""
+"""Errors of the commands themselves; each message says what to do."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 class CommandError(Exception):
-    """Base of every error that a command raises on purpose."""
+    """Base class of the errors in this module."""
 
 
 class BadInput(CommandError):
-    """What was asked for on the command line cannot be done; the reason says what to change."""
+    """The command line asks for something impossible; the reason says what to change."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -22,14 +22,14 @@ class BadInput(CommandError):
 
 
 class CannotWrite(CommandError):
-    """The results cannot be written where the user wants them."""
+    """The results cannot be written to the file or folder that the user named."""
 
     def __init__(self, path: Path, cause: str) -> None:
         super().__init__(path, cause)
 
     def __str__(self) -> str:
         path, cause = self.args
-        return f"cannot write to {path}: {cause}. Name a place with room that you may write to"
+        return f"cannot write to {path}: {cause}. Choose a writable path on a disk with free space"
 
 
 class CannotPrint(CommandError):
@@ -39,11 +39,12 @@ class CannotPrint(CommandError):
         super().__init__(cause)
 
     def __str__(self) -> str:
-        return f"cannot write the results to stdout: {self.args[0]}. Send them to a place with room"
+        cause = self.args[0]
+        return f"cannot write the results to stdout: {cause}. Redirect it to a disk with free space"
 
 
-class ReaderLeft(CommandError):
-    """Whoever read stdout has had enough, as `head` has: nothing failed."""
+class StdoutClosed(CommandError):
+    """The program that read stdout, such as `head`, has closed it; nothing failed."""
 
 
 class Interrupted(CommandError):
@@ -51,7 +52,7 @@ class Interrupted(CommandError):
 
     Args:
         signal_number: SIGINT or SIGTERM.
-        run_id: of the run that was cancelled; None where none had begun.
+        run_id: the run that was cancelled; None if no run had started.
     """
 
     def __init__(self, signal_number: int, run_id: str | None) -> None:
@@ -59,22 +60,22 @@ class Interrupted(CommandError):
 
     @property
     def signal_number(self) -> int:
-        """The signal that came."""
+        """SIGINT or SIGTERM."""
         return int(self.args[0])
 
     def __str__(self) -> str:
         name = signal.Signals(self.signal_number).name
         run_id = self.args[1]
         if run_id is None:
-            return f"interrupted by {name} before a run had begun"
+            return f"interrupted by {name} before the run began"
         return f"interrupted by {name}: run {run_id} is recorded as cancelled"
 
 
 class FitInterrupted(Interrupted):
-    """A signal ended a fit before its result was put in place.
+    """A signal ended a fit before its result replaced the former one.
 
     Args:
-        application: the one that was being fitted; None where none was yet.
+        application: the one that was being fitted; None if no fit had started.
     """
 
     def __init__(self, signal_number: int, application: str | None) -> None:
@@ -84,15 +85,15 @@ class FitInterrupted(Interrupted):
         name = signal.Signals(self.signal_number).name
         application = self.args[1]
         if application is None:
-            return f"interrupted by {name} before a fit had begun"
-        return f"interrupted by {name}: {application} keeps its former library"
+            return f"interrupted by {name} before the first fit began"
+        return f"interrupted by {name}: the library of {application} is unchanged"
 
 
 class BenchInterrupted(Interrupted):
-    """A signal ended a comparison before all of it was done.
+    """A signal ended a comparison before it was complete.
 
     Args:
-        num_done: results that are kept for the next time; None: none are.
+        num_done: results that are in the cache; None if the comparison caches none.
     """
 
     def __init__(self, signal_number: int, num_done: int | None) -> None:
@@ -103,34 +104,34 @@ class BenchInterrupted(Interrupted):
         name = signal.Signals(self.signal_number).name
         num_done = self.args[1]
         if num_done is None:
-            return f"interrupted by {name}: nothing is kept"
-        return f"interrupted by {name}: {num_done} results are kept, and the same command goes on"
+            return f"interrupted by {name}: no results are cached"
+        return f"interrupted by {name}: {num_done} results are cached; the same command continues"
 
 
 class RemovalInterrupted(Interrupted):
     """A signal ended a removal of old runs.
 
     Args:
-        is_removed: whether some of it was done already.
+        has_removed: whether some runs were already removed.
     """
 
-    def __init__(self, signal_number: int, is_removed: bool) -> None:
+    def __init__(self, signal_number: int, has_removed: bool) -> None:
         super().__init__(signal_number, None)
-        self.args = (signal_number, is_removed)
+        self.args = (signal_number, has_removed)
 
     def __str__(self) -> str:
         name = signal.Signals(self.signal_number).name
         if self.args[1]:
-            return f"interrupted by {name}: part is done, and the same command goes on"
+            return f"interrupted by {name}: part is removed; the same command removes the rest"
         return f"interrupted by {name}: nothing was removed"
 
 
-class FitUnderWay(CommandError):
-    """Another process is fitting these applications; nothing was done about them here."""
+class FitInProgress(CommandError):
+    """Another process is fitting these applications; this command skipped them."""
 
     def __init__(self, applications: Sequence[str]) -> None:
         super().__init__(tuple(applications))
 
     def __str__(self) -> str:
         names = ", ".join(self.args[0])
-        return f"another fit of {names} is under way: try again when it has ended"
+        return f"another process is fitting {names}: try again when it has ended"

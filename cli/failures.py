@@ -1,4 +1,4 @@
-"""Errors -> exit codes and messages: one table, so that scripts can rely on it."""
+"""The exit code and the message of each error. Scripts rely on the exit codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cli.errors import Interrupted
 
 
 class ExitCode(IntEnum):
-    """What an exit code says."""
+    """The exit codes of `orchestrate`."""
 
     DONE = 0
     RUN_FAILED = 1
@@ -25,19 +25,19 @@ class ExitCode(IntEnum):
 
 MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.DONE: "done",
-    ExitCode.RUN_FAILED: "the run failed, or a check of the doctor did",
-    ExitCode.BAD_INPUT: "bad input: usage, settings, corpus, run not found",
+    ExitCode.RUN_FAILED: "the run failed, or a check of `orchestrate doctor`",
+    ExitCode.BAD_INPUT: "bad input: wrong option, setting or corpus, or unknown run",
     ExitCode.DEADLINE: "the deadline passed",
-    ExitCode.ENGINE: "the engine: not installed, model not loaded, died, out of reach",
-    ExitCode.STORE: "the store: cannot be opened, full, locked, damaged",
-    ExitCode.INTERRUPTED: "interrupted (Ctrl-C); a run is recorded as cancelled",
-    ExitCode.TERMINATED: "terminated (SIGTERM); likewise",
+    ExitCode.ENGINE: "the engine is not installed, cannot load, died or is unreachable",
+    ExitCode.STORE: "the store cannot be opened, is full, locked or damaged",
+    ExitCode.INTERRUPTED: "interrupted (Ctrl-C); the run is recorded as cancelled",
+    ExitCode.TERMINATED: "terminated (SIGTERM); the run is recorded as cancelled",
 }
 
-# By module and name, so that nothing need be imported to know its code. An error that is not
-# named here counts as the nearest of its bases that is.
+# By module and name, so that no module must be imported to look up its errors. An error that is
+# not listed has the code of its nearest listed base class.
 _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
-    ExitCode.DONE: {"cli.errors": ["ReaderLeft"]},
+    ExitCode.DONE: {"cli.errors": ["StdoutClosed"]},
     ExitCode.RUN_FAILED: {
         "builtins": ["Exception"],
         "orchestrator.errors": [
@@ -129,7 +129,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "PayloadMissing",
         ],
         "agents.tools.errors": ["CorpusIndexUnavailable"],
-        "cli.errors": ["FitUnderWay"],
+        "cli.errors": ["FitInProgress"],
     },
     ExitCode.INTERRUPTED: {
         "builtins": ["KeyboardInterrupt"],
@@ -148,16 +148,16 @@ EXIT_CODES: Mapping[str, ExitCode] = {
     for module, names in modules.items()
     for name in names
 }
-"""The exit code of each error, by its module and name."""
+"""module.name of an error class -> its exit code."""
 
 VERBOSE = "ORCHESTRATE_VERBOSE"
-"""The variable that asks every command for all there is to know; some have an option as well."""
+"""The environment variable that asks for details and tracebacks, like the option --verbose."""
 
 _OURS = {name.rpartition(".")[0] for name in EXIT_CODES} - {"builtins"}
 
 
 def exit_code_of(error: BaseException) -> ExitCode:
-    """The exit code that an error ends the program with."""
+    """The exit code with which an error ends the program."""
     cause = first_cause(error)
     if isinstance(cause, Interrupted):
         return ExitCode(128 + cause.signal_number)
@@ -168,7 +168,7 @@ def exit_code_of(error: BaseException) -> ExitCode:
 
 
 def message_of(error: BaseException) -> str:
-    """What a person is told of an error: one that is not ours is called by its type as well."""
+    """The message that the user sees; it starts with the error's type if the error is not ours."""
     cause = first_cause(error)
     text = str(cause).strip()
     if any(name.rpartition(".")[0] in _OURS for name in _names_of(type(cause))):
@@ -176,22 +176,22 @@ def message_of(error: BaseException) -> str:
     if isinstance(cause, ModuleNotFoundError):
         return f"{text}; run `orchestrate doctor` to see whether the installation is complete"
     described = f"{type(cause).__name__}: {text}" if text else type(cause).__name__
-    return f"{described} (with {VERBOSE}=1 in the environment, it is shown where it came from)"
+    return f"{described} (set {VERBOSE}=1 in the environment to see a traceback)"
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The first error of a group of them; the error itself where it is none."""
+    """The first error in a (nested) group; the error itself if it is not a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def wants_traceback(arguments: Sequence[str]) -> bool:
-    """Whether the user asked for all there is to know, by option or environment."""
-    given = os.environ.get(VERBOSE, "").strip().lower()
-    return "--verbose" in arguments or given in ("1", "true", "t", "yes", "y", "on")
+    """Whether the user asked for tracebacks, by --verbose or the environment."""
+    value = os.environ.get(VERBOSE, "").strip().lower()
+    return "--verbose" in arguments or value in ("1", "true", "t", "yes", "y", "on")
 
 
 def _names_of(kind: type[BaseException]) -> Iterator[str]:
-    """The class and its bases as the table names them, nearest first."""
+    """module.name of a class and of its bases, nearest first."""
     return (f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)

@@ -1,4 +1,4 @@
-"""The `orchestrate` command: assembles the commands, and turns errors into exit codes."""
+"""The `orchestrate` command: assembles its subcommands and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import typer
 from typer.core import TyperGroup
 
 from cli.commands import answer, bench, doctor, gc, logs, patterns, resume, run, runs, serve, watch
-from cli.errors import ReaderLeft
+from cli.errors import StdoutClosed
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
 from cli.terminal.output import (
     complain,
-    naming_failures_of_stdout,
-    say_as_it_is,
-    survive_any_encoding,
+    named_stdout_errors,
+    say_verbatim,
+    tolerate_any_output,
 )
 
 _EXIT_CODES = "\n".join(f"{code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
 
-
-_ORDER = (
+_COMMAND_ORDER = (
     "run",
     "resume",
     "answer",
@@ -38,22 +37,22 @@ _ORDER = (
 )
 
 
-class _InOrder(TyperGroup):
-    """Lists the commands in the order in which a newcomer needs them."""
+class _OrderedGroup(TyperGroup):
+    """Lists the commands in the order in which a new user needs them."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
-        """Typer would put groups last."""
-        return sorted(self.commands, key=_ORDER.index)
+        """All commands; Typer by itself would list groups last."""
+        return sorted(self.commands, key=_COMMAND_ORDER.index)
 
 
 app = typer.Typer(
     name="orchestrate",
-    cls=_InOrder,
-    help="Run agents on models that you host, each with a deadline that the engine knows about.",
+    cls=_OrderedGroup,
+    help="Run agent workflows on models that you host; the engine schedules them by deadline.",
     epilog=(
         'Example: orchestrate run deep-research "What is a sub-deadline?" --corpus docs '
         "--deadline 60s\n\n"
-        "Options of the engine and the store can be set in the environment as well: "
+        "Options of the engine and the store can also be set as environment variables: "
         "ORCHESTRATE_MODEL, ORCHESTRATE_ENGINE, ORCHESTRATE_STORE and so on.\n\n"
         "[bold]Exit codes[/bold]\n" + _EXIT_CODES
     ),
@@ -76,8 +75,8 @@ app.command(epilog="Example: orchestrate doctor --engine")(doctor.doctor)
 app.command(epilog="Example: orchestrate serve --model Qwen/Qwen3-0.6B --port 8000")(serve.serve)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         typer.echo(f"orchestrate {version('orchestrate-llm')}")
@@ -88,24 +87,26 @@ def _version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Options of the command itself."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command line (sys.argv by default), and exit with its documented code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    survive_any_encoding()
+    """Run a command line (default: sys.argv), then exit with its documented code."""
+    command_line = sys.argv[1:] if arguments is None else list(arguments)
+    tolerate_any_output()
     try:
-        with naming_failures_of_stdout():
-            app(given)
+        with named_stdout_errors():
+            app(command_line)
     except (Exception, KeyboardInterrupt) as error:
-        if not isinstance(first_cause(error), ReaderLeft):
-            if wants_traceback(given):
+        if not isinstance(first_cause(error), StdoutClosed):
+            if wants_traceback(command_line):
                 import traceback
 
-                say_as_it_is("".join(traceback.format_exception(first_cause(error))).rstrip())
+                say_verbatim("".join(traceback.format_exception(first_cause(error))).rstrip())
             complain(message_of(error))
         sys.exit(exit_code_of(error))

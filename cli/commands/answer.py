@@ -1,4 +1,4 @@
-"""`orchestrate answer`: what a run asked a human."""
+"""`orchestrate answer`: answer the questions that runs ask humans."""
 
 from __future__ import annotations
 
@@ -18,48 +18,50 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: orchestrate answer 3f2a yes\n\n"
-    "An answer is taken as the question needs it, as text or as JSON: "
+    "The question's type decides whether the answer is read as text or as JSON: "
     'orchestrate answer 3f2a \'{"approved": true, "limit": 3}\'\n\n'
-    "One that begins with a dash: orchestrate answer 3f2a -- -5\n\n"
-    "Without an answer: show the questions."
+    "An answer that begins with a dash: orchestrate answer 3f2a -- -5\n\n"
+    "Without an answer, the command lists the open questions."
 )
 
 
 def answer(
-    run: Annotated[str, typer.Argument(help="A run's id, or how it begins.")],
+    run: Annotated[str, typer.Argument(help="A run's id, or the beginning of it.")],
     text: Annotated[
         str | None,
         typer.Argument(
-            metavar="[ANSWER]", help="Text or JSON, as the question needs it.", show_default=False
+            metavar="[ANSWER]", help="Text or JSON, by the question's type.", show_default=False
         ),
     ] = None,
     question: Annotated[
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Which of several, as `orchestrate show` lists them. Default: the first.",
+            help="Path of the question, from `orchestrate show`. Default: the first one.",
             show_default=False,
         ),
     ] = None,
     store: options.Store = None,
 ) -> None:
-    """Answer the question that a run waits for."""
+    """Answer a question that a run waits for."""
     import asyncio
 
-    from cli.terminal.output import print_line, talk
+    from cli.terminal.output import print_line, stderr_console
     from orchestrator.settings import read_settings
 
     url = read_settings(store=store).store
     for line in asyncio.run(_answer(url, run, text, question)):
-        print_line(talk(), line)
+        print_line(stderr_console(), line)
 
 
 async def _answer(url: str, prefix: str, text: str | None, path: str | None) -> list[Text]:
-    """Answer a question, if there is a text; what to say of it.
+    """Record an answer, or list the open questions if `text` is None; the lines to print.
 
+    Args:
+        path: of the question; None: the first open one, or all if `text` is None.
     Raises:
         RunNotFound, RunAmbiguous: no run's id begins like this, or several do.
-        BadInput: it asks for nothing, or not for this.
+        BadInput: the run has no open question, or none at this path.
     """
     from cli.reading.store_reader import existing_store
     from cli.render.questions import open_questions, question_lines
@@ -70,31 +72,32 @@ async def _answer(url: str, prefix: str, text: str | None, path: str | None) -> 
         raise RunNotFound(prefix)
     async with store, store.reading() if text is None else store.transaction() as tx:
         run = await tx.runs.find(prefix)
-        waiting = open_questions(run, await tx.journal.of_run(run.id))
-        chosen = _chosen(run, waiting, path)
+        questions = open_questions(run, await tx.journal.of_run(run.id))
+        question = _select(run, questions, path)
         if text is None:
-            return question_lines(run, waiting if path is None else [chosen])
-        await _record(tx, chosen, text)
-    return _told(run, chosen, len(waiting) - 1)
+            return question_lines(run, questions if path is None else [question])
+        await _record(tx, question, text)
+    return _confirmation(run, question, num_open=len(questions) - 1)
 
 
-def _chosen(run: RunRecord, waiting: Sequence[StepRecord], path: str | None) -> StepRecord:
-    """The question of this path, or the first; raises BadInput."""
+def _select(run: RunRecord, questions: Sequence[StepRecord], path: str | None) -> StepRecord:
+    """The question at this path, or the first if `path` is None; raises BadInput."""
     from cli.errors import BadInput
     from store.records import Status
 
     if run.status is Status.COMPLETED:
-        raise BadInput(f"run {run.id} has ended, and asks for nothing any more")
-    if not waiting:
-        raise BadInput(f"run {run.id} asks for nothing")
-    for step in waiting:
+        raise BadInput(f"run {run.id} has ended and needs no answer")
+    if not questions:
+        raise BadInput(f"run {run.id} has no open question")
+    for step in questions:
         if path in (None, step.path):
             return step
-    raise BadInput(f"run {run.id} asks nothing at {path}, only at {_listed(waiting)}")
+    paths = ", ".join(step.path for step in questions)
+    raise BadInput(f"run {run.id} has no open question at {path}; open are: {paths}")
 
 
 async def _record(tx: Transaction, question: StepRecord, text: str) -> None:
-    """Record what was typed, for the run to read; raises BadInput."""
+    """Record the answer as it was typed; the run parses it. Raises BadInput."""
     import json
     from dataclasses import replace
 
@@ -105,25 +108,25 @@ async def _record(tx: Transaction, question: StepRecord, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadInput("the answer is no valid UTF-8") from None
+        raise BadInput("the answer is not valid UTF-8") from None
     outcome = StepOutcome(Status.COMPLETED, question.started_s, result=json.dumps(text).encode())
     try:
-        if question.status is not Status.RUNNING:  # its run ended while it waited
-            begun = replace(
+        if question.status is not Status.RUNNING:  # the run ended before an answer
+            reopened = replace(
                 question,
                 status=Status.RUNNING,
                 finished_s=None,
                 error_type=None,
                 error_message=None,
             )
-            await tx.journal.start_again(begun, unless=Status.COMPLETED)
+            await tx.journal.start_again(reopened, unless=Status.COMPLETED)
         await tx.journal.finish(question.run_id, question.path, outcome)
     except AlreadyRecorded:
-        raise BadInput("somebody else has answered it just now") from None
+        raise BadInput("another answer to this question was recorded first") from None
 
 
-def _told(run: RunRecord, answered: StepRecord, left: int) -> list[Text]:
-    """What was answered, and what happens next."""
+def _confirmation(run: RunRecord, answered: StepRecord, *, num_open: int) -> list[Text]:
+    """The question that was answered, how many are still open, and what happens next."""
     from rich.text import Text
 
     from cli.render.describe import counted
@@ -132,16 +135,13 @@ def _told(run: RunRecord, answered: StepRecord, left: int) -> list[Text]:
     from orchestrator.sdk.human_input import NOT_TAKEN
     from store.records import Status
 
-    # Why an answer before this one was not taken would read as if it were of this one.
-    told = [f"answered: {in_one_line(answered).partition(NOT_TAKEN)[0]}"]
-    if left:
-        told.append(f"it still asks {counted(left, 'question')}: orchestrate answer {run.id}")
+    # The question may end with why a previous answer was rejected: that is left out here.
+    lines = [f"answered: {in_one_line(answered).partition(NOT_TAKEN)[0]}"]
+    if num_open:
+        still_open = counted(num_open, "open question")
+        lines.append(f"{still_open} left: orchestrate answer {run.id}")
     if status_shown(run) == Status.RUNNING:
-        told.append("the run goes on by itself; if the answer does not fit, it asks again")
+        lines.append("the run continues by itself; if the answer does not fit, it asks again")
     else:
-        told.append(f"no process is at work on it: orchestrate resume {run.id}")
-    return [Text(line) for line in told]
-
-
-def _listed(waiting: Sequence[StepRecord]) -> str:
-    return ", ".join(step.path for step in waiting)
+        lines.append(f"no process executes the run; continue it with: orchestrate resume {run.id}")
+    return [Text(line) for line in lines]

@@ -1,4 +1,4 @@
-"""`orchestrate bench`: policies side by side on the same programs, simulated or measured."""
+"""`orchestrate bench`: compare scheduling policies on the same programs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: orchestrate bench mixed --policy fcfs --policy edf --loads 0.7,1.5 --seeds 3\n\n"
-    "A policy's parameters: orchestrate bench --policy fcfs --policy 'fcfs:batch=96'\n\n"
-    "A trace: orchestrate bench --trace requests.csv --arrivals burst --json\n\n"
-    "A picture: orchestrate bench --loads 0.7,1,1.5,2 --plot goodput.png\n\n"
-    "Simulated results are kept in the cache folder (ORCHESTRATE_CACHE), and not computed again "
-    "as long as the code is the same: an interrupted comparison goes on where it was."
+    "Set a policy's parameters: orchestrate bench --policy fcfs --policy 'fcfs:batch=96'\n\n"
+    "Replay a trace: orchestrate bench --trace requests.csv --arrivals burst --json\n\n"
+    "Draw a chart: orchestrate bench --loads 0.7,1,1.5,2 --plot goodput.png\n\n"
+    "Simulated results are cached (in ORCHESTRATE_CACHE) until the code changes, so an "
+    "interrupted comparison continues where it stopped."
 )
 
 _NARROWEST = 60
@@ -52,7 +52,7 @@ def bench(
     from cli.render.bench_report import empty_windows
     from cli.terminal.output import warn
     from cli.work import bench_request
-    from cli.work.bench_session import compared
+    from cli.work.bench_session import run_comparison
     from serving.sim.compare.compare import Plan
     from serving.sim.compare.experiment_config import ExperimentConfig
 
@@ -81,15 +81,15 @@ def bench(
         with_bound=bound,
         live=live,
     )
-    comparison = compared(plan, jobs=jobs, use_cache=not no_cache)
-    for told in empty_windows(comparison):
-        warn(told)
+    comparison = run_comparison(plan, jobs=jobs, use_cache=not no_cache)
+    for message in empty_windows(comparison):
+        warn(message)
     try:
         if json:
             _print_document(comparison)
         else:
             _print_tables(comparison)
-    finally:  # whoever hung up on the tables still has the picture
+    finally:  # the chart is also drawn if stdout was closed meanwhile
         if plot is not None:
             _draw(comparison, plot)
 
@@ -114,9 +114,9 @@ def _print_tables(comparison: Comparison) -> None:
     from rich.text import Text
 
     from cli.render.bench_report import goodput_table, latency_table, legend, title
-    from cli.terminal.output import is_plain_ascii, print_line, results, width_of
+    from cli.terminal.output import is_plain_ascii, print_line, stdout_console, width_of
 
-    console = results()
+    console = stdout_console()
     width, ascii_only = width_of(console, narrowest=_NARROWEST), is_plain_ascii(console)
     first, *others = title(comparison)
     print_line(console, Text(first, style="bold"))

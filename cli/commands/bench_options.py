@@ -1,4 +1,4 @@
-"""The options of `orchestrate bench`; each says what it does, once."""
+"""The options of `orchestrate bench`, with their help texts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _policies() -> list[str]:
 Workload = Annotated[
     str | None,
     typer.Argument(
-        help="A generator of programs, after the papers' tables; an unknown one lists all. "
-        "Default: mixed.",
+        help="Generator of programs, from the tables of published workloads; an unknown name "
+        "lists all. Default: mixed.",
         autocompletion=_workloads,
         show_default=False,
     ),
@@ -36,7 +36,7 @@ Policies = Annotated[
     typer.Option(
         "--policy",
         metavar="NAME[:KEY=VALUE,...]",
-        help="A policy to compare; repeatable. Default: fcfs, and the engine's own default.",
+        help="Policy to compare; repeatable. Default: fcfs and the engine's default policy.",
         autocompletion=_policies,
         show_default=False,
     ),
@@ -46,29 +46,31 @@ Loads = Annotated[
     typer.Option(
         "--loads",
         metavar="X,X,...",
-        help="Multiples of the programs that fcfs drains a second, which is simulated first.",
+        help="Arrival rates, as multiples of the capacity under fcfs, which is simulated first.",
     ),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", metavar="N", help="Runs with seeds 0 to N-1.")]
+Seeds = Annotated[
+    int, typer.Option("--seeds", metavar="N", help="Repeat each run with seeds 0 to N-1.")
+]
 WindowS = Annotated[
     float | None,
     typer.Option(
         "--window-s",
         metavar="S",
-        help="Programs that arrive in so many seconds count. Default: 600, on vLLM 240.",
+        help="Length of the measured window of arrivals, in seconds. Default: 600, on vLLM 240.",
         show_default=False,
     ),
 ]
 WarmupS = Annotated[
-    float, typer.Option("--warmup-s", metavar="S", help="Seconds of arrivals before those.")
+    float, typer.Option("--warmup-s", metavar="S", help="Seconds of arrivals before the window.")
 ]
 Engine = Annotated[
     str,
     typer.Option(
         "--engine",
         metavar="sim|vllm",
-        help="In virtual time, or on vLLM here with the demo model, in real time; "
-        "ORCHESTRATE_MODEL does not change which.",
+        help="Simulate in virtual time, or measure vLLM on this machine in real time, always with "
+        "the demo model (ORCHESTRATE_MODEL is ignored).",
     ),
 ]
 Traces = Annotated[
@@ -76,7 +78,7 @@ Traces = Annotated[
     typer.Option(
         "--trace",
         metavar="FILE",
-        help="Programs of a file instead: Azure CSV, Mooncake JSONL, or JSON of workflows.",
+        help="Read the programs from a file: Azure CSV, Mooncake JSONL, or JSON of workflows.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -85,8 +87,8 @@ Arrivals = Annotated[
     typer.Option(
         "--arrivals",
         metavar="poisson|gamma|burst",
-        help="How programs arrive: gamma in clusters, burst 5 times as dense for a tenth of the "
-        "time. Default: as the trace has it, else poisson.",
+        help="Arrival process: gamma is clustered; burst has 5 times the rate for a tenth of the "
+        "time. Default: the trace's own times, otherwise poisson.",
         show_default=False,
         rich_help_panel=_PROGRAMS,
     ),
@@ -96,7 +98,7 @@ SloScale = Annotated[
     typer.Option(
         "--slo-scale",
         metavar="X",
-        help="Multiplies every promised time; below 1 is harder.",
+        help="Multiply the times of all SLOs; below 1 they are tighter.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -105,7 +107,8 @@ Predictions = Annotated[
     typer.Option(
         "--predictions",
         metavar="learned|oracle|none",
-        help="What policies are told of lengths and futures: with an error, the truth, nothing.",
+        help="Predictions that policies get of answer lengths and remaining work: with errors like "
+        "the learned ones, exact, or none.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -114,7 +117,7 @@ LengthBias = Annotated[
     typer.Option(
         "--length-bias",
         metavar="X",
-        help="Multiplies every learned length: 2 or 0.5 are off by two.",
+        help="Multiply every learned answer length, to test wrong predictions.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -123,7 +126,7 @@ FutureBias = Annotated[
     typer.Option(
         "--future-bias",
         metavar="X",
-        help="Multiplies all of the learned rest of programs: 2 or 0.5 are off by two.",
+        help="Multiply the learned remaining work of programs, to test wrong predictions.",
         rich_help_panel=_PROGRAMS,
     ),
 ]
@@ -132,7 +135,7 @@ Machine = Annotated[
     typer.Option(
         "--machine",
         metavar="NAME",
-        help="Whose step cost and memory are simulated. Default: a100-llama3-8b.",
+        help="Machine to simulate: its step cost and memory. Default: a100-llama3-8b.",
         show_default=False,
         rich_help_panel=_MACHINE,
     ),
@@ -140,7 +143,10 @@ Machine = Annotated[
 Slots = Annotated[
     int,
     typer.Option(
-        "--slots", metavar="N", help="Most requests that run at once.", rich_help_panel=_MACHINE
+        "--slots",
+        metavar="N",
+        help="Maximum number of requests that run at once.",
+        rich_help_panel=_MACHINE,
     ),
 ]
 StepTokens = Annotated[
@@ -148,7 +154,7 @@ StepTokens = Annotated[
     typer.Option(
         "--step-tokens",
         metavar="N",
-        help="Most tokens of a step, at least as many as slots. Default: 2048, and 1024 for vllm.",
+        help="Maximum number of tokens in a step, at least --slots. Default: 2048, on vLLM 1024.",
         show_default=False,
         rich_help_panel=_MACHINE,
     ),
@@ -157,7 +163,7 @@ PrefixCaching = Annotated[
     bool,
     typer.Option(
         "--prefix-caching",
-        help="Calls of a program share the KV cache of what their prompts have in common.",
+        help="Let the calls of a program share the KV cache of their common prompt prefix.",
         rich_help_panel=_MACHINE,
     ),
 ]
@@ -167,18 +173,21 @@ Jobs = Annotated[
         "--jobs",
         metavar="N",
         min=1,
-        help="Simulating processes at once. Default: one a core.",
+        help="Number of simulating processes. Default: one per core.",
         show_default=False,
         rich_help_panel=_MACHINE,
     ),
 ]
 Bound = Annotated[
-    bool, typer.Option("--bound/--no-bound", help="Also find what no policy could exceed.")
+    bool,
+    typer.Option("--bound/--no-bound", help="Also compute an upper bound on any policy's goodput."),
 ]
 Plot = Annotated[
     Path | None,
-    typer.Option("--plot", metavar="FILE", help="Also draw it: .png, .svg or .pdf."),
+    typer.Option(
+        "--plot", metavar="FILE", help="Also draw a chart to this .png, .svg or .pdf file."
+    ),
 ]
 NoCache = Annotated[
-    bool, typer.Option("--no-cache", help="Compute all anew, and keep nothing of it.")
+    bool, typer.Option("--no-cache", help="Neither read nor write the result cache.")
 ]

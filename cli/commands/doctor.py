@@ -1,4 +1,4 @@
-"""`orchestrate doctor`: what is wrong with this installation, and how to mend it."""
+"""`orchestrate doctor`: check this installation, and say how to fix what is wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from cli.commands import options
 from cli.failures import ExitCode
-from cli.terminal.output import print_json, results, say, width_of
+from cli.terminal.output import print_json, say, stdout_console, width_of
 
 if TYPE_CHECKING:
     from cli.work.checks import Finding
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 def doctor(
     engine: Annotated[
         bool,
-        typer.Option("--engine", help="Really start vLLM with the demo model (about 10 s)."),
+        typer.Option("--engine", help="Also start vLLM with the demo model (about 10 s)."),
     ] = False,
     store: options.Store = None,
     json: options.Json = False,
     verbose: options.Verbose = None,
 ) -> None:
-    """Check this installation, and say how to mend what is wrong."""
-    from cli.work.checks import Level, findings
+    """Check this installation, and say how to fix what is wrong."""
+    from cli.work.checks import Level, check
     from cli.work.facts import gather_facts
     from orchestrator.settings import read_settings
 
     settings = read_settings(store=store, verbose=verbose)
-    found = findings(gather_facts(settings))
+    findings = check(gather_facts(settings))
     if engine:
-        found.append(try_engine(settings))
-    healthy = all(finding.level is not Level.FAIL for finding in found)
+        findings.append(try_engine(settings))
+    is_healthy = all(finding.level is not Level.FAIL for finding in findings)
     if json:
         from dataclasses import asdict
 
-        print_json({"healthy": healthy, "checks": [asdict(finding) for finding in found]})
+        print_json({"healthy": is_healthy, "checks": [asdict(finding) for finding in findings]})
     else:
-        _print(found)
-    if not healthy:
+        _print(findings)
+    if not is_healthy:
         raise typer.Exit(ExitCode.RUN_FAILED)
 
 
 def try_engine(settings: Settings, *, engine: Engine | None = None) -> Finding:
-    """Start the embedded engine with the demo model, and have it say something.
+    """Start the embedded engine with the demo model, and generate a few tokens.
 
     Args:
-        engine: tried instead.
+        engine: used instead of the embedded one.
     """
     import os
 
@@ -67,15 +67,15 @@ def try_engine(settings: Settings, *, engine: Engine | None = None) -> Finding:
     tried = engine or engine_of(settings.model_copy(update=demo))
     with Activity("starting vLLM with the demo model (about 10 s)", verbose=settings.verbose):
         try:
-            told = run_until_interrupted(_generate(tried))
+            report = run_until_interrupted(_generate(tried))
         except ServingError as error:
-            mend = "mend the checks above that fail, then see --verbose"
+            mend = "first fix the failed checks above, then try again with --verbose"
             return Finding("engine", Level.FAIL, message_of(error), mend)
-    return Finding("engine", Level.OK, told)
+    return Finding("engine", Level.OK, report)
 
 
 async def _generate(engine: Engine) -> str:
-    """Have an engine put out a few tokens; how it went, in words."""
+    """Generate a few tokens, and report the engine's times, scheduler and policy."""
     import time
 
     from orchestrator.durations import shown
@@ -97,7 +97,7 @@ async def _generate(engine: Engine) -> str:
     )
 
 
-def _print(found: list[Finding]) -> None:
+def _print(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -108,13 +108,13 @@ def _print(found: list[Finding]) -> None:
     table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("found", overflow="fold")
-    for finding in found:
-        told = Text(finding.found)
+    for finding in findings:
+        cell = Text(finding.found)
         if finding.mend:
-            told.append(f"\nmend: {finding.mend}", style="cyan")
+            cell.append(f"\nfix: {finding.mend}", style="cyan")
         level = Text(finding.level, style=styles[finding.level])
-        table.add_row(finding.name, level, told)
-    console = results()
+        table.add_row(finding.name, level, cell)
+    console = stdout_console()
     console.print(table, width=width_of(console))
-    counts = [sum(finding.level is level for finding in found) for level in Level]
-    say(f"{counts[0]} ok, {counts[1]} to look at, {counts[2]} failed")
+    counts = [sum(finding.level is level for finding in findings) for level in Level]
+    say(f"{counts[0]} ok, {counts[1]} warnings, {counts[2]} failed")

@@ -1,4 +1,4 @@
-"""`orchestrate gc`: remove runs that ended long ago, and what only they used."""
+"""`orchestrate gc`: remove runs that ended long ago, and payloads that only they used."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: orchestrate gc --keep 30d\n\n"
-    "See first what would go: orchestrate gc --keep 7d --dry-run\n\n"
-    "Runs that are recorded as running stay, orphaned ones as well: resume them first. What was "
-    "learned stays. Others wait while it works, so choose a quiet time for a large store."
+    "See first what would be removed: orchestrate gc --keep 7d --dry-run\n\n"
+    "Runs that are recorded as running are kept, orphaned ones included: resume them first. "
+    "Learned patterns are kept. Other processes must wait for their writes meanwhile, so clean "
+    "up a large store when it is little used."
 )
 
-_TURN_S = 0.1  # between two transactions, for others who wait
+_PAUSE_S = 0.1  # between two transactions, so that other processes can write
 
 
 def gc(
@@ -33,12 +34,12 @@ def gc(
         ),
     ] = "30d",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing: only say what would go.")
+        bool, typer.Option("--dry-run", help="Only report what would be removed.")
     ] = False,
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Remove runs that ended long ago, and give their room back."""
+    """Remove runs that ended long ago, and free their disk space."""
     from cli.errors import RemovalInterrupted
     from cli.terminal.output import print_json, say
     from cli.terminal.signals import run_until_interrupted
@@ -47,19 +48,19 @@ def gc(
 
     keep_s = seconds_of(keep)
     url = read_settings(store=store).store
-    removed: list[Removal] = []
-    done = run_until_interrupted(
-        _collect(url, _ago(keep_s), dry_run=dry_run, on_removed=removed.append),
-        interrupted=lambda number: RemovalInterrupted(number, bool(removed)),
+    removals: list[Removal] = []
+    outcome = run_until_interrupted(
+        _collect(url, _time_before_now(keep_s), dry_run=dry_run, on_removed=removals.append),
+        interrupted=lambda number: RemovalInterrupted(number, bool(removals)),
     )
-    if done is None:
-        removal, before, after = _nothing(), None, None
+    if outcome is None:
+        removal, before, after = _empty_removal(), None, None
     else:
-        removal, before, after = done
+        removal, before, after = outcome
     _warn_of_damage(removal)
     if json:
         print_json(_document(removal, keep_s, before, after, dry_run=dry_run))
-    elif done is None:
+    elif outcome is None:
         say("no runs yet: nothing to remove")
     else:
         _print(removal, before, after, dry_run=dry_run)
@@ -68,10 +69,11 @@ def gc(
 async def _collect(
     url: str, ended_before: datetime, *, dry_run: bool, on_removed: Callable[[Removal], None]
 ) -> tuple[Removal, int | None, int | None] | None:
-    """Remove, and make the file smaller; None where there is no store.
+    """Remove runs and payloads, then shrink the store's file.
 
     Returns:
-        what was removed, and the file's bytes before and after; None for a server.
+        the removal, and the file's bytes before and after (None for a database server); None if
+        there is no store.
     """
     from cli.reading.store_reader import existing_store
     from cli.terminal.output import warn
@@ -80,40 +82,40 @@ async def _collect(
     from store.space import reclaim, stored_bytes
 
     before = stored_bytes(url)
-    opened = await existing_store(url)
-    if opened is None:
+    store = await existing_store(url)
+    if store is None:
         return None
-    with Activity("looking for what is in use") as activity:
+    with Activity("looking for payloads in use") as activity:
         removal = await _remove(
-            opened, ended_before, dry_run=dry_run, on_removed=on_removed, progress=activity.update
+            store, ended_before, dry_run=dry_run, on_removed=on_removed, progress=activity.update
         )
         if dry_run:
             return removal, before, before
-        activity.update("making the file smaller")
+        activity.update("shrinking the file")
         try:
             await reclaim(url)
         except (StoreFull, StoreLocked) as error:
-            # What was removed is removed, and its room will be used again.
+            # The removal is committed, and later writes will use the free pages.
             warn(f"the file keeps its size: {error}")
     return removal, before, stored_bytes(url)
 
 
 async def _remove(
-    opened: Store,
+    store: Store,
     ended_before: datetime,
     *,
     dry_run: bool,
     on_removed: Callable[[Removal], None],
     progress: Callable[[str], None],
 ) -> Removal:
-    """Remove, in as many transactions as it takes; `on_removed` is told of each."""
+    """Remove in as many transactions as needed; `on_removed` is called after each."""
     import asyncio
     from datetime import UTC, datetime
 
-    async with opened:
+    async with store:
         total = None
         while total is None or not total.is_complete:
-            async with opened.transaction() as tx:
+            async with store.transaction() as tx:
                 removal = await tx.retention.remove(
                     ended_before=ended_before,
                     now=datetime.now(UTC),
@@ -123,12 +125,12 @@ async def _remove(
             if not dry_run:
                 on_removed(removal)
             total = removal if total is None else total.and_then(removal)
-            await asyncio.sleep(_TURN_S)
+            await asyncio.sleep(_PAUSE_S)
     return total
 
 
-def _ago(seconds: float) -> datetime:
-    """That many seconds before now; the first moment that there is, where it would lie earlier."""
+def _time_before_now(seconds: float) -> datetime:
+    """So many seconds before now; the earliest possible datetime if that would be earlier."""
     from datetime import UTC, datetime, timedelta
 
     try:
@@ -137,7 +139,7 @@ def _ago(seconds: float) -> datetime:
         return datetime.min.replace(tzinfo=UTC)
 
 
-def _nothing() -> Removal:
+def _empty_removal() -> Removal:
     from store.retention import Removal
 
     return Removal(num_runs=0, num_steps=0, num_calls=0, num_payloads=0, payload_bytes=0)
@@ -149,8 +151,8 @@ def _warn_of_damage(removal: Removal) -> None:
 
     if removal.num_damaged:
         warn(
-            f"{counted(removal.num_damaged, 'payload')} in use cannot be read: "
-            f"{counted(removal.num_spared, 'unused payload')} of which they may consist stay, "
+            f"{counted(removal.num_damaged, 'payload')} in use cannot be read; "
+            f"{counted(removal.num_spared, 'unused payload')} that may be parts of them are kept "
             "until their runs are removed"
         )
 
@@ -160,7 +162,7 @@ def _print(removal: Removal, before: int | None, after: int | None, *, dry_run: 
     from rich.text import Text
 
     from cli.render.describe import counted
-    from cli.terminal.output import print_line, results
+    from cli.terminal.output import print_line, stdout_console
 
     parts = [
         counted(removal.num_runs, "run"),
@@ -168,7 +170,7 @@ def _print(removal: Removal, before: int | None, after: int | None, *, dry_run: 
         counted(removal.num_calls, "call"),
         f"{counted(removal.num_payloads, 'payload')} of {decimal(removal.payload_bytes)}",
     ]
-    console = results()
+    console = stdout_console()
     verb = "would remove" if dry_run else "removed"
     print_line(console, Text(f"{verb} {', '.join(parts)}"))
     if before is not None and after is not None:
@@ -179,7 +181,7 @@ def _print(removal: Removal, before: int | None, after: int | None, *, dry_run: 
 def _document(
     removal: Removal, keep_s: float, before: int | None, after: int | None, *, dry_run: bool
 ) -> dict[str, object]:
-    """The same for programs; bytes are None where the store is no file."""
+    """The JSON document; the file's bytes are None if the store is on a database server."""
     return {
         "dry_run": dry_run,
         "keep_s": keep_s,

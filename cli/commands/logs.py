@@ -1,4 +1,4 @@
-"""`orchestrate logs`: what happened in a run, a line each."""
+"""`orchestrate logs`: the events of a run, one per line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands import options
-from cli.terminal.output import print_json, print_line, results
+from cli.terminal.output import print_json, print_line, stdout_console
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,51 +16,51 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: orchestrate logs 3f2a\n\n"
-    "As it goes on, in another process: orchestrate logs --follow\n\n"
-    "What failed: orchestrate logs 3f2a --json | jq 'select(.status == \"failed\")'"
+    "Follow a run of another process: orchestrate logs --follow\n\n"
+    "Only failures: orchestrate logs 3f2a --json | jq 'select(.status == \"failed\")'"
 )
 
 
 def logs(
     run: Annotated[
         str | None,
-        typer.Argument(help="A run's id, or how it begins. Default: the newest run."),
+        typer.Argument(help="A run's id, or the beginning of it. Default: the newest run."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run has ended, or Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Print new events until the run ends, or Ctrl-C.")
     ] = False,
     store: options.Store = None,
     json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="Print one JSON object a line on stdout.",
+            help="Print one JSON object per line on stdout.",
             rich_help_panel=options.RECORDS,
         ),
     ] = False,
 ) -> None:
-    """Tell what happened in a run, in order of time."""
+    """Print the events of a run in order of time."""
     from cli.reading import following
     from cli.terminal.signals import run_until_dismissed
     from orchestrator.settings import read_settings
 
     url = read_settings(store=store).store
-    run_until_dismissed(following.follow(url, run, teller(as_json=json), once=not follow))
+    run_until_dismissed(following.follow(url, run, event_printer(as_json=json), once=not follow))
 
 
-def teller(*, as_json: bool = False) -> Callable[[History], None]:
-    """What prints the happenings of a run, each of them once, however often it is told of it."""
-    from cli.render.event_line import not_yet_told
-    from cli.render.event_log import happenings
+def event_printer(*, as_json: bool = False) -> Callable[[History], None]:
+    """A function that prints those events of a run that it has not printed before."""
+    from cli.render.event_line import take_new
+    from cli.render.event_log import event_lines
 
-    console = results()
-    known: set[tuple[object, ...]] = set()
+    console = stdout_console()
+    printed: set[tuple[object, ...]] = set()
 
-    def tell(history: History) -> None:
-        for happening in not_yet_told(happenings(history), known):
+    def print_events(history: History) -> None:
+        for event in take_new(event_lines(history), printed):
             if as_json:
-                print_json(happening.document, on_one_line=True)
+                print_json(event.document, on_one_line=True)
             else:
-                print_line(console, happening.line)
+                print_line(console, event.line)
 
-    return tell
+    return print_events

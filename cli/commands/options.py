@@ -1,4 +1,4 @@
-"""Options that several commands share; each says what it does, once."""
+"""Options that several commands share, with their help texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="MODEL",
-        help="A Hugging Face id or folder. Default: a tiny demo model with random weights.",
+        help="A Hugging Face id or a folder. Default: a tiny demo model with random weights.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -59,7 +59,7 @@ RecordText = Annotated[
     bool | None,
     typer.Option(
         "--record-text/--no-record-text",
-        help="Keep prompts and answers in the store.",
+        help="Record the text of prompts and answers in the store.",
         show_default=False,
         rich_help_panel=RECORDS,
     ),
@@ -81,7 +81,7 @@ Verbose = Annotated[
     bool | None,
     typer.Option(
         "--verbose",
-        help="Show the engine's log and scheduler; tracebacks of errors.",
+        help="Show the engine's log, its scheduler, and tracebacks of errors.",
         show_default=False,
         rich_help_panel=RECORDS,
     ),
@@ -89,7 +89,11 @@ Verbose = Annotated[
 
 
 def deadline_option(own: str) -> Any:
-    """`--deadline` of a flow; `own`: the flow's own deadline, or none."""
+    """The option `--deadline` of a flow.
+
+    Args:
+        own: the default: the flow's own deadline, or "none".
+    """
     option = typer.Option(
         "--deadline",
         metavar="TIME",
@@ -109,4 +113,4 @@ RUN_OPTIONS: Mapping[str, tuple[Any, object]] = {
     "json": (Json, False),
     "verbose": (Verbose, None),
 }
-"""What every `orchestrate run` takes beside its flow's own parameters: type and default."""
+"""The options of every `orchestrate run`, besides the flow's parameters: type and default."""

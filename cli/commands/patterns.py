@@ -1,4 +1,4 @@
-"""`orchestrate patterns`: what past runs taught, and what came of it."""
+"""`orchestrate patterns`: show and fit what is learned from past runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands import options
-from cli.terminal.output import is_plain_ascii, print_json, print_line, results, say, width_of
+from cli.terminal.output import (
+    is_plain_ascii,
+    print_json,
+    print_line,
+    say,
+    stdout_console,
+    width_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cli.reading.history import History
-    from cli.reading.learned import Learned
+    from cli.reading.learned import LearnedData
     from cli.work.fit_session import Fitted
 
     T = TypeVar("T")
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 _NARROWEST = 40
 
 app = typer.Typer(
-    help="See and fit what past runs taught.",
+    help="Show and fit what is learned from past runs.",
     invoke_without_command=True,
     rich_markup_mode="rich",
     epilog="Example: orchestrate patterns explain 3f2a",
@@ -41,8 +48,8 @@ def _list_commands(context: typer.Context) -> None:
 
 @app.command("list", epilog="Example: orchestrate patterns list --json")
 def list_(store: options.Store = None, json: options.Json = False) -> None:
-    """List the applications, the patterns kept of each, and what is learned from them."""
-    from cli.reading.learned import NO_RUNS, learned_of_all
+    """List the applications with their patterns, fits and sources of length bounds."""
+    from cli.reading.learned import NO_RUNS, read_all_learned
     from cli.render.applications import (
         applications_document,
         applications_table,
@@ -50,37 +57,39 @@ def list_(store: options.Store = None, json: options.Json = False) -> None:
     )
     from orchestrator.settings import read_settings
 
-    found = _read(learned_of_all(read_settings(store=store).store))
+    applications = _read(read_all_learned(read_settings(store=store).store))
     if json:
-        print_json({"applications": applications_document(found)})
-    elif not found:
+        print_json({"applications": applications_document(applications)})
+    elif not applications:
         say(NO_RUNS)
     else:
-        console = results()
+        console = stdout_console()
         width = width_of(console, narrowest=_NARROWEST)
         ascii_only = is_plain_ascii(console)
         now = _now()
-        table = applications_table(found, now=now, width=width, ascii_only=ascii_only)
+        table = applications_table(applications, now=now, width=width, ascii_only=ascii_only)
         console.print(table, width=width)
-        _print_lines(console, below_applications(found, now=now, width=width))
+        _print_lines(console, below_applications(applications, now=now, width=width))
 
 
 @app.command(epilog="Example: orchestrate patterns show deep-research --limit 10")
 def show(
     application: Annotated[
-        str, typer.Argument(help="A flow's name, as `patterns list` has it.", show_default=False)
+        str, typer.Argument(help="A flow's name, from `patterns list`.", show_default=False)
     ],
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most patterns to draw.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Maximum number of patterns to draw.")
+    ] = 20,
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Show an application's library: past runs by where their time went, and their answers."""
-    from cli.reading.learned import learned_of
+    """Show an application's past runs: their time per stage, and their answer lengths."""
+    from cli.reading.learned import read_learned
     from cli.render.lengths import step_lengths, steps_document
     from cli.render.library import library_document
     from orchestrator.settings import read_settings
 
-    learned = _read(learned_of(read_settings(store=store).store, application))
+    learned = _read(read_learned(read_settings(store=store).store, application))
     if json:
         document = library_document(learned, now=_now())
         print_json(document | {"steps": steps_document(step_lengths(learned.samples))})
@@ -94,39 +103,39 @@ def fit(
         list[str] | None,
         typer.Argument(
             metavar="APPLICATION",
-            help="Flows' names. Default: all that have patterns.",
+            help="Flow names. Default: all flows with patterns.",
             show_default=False,
         ),
     ] = None,
     by_silhouette: Annotated[
         bool,
         typer.Option(
-            "--by-silhouette", help="Keep fewer patterns, where they fall into so few groups."
+            "--by-silhouette", help="Keep fewer patterns if the runs form only a few clusters."
         ),
     ] = False,
     budget_bytes: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, help="Most bytes of an application's library. Default: 16384."
+            metavar="N", min=1, help="Maximum bytes of an application's library. Default: 16384."
         ),
     ] = None,
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Learn anew from all patterns kept; what is learned now serves the runs that begin later."""
+    """Learn again from all recorded patterns; runs that start afterwards use the result."""
     from cli.reading.learned import NO_RUNS
-    from cli.work.fit_session import check_none_left_out, fit_all, fitted_document
+    from cli.work.fit_session import check_all_fitted, fit_all, fitted_document
     from orchestrator.settings import read_settings
 
     settings = read_settings(store=store)
-    done: list[Fitted] = []
+    fits: list[Fitted] = []
 
     def on_fitted(fitted: Fitted) -> None:
-        done.append(fitted)
+        fits.append(fitted)
         if not json:
             _print_fitted(fitted)
 
-    left_out = fit_all(
+    skipped = fit_all(
         settings.store,
         applications or [],
         budget_bytes=budget_bytes,
@@ -135,22 +144,22 @@ def fit(
         verbose=settings.verbose,
     )
     if json:
-        print_json({"fits": [fitted_document(one) for one in done], "left_out": left_out})
-    elif not done and not left_out:
+        print_json({"fits": [fitted_document(fitted) for fitted in fits], "left_out": skipped})
+    elif not fits and not skipped:
         say(NO_RUNS)
-    check_none_left_out(left_out)
+    check_all_fitted(skipped)
 
 
 @app.command(epilog="Example: orchestrate patterns explain 3f2a")
 def explain(
     run: Annotated[
         str | None,
-        typer.Argument(help="A run's id, or how it begins. Default: the newest run."),
+        typer.Argument(help="A run's id, or the beginning of it. Default: the newest run."),
     ] = None,
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
-    """Explain a run's sub-deadlines: which past runs decided them, and how it went."""
+    """Explain a run's sub-deadlines: the past runs behind them, and how well it met them."""
     from cli.reading.store_reader import history_of
     from cli.render.deadline_plan import plan_document
     from orchestrator.settings import read_settings
@@ -165,36 +174,36 @@ def explain(
         _draw_plan(history)
 
 
-def _draw_library(learned: Learned, *, limit: int) -> None:
+def _draw_library(learned: LearnedData, *, limit: int) -> None:
     from rich.text import Text
 
-    from cli.render.kernels import kernel_in_words
+    from cli.render.kernels import describe_kernel
     from cli.render.lengths import step_lengths, steps_table
-    from cli.render.library import overview, picture
+    from cli.render.library import library_lines, summary_lines
 
-    console, now = results(), _now()
+    console, now = stdout_console(), _now()
     width = width_of(console, narrowest=_NARROWEST)
     ascii_only = is_plain_ascii(console)
-    _print_lines(console, overview(learned, now=now, ascii_only=ascii_only))
-    kernel = kernel_in_words(learned.kernel, is_fitted=learned.fit is not None)
+    _print_lines(console, summary_lines(learned, now=now, ascii_only=ascii_only))
+    kernel = describe_kernel(learned.kernel, is_fitted=learned.fit is not None)
     _print_lines(console, [Text(f"kernel: {kernel}")])
     console.print()
-    drawn = picture(learned, now=now, width=width, limit=limit, ascii_only=ascii_only)
-    _print_lines(console, drawn)
+    lines = library_lines(learned, now=now, width=width, limit=limit, ascii_only=ascii_only)
+    _print_lines(console, lines)
     if learned.samples:
         console.print()
         steps = step_lengths(learned.samples)
         console.print(steps_table(steps, width=width, ascii_only=ascii_only), width=width)
-        told = "output tokens; held: answers within their bound at level 0.9, where they had one"
-        _print_lines(console, [Text(told, style="dim")])
+        legend = "output tokens; held: share of answers within their length bound (level 0.9)"
+        _print_lines(console, [Text(legend, style="dim")])
 
 
 def _draw_plan(history: History) -> None:
     from cli.render.deadline_plan import explanation
     from cli.render.describe import elapsed_s, header
-    from cli.render.lengths import calls_table, predicted, promise_line
+    from cli.render.lengths import bounds_line, calls_table, calls_with_source
 
-    console, now = results(), _now()
+    console, now = stdout_console(), _now()
     width = width_of(console, narrowest=_NARROWEST)
     ascii_only = is_plain_ascii(console)
     title = header(history, now=now, ascii_only=ascii_only)[:2]
@@ -202,19 +211,19 @@ def _draw_plan(history: History) -> None:
     console.print()
     now_s = elapsed_s(history.run, history.status, now)
     _print_lines(console, explanation(history, width=width, ascii_only=ascii_only, now_s=now_s))
-    calls = predicted(history.calls)
+    calls = calls_with_source(history.calls)
     if calls:
         console.print()
         table = calls_table(history.run, calls, width=width, ascii_only=ascii_only)
         console.print(table, width=width)
-        _print_lines(console, [promise_line(calls)])
+        _print_lines(console, [bounds_line(calls)])
 
 
 def _print_fitted(fitted: Fitted) -> None:
-    from cli.work.fit_session import outcome
+    from cli.work.fit_session import fitted_lines
 
-    console = results()
-    _print_lines(console, outcome(fitted, ascii_only=is_plain_ascii(console)))
+    console = stdout_console()
+    _print_lines(console, fitted_lines(fitted, ascii_only=is_plain_ascii(console)))
 
 
 def _print_lines(console: Console, lines: Sequence[Text]) -> None:
@@ -223,7 +232,7 @@ def _print_lines(console: Console, lines: Sequence[Text]) -> None:
 
 
 def _read(work: Awaitable[T]) -> T:
-    """Read from a store, with what cannot be read told as a warning."""
+    """Read from a store; unreadable records are reported as warnings."""
     import asyncio
 
     from cli.terminal.warnings import log_as_warnings

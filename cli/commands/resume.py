@@ -1,4 +1,4 @@
-"""`orchestrate resume`: go on with a run that was interrupted or has failed."""
+"""`orchestrate resume`: continue a run that was interrupted or has failed."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: orchestrate resume 3f2a\n\n"
-    "All that died with their process: orchestrate resume --orphans\n\n"
-    "Nothing whose outcome is recorded is done again. The deadline counts from the first start."
+    "All orphaned runs, which have lost their process: orchestrate resume --orphans\n\n"
+    "Steps and calls with a recorded outcome are not repeated. The deadline counts from the "
+    "run's first start."
 )
 
 
 def resume(
     run: Annotated[
         str | None,
-        typer.Argument(help="A run's id, or how it begins.", show_default=False),
+        typer.Argument(help="A run's id, or the beginning of it.", show_default=False),
     ] = None,
     orphans: Annotated[
-        bool, typer.Option("--orphans", help="Every run whose process is gone, oldest first.")
+        bool,
+        typer.Option("--orphans", help="Resume every run that has lost its process, oldest first."),
     ] = False,
     allow_changed: Annotated[
         bool,
         typer.Option(
             "--allow-changed",
-            help="Go on where the flow's code comes to other steps than are recorded.",
+            help="Continue even if the flow's code no longer executes the recorded steps.",
         ),
     ] = False,
     model: options.Model = None,
@@ -43,7 +45,7 @@ def resume(
     json: options.Json = False,
     verbose: options.Verbose = None,
 ) -> None:
-    """Go on with an interrupted or failed run, from its last recorded outcome."""
+    """Continue an interrupted or failed run from its last recorded outcome."""
     import asyncio
 
     from cli.errors import BadInput
@@ -51,19 +53,19 @@ def resume(
     from orchestrator.settings import read_settings
 
     if (run is None) != orphans:
-        raise BadInput("give a run's id, or --orphans")
+        raise BadInput("give either a run's id, or --orphans")
     settings = read_settings(
         store=store, engine=engine, model=model, policy=policy, verbose=verbose
     )
-    found = asyncio.run(runs_to_resume(settings.store, run))
-    if not found:
+    records = asyncio.run(runs_to_resume(settings.store, run))
+    if not records:
         say("no orphaned runs")
-    for one in found:
-        go_on(one, settings, allow_changed=allow_changed, as_json=json)
+    for record in records:
+        resume_run(record, settings, allow_changed=allow_changed, as_json=json)
 
 
 async def runs_to_resume(url: str, prefix: str | None) -> list[RunRecord]:
-    """The run that was asked for, or all orphans."""
+    """The run with an id that begins with `prefix`; None: all orphaned runs, oldest first."""
     from cli.reading.store_reader import existing_store
     from orchestrator.durability.liveness import is_orphaned
     from store.errors import RunNotFound
@@ -81,7 +83,7 @@ async def runs_to_resume(url: str, prefix: str | None) -> list[RunRecord]:
         return [run for run in reversed(running) if is_orphaned(run)]
 
 
-def go_on(
+def resume_run(
     record: RunRecord,
     settings: Settings,
     *,
@@ -92,7 +94,7 @@ def go_on(
     """Resume one run, and print its result.
 
     Args:
-        engine: used instead of the one that the settings name.
+        engine: used instead of the one in the settings.
     """
     from cli.terminal.progress import RunProgress
     from cli.terminal.signals import run_until_interrupted

@@ -1,4 +1,4 @@
-"""`orchestrate ps` and `orchestrate show`: what ran, and where its time went."""
+"""`orchestrate ps` and `orchestrate show`: the runs of a store, and one run in detail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands import options
-from cli.terminal.output import is_plain_ascii, print_json, print_line, results, say, width_of
+from cli.terminal.output import (
+    is_plain_ascii,
+    print_json,
+    print_line,
+    say,
+    stdout_console,
+    width_of,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class StatusChoice(StrEnum):
-    """The statuses that `ps` shows."""
+    """The statuses by which `ps` can filter."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -31,10 +38,14 @@ _RECORDED_AS = {StatusChoice.ORPHANED: StatusChoice.RUNNING}
 
 
 def ps(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Most runs to list.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Maximum number of runs to list.")
+    ] = 20,
     status: Annotated[
         StatusChoice | None,
-        typer.Option(help="Only these. Orphaned: recorded as running, but its process is gone."),
+        typer.Option(
+            help="List only these runs. Orphaned: recorded as running, but the process is gone."
+        ),
     ] = None,
     store: options.Store = None,
     json: options.Json = False,
@@ -45,35 +56,32 @@ def ps(
     from orchestrator.settings import read_settings
 
     url = read_settings(store=store).store
-    found = asyncio.run(_newest(url, limit, status))
+    runs = asyncio.run(_newest(url, limit, status))
     now = _now()
     if json:
         from cli.render.describe import run_document
 
-        runs = [run_document(run, shown, now=now) for run, shown in found]
-        print_json({"runs": runs})
-    elif not found:
+        print_json({"runs": [run_document(run, shown, now=now) for run, shown in runs]})
+    elif not runs:
         say("no runs to list" if status else "no runs yet: try `orchestrate run`")
     else:
         from cli.render.describe import below_table, run_table
 
-        console = results()
+        console = stdout_console()
         width = width_of(console)
         ascii_only = is_plain_ascii(console)
-        table = run_table(found, now=now, width=width, ascii_only=ascii_only)
+        table = run_table(runs, now=now, width=width, ascii_only=ascii_only)
         console.print(table, width=width)
-        for line in below_table(found, width=width):
+        for line in below_table(runs, width=width):
             print_line(console, line)
 
 
 def show(
     run: Annotated[
         str | None,
-        typer.Argument(help="A run's id, or how it begins. Default: the newest run."),
+        typer.Argument(help="A run's id, or the beginning of it. Default: the newest run."),
     ] = None,
-    calls: Annotated[bool, typer.Option("--calls", help="Draw every call, not only stages.")] = (
-        False
-    ),
+    calls: Annotated[bool, typer.Option("--calls", help="Draw calls as well as stages.")] = (False),
     store: options.Store = None,
     json: options.Json = False,
 ) -> None:
@@ -94,22 +102,22 @@ def show(
 
 
 def _draw(history: History, *, with_calls: bool) -> None:
-    from cli.render.run_view import picture
+    from cli.render.run_view import run_lines
 
-    console = results()
-    drawn = picture(
+    console = stdout_console()
+    lines = run_lines(
         history,
         now=_now(),
         width=width_of(console),
         ascii_only=is_plain_ascii(console),
         with_calls=with_calls,
     )
-    for line in drawn:
+    for line in lines:
         print_line(console, line)
 
 
 async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tuple[RunRecord, str]]:
-    """The newest runs with their shown statuses; none where there is no store yet."""
+    """The newest runs with the statuses to show; empty if there is no store yet."""
     from cli.reading.store_reader import existing_store
     from orchestrator.durability.liveness import status_shown
     from store.records import Status
@@ -118,12 +126,12 @@ async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tup
     if store is None:
         return []
     recorded = None if status is None else Status(_RECORDED_AS.get(status, status))
-    # Whether a run is orphaned is not recorded: it takes all to find so many of them.
-    told_apart = recorded is Status.RUNNING
+    # Orphaned runs are recorded as running: only after reading all can they be filtered.
+    reads_all = recorded is Status.RUNNING
     async with store, store.reading() as tx:
-        runs = await tx.runs.newest(limit=None if told_apart else limit, status=recorded)
-    found = [(run, status_shown(run)) for run in runs]
-    return [(run, shown) for run, shown in found if status is None or shown == status][:limit]
+        runs = await tx.runs.newest(limit=None if reads_all else limit, status=recorded)
+    with_status = [(run, status_shown(run)) for run in runs]
+    return [(run, shown) for run, shown in with_status if status is None or shown == status][:limit]
 
 
 def _now() -> datetime:

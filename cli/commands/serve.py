@@ -28,20 +28,23 @@ def serve(
         str | None,
         typer.Option(
             metavar="KEY",
-            help="What clients must send. Better set as ORCHESTRATE_API_KEY, out of sight of ps.",
+            help="Key that clients must send. ORCHESTRATE_API_KEY is safer: ps shows options.",
             rich_help_panel=_SERVER,
         ),
     ] = None,
     verbose: options.Verbose = None,
 ) -> None:
-    """Serve a model by the OpenAI API, scheduled by deadlines, until Ctrl-C."""
+    """Serve a model by the OpenAI API with deadline scheduling, until Ctrl-C."""
     from orchestrator.settings import read_settings
     from orchestrator.wiring import engine_config
 
     settings = read_settings(model=model, policy=policy, api_key=api_key, verbose=verbose)
     config = engine_config(settings)
     if not is_loopback(host) and settings.api_key is None:
-        warn(f"whoever reaches {host}:{port} may use the model: give --api-key, or a loopback host")
+        warn(
+            f"any client that can reach {host}:{port} may use the model: give --api-key, or a "
+            "loopback --host"
+        )
     from serving.engine.server.server import serve as serve_model
 
     name = "the demo model (random weights: meaningless text)" if config.is_demo else config.model
@@ -50,7 +53,7 @@ def serve(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address can be reached from this machine only."""
     import ipaddress
 
     if host == "localhost":

@@ -1,4 +1,4 @@
-"""`orchestrate watch`: runs as they go on, or one of them as it grows."""
+"""`orchestrate watch`: the progress of all runs in a store, or of one run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands import options
-from cli.terminal.output import is_plain_ascii, print_line, results, width_of
+from cli.terminal.output import is_plain_ascii, print_line, stdout_console, width_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,133 +25,138 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: orchestrate watch\n\n"
     "One run, until it has ended: orchestrate watch 3f2a\n\n"
-    "As it is now, for a script: orchestrate watch --once\n\n"
-    "Where the output is no terminal, a line is printed whenever something has changed."
+    "The present state, for a script: orchestrate watch --once\n\n"
+    "If the output is not a terminal, a line is printed for each change."
 )
 _EVERY_S = 0.5
-_NOTHING = "no runs yet: try `orchestrate run`"
+_NO_RUNS = "no runs yet: try `orchestrate run`"
 
 
 def watch(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="A run's id, or how it begins. Default: all that go on, then the latest others.",
+            help="A run's id, or the beginning of it. Default: all running runs, then the latest.",
             show_default=False,
         ),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=0, help="Most runs to list that have ended.")
+        int, typer.Option("--limit", "-n", min=0, help="Maximum number of ended runs to list.")
     ] = 10,
-    once: Annotated[bool, typer.Option("--once", help="Show it as it is now, and exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show the present state, and exit.")] = False,
     store: options.Store = None,
 ) -> None:
-    """Watch runs go on: their time against their deadlines, their steps and calls."""
+    """Watch runs: their time against their deadlines, their steps and calls."""
     from cli.terminal.signals import run_until_dismissed
     from orchestrator.settings import read_settings
 
     url = read_settings(store=store).store
-    run_until_dismissed(_one(url, run, once=once) if run else _all(url, limit, once=once))
+    run_until_dismissed(
+        _watch_run(url, run, once=once) if run else _watch_all(url, limit, once=once)
+    )
 
 
-async def _one(url: str, prefix: str, *, once: bool) -> None:
+async def _watch_run(url: str, prefix: str, *, once: bool) -> None:
     """Watch one run until it has ended."""
-    from cli.commands.logs import teller
+    from cli.commands.logs import event_printer
     from cli.reading.following import follow
 
-    console = results()
+    console = stdout_console()
     if once:
         await follow(url, prefix, lambda history: _print(console, history), once=True)
     elif not _can_redraw(console):
-        await follow(url, prefix, teller())
+        await follow(url, prefix, event_printer())
     else:
         with _live(console) as live:
             await follow(url, prefix, lambda history: _redraw(live, _lines(console, history)))
 
 
-async def _all(url: str, limit: int, *, once: bool) -> None:
-    """Watch the runs of a store for as long as anybody wants to."""
+async def _watch_all(url: str, limit: int, *, once: bool) -> None:
+    """Watch the runs of a store until a signal ends the command."""
     import asyncio
 
     from cli.reading.store_reader import store_with
 
-    console = results()
-    known: dict[str, RunSummary] = {}
+    console = stdout_console()
+    summaries: dict[str, RunSummary] = {}
     async with await store_with(url, None) as store:
         if once:
-            found = await glances(store, limit, known)
-            console.print(_frame(console, found) if found else _NOTHING)
+            shown = await read_summaries(store, limit, summaries)
+            console.print(_overview(console, shown) if shown else _NO_RUNS)
         elif not _can_redraw(console):
-            tell = changes(console)
+            print_changes = change_printer(console)
             while True:
-                tell(await glances(store, limit, known))
+                print_changes(await read_summaries(store, limit, summaries))
                 await asyncio.sleep(_EVERY_S)
         else:
             with _live(console) as live:
                 while True:
-                    found = await glances(store, limit, known)
-                    _redraw(live, [_frame(console, found) if found else _NOTHING])
+                    shown = await read_summaries(store, limit, summaries)
+                    _redraw(live, [_overview(console, shown) if shown else _NO_RUNS])
                     await asyncio.sleep(_EVERY_S)
 
 
-async def glances(store: Store, limit: int, known: dict[str, RunSummary]) -> list[RunSummary]:
-    """The runs that go on, then the latest others, newest first.
+async def read_summaries(
+    store: Store, limit: int, cache: dict[str, RunSummary]
+) -> list[RunSummary]:
+    """Summaries of the running runs, then of the latest others, newest first.
 
     Args:
-        limit: most of the others.
-        known: by id, what was seen last: a run that has ended is read only once.
+        limit: maximum number of the others.
+        cache: run id -> latest summary; updated here, so that ended runs are read only once.
     """
     from cli.render.overview import summarise
     from orchestrator.durability.liveness import ORPHANED
     from store.records import Status
 
-    found = await _listed(store, limit)
-    if any(shown == ORPHANED and not _is_known(run, shown, known) for run, shown in found):
-        found = await _listed(store, limit)  # or it ended just after it was read
-    for run, shown in found:
-        if shown == Status.RUNNING or not _is_known(run, shown, known):
+    listed = await _list_runs(store, limit)
+    if any(shown == ORPHANED and not _is_cached(run, shown, cache) for run, shown in listed):
+        # It may have ended after its record was read: the second read decides.
+        listed = await _list_runs(store, limit)
+    for run, shown in listed:
+        if shown == Status.RUNNING or not _is_cached(run, shown, cache):
             async with store.reading() as tx:
                 calls = await tx.calls.of_run(run.id)
                 steps = await tx.journal.of_run(run.id)
-            known[run.id] = summarise(run, shown, calls, steps)
-    return [known[run.id] for run, _ in found]
+            cache[run.id] = summarise(run, shown, calls, steps)
+    return [cache[run.id] for run, _ in listed]
 
 
-def changes(console: Console) -> Callable[[Sequence[RunSummary]], None]:
-    """What prints a line for each run that is not as it was when it was last told of."""
+def change_printer(console: Console) -> Callable[[Sequence[RunSummary]], None]:
+    """A function that prints a line for each run that changed since its last line."""
     from rich.text import Text
 
     from cli.render.overview import plain_line
 
-    before: dict[str, tuple[object, ...]] = {}
+    printed: dict[str, tuple[object, ...]] = {}  # run id -> state at its last line
 
-    def tell(found: Sequence[RunSummary]) -> None:
-        for one in found:
-            if before.get(one.run.id) != one.state:
-                before[one.run.id] = one.state
-                print_line(console, Text(plain_line(one, now=_now())))
+    def print_changes(summaries: Sequence[RunSummary]) -> None:
+        for summary in summaries:
+            if printed.get(summary.run.id) != summary.state:
+                printed[summary.run.id] = summary.state
+                print_line(console, Text(plain_line(summary, now=_now())))
 
-    return tell
+    return print_changes
 
 
-async def _listed(store: Store, limit: int) -> list[tuple[RunRecord, str]]:
+async def _list_runs(store: Store, limit: int) -> list[tuple[RunRecord, str]]:
     """The runs to watch, with the statuses to show."""
     from orchestrator.durability.liveness import status_shown
     from store.records import Status
 
     async with store.reading() as tx:
         running = await tx.runs.newest(status=Status.RUNNING)
-        going_on = [(run, status_shown(run)) for run in running]
-        going_on = [(run, shown) for run, shown in going_on if shown == Status.RUNNING]
-        newest = await tx.runs.newest(limit=limit + len(going_on))
-    ids = {run.id for run, _ in going_on}
+        live = [(run, status_shown(run)) for run in running]
+        live = [(run, shown) for run, shown in live if shown == Status.RUNNING]
+        newest = await tx.runs.newest(limit=limit + len(live))
+    ids = {run.id for run, _ in live}
     others = [(run, status_shown(run)) for run in newest if run.id not in ids]
-    return [*going_on, *others[:limit]]
+    return [*live, *others[:limit]]
 
 
-def _is_known(run: RunRecord, shown: str, known: dict[str, RunSummary]) -> bool:
-    seen = known.get(run.id)
-    return seen is not None and (seen.status, seen.run.attempts) == (shown, run.attempts)
+def _is_cached(run: RunRecord, shown: str, cache: dict[str, RunSummary]) -> bool:
+    cached = cache.get(run.id)
+    return cached is not None and (cached.status, cached.run.attempts) == (shown, run.attempts)
 
 
 def _can_redraw(console: Console) -> bool:
@@ -170,11 +175,11 @@ def _redraw(live: Live, parts: Sequence[RenderableType]) -> None:
     live.update(Group(*parts), refresh=True)
 
 
-def _frame(console: Console, found: Sequence[RunSummary]) -> RenderableType:
+def _overview(console: Console, summaries: Sequence[RunSummary]) -> RenderableType:
     from cli.render.overview import overview
 
     ascii_only = is_plain_ascii(console)
-    return overview(found, now=_now(), width=width_of(console), ascii_only=ascii_only)
+    return overview(summaries, now=_now(), width=width_of(console), ascii_only=ascii_only)
 
 
 def _print(console: Console, history: History) -> None:
@@ -183,10 +188,10 @@ def _print(console: Console, history: History) -> None:
 
 
 def _lines(console: Console, history: History) -> list[Text]:
-    from cli.render.run_view import picture
+    from cli.render.run_view import run_lines
 
     ascii_only = is_plain_ascii(console)
-    return picture(history, now=_now(), width=width_of(console), ascii_only=ascii_only)
+    return run_lines(history, now=_now(), width=width_of(console), ascii_only=ascii_only)
 
 
 def _now() -> datetime:

@@ -1,1 +1,1 @@
-"""What commands read from a store; none of them creates one."""
+"""Reads what commands show from a store; never creates one."""

@@ -1,4 +1,4 @@
-"""Follow a run as it grows in the store, by polling."""
+"""Follows a run in the store by polling."""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from orchestrator.durability.liveness import ORPHANED
 from store.records import Status
 
 POLL_S = 0.25
-"""How often a store is read: the repositories cannot tell what is new since the last time."""
+"""Interval between two reads of the run's records, in seconds; each reads all of them."""
 
 
 async def follow(
-    url: str, prefix: str | None, tell: Callable[[History], None], *, once: bool = False
+    url: str, prefix: str | None, on_history: Callable[[History], None], *, once: bool = False
 ) -> None:
-    """Tell of a run as it is, again and again until it has ended; the newest without a prefix.
+    """Read a run repeatedly until it has ended, and pass on each state.
 
     Args:
-        once: tell of it as it is now, and leave it at that.
+        prefix: how the run's id begins; None: the newest run.
+        on_history: called with the run's records after each read.
+        once: read only once.
     Raises:
         RunNotFound, RunAmbiguous: no run's id begins like this, or several do.
-        BadInput: there are no runs at all.
+        BadInput: there are no runs.
     """
     run_id = prefix
-    is_gone = False
+    seems_orphaned = False
     async with await store_with(url, prefix) as store:
         while True:
             history = await read_history(store, run_id, whole=False)
             run_id = history.run.id
-            if history.status == ORPHANED and not is_gone:
-                is_gone = True  # or it ended just after it was read: the next look tells
+            if history.status == ORPHANED and not seems_orphaned:
+                # It may have ended after its record was read: the next read decides.
+                seems_orphaned = True
                 continue
-            is_gone = False
-            tell(history)
+            seems_orphaned = False
+            on_history(history)
             if once or history.status != Status.RUNNING:
                 return
             await asyncio.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""All that a store holds of one run."""
+"""The records of one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from store.records import CallRecord, EdgeRecord, RunRecord, StageRecord, StepRe
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Everything that the store holds of one run; `status` is the one to show."""
+    """A run and its records.
+
+    Attributes:
+        status: the status to show: the recorded one, or `orphaned`.
+    """
 
     run: RunRecord
     status: str

@@ -1,4 +1,4 @@
-"""What a store has learned of each application, read for the commands that show it."""
+"""Reads what has been learned about applications: patterns, fits, length models."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ NO_RUNS = "no runs to learn from yet: try `orchestrate run`"
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """What is known of one application.
+class LearnedData:
+    """What has been learned about one application.
 
     Attributes:
-        num_kept: patterns in the store, in the library or not; a fit forgets the least used.
-        patterns: the library's, oldest first.
-        runs: the run that left each of them, by its key.
-        fit: the last one; None: never fitted.
-        num_since: runs that came after it; all of them without one.
+        num_kept: patterns in the store, in the library or not; a fit deletes the least used.
+        patterns: those of the library, oldest first.
+        runs: pattern key -> id of the run that it was recorded from; None if unknown.
+        fit: the latest fit; None: never fitted.
+        num_since: patterns recorded since that fit, or all if there was none.
         samples: finished LLM calls, oldest first.
         num_forest_calls: calls that the length model was fitted on; None: there is no model.
     """
@@ -47,13 +47,13 @@ class Learned:
 
     @property
     def stage_range(self) -> tuple[int, int] | None:
-        """The fewest and the most stages of a pattern; None without any."""
-        numbers = [len(pattern.stages) for pattern in self.patterns]
-        return (min(numbers), max(numbers)) if numbers else None
+        """The smallest and the largest number of stages of a pattern; None without patterns."""
+        counts = [len(pattern.stages) for pattern in self.patterns]
+        return (min(counts), max(counts)) if counts else None
 
     @property
     def lengths(self) -> LengthSource:
-        """What the next run's answers will be bounded by."""
+        """The source of the length bounds that the next run's calls will get."""
         counts = Counter(sample.identity for sample in self.samples[-REPLAYED_CALLS:])
         return LengthSource(
             self.num_forest_calls,
@@ -64,12 +64,12 @@ class Learned:
 
 @dataclass(frozen=True, slots=True)
 class LengthSource:
-    """What bounds the lengths of an application's answers.
+    """Where the length bounds of an application's answers come from.
 
     Attributes:
-        num_forest_calls: calls that a forest was fitted on; None: there is none.
-        num_steps: LLM steps that are known.
-        num_known_steps: those with enough answers of their own.
+        num_forest_calls: calls that the random forest was fitted on; None: there is no forest.
+        num_steps: LLM steps with recorded answers.
+        num_known_steps: those with enough answers (MIN_STEP_CALLS) for bounds of their own.
     """
 
     num_forest_calls: int | None
@@ -78,7 +78,7 @@ class LengthSource:
 
     @property
     def source(self) -> str:
-        """The name under which a call's record has it."""
+        """The source's name in the records of calls."""
         if self.num_forest_calls is not None:
             return "forest"
         return "step" if self.num_known_steps else "limit"
@@ -87,14 +87,14 @@ class LengthSource:
         if self.num_forest_calls is not None:
             return f"forest on {self.num_forest_calls:,} calls"
         if not self.num_known_steps:
-            return "limits only"
+            return "max_tokens only"
         if self.num_known_steps == self.num_steps:
-            return "last answers"
-        return f"last answers, {self.num_known_steps}/{self.num_steps} steps"
+            return "recent answers"
+        return f"recent answers, {self.num_known_steps}/{self.num_steps} steps"
 
 
-async def learned_of_all(url: str) -> list[Learned]:
-    """What is known of every application, by name; none where there is no store yet."""
+async def read_all_learned(url: str) -> list[LearnedData]:
+    """What has been learned about each application, by name; empty if there is no store yet."""
     store = await existing_store(url)
     if store is None:
         return []
@@ -102,13 +102,13 @@ async def learned_of_all(url: str) -> list[Learned]:
         counts = await tx.patterns.count_by_application()
         models = models_folder(url)
         return [
-            await _learned(tx, name, num_kept, models=models, most_calls=REPLAYED_CALLS)
+            await _learned(tx, name, num_kept, models=models, max_calls=REPLAYED_CALLS)
             for name, num_kept in counts.items()
         ]
 
 
-async def learned_of(url: str, application: str) -> Learned:
-    """What is known of one application; raises BadInput for one that is not known."""
+async def read_learned(url: str, application: str) -> LearnedData:
+    """What has been learned about one application; raises BadInput if it has no patterns."""
     store = await existing_store(url)
     if store is None:
         raise BadInput(NO_RUNS)
@@ -117,11 +117,11 @@ async def learned_of(url: str, application: str) -> Learned:
         check_known([application], counts)
         num_kept = counts[application]
         models = models_folder(url)
-        return await _learned(tx, application, num_kept, models=models, most_calls=MAX_CALLS)
+        return await _learned(tx, application, num_kept, models=models, max_calls=MAX_CALLS)
 
 
 async def library_sizes(url: str) -> dict[str, int]:
-    """How many patterns each application's library has, by name; none where there is no store."""
+    """Application -> number of patterns in its library; empty if there is no store."""
     store = await existing_store(url)
     if store is None:
         return {}
@@ -133,23 +133,23 @@ async def library_sizes(url: str) -> dict[str, int]:
 
 
 def check_known(wanted: Sequence[str], known: Mapping[str, object]) -> None:
-    """Raise BadInput for the first application that has left no pattern."""
+    """Raise BadInput for the first application that has no patterns."""
     for application in wanted:
         if not known:
             raise BadInput(NO_RUNS)
         if application not in known:
             names = ", ".join(known)
-            raise BadInput(f"nothing is learned of {application!r}; there are patterns of: {names}")
+            raise BadInput(f"no patterns of {application!r}; applications with patterns: {names}")
 
 
 async def _learned(
-    tx: Transaction, application: str, num_kept: int, *, models: Path, most_calls: int
-) -> Learned:
+    tx: Transaction, application: str, num_kept: int, *, models: Path, max_calls: int
+) -> LearnedData:
     records = await tx.patterns.of_application(application, in_library=True)
     fit = await tx.fits.get(application)
     last_id = 0 if fit is None else fit.last_pattern_id
     model = load_lengths(models, application)
-    return Learned(
+    return LearnedData(
         application,
         num_kept,
         patterns=readable_patterns(records),
@@ -157,6 +157,6 @@ async def _learned(
         fit=fit,
         num_since=await tx.patterns.count_since(application, last_id),
         kernel=kernel_of(fit),
-        samples=await tx.calls.length_samples(application, limit=most_calls),
+        samples=await tx.calls.length_samples(application, limit=max_calls),
         num_forest_calls=None if model is None else model.num_calls,
     )

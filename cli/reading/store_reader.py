@@ -1,4 +1,4 @@
-"""What a store holds, read for the commands that show it; none of them makes a store."""
+"""Reads runs from an existing store; never creates one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_RUNS = "no runs are recorded yet: try `orchestrate run`"
 
 
 async def existing_store(url: str) -> Store | None:
-    """The store, if there is one: to look at runs is no reason to make a file."""
+    """Open the store; None if its file does not exist, since reading should not create one."""
     address = normalised(url)
     if is_sqlite(address) and not file_of(address).exists():
         return None
@@ -21,22 +21,25 @@ async def existing_store(url: str) -> Store | None:
 
 
 async def history_of(url: str, prefix: str | None) -> History:
-    """Everything about a run; the newest without a prefix of its id.
+    """A run with all its records.
+
+    Args:
+        prefix: how the run's id begins; None: the newest run.
 
     Raises:
         RunNotFound, RunAmbiguous: no run's id begins like this, or several do.
-        BadInput: there are no runs at all.
+        BadInput: there are no runs.
     """
     async with await store_with(url, prefix) as store:
         return await read_history(store, prefix)
 
 
 async def store_with(url: str, prefix: str | None) -> Store:
-    """The store that a run should be in.
+    """Open the store in which to look for a run.
 
     Raises:
-        RunNotFound: there is no store, so not this run either.
-        BadInput: the same, where any run would do.
+        RunNotFound: there is no store, and `prefix` names a run.
+        BadInput: there is no store, and `prefix` is None.
     """
     store = await existing_store(url)
     if store is not None:
@@ -47,10 +50,10 @@ async def store_with(url: str, prefix: str | None) -> Store:
 
 
 async def read_history(store: Store, prefix: str | None, *, whole: bool = True) -> History:
-    """The same as `history_of` of an open store.
+    """`history_of` for an open store.
 
     Args:
-        whole: False: without what waited for what and the stages, for who reads it often.
+        whole: False: leave out edges and stages, to read faster.
     """
     async with store.reading() as tx:
         run = await (tx.runs.find(prefix) if prefix else tx.runs.latest())

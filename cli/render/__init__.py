@@ -1,1 +1,1 @@
-"""Records -> text and pictures. Pure: nothing is read or printed here."""
+"""Records -> lines and tables of text. Pure: reads and prints nothing."""

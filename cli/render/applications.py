@@ -1,4 +1,4 @@
-"""What is learned of every application: a line each. Pure."""
+"""The table of `patterns list`: what is learned about each application. Pure."""
 
 from __future__ import annotations
 
@@ -8,52 +8,53 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from cli.reading.learned import Learned
+from cli.reading.learned import LearnedData
 from cli.render.describe import ago
-from cli.render.library import ranged
+from cli.render.library import range_text
 from cli.render.tables import named_table
 from cli.terminal.glyphs import ASCII, UNICODE
 from cli.terminal.sanitize import one_line
 
-_LENGTHS = "answers bounded by"
-_HEADS = ("application", "kept", "library", "stages", "last fit", "since", _LENGTHS)
-_GIVE_WAY = (_LENGTHS, "since", "stages", "last fit")  # to the names, the first of them first
-_NAME_CELLS = 24  # that others give way to; a longer name takes what is left
-_ROOM_FOR_GAPS = 76
+_LENGTHS = "length bounds from"
+_HEADINGS = ("application", "kept", "library", "stages", "last fit", "since", _LENGTHS)
+_OPTIONAL = (_LENGTHS, "since", "stages", "last fit")
+"""Columns that are left out, in this order, if the terminal is too narrow for the names."""
+_NAME_CELLS = 24  # longer names do not cause columns to be left out
+_MIN_WIDTH_FOR_GAPS = 76
 
 
 def applications_table(
-    found: Sequence[Learned], *, now: datetime, width: int, ascii_only: bool = False
+    applications: Sequence[LearnedData], *, now: datetime, width: int, ascii_only: bool = False
 ) -> Table:
-    """A line for each application, with as many columns as its name leaves room for."""
+    """One row per application; narrow terminals get fewer columns."""
     glyphs = ASCII if ascii_only else UNICODE
-    cells = [_cells(learned, now=now, none=glyphs.none) for learned in found]
-    heads = _shown_heads(cells, width)
+    cells = [_cells(learned, now=now, none=glyphs.none) for learned in applications]
+    headings = _shown_headings(cells, width)
     return named_table(
-        heads,
-        [[row[head] for head in heads] for row in cells],
+        headings,
+        [[row[heading] for heading in headings] for row in cells],
         width=width,
         gap=_gap(width),
-        texts={_HEADS[0], _LENGTHS},
+        texts={_HEADINGS[0], _LENGTHS},
         glyphs=glyphs,
     )
 
 
-def below_applications(found: Sequence[Learned], *, now: datetime, width: int) -> list[Text]:
-    """What the table has no room for where it is narrow: what bounds the answers."""
-    cells = [_cells(learned, now=now, none=UNICODE.none) for learned in found]
-    if _LENGTHS in _shown_heads(cells, width):
+def below_applications(
+    applications: Sequence[LearnedData], *, now: datetime, width: int
+) -> list[Text]:
+    """Lines below a table without the column of length bounds: the bounds' sources."""
+    cells = [_cells(learned, now=now, none=UNICODE.none) for learned in applications]
+    if _LENGTHS in _shown_headings(cells, width):
         return []
     return [
-        Text.assemble(
-            (one_line(learned.application), "bold"), f": answers bounded by {learned.lengths}"
-        )
-        for learned in found
+        Text.assemble((one_line(learned.application), "bold"), f": {_LENGTHS} {learned.lengths}")
+        for learned in applications
     ]
 
 
-def applications_document(found: Sequence[Learned]) -> list[dict[str, object]]:
-    """The same, JSON-safe but for its times."""
+def applications_document(applications: Sequence[LearnedData]) -> list[dict[str, object]]:
+    """The same as JSON objects; JSON-safe except datetimes."""
     return [
         {
             "application": learned.application,
@@ -69,29 +70,31 @@ def applications_document(found: Sequence[Learned]) -> list[dict[str, object]]:
                 "steps_with_answers": learned.lengths.num_known_steps,
             },
         }
-        for learned in found
+        for learned in applications
     ]
 
 
-def _shown_heads(cells: Sequence[Mapping[str, Text]], width: int) -> list[str]:
-    """The columns beside which the names fit, or those that never give way."""
-    sizes = {head: max([len(head), *(len(row[head]) for row in cells)]) for head in _HEADS}
-    sizes[_HEADS[0]] = min(sizes[_HEADS[0]], _NAME_CELLS)
-    heads = list(_HEADS)
-    for head in _GIVE_WAY:
-        if sum(sizes[head] + _gap(width) for head in heads) <= width:
+def _shown_headings(cells: Sequence[Mapping[str, Text]], width: int) -> list[str]:
+    """The headings of the columns that leave room for the names."""
+    sizes = {
+        heading: max([len(heading), *(len(row[heading]) for row in cells)]) for heading in _HEADINGS
+    }
+    sizes[_HEADINGS[0]] = min(sizes[_HEADINGS[0]], _NAME_CELLS)
+    headings = list(_HEADINGS)
+    for heading in _OPTIONAL:
+        if sum(sizes[heading] + _gap(width) for heading in headings) <= width:
             break
-        heads.remove(head)
-    return heads
+        headings.remove(heading)
+    return headings
 
 
 def _gap(width: int) -> int:
-    return 2 if width >= _ROOM_FOR_GAPS else 1
+    return 2 if width >= _MIN_WIDTH_FOR_GAPS else 1
 
 
-def _cells(learned: Learned, *, now: datetime, none: str) -> dict[str, Text]:
-    """An application's cells, by the heads of their columns."""
-    stages = none if learned.stage_range is None else ranged(*learned.stage_range)
+def _cells(learned: LearnedData, *, now: datetime, none: str) -> dict[str, Text]:
+    """An application's row: heading -> cell."""
+    stages = none if learned.stage_range is None else range_text(*learned.stage_range)
     fitted = "never" if learned.fit is None else f"{ago(learned.fit.fitted_at, now)} ago"
     cells = [
         Text(one_line(learned.application), style="bold"),
@@ -102,4 +105,4 @@ def _cells(learned: Learned, *, now: datetime, none: str) -> dict[str, Text]:
         Text(f"{learned.num_since:,}"),
         Text(str(learned.lengths)),
     ]
-    return dict(zip(_HEADS, cells, strict=True))
+    return dict(zip(_HEADINGS, cells, strict=True))

@@ -1,4 +1,4 @@
-"""Why a run's stages got their sub-deadlines, and how it went: planned against real. Pure."""
+"""Why a run's stages got their sub-deadlines, and planned against real times. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from rich.text import Text
 from cli.reading.history import History
 from cli.render.axis import Axis, axis_for
 from cli.render.describe import counted, short_ids
-from cli.render.lengths import held, predicted
+from cli.render.lengths import calls_with_source, held
 from cli.render.timeline import Row, bar, fitted, legend, mark_deadline, rows_of, rule
 from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
 from orchestrator.durations import shown
 from orchestrator.learning.stage_deadlines import LEARNED
 from store.records import CallRecord, MatchRecord, StageRecord
 
-_GUTTER = 10  # before the pictures: their indent and the word for what they show
+_GUTTER = 10  # cells before the bars: indent and the word "planned" or "real"
 _INDENT = "  "
-_SHOWN_MATCHES = 3
+_MAX_SHOWN_MATCHES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """A stage as it was planned when it began, and as it went.
+    """A stage's plan, made when it began, and its real times.
 
     Attributes:
-        row: its real times, with the sub-deadline that was planned; None: it made no call that
-            is recorded.
+        row: the real times with the planned sub-deadline; None: no call of it is recorded.
     """
 
     plan: StageRecord
@@ -38,7 +37,7 @@ class PlannedStage:
 
     @property
     def slack_s(self) -> float | None:
-        """How much earlier than its sub-deadline it ended; negative: later."""
+        """Sub-deadline minus end, in seconds; negative if the stage was late; None if unknown."""
         ended_s = None if self.row is None else self.row.ended_s
         if ended_s is None or self.plan.sub_deadline_s is None:
             return None
@@ -46,37 +45,37 @@ class PlannedStage:
 
 
 def planned_stages(history: History, *, glyphs: Glyphs = UNICODE) -> list[PlannedStage]:
-    """The stages of which a plan is recorded, in order."""
+    """The stages with a recorded plan, in order."""
     by_stage: defaultdict[int, list[CallRecord]] = defaultdict(list)
     for call in history.calls:
         by_stage[call.stage].append(call)
-    found = []
+    stages = []
     for plan in history.stages:
         calls = by_stage[plan.stage]
         rows = rows_of(history.run, calls, glyphs=glyphs, with_calls=False)
-        found.append(PlannedStage(plan, rows[0] if rows else None, calls))
-    return found
+        stages.append(PlannedStage(plan, rows[0] if rows else None, calls))
+    return stages
 
 
 def explanation(
     history: History, *, width: int, ascii_only: bool = False, now_s: float | None = None
 ) -> list[Text]:
-    """Each stage's plan: in a picture, in words, and by whose example.
+    """For each stage: bars of the plan and of the real times, the outcome, and the source.
 
     Args:
-        width: columns that no line of a picture exceeds.
-        now_s: for a run that goes on: seconds since its start.
+        width: maximum width of the bars and of the legend, in columns.
+        now_s: for a run that is still running: seconds since its start.
     """
     glyphs = ASCII if ascii_only else UNICODE
     stages = planned_stages(history, glyphs=glyphs)
     if not stages:
-        told = "it made no calls, and so there was nothing to plan"
+        reason = "no plan: the run made no calls"
         if history.calls:
-            told = "nothing is recorded of its plan: it ran before plans were recorded"
-        return [Text(told, style="dim")]
+            reason = "no plan is recorded: the run is older than the recording of plans"
+        return [Text(reason, style="dim")]
     work_end_s = _work_end_s(history, stages, now_s)
     axis = _axis(history, work_end_s=work_end_s, cells=width - _GUTTER)
-    ids = _short_runs(stages)
+    ids = _short_run_ids(stages)
     lines = [
         Text(f"{'':{_GUTTER}}{axis.labels()}".rstrip(), style="dim"),
         Text.assemble(" " * _GUTTER, *rule(axis, glyphs)),
@@ -85,7 +84,7 @@ def explanation(
     for stage in stages:
         label = stage.row.label if stage.row is not None else f"{stage.plan.stage}"
         lines.append(Text(fitted(f"stage {label}", width, glyphs), style="bold"))
-        lines += _pictures(stage, axis, glyphs, now_s=work_end_s)
+        lines += _bars(stage, axis, glyphs, now_s=work_end_s)
         lines.append(_outcome_line(stage, before, glyphs))
         lines.append(_source_line(stage.plan, ids))
         before = stage.plan
@@ -94,7 +93,7 @@ def explanation(
 
 
 def plan_document(history: History) -> dict[str, object]:
-    """The plan and what came of it, JSON-safe but for times."""
+    """The plans and outcomes of all stages and LLM calls; JSON-safe except datetimes."""
     return {
         "stages": [
             asdict(stage.plan)
@@ -118,7 +117,7 @@ def plan_document(history: History) -> dict[str, object]:
                 "output_tokens": call.output_tokens,
                 "held": held(call),
             }
-            for call in predicted(history.calls)
+            for call in calls_with_source(history.calls)
         ],
     }
 
@@ -130,15 +129,15 @@ def _work_end_s(history: History, stages: Sequence[PlannedStage], now_s: float |
 
 
 def _axis(history: History, *, work_end_s: float, cells: int) -> Axis:
-    """An axis on which the work is seen, and each sub-deadline but those at the run's own end."""
+    """An axis that covers the work and all sub-deadlines before the run's own deadline."""
     deadline_s = history.run.deadline_s
     dues = [plan.sub_deadline_s for plan in history.stages if plan.sub_deadline_s is not None]
     inner = [due for due in dues if deadline_s is None or due < deadline_s]
     return axis_for(work_end_s=max([work_end_s, *inner]), deadline_s=deadline_s, cells=cells)
 
 
-def _pictures(stage: PlannedStage, axis: Axis, glyphs: Glyphs, *, now_s: float) -> list[Text]:
-    """The time that a stage was planned to take, where it had a deadline, above what it took."""
+def _bars(stage: PlannedStage, axis: Axis, glyphs: Glyphs, *, now_s: float) -> list[Text]:
+    """The planned bar of a stage, if it had a sub-deadline, above the bar of its real times."""
     lines = []
     plan = stage.plan
     if plan.sub_deadline_s is not None:
@@ -158,7 +157,7 @@ def _pictures(stage: PlannedStage, axis: Axis, glyphs: Glyphs, *, now_s: float) 
 
 
 def _outcome_line(stage: PlannedStage, before: StageRecord | None, glyphs: Glyphs) -> Text:
-    """The share of the time that was to have passed at a stage's end, and when it ended."""
+    """The planned share of the run's time up to the stage's end, its sub-deadline and its end."""
     plan, row, slack_s = stage.plan, stage.row, stage.slack_s
     line = Text(_INDENT)
     if plan.share is not None:
@@ -181,25 +180,26 @@ def _outcome_line(stage: PlannedStage, before: StageRecord | None, glyphs: Glyph
 
 
 def _source_line(plan: StageRecord, ids: dict[str, str]) -> Text:
-    """Whose example it followed: the heaviest matches, and how many there were."""
+    """How the sub-deadline was found: from which past runs, those of the largest weight first."""
     if plan.source != LEARNED:
-        told = "no past run is known to begin like this one"
+        reason = "no similar past run is known"
         if plan.sub_deadline_s is not None:
-            told = f"an even share of what was left: {told}"
-        return Text(f"{_INDENT}{told}", style="dim")
+            reason = f"an even share of the time left: {reason}"
+        return Text(f"{_INDENT}{reason}", style="dim")
     heaviest = sorted(plan.matches, key=lambda match: -match.weight)
-    names = [f"{_name(match, ids)} {match.weight:.0%}" for match in heaviest[:_SHOWN_MATCHES]]
-    num_matches = plan.num_matches or len(heaviest)  # a record may hold the matches alone
+    names = [f"{_name(match, ids)} {match.weight:.0%}" for match in heaviest[:_MAX_SHOWN_MATCHES]]
+    num_matches = plan.num_matches or len(heaviest)  # 0: not recorded
     if num_matches > len(names):
         names.append(f"+{num_matches - len(names):,}")
-    matched = f"learned from {num_matches:,} of {counted(plan.num_candidates, 'past pattern')}"
-    return Text(f"{_INDENT}{matched} that began like it: {', '.join(names)}", style="dim")
+    candidates = counted(plan.num_candidates, "past pattern")
+    matched = f"learned from {num_matches:,} of {candidates} with a similar beginning"
+    return Text(f"{_INDENT}{matched}: {', '.join(names)}", style="dim")
 
 
-def _short_runs(stages: Sequence[PlannedStage]) -> dict[str, str]:
-    """Short ids of all runs that were matched."""
-    found = {match.run_id: None for stage in stages for match in stage.plan.matches}
-    runs = [run_id for run_id in found if run_id is not None]
+def _short_run_ids(stages: Sequence[PlannedStage]) -> dict[str, str]:
+    """Run id -> short id of all matched runs."""
+    matched = {match.run_id: None for stage in stages for match in stage.plan.matches}
+    runs = [run_id for run_id in matched if run_id is not None]
     return dict(zip(runs, short_ids(runs), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Runs in words: the table of `ps`, and what `show` says around its picture. Pure."""
+"""The table of `ps`, and what `show` prints above and below the timeline. Pure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from orchestrator.durations import shown
 from orchestrator.learning.stage_deadlines import FALLBACK, LEARNED
 from store.records import CallRecord, RunRecord, Status, StepRecord
 
-_ID_CELLS = 8  # of an id, where that many tell it from every other
-_ROOM_FOR_ERRORS, _ROOM_FOR_MODELS = 120, 76
+_ID_CELLS = 8  # shortest prefix of an id; longer only if prefixes would be equal
+_MIN_WIDTH_FOR_ERRORS, _MIN_WIDTH_FOR_MODELS = 120, 76
 
-_CLIENT_ALONE = "deadline kept by the client alone"
-"""Of a run on a server whose scheduler does not say that it knows deadlines."""
-_GIVE_WAY = {"flow": 24, "model": 28, "error": 200}  # columns, each with its most cells
+_CLIENT_DEADLINE = "deadline enforced by the client only"
+"""Shown for runs on a server that did not report a deadline-aware scheduler."""
+_ELASTIC_COLUMNS = {"flow": 24, "model": 28, "error": 200}
+"""Columns that are shortened if the terminal is narrow -> their maximum width."""
 _NAME_CELLS = 8
-_IN_WORDS = {
+_SOURCE_TEXTS = {
     LEARNED: "learned from past runs",
-    FALLBACK: "even shares, as no past run is known to begin like this one",
+    FALLBACK: "even shares of the time, because no similar past run is known",
 }
 STATUS_STYLES = {
     Status.COMPLETED: "green",
@@ -42,7 +43,7 @@ STATUS_STYLES = {
 
 
 def elapsed_s(run: RunRecord, status: str, now: datetime) -> float | None:
-    """How long a run took, or takes so far; None where nobody knows."""
+    """Duration of a run, so far if it is running; None if unknown, as for an orphaned run."""
     if run.elapsed_s is not None:
         return run.elapsed_s
     if status == Status.RUNNING:
@@ -50,8 +51,8 @@ def elapsed_s(run: RunRecord, status: str, now: datetime) -> float | None:
     return None
 
 
-def promise(run: RunRecord, taken_s: float | None) -> str:
-    """Whether a run kept its deadline: met, missed, or "" where that cannot be said."""
+def deadline_outcome(run: RunRecord, taken_s: float | None) -> str:
+    """Whether the deadline was "met" or "missed"; "" without one, or before it if not completed."""
     if run.deadline_s is None:
         return ""
     if run.error_type == "DeadlineExceeded" or (taken_s is not None and taken_s > run.deadline_s):
@@ -60,7 +61,7 @@ def promise(run: RunRecord, taken_s: float | None) -> str:
 
 
 def ago(moment: datetime, now: datetime) -> str:
-    """How long ago something was, in the unit that fits."""
+    """The time since a moment, in a suitable unit."""
     seconds = max((now - moment).total_seconds(), 0.0)
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -71,7 +72,7 @@ def ago(moment: datetime, now: datetime) -> str:
 def run_table(
     runs: Sequence[tuple[RunRecord, str]], *, now: datetime, width: int, ascii_only: bool = False
 ) -> Table:
-    """A line for each run with its shown status; models and errors where there is room."""
+    """One row per run with the status to show; models and errors only on wide terminals."""
     none = (ASCII if ascii_only else UNICODE).none
     ids = short_ids([run.id for run, _ in runs])
     rows = [
@@ -79,22 +80,22 @@ def run_table(
         for (run, status), short in zip(runs, ids, strict=True)
     ]
     names = ["run", "flow", "status", "ago", "took", "deadline", "", "model", "error"]
-    if width < _ROOM_FOR_ERRORS or not any(error_of(run) for run, _ in runs):
+    if width < _MIN_WIDTH_FOR_ERRORS or not any(error_of(run) for run, _ in runs):
         names.remove("error")
-    if width < _ROOM_FOR_MODELS:
+    if width < _MIN_WIDTH_FOR_MODELS:
         names.remove("model")
-    gap = 2 if width >= _ROOM_FOR_MODELS else 1
+    gap = 2 if width >= _MIN_WIDTH_FOR_MODELS else 1
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     widest = {
         name: max([len(name), *(len(row[column]) for row in rows)])
         for column, name in enumerate(names)
     }
-    # Numbers and states are shown whole; names give way where there is no room.
-    room = width - sum(widest[name] + gap for name in names if name not in _GIVE_WAY)
+    # Numbers and statuses are never shortened; the elastic columns share the remaining width.
+    room = width - sum(widest[name] + gap for name in names if name not in _ELASTIC_COLUMNS)
     for name in names:
         cells = widest[name]
-        if name in _GIVE_WAY:
-            cells = min(cells, max(room - gap, _NAME_CELLS), _GIVE_WAY[name])
+        if name in _ELASTIC_COLUMNS:
+            cells = min(cells, max(room - gap, _NAME_CELLS), _ELASTIC_COLUMNS[name])
             room -= cells + gap
         align: JustifyMethod = "right" if name in ("ago", "took", "deadline") else "left"
         table.add_column(name, no_wrap=True, overflow="ellipsis", justify=align, width=cells)
@@ -104,9 +105,9 @@ def run_table(
 
 
 def _cells(run: RunRecord, status: str, short: str, *, now: datetime, none: str) -> list[Text]:
-    """A run's line of the table, every column of it."""
+    """A run's row, with all columns."""
     taken_s = elapsed_s(run, status, now)
-    kept = promise(run, taken_s)
+    outcome = deadline_outcome(run, taken_s)
     return [
         Text(short, style="bold"),
         Text(one_line(run.flow)),
@@ -114,28 +115,28 @@ def _cells(run: RunRecord, status: str, short: str, *, now: datetime, none: str)
         Text(ago(run.started_at, now)),
         Text(none if taken_s is None else shown(taken_s)),
         Text(none if run.deadline_s is None else shown(run.deadline_s)),
-        Text(kept, style="red" if kept == "missed" else "green"),
+        Text(outcome, style="red" if outcome == "missed" else "green"),
         _model(run),
         Text(error_of(run), style="red"),
     ]
 
 
 def below_table(runs: Sequence[tuple[RunRecord, str]], *, width: int) -> list[Text]:
-    """What the table has no room for: errors where it is narrow, and what its mark means."""
+    """The lines below the table: errors if it has no column for them, and the meaning of `*`."""
     ids = short_ids([run.id for run, _ in runs])
     lines = []
     for (run, _), short in zip(runs, ids, strict=True):
-        if error_of(run) and width < _ROOM_FOR_ERRORS:
+        if error_of(run) and width < _MIN_WIDTH_FOR_ERRORS:
             line = Text.assemble((short, "bold"), "  ", (error_of(run), "red"))
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
-    if width >= _ROOM_FOR_MODELS and any(run.random_weights for run, _ in runs):
-        lines.append(Text("* random weights: the text means nothing", style="yellow"))
+    if width >= _MIN_WIDTH_FOR_MODELS and any(run.random_weights for run, _ in runs):
+        lines.append(Text("* random weights: the text is meaningless", style="yellow"))
     return lines
 
 
 def header(history: History, *, now: datetime, ascii_only: bool = False) -> list[Text]:
-    """What a run was, and what came of it, before the picture."""
+    """The lines above the timeline: the run, its outcome, engine, tokens and sub-deadlines."""
     glyphs = ASCII if ascii_only else UNICODE
     run, calls = history.run, history.calls
     dot = f" {glyphs.dot} "
@@ -150,7 +151,7 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
     began = run.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
     engine = " ".join(part for part in (run.engine, "engine") if run.engine)
     where = [part for part in (engine, run.model and f"model {run.model}") if part]
-    where.append(f"policy {run.policy}" if run.policy else _CLIENT_ALONE)
+    where.append(f"policy {run.policy}" if run.policy else _CLIENT_DEADLINE)
     if run.slo_user:
         where.append(f"user {run.slo_user}")
     tokens_in = sum(call.prompt_tokens or 0 for call in calls)
@@ -158,7 +159,7 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
     stages = len({call.stage for call in calls})
     lines = [
         title,
-        _promise_line(history, now),
+        _deadline_line(history, now),
         Text(
             dot.join([f"began {began}, {ago(run.started_at, now)} ago", *map(one_line, where)]),
             style="dim",
@@ -171,24 +172,24 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
     ]
     sources = {call.stage: call.deadline_source for call in calls if call.deadline_source}
     if sources:
-        why = ""
+        hint = ""
         if LEARNED in sources.values():
-            why = f"{dot}why: orchestrate patterns explain {run.id}"
-        told = f"sub-deadlines: {sources_in_words(list(sources.values()))}{why}"
-        lines.append(Text(told, style="dim"))
+            hint = f"{dot}why: orchestrate patterns explain {run.id}"
+        text = f"sub-deadlines: {describe_sources(list(sources.values()))}{hint}"
+        lines.append(Text(text, style="dim"))
     if run.random_weights:
-        told = "the model has random weights: its text means nothing, the times are real"
-        lines.append(Text(told, style="yellow"))
+        text = "the model has random weights: its text is meaningless, its times are real"
+        lines.append(Text(text, style="yellow"))
     return lines
 
 
 def failures(history: History) -> list[Text]:
-    """What went wrong, in words: the run's own error, then those of its calls."""
+    """The run's own error, then the errors of its calls."""
     run = history.run
     lines = []
     if history.status == ORPHANED:
-        told = f"its process ({run.process_id}) is gone, and did not say how the run ended"
-        lines.append(Text.assemble(("orphaned: ", "bold yellow"), told))
+        text = f"its process ({run.process_id}) is gone, and recorded no end of the run"
+        lines.append(Text.assemble(("orphaned: ", "bold yellow"), text))
     if error_of(run):
         lines.append(Text.assemble((f"{run.status}: ", "bold red"), error_of(run)))
     for call in history.calls:
@@ -196,19 +197,21 @@ def failures(history: History) -> list[Text]:
             took = "" if call.finished_s is None else f" after {_took(call)}"
             name = f"call #{call.node} {call_name(run, call)}{took}: "
             lines.append(Text.assemble((name, "red"), error_of(call)))
-    cancelled = sum(call.status is Status.CANCELLED for call in history.calls)
-    if cancelled:
-        lines.append(Text(f"{counted(cancelled, 'call')} cancelled before the end", style="dim"))
+    num_cancelled = sum(call.status is Status.CANCELLED for call in history.calls)
+    if num_cancelled:
+        lines.append(
+            Text(f"{counted(num_cancelled, 'call')} cancelled before the end", style="dim")
+        )
     return lines
 
 
 def document_of(history: History, *, now: datetime) -> dict[str, object]:
-    """Everything about a run as one JSON-safe object but for its times."""
+    """A run with all its records; JSON-safe except datetimes."""
     run = history.run
     taken_s = elapsed_s(run, history.status, now)
     return {
         "run": run_document(run, history.status, now=now),
-        "in_time": {"met": True, "missed": False}.get(promise(run, taken_s)),
+        "in_time": {"met": True, "missed": False}.get(deadline_outcome(run, taken_s)),
         "questions": question_documents(run, open_questions(run, history.steps)),
         "steps": [asdict(step) for step in history.steps],
         "calls": [asdict(call) for call in history.calls],
@@ -218,32 +221,35 @@ def document_of(history: History, *, now: datetime) -> dict[str, object]:
 
 
 def run_document(run: RunRecord, status: str, *, now: datetime) -> dict[str, object]:
-    """A run as one JSON-safe object but for its times; status as shown."""
-    kept_by = "engine" if run.policy else "client"
-    shown = {
+    """A run with the status to show; JSON-safe except datetimes."""
+    derived = {
         "status": status,
         "elapsed_s": elapsed_s(run, status, now),
-        "deadline_kept_by": kept_by,
+        "deadline_kept_by": "engine" if run.policy else "client",
     }
-    return asdict(run) | shown
+    return asdict(run) | derived
 
 
-def sources_in_words(sources: Sequence[str]) -> str:
-    """Where the sub-deadlines of a run's stages came from, given that of each; not empty."""
+def describe_sources(sources: Sequence[str]) -> str:
+    """How a run's sub-deadlines were found.
+
+    Args:
+        sources: the source of each stage's sub-deadline; not empty.
+    """
     counts = Counter(sources)
     if counts.keys() == {FALLBACK}:
-        return _IN_WORDS[FALLBACK]
+        return _SOURCE_TEXTS[FALLBACK]
     if len(counts) == 1:
-        return _IN_WORDS.get(sources[0], sources[0])
-    words = {**_IN_WORDS, FALLBACK: "even shares"}
+        return _SOURCE_TEXTS.get(sources[0], sources[0])
+    texts = {**_SOURCE_TEXTS, FALLBACK: "even shares"}
     return ", ".join(
-        f"{words.get(source, source)} in {number} of {counted(len(sources), 'stage')}"
+        f"{texts.get(source, source)} in {number} of {counted(len(sources), 'stage')}"
         for source, number in sorted(counts.items(), reverse=True)
     )
 
 
 def short_ids(ids: Sequence[str]) -> list[str]:
-    """The beginnings of ids, long enough to tell each from the others."""
+    """Prefixes of equal length of the ids, long enough to be distinct."""
     size = _ID_CELLS
     while len({run_id[:size] for run_id in ids}) < len(set(ids)):
         size += 1
@@ -251,25 +257,27 @@ def short_ids(ids: Sequence[str]) -> list[str]:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things."""
+    """A number with its noun, in the plural unless it is 1."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _promise_line(history: History, now: datetime) -> Text:
+def _deadline_line(history: History, now: datetime) -> Text:
     run = history.run
     taken_s = elapsed_s(run, history.status, now)
     if taken_s is None:
-        taken = "nobody knows how long it took"
+        taken = "duration unknown"
     else:
         taken = f"{'so far' if run.elapsed_s is None else 'took'} {shown(taken_s)}"
     if run.deadline_s is None:
         return Text(f"{taken}, no deadline")
-    kept = promise(run, taken_s)
+    outcome = deadline_outcome(run, taken_s)
     line = Text(f"{taken} of {shown(run.deadline_s)}")
-    if kept and taken_s is not None:
+    if outcome and taken_s is not None:
         slack_s = run.deadline_s - taken_s
         how = f"{shown(slack_s)} to spare" if slack_s >= 0 else f"{shown(-slack_s)} late"
-        line.append(f": deadline {kept}, {how}", style="green" if kept == "met" else "bold red")
+        line.append(
+            f": deadline {outcome}, {how}", style="green" if outcome == "met" else "bold red"
+        )
     return line
 
 
@@ -280,7 +288,7 @@ def _model(run: RunRecord) -> Text:
 
 
 def error_of(record: RunRecord | StepRecord | CallRecord) -> str:
-    """What ended a run, step or call; "" where its status says as much."""
+    """Type and message of the error that ended a run, step or call; "" if none or cancelled."""
     if not record.error_type or record.status is Status.CANCELLED:
         return ""
     kind, message = one_line(record.error_type), one_line(record.error_message or "")

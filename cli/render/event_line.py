@@ -1,4 +1,4 @@
-"""One thing that happened in a run, in words and as data. Pure."""
+"""An event of a run as a line of text and as a JSON object. Pure."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ _UNKNOWN = "?"
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One thing that happened in a run.
+class EventLine:
+    """One event of a run.
 
     Attributes:
-        at_s: since the run's start; None where nobody knows.
-        event: what it was, in a word for programs.
-        told: the same for people, without the time.
-        facts: what else is known of it, safe for JSON but for its times.
-        key: tells it from every other of its run, and is the same whenever the run is read.
-        place: where it belongs among the others, lowest first; by time where that is known.
+        at_s: seconds from the run's start; None if unknown.
+        event: the name of its type, in the JSON object.
+        text: its description for people, without the time.
+        fields: the other fields of the JSON object; JSON-safe except datetimes.
+        key: identifies it among the events of its run, and is the same in each read of the run.
+        position: sort key among the events of its run: time, starts after ends, depth.
     """
 
     at_s: float | None
     event: str
-    told: Text
-    facts: dict[str, object]
+    text: Text
+    fields: dict[str, object]
     key: tuple[object, ...]
-    place: tuple[float, int, int] = (0.0, 0, 0)
+    position: tuple[float, int, int] = (0.0, 0, 0)
 
     @property
     def line(self) -> Text:
-        """It as a line: when, what, and what came of it."""
+        """The time and the text."""
         when = _UNKNOWN if self.at_s is None else f"{self.at_s:.3f} s"
-        return Text.assemble((when.rjust(_TIME_CELLS), "dim"), "  ", self.told)
+        return Text.assemble((when.rjust(_TIME_CELLS), "dim"), "  ", self.text)
 
     @property
     def document(self) -> dict[str, object]:
-        """It as one JSON-safe object but for its times."""
-        return {"at_s": self.at_s, "event": self.event, **self.facts}
+        """The JSON object; JSON-safe except datetimes."""
+        return {"at_s": self.at_s, "event": self.event, **self.fields}
 
 
-def not_yet_told(told: Sequence[Happening], known: set[tuple[object, ...]]) -> list[Happening]:
-    """Those that are not known yet, which they are from now on."""
-    new = [happening for happening in told if happening.key not in known]
-    known.update(happening.key for happening in new)
+def take_new(events: Sequence[EventLine], seen: set[tuple[object, ...]]) -> list[EventLine]:
+    """The events with keys that are not in `seen`; adds their keys to it."""
+    new = [event for event in events if event.key not in seen]
+    seen.update(event.key for event in new)
     return new

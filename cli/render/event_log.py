@@ -1,4 +1,4 @@
-"""A run's records -> what happened in it, one thing after the other, in words and as data. Pure."""
+"""A run's records -> its events in order of time. Pure."""
 
 from __future__ import annotations
 
@@ -8,35 +8,39 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from cli.reading.history import History
-from cli.render.describe import STATUS_STYLES, error_of, promise
-from cli.render.event_line import Happening
+from cli.render.describe import STATUS_STYLES, deadline_outcome, error_of
+from cli.render.event_line import EventLine
 from cli.render.timeline import call_name
 from cli.terminal.sanitize import one_line
 from orchestrator.durability.liveness import ORPHANED
 from orchestrator.durations import shown
 from store.records import CallKind, CallRecord, RunRecord, Status, StepKind, StepRecord
 
-_AS_CALLS = {StepKind.LLM, StepKind.TOOL}
+_CALL_KINDS = {StepKind.LLM, StepKind.TOOL}
 _IN_TIME = {"met": True, "missed": False}
 
 
-def happenings(history: History) -> list[Happening]:
-    """What happened in a run, by time; its start is the first, and its end the last."""
+def event_lines(history: History) -> list[EventLine]:
+    """The events of a run in order of time; its start is the first, its end the last."""
     run = history.run
-    with_calls = {call.step_path for call in history.calls}
-    between = list(_resumed(run))
-    # What nobody knows the end of went down with its process, before the run was resumed.
-    lost_at_s = between[0].place[0] if between else math.inf
+    call_paths = {call.step_path for call in history.calls}
+    between = list(_run_resumed(run))
+    # Calls without a recorded end were lost with their process, before the run was resumed.
+    lost_at_s = between[0].position[0] if between else math.inf
     for step in history.steps:
-        # A call is told as such, with what the journal does not know of it.
-        if step.kind not in _AS_CALLS or step.path not in with_calls:
-            between += _of_step(run, step)
+        # A call is shown by its own record, which holds more than that of its step.
+        if step.kind not in _CALL_KINDS or step.path not in call_paths:
+            between += _step_events(run, step)
     for call in history.calls:
-        between += _of_call(run, call, lost_at_s=lost_at_s)
-    return [_started(run), *sorted(between, key=lambda one: one.place), *_ended(history)]
+        between += _call_events(run, call, lost_at_s=lost_at_s)
+    return [
+        _run_started(run),
+        *sorted(between, key=lambda event: event.position),
+        *_run_ended(history),
+    ]
 
 
-def _started(run: RunRecord) -> Happening:
+def _run_started(run: RunRecord) -> EventLine:
     engine = " ".join(part for part in (run.engine, "engine") if run.engine)
     parts = [
         run.flow,
@@ -45,10 +49,10 @@ def _started(run: RunRecord) -> Happening:
         run.model and f"model {run.model}",
         run.policy and f"policy {run.policy}",
     ]
-    told = Text.assemble(
+    text = Text.assemble(
         "run ", (run.id, "bold"), f" began: {', '.join(one_line(part) for part in parts if part)}"
     )
-    facts: dict[str, object] = {
+    fields: dict[str, object] = {
         "run": run.id,
         "flow": run.flow,
         "started_at": run.started_at,
@@ -57,56 +61,56 @@ def _started(run: RunRecord) -> Happening:
         "model": run.model,
         "policy": run.policy,
     }
-    return Happening(0.0, "run_started", told, facts, ("run", "started"))
+    return EventLine(0.0, "run_started", text, fields, ("run", "started"))
 
 
-def _resumed(run: RunRecord) -> Iterator[Happening]:
-    """The last time that a run was resumed; of those before, nothing is recorded."""
+def _run_resumed(run: RunRecord) -> Iterator[EventLine]:
+    """The latest resumption of a run; earlier ones are not recorded."""
     if run.attempts == 1 or run.claimed_at is None:
         return
     at_s = (run.claimed_at - run.started_at).total_seconds()
-    told = Text(f"run {run.id} resumed: attempt {run.attempts}")
-    facts: dict[str, object] = {"run": run.id, "attempt": run.attempts}
+    text = Text(f"run {run.id} resumed: attempt {run.attempts}")
+    fields: dict[str, object] = {"run": run.id, "attempt": run.attempts}
     key = ("run", "resumed", run.attempts)
-    yield Happening(at_s, "run_resumed", told, facts, key, (at_s, 1, 0))
+    yield EventLine(at_s, "run_resumed", text, fields, key, (at_s, 1, 0))
 
 
-def _ended(history: History) -> Iterator[Happening]:
+def _run_ended(history: History) -> Iterator[EventLine]:
     run = history.run
     if history.status == Status.RUNNING:
         return
     key = ("run", "ended", run.attempts)
     if history.status == ORPHANED:
-        facts: dict[str, object] = {"run": run.id, "process_id": run.process_id, "host": run.host}
-        told = Text.assemble(
+        fields: dict[str, object] = {"run": run.id, "process_id": run.process_id, "host": run.host}
+        text = Text.assemble(
             f"run {run.id} ",
             ("orphaned", STATUS_STYLES[ORPHANED]),
-            f": its process ({run.process_id}) is gone, and did not say how the run ended",
+            f": its process ({run.process_id}) is gone, and recorded no end of the run",
         )
-        yield Happening(None, "run_orphaned", told, facts, key)
+        yield EventLine(None, "run_orphaned", text, fields, key)
         return
-    kept = promise(run, run.elapsed_s)
-    how = {"met": " in time", "missed": " late"}.get(kept, "")
-    told = Text.assemble(f"run {run.id} ", (f"{run.status}{how}", _style(run.status, kept)))
+    outcome = deadline_outcome(run, run.elapsed_s)
+    how = {"met": " in time", "missed": " late"}.get(outcome, "")
+    text = Text.assemble(f"run {run.id} ", (f"{run.status}{how}", _style(run.status, outcome)))
     if run.elapsed_s is not None:
         of = "" if run.deadline_s is None else f" of {shown(run.deadline_s)}"
-        told.append(f": took {shown(run.elapsed_s)}{of}")
-    told.append_text(_because(run))
-    facts = {
+        text.append(f": took {shown(run.elapsed_s)}{of}")
+    text.append_text(_error_text(run))
+    fields = {
         "run": run.id,
         "status": str(run.status),
         "elapsed_s": run.elapsed_s,
         "deadline_s": run.deadline_s,
-        "in_time": _IN_TIME.get(kept),
+        "in_time": _IN_TIME.get(outcome),
         "error_type": run.error_type,
         "error_message": run.error_message,
     }
-    yield Happening(run.elapsed_s, "run_finished", told, facts, key)
+    yield EventLine(run.elapsed_s, "run_finished", text, fields, key)
 
 
-def _of_step(run: RunRecord, step: StepRecord) -> Iterator[Happening]:
-    """A step's start and, if it has ended, its end; a value is there at once."""
-    facts: dict[str, object] = {
+def _step_events(run: RunRecord, step: StepRecord) -> Iterator[EventLine]:
+    """A step's start and, if it has ended, its end; a recorded value is a single event."""
+    fields: dict[str, object] = {
         "run": run.id,
         "path": step.path,
         "name": step.name,
@@ -116,48 +120,48 @@ def _of_step(run: RunRecord, step: StepRecord) -> Iterator[Happening]:
     depth = step.path.count("/")
     key = ("step", step.path, step.attempts)
     if step.kind is StepKind.VALUE:
-        told = Text(f"value {one_line(step.path)}", style="dim")
-        place = (step.started_s, 1, depth)
-        yield Happening(step.started_s, "value_noted", told, facts, key, place)
+        text = Text(f"value {one_line(step.path)}", style="dim")
+        position = (step.started_s, 1, depth)
+        yield EventLine(step.started_s, "value_noted", text, fields, key, position)
         return
-    asks = step.kind is StepKind.INPUT
+    is_question = step.kind is StepKind.INPUT
     again = f" again, attempt {step.attempts}" if step.attempts > 1 else ""
-    began = f"asks: {one_line(step.name)}" if asks else f"began{again}"
-    yield Happening(
+    began = f"asks: {one_line(step.name)}" if is_question else f"began{again}"
+    yield EventLine(
         step.started_s,
-        "input_required" if asks else "step_started",
+        "input_required" if is_question else "step_started",
         Text(f"{_step_name(step)} {began}"),
-        facts,
+        fields,
         (*key, "started"),
         (step.started_s, 1, depth),
     )
     if step.status is Status.RUNNING:
         return
-    # When an answer came is not recorded: only that it did.
-    answered = asks and step.status is Status.COMPLETED
-    ended_s = None if answered else step.finished_s
-    told = Text.assemble(
+    # The time of an answer is not recorded.
+    is_answered = is_question and step.status is Status.COMPLETED
+    ended_s = None if is_answered else step.finished_s
+    text = Text.assemble(
         f"{_step_name(step)} ",
-        ("answered" if answered else str(step.status), _style(step.status)),
+        ("answered" if is_answered else str(step.status), _style(step.status)),
         _after(step.started_s, ended_s),
-        _because(step),
+        _error_text(step),
     )
-    yield Happening(
+    yield EventLine(
         ended_s,
-        "input_answered" if answered else "step_finished",
-        told,
-        {**facts, **_end_facts(step, ended_s)},
+        "input_answered" if is_answered else "step_finished",
+        text,
+        {**fields, **_end_fields(step, ended_s)},
         (*key, "ended"),
-        _end_place(step.started_s, step.finished_s or step.started_s, depth),
+        _end_position(step.started_s, step.finished_s or step.started_s, depth),
     )
 
 
-def _of_call(run: RunRecord, call: CallRecord, *, lost_at_s: float) -> Iterator[Happening]:
+def _call_events(run: RunRecord, call: CallRecord, *, lost_at_s: float) -> Iterator[EventLine]:
     """A call's start and, if it has ended, its end."""
     ended_s = call.finished_s
     name = f"call #{call.node} {call_name(run, call)} ({call.kind})"
     due = "" if call.sub_deadline_s is None else f", due at {shown(call.sub_deadline_s)}"
-    facts: dict[str, object] = {
+    fields: dict[str, object] = {
         "run": run.id,
         "node": call.node,
         "kind": str(call.kind),
@@ -168,30 +172,30 @@ def _of_call(run: RunRecord, call: CallRecord, *, lost_at_s: float) -> Iterator[
         "deadline_source": call.deadline_source,
     }
     key, depth = ("call", call.node), call.step_path.count("/")
-    yield Happening(
+    yield EventLine(
         call.started_s,
         "call_started",
         Text(f"{name} began: stage {call.stage}{due}"),
-        facts,
+        fields,
         (*key, "started"),
         (call.started_s, 1, depth),
     )
     if call.status is Status.RUNNING:
         return
-    told = Text.assemble(
+    text = Text.assemble(
         f"{name} ",
         (str(call.status), _style(call.status)),
         _after(call.started_s, ended_s),
-        _because(call),
-        *(Text.assemble(", ", part) for part in _measures(call)),
+        _error_text(call),
+        *(Text.assemble(", ", part) for part in _measurements(call)),
     )
-    yield Happening(
+    yield EventLine(
         ended_s,
         "call_finished",
-        told,
+        text,
         {
-            **facts,
-            **_end_facts(call, ended_s),
+            **fields,
+            **_end_fields(call, ended_s),
             "slack_s": _slack_s(call),
             "prompt_tokens": call.prompt_tokens,
             "cached_tokens": call.cached_tokens,
@@ -200,12 +204,12 @@ def _of_call(run: RunRecord, call: CallRecord, *, lost_at_s: float) -> Iterator[
             "finish_reason": call.finish_reason,
         },
         (*key, "ended"),
-        _end_place(call.started_s, lost_at_s if ended_s is None else ended_s, depth),
+        _end_position(call.started_s, lost_at_s if ended_s is None else ended_s, depth),
     )
 
 
-def _measures(call: CallRecord) -> Iterator[Text]:
-    """What was measured of a call that has ended."""
+def _measurements(call: CallRecord) -> Iterator[Text]:
+    """Token counts, time to first token, finish reason and slack of an ended call."""
     if call.prompt_tokens is not None:
         cached = f" ({call.cached_tokens:,} cached)" if call.cached_tokens else ""
         yield Text(f"{call.prompt_tokens:,} tokens in{cached}")
@@ -217,19 +221,19 @@ def _measures(call: CallRecord) -> Iterator[Text]:
         yield Text(f"ended by {call.finish_reason}", style="yellow")
     slack_s = _slack_s(call)
     if slack_s is not None:
-        early = slack_s >= 0
-        how = f"{shown(slack_s)} early" if early else f"{shown(-slack_s)} late"
-        yield Text(how, style="green" if early else "red")
+        is_early = slack_s >= 0
+        how = f"{shown(slack_s)} early" if is_early else f"{shown(-slack_s)} late"
+        yield Text(how, style="green" if is_early else "red")
 
 
 def _slack_s(call: CallRecord) -> float | None:
-    """How much earlier than its sub-deadline a call ended."""
+    """Sub-deadline minus end of a call, in seconds; None if it lacks either."""
     if call.sub_deadline_s is None or call.finished_s is None:
         return None
     return call.sub_deadline_s - call.finished_s
 
 
-def _end_facts(ended: StepRecord | CallRecord, ended_s: float | None) -> dict[str, object]:
+def _end_fields(ended: StepRecord | CallRecord, ended_s: float | None) -> dict[str, object]:
     return {
         "status": str(ended.status),
         "took_s": None if ended_s is None else ended_s - ended.started_s,
@@ -238,8 +242,8 @@ def _end_facts(ended: StepRecord | CallRecord, ended_s: float | None) -> dict[st
     }
 
 
-def _end_place(started_s: float, ended_s: float, depth: int) -> tuple[float, int, int]:
-    """Ends come before the starts of their moment, inner ones first, but after their own."""
+def _end_position(started_s: float, ended_s: float, depth: int) -> tuple[float, int, int]:
+    """Ends precede starts at the same time, inner ends first; no end precedes its own start."""
     return ended_s, (2 if ended_s == started_s else 0), -depth
 
 
@@ -251,10 +255,10 @@ def _after(started_s: float, ended_s: float | None) -> str:
     return "" if ended_s is None else f" after {shown(ended_s - started_s)}"
 
 
-def _because(ended: RunRecord | StepRecord | CallRecord) -> Text:
+def _error_text(ended: RunRecord | StepRecord | CallRecord) -> Text:
     error = error_of(ended)
     return Text(f": {error}" if error else "", style="red")
 
 
-def _style(status: Status, kept: str = "") -> str:
-    return "red" if kept == "missed" else STATUS_STYLES[status]
+def _style(status: Status, outcome: str = "") -> str:
+    return "red" if outcome == "missed" else STATUS_STYLES[status]

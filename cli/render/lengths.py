@@ -1,4 +1,4 @@
-"""How long answers were, and whether they stayed within what was foretold. Pure."""
+"""Answer lengths, and whether they stayed within their predicted bounds. Pure."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from store.records import CallKind, CallRecord, LengthSample, RunRecord, Status
 
 _MEDIAN_INDEX = LENGTH_LEVELS.index(0.5)
-_ROOM_FOR_SOURCES = 56
+_MIN_WIDTH_FOR_SOURCES = 56
 _SOURCES = {
     "forest": "forest",
-    "step": "step's last answers",
+    "step": "recent answers",
     "limit": "nothing known",
 }
-
+"""Source of a length bound in a call's record -> its text."""
 
 C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True)
 class StepLengths:
-    """The answers of one step, in tokens.
+    """The lengths of one step's answers, in tokens.
 
     Attributes:
-        num_bounded: calls that had a bound.
-        coverage: the share of them that stayed within it; None without any.
-        looseness: their mean bound over their mean length; None without any, or all empty.
+        num_bounded: calls with a length bound.
+        coverage: share of those calls with an answer within the bound; None without any.
+        looseness: their mean bound / their mean length; None without any, or if all are empty.
     """
 
     identity: str
@@ -50,15 +50,15 @@ class StepLengths:
 
 
 def step_lengths(samples: Sequence[LengthSample]) -> list[StepLengths]:
-    """The answers of each step, by its identity."""
+    """The answer lengths of each step, ordered by identity."""
     by_step: defaultdict[str, list[LengthSample]] = defaultdict(list)
     for sample in samples:
         by_step[sample.identity].append(sample)
-    return [_step_lengths(identity, found) for identity, found in sorted(by_step.items())]
+    return [_step_lengths(identity, each) for identity, each in sorted(by_step.items())]
 
 
 def steps_table(steps: Sequence[StepLengths], *, width: int, ascii_only: bool = False) -> Table:
-    """A line for each step."""
+    """One row per step."""
     glyphs = ASCII if ascii_only else UNICODE
     names = call_names({("llm", step.identity) for step in steps})
     rows = []
@@ -68,22 +68,22 @@ def steps_table(steps: Sequence[StepLengths], *, width: int, ascii_only: bool = 
         numbers = [f"{step.num_calls:,}", f"{step.median_tokens:,.0f}", f"{step.p90_tokens:,.0f}"]
         rows.append([Text(cell) for cell in (names["llm", step.identity], *numbers, held, loose)])
     heads = ["step", "calls", "median", "p90", "held", "bound/real"]
-    gap = 2 if width >= _ROOM_FOR_SOURCES else 1
+    gap = 2 if width >= _MIN_WIDTH_FOR_SOURCES else 1
     return named_table(heads, rows, width=width, gap=gap, texts={"step"}, glyphs=glyphs)
 
 
 def steps_document(steps: Sequence[StepLengths]) -> list[dict[str, object]]:
-    """The same, JSON-safe."""
+    """The same as JSON-safe objects."""
     return [asdict(step) for step in steps]
 
 
-def predicted(calls: Sequence[CallRecord]) -> list[CallRecord]:
-    """The LLM calls of which it is recorded what was foretold."""
+def calls_with_source(calls: Sequence[CallRecord]) -> list[CallRecord]:
+    """The LLM calls with a recorded source of their length bound."""
     return [call for call in calls if call.kind is CallKind.LLM and call.bound_source is not None]
 
 
 def held(call: CallRecord) -> bool | None:
-    """Whether an answer stayed within its bound; None without a bound, or without an answer."""
+    """Whether an answer stayed within its bound; None without a bound or an answer."""
     if call.length_bound is None or call.output_tokens is None:
         return None
     return call.output_tokens <= call.length_bound
@@ -92,10 +92,10 @@ def held(call: CallRecord) -> bool | None:
 def calls_table(
     run: RunRecord, calls: Sequence[CallRecord], *, width: int, ascii_only: bool = False
 ) -> Table:
-    """A line for each LLM call: the bound that was foretold, and what came."""
+    """One row per LLM call: its length bound, and the length of its answer."""
     glyphs = ASCII if ascii_only else UNICODE
     none = glyphs.none
-    is_wide = width >= _ROOM_FOR_SOURCES
+    is_wide = width >= _MIN_WIDTH_FOR_SOURCES
     heads = ["call", "stage", "bound", "tokens", "", "bound from"]
     rows = []
     for call in calls:
@@ -123,21 +123,22 @@ def calls_table(
     )
 
 
-def promise_line(calls: Sequence[CallRecord]) -> Text:
-    """How many of the bounds held, against how many should have."""
-    kept = [held(call) for call in calls if held(call) is not None]
-    if not kept:
-        return Text("no answer's length was foretold: nothing was known of these steps", "dim")
-    told = f"{sum(map(bool, kept))} of {len(kept)} bounds held; {BOUND_LEVEL:.0%} should"
-    return Text(told, style="dim")
+def bounds_line(calls: Sequence[CallRecord]) -> Text:
+    """How many of the bounds held, and how many are expected to."""
+    outcomes = [held(call) for call in calls if held(call) is not None]
+    if not outcomes:
+        return Text("no length bounds: nothing was known about these steps", "dim")
+    num_held = sum(map(bool, outcomes))
+    text = f"{num_held} of {len(outcomes)} length bounds held; expected: {BOUND_LEVEL:.0%}"
+    return Text(text, style="dim")
 
 
 def _outcome(call: CallRecord) -> Text:
-    """Whether a bound held, or why nobody can say."""
+    """Whether the bound held; the call's status if it did not complete."""
     if call.status is not Status.COMPLETED:
         return Text(call.status, style="dim")
-    words = {True: Text("held", "green"), False: Text("exceeded", "red"), None: Text()}
-    return words[held(call)]
+    texts = {True: Text("held", "green"), False: Text("exceeded", "red"), None: Text()}
+    return texts[held(call)]
 
 
 def _without(place: int, row: Sequence[C]) -> list[C]:
@@ -152,8 +153,8 @@ def _step_lengths(identity: str, samples: Sequence[LengthSample]) -> StepLengths
         if sample.length_bound is not None
     ]
     bounds = sum(bound for bound, _ in bounded)
-    tokens = sum(truth for _, truth in bounded)
-    num_held = sum(truth <= bound for bound, truth in bounded)
+    tokens = sum(length for _, length in bounded)
+    num_held = sum(length <= bound for bound, length in bounded)
     return StepLengths(
         identity,
         num_calls=len(samples),

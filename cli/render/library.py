@@ -1,4 +1,4 @@
-"""The library of an application, drawn: past runs by where their time went. Pure."""
+"""The library of an application: past runs as bars of their stages. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from cli.reading.learned import Learned
+from cli.reading.learned import LearnedData
 from cli.render.describe import ago, counted, short_ids
 from cli.render.kernels import kernel_document
 from cli.render.segments import (
@@ -25,12 +25,12 @@ from cli.terminal.sanitize import one_line
 from orchestrator.durations import shown
 from patterns.library import KeptPattern, decayed
 
-_ROOM_FOR_USES = 60
+_MIN_WIDTH_FOR_USES = 60
 _TITLE = "share of time by stage"
 
 
 def heaviest_first(patterns: Sequence[KeptPattern], now: datetime) -> list[KeptPattern]:
-    """Patterns by the runs that they stand for, then by their uses, the newest before others."""
+    """Patterns ordered by weight, then by uses, then by age; the newest first."""
 
     def rank(pattern: KeptPattern) -> tuple[float, float, int]:
         return pattern.weight, uses_now(pattern, now), pattern.key
@@ -39,24 +39,24 @@ def heaviest_first(patterns: Sequence[KeptPattern], now: datetime) -> list[KeptP
 
 
 def uses_now(pattern: KeptPattern, now: datetime) -> float:
-    """How often a pattern was used, decayed to now."""
+    """The number of uses of a pattern, decayed to now."""
     return decayed(pattern.uses, now.timestamp() - pattern.used_at_s)
 
 
 def total_s(pattern: KeptPattern) -> float:
-    """How long a pattern's stages took, one after the other."""
+    """The sum of a pattern's stage durations, in seconds."""
     return sum(stage.seconds for stage in pattern.stages)
 
 
-def overview(learned: Learned, *, now: datetime, ascii_only: bool = False) -> list[Text]:
-    """How much is known of an application, and since when."""
+def summary_lines(learned: LearnedData, *, now: datetime, ascii_only: bool = False) -> list[Text]:
+    """The lines above the patterns: their number, their stages and the latest fit."""
     dot = f" {(ASCII if ascii_only else UNICODE).dot} "
     parts = [
         f"{counted(learned.num_kept, 'pattern')} kept",
         f"{len(learned.patterns):,} in the library",
     ]
     if learned.stage_range is not None:
-        parts.append(f"{ranged(*learned.stage_range)} stages each")
+        parts.append(f"{range_text(*learned.stage_range)} stages each")
     last_fit = "never fitted"
     if learned.fit is not None:
         last_fit = f"last fit {ago(learned.fit.fitted_at, now)} ago"
@@ -67,37 +67,38 @@ def overview(learned: Learned, *, now: datetime, ascii_only: bool = False) -> li
     ]
 
 
-def picture(
-    learned: Learned, *, now: datetime, width: int, limit: int, ascii_only: bool = False
+def library_lines(
+    learned: LearnedData, *, now: datetime, width: int, limit: int, ascii_only: bool = False
 ) -> list[Text]:
-    """The library: a line for each pattern, heaviest first, and what its bar is made of.
+    """One line per pattern, those of the largest weight first, and a legend of the bars.
 
     Args:
-        width: columns that no line exceeds.
-        limit: most patterns to draw.
+        width: maximum width of a line, in columns.
+        limit: maximum number of patterns to draw.
     """
     glyphs = ASCII if ascii_only else UNICODE
     if not learned.patterns:
         return [Text("the library is empty", style="dim")]
     ordered = heaviest_first(learned.patterns, now)
-    kept, left = ordered[:limit], ordered[limit:]
+    drawn, omitted = ordered[:limit], ordered[limit:]
     kinds = summaries((pattern.stages, pattern.weight) for pattern in learned.patterns)
     palette = palette_for(kinds, glyphs)
-    head, *rows = _beside_bars(learned, kept, now=now, width=width, glyphs=glyphs)
+    head, *rows = _row_heads(learned, drawn, now=now, width=width, glyphs=glyphs)
     cells = width - len(head)
     title = _TITLE if len(_TITLE) <= cells else "stages"
-    bars = [segmented(pattern.stages, palette, cells) for pattern in kept]
+    bars = [segmented(pattern.stages, palette, cells) for pattern in drawn]
     lines = [Text(f"{head}{title}", style="dim")]
     lines += [Text.assemble(row, bar) for row, bar in zip(rows, bars, strict=True)]
-    if left:
-        runs = counted(round(sum(pattern.weight for pattern in left)), "run")
-        lines.append(Text(f"{len(left):,} more, for {runs}: see --limit", style="dim"))
-    was_cut = any(glyphs.cut in bar.plain for bar in bars)
-    return [*lines, *_legend(kinds, palette, width=width, was_cut=was_cut)]
+    if omitted:
+        runs = counted(round(sum(pattern.weight for pattern in omitted)), "run")
+        text = f"{len(omitted):,} more, for {runs}: increase --limit to see them"
+        lines.append(Text(text, style="dim"))
+    has_cut = any(glyphs.cut in bar.plain for bar in bars)
+    return [*lines, *_legend(kinds, palette, width=width, has_cut=has_cut)]
 
 
-def pattern_names(learned: Learned, patterns: Sequence[KeptPattern]) -> dict[int, str]:
-    """Short ids of the runs that left patterns, by key; a key where the run is not known."""
+def pattern_names(learned: LearnedData, patterns: Sequence[KeptPattern]) -> dict[int, str]:
+    """Pattern key -> short id of its run, or `#key` if the run is not known."""
     known = [run_id for pattern in patterns if (run_id := learned.runs.get(pattern.key))]
     short = dict(zip(known, short_ids(known), strict=True))
     return {
@@ -106,8 +107,8 @@ def pattern_names(learned: Learned, patterns: Sequence[KeptPattern]) -> dict[int
     }
 
 
-def library_document(learned: Learned, *, now: datetime) -> dict[str, object]:
-    """The library and its kernel, JSON-safe but for its times; patterns heaviest first."""
+def library_document(learned: LearnedData, *, now: datetime) -> dict[str, object]:
+    """The library and its kernel; JSON-safe except datetimes. The largest weights come first."""
     return {
         "application": learned.application,
         "patterns_kept": learned.num_kept,
@@ -140,15 +141,20 @@ def library_document(learned: Learned, *, now: datetime) -> dict[str, object]:
     }
 
 
-def ranged(least: int, most: int) -> str:
-    """A range of numbers; one number where it holds no more."""
+def range_text(least: int, most: int) -> str:
+    """A range such as "2-3"; a single number if both ends are equal."""
     return f"{least}" if least == most else f"{least}-{most}"
 
 
-def _beside_bars(
-    learned: Learned, patterns: Sequence[KeptPattern], *, now: datetime, width: int, glyphs: Glyphs
+def _row_heads(
+    learned: LearnedData,
+    patterns: Sequence[KeptPattern],
+    *,
+    now: datetime,
+    width: int,
+    glyphs: Glyphs,
 ) -> list[str]:
-    """What stands to the left of the bars: a head, then a line for each pattern, aligned."""
+    """The text to the left of the bars, aligned: a heading, then one line per pattern."""
     names = pattern_names(learned, patterns)
     rows = [["run", "runs", "uses", "time"]]
     rows += [
@@ -161,7 +167,7 @@ def _beside_bars(
         for pattern in patterns
     ]
     gap = "  "
-    if width < _ROOM_FOR_USES:
+    if width < _MIN_WIDTH_FOR_USES:
         gap = " "
         for row in rows:
             del row[2]
@@ -179,9 +185,9 @@ def _beside_bars(
 
 
 def _legend(
-    kinds: Sequence[KindSummary], palette: Palette, *, width: int, was_cut: bool
+    kinds: Sequence[KindSummary], palette: Palette, *, width: int, has_cut: bool
 ) -> list[Text]:
-    """What each glyph calls, and what it takes of all time; in as many lines as it takes."""
+    """What the glyphs mean: each kind of stage with its calls and its share of all time."""
     glyphs = palette.glyphs
     names = call_names({call for summary in kinds for call in summary.kind})
     entries = []
@@ -195,9 +201,9 @@ def _legend(
     others = [summary for summary in kinds if summary.kind not in palette.kinds]
     if others:
         share = sum(summary.share for summary in others)
-        told = f"{counted(len(others), 'other kind')} {share:.0%}"
-        entries.append((palette.of(others[0].kind), told))
-    if was_cut:
+        text = f"{counted(len(others), 'other kind')} {share:.0%}"
+        entries.append((palette.of(others[0].kind), text))
+    if has_cut:
         entries.append(((glyphs.cut, ""), "the next stage of the same kind"))
     return packed(
         [
@@ -209,5 +215,5 @@ def _legend(
 
 
 def _times(least: int, most: int, glyphs: Glyphs) -> str:
-    """How often something is called in a stage, where that is more than once."""
-    return "" if most == 1 else f" {glyphs.times}{ranged(least, most)}"
+    """How often a call is made in a stage, such as " x2-3"; "" if at most once."""
+    return "" if most == 1 else f" {glyphs.times}{range_text(least, most)}"

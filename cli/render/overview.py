@@ -1,4 +1,4 @@
-"""The runs of a store at a glance: a line each, with its clock against its deadline. Pure."""
+"""The table of `watch`: each run with its time against its deadline. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from cli.render.describe import STATUS_STYLES, elapsed_s, promise, short_ids
+from cli.render.describe import STATUS_STYLES, deadline_outcome, elapsed_s, short_ids
 from cli.render.tables import NAME_CELLS, named_table
 from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
 from cli.terminal.sanitize import one_line
@@ -18,19 +18,21 @@ from store.records import CallRecord, RunRecord, Status, StepKind, StepRecord
 
 _GAP = 1
 _TEXTS = ("flow", "run", "status", "deadline", "left")
-_LEAST_BAR, _MOST_BAR = 6, 24
-_GIVE_UP = ("tokens", "steps", "busy", "deadline", "status")  # in this order, where it is narrow
+_MIN_BAR_CELLS, _MAX_BAR_CELLS = 6, 24
+_OPTIONAL = ("tokens", "steps", "busy", "deadline", "status")
+"""Columns that are left out, in this order, if the terminal is narrow."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What is seen of a run at one moment; `status` is the one to show.
+    """The state of a run at one moment.
 
     Attributes:
-        num_steps: that were completed.
-        num_running: calls at work.
-        num_done: calls that have ended, well or not.
-        tokens: put out by its calls.
+        status: the status to show.
+        num_steps: completed steps.
+        num_running: calls that are running.
+        num_done: calls that have ended, successfully or not.
+        tokens: output tokens of its calls.
     """
 
     run: RunRecord
@@ -42,7 +44,7 @@ class RunSummary:
 
     @property
     def state(self) -> tuple[object, ...]:
-        """All of it but the time that goes by."""
+        """All of it except the elapsed time, to detect changes."""
         counts = (self.num_steps, self.num_running, self.num_done, self.tokens)
         return (self.status, self.run.attempts, *counts)
 
@@ -50,7 +52,11 @@ class RunSummary:
 def summarise(
     run: RunRecord, status: str, calls: Sequence[CallRecord], steps: Sequence[StepRecord]
 ) -> RunSummary:
-    """A run at a glance, given its records and the status to show."""
+    """Summarise a run from its records.
+
+    Args:
+        status: the status to show.
+    """
     num_running = sum(call.status is Status.RUNNING for call in calls)
     return RunSummary(
         run=run,
@@ -65,32 +71,35 @@ def summarise(
 
 
 def overview(
-    glances: Sequence[RunSummary], *, now: datetime, width: int, ascii_only: bool = False
+    summaries: Sequence[RunSummary], *, now: datetime, width: int, ascii_only: bool = False
 ) -> Table:
-    """A table with a line for each run, its less important columns left out where it is narrow."""
+    """A table with one row per run; narrow terminals get fewer columns."""
     glyphs = ASCII if ascii_only else UNICODE
-    ids = short_ids([one.run.id for one in glances])
+    ids = short_ids([summary.run.id for summary in summaries])
     rows = [
-        _cells(one, short, now=now, glyphs=glyphs) for one, short in zip(glances, ids, strict=True)
+        _cells(summary, short, now=now, glyphs=glyphs)
+        for summary, short in zip(summaries, ids, strict=True)
     ]
-    heads = ["flow", "run", "status", "elapsed", "deadline", "left", "steps", "calls", "busy"]
-    heads.append("tokens")
-    sizes = {head: max([len(head), *(len(row[head]) for row in rows)]) for head in heads}
-    sizes |= {"flow": NAME_CELLS, "deadline": max(_LEAST_BAR, len("deadline"))}
-    for head in _GIVE_UP:
+    headings = ["flow", "run", "status", "elapsed", "deadline", "left", "steps", "calls", "busy"]
+    headings.append("tokens")
+    sizes = {
+        heading: max([len(heading), *(len(row[heading]) for row in rows)]) for heading in headings
+    }
+    sizes |= {"flow": NAME_CELLS, "deadline": max(_MIN_BAR_CELLS, len("deadline"))}
+    for heading in _OPTIONAL:
         if _needed(sizes) <= width:
             break
-        heads.remove(head)
-        del sizes[head]
+        headings.remove(heading)
+        del sizes[heading]
     if "deadline" in sizes:
-        longest = max([NAME_CELLS, *(len(one_line(one.run.flow)) for one in glances)])
-        spare = width - _needed(sizes) - (longest - NAME_CELLS)
-        cells = min(sizes["deadline"] + max(spare, 0), _MOST_BAR)
-        for row, one in zip(rows, glances, strict=True):
-            row["deadline"] = bar(one, now=now, cells=cells, glyphs=glyphs)
+        flow_cells = max([NAME_CELLS, *(len(one_line(summary.run.flow)) for summary in summaries)])
+        spare = width - _needed(sizes) - (flow_cells - NAME_CELLS)
+        cells = min(sizes["deadline"] + max(spare, 0), _MAX_BAR_CELLS)
+        for row, summary in zip(rows, summaries, strict=True):
+            row["deadline"] = bar(summary, now=now, cells=cells, glyphs=glyphs)
     return named_table(
-        heads,
-        [[row[head] for head in heads] for row in rows],
+        headings,
+        [[row[heading] for heading in headings] for row in rows],
         width=width,
         gap=_GAP,
         texts=_TEXTS,
@@ -98,38 +107,39 @@ def overview(
     )
 
 
-def bar(one: RunSummary, *, now: datetime, cells: int, glyphs: Glyphs) -> Text:
-    """How much of its deadline a run has used up; empty without a deadline."""
-    taken_s = elapsed_s(one.run, one.status, now)
-    if one.run.deadline_s is None or taken_s is None:
+def bar(summary: RunSummary, *, now: datetime, cells: int, glyphs: Glyphs) -> Text:
+    """A bar of the time used of the deadline; empty without a deadline."""
+    taken_s = elapsed_s(summary.run, summary.status, now)
+    if summary.run.deadline_s is None or taken_s is None:
         return Text()
-    if taken_s > one.run.deadline_s:
+    if taken_s > summary.run.deadline_s:
         return Text(glyphs.late * cells, style="red")
-    used = taken_s / one.run.deadline_s * cells
+    used = taken_s / summary.run.deadline_s * cells
     whole = int(used)
     drawn = glyphs.work * whole
     if whole < cells:
         drawn += glyphs.partial[int((used - whole) * len(glyphs.partial))]
-    style = "cyan" if one.status == Status.RUNNING else STATUS_STYLES.get(one.status, "")
+    style = "cyan" if summary.status == Status.RUNNING else STATUS_STYLES.get(summary.status, "")
     return Text.assemble((drawn, style), (glyphs.rule * (cells - len(drawn)), "dim"))
 
 
-def plain_line(one: RunSummary, *, now: datetime) -> str:
-    """A run in one line, for where nothing is drawn."""
-    run = one.run
-    taken_s = elapsed_s(run, one.status, now)
-    clock = "nobody knows how long it took" if taken_s is None else shown(taken_s)
+def plain_line(summary: RunSummary, *, now: datetime) -> str:
+    """A run in one line, for outputs that are not terminals."""
+    run = summary.run
+    taken_s = elapsed_s(run, summary.status, now)
+    clock = "duration unknown" if taken_s is None else shown(taken_s)
     if run.deadline_s is not None:
         clock += f" of {shown(run.deadline_s)}"
-    if one.status != Status.RUNNING:
-        kept = promise(run, taken_s)
-        clock += f", deadline {kept}" if kept else ""
+    if summary.status != Status.RUNNING:
+        outcome = deadline_outcome(run, taken_s)
+        clock += f", deadline {outcome}" if outcome else ""
     elif run.deadline_s is not None and taken_s is not None:
         left_s = run.deadline_s - taken_s
         clock += f", {shown(left_s)} left" if left_s >= 0 else f", {shown(-left_s)} over"
     return (
-        f"{one_line(run.flow)} {run.id} {one.status}: {clock}; steps: {one.num_steps} done; "
-        f"calls: {one.num_running} running, {one.num_done} done, {one.tokens:,} tokens"
+        f"{one_line(run.flow)} {run.id} {summary.status}: {clock}; "
+        f"steps: {summary.num_steps} done; "
+        f"calls: {summary.num_running} running, {summary.num_done} done, {summary.tokens:,} tokens"
     )
 
 
@@ -137,30 +147,32 @@ def _needed(sizes: dict[str, int]) -> int:
     return sum(size + _GAP for size in sizes.values())
 
 
-def _cells(one: RunSummary, short: str, *, now: datetime, glyphs: Glyphs) -> dict[str, Text]:
-    """A run's cells by their column's head; its bar is drawn once there is known to be room."""
-    run = one.run
-    taken_s = elapsed_s(run, one.status, now)
+def _cells(summary: RunSummary, short: str, *, now: datetime, glyphs: Glyphs) -> dict[str, Text]:
+    """Heading -> cell of a run's row; the bar is added when its width is known."""
+    run = summary.run
+    taken_s = elapsed_s(run, summary.status, now)
     return {
         "flow": Text(one_line(run.flow)),
         "run": Text(short, style="bold"),
-        "status": Text(one.status, style=STATUS_STYLES.get(one.status, "")),
+        "status": Text(summary.status, style=STATUS_STYLES.get(summary.status, "")),
         "elapsed": Text(glyphs.none if taken_s is None else shown(taken_s)),
         "deadline": Text(),
-        "left": _left(one, taken_s),
-        "steps": Text(f"{one.num_steps:,}"),
-        "calls": Text(f"{one.num_done:,}"),
-        "busy": Text(f"{one.num_running:,}" if one.status == Status.RUNNING else glyphs.none),
-        "tokens": Text(f"{one.tokens:,}"),
+        "left": _left(summary, taken_s),
+        "steps": Text(f"{summary.num_steps:,}"),
+        "calls": Text(f"{summary.num_done:,}"),
+        "busy": Text(
+            f"{summary.num_running:,}" if summary.status == Status.RUNNING else glyphs.none
+        ),
+        "tokens": Text(f"{summary.tokens:,}"),
     }
 
 
-def _left(one: RunSummary, taken_s: float | None) -> Text:
-    """How much time a run has left or, if it has ended, whether it was in time."""
-    if one.run.deadline_s is None:
+def _left(summary: RunSummary, taken_s: float | None) -> Text:
+    """The time left to the deadline; for an ended run, whether it met the deadline."""
+    if summary.run.deadline_s is None:
         return Text("no limit", style="dim")
-    kept = promise(one.run, taken_s)
-    if one.status != Status.RUNNING or taken_s is None:
-        return Text(kept, style="red" if kept == "missed" else "green")
-    left_s = one.run.deadline_s - taken_s
+    outcome = deadline_outcome(summary.run, taken_s)
+    if summary.status != Status.RUNNING or taken_s is None:
+        return Text(outcome, style="red" if outcome == "missed" else "green")
+    left_s = summary.run.deadline_s - taken_s
     return Text(shown(left_s), style="red" if left_s < 0 else "")

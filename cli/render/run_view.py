@@ -1,4 +1,4 @@
-"""A run as `show` and `watch` draw it: in words, on a time axis, what it lacks. Pure."""
+"""A run as `show` and `watch` print it: header, timeline, failures, questions. Pure."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from cli.render.questions import open_questions, question_lines
 from cli.render.timeline import timeline
 
 
-def picture(
+def run_lines(
     history: History, *, now: datetime, width: int, ascii_only: bool, with_calls: bool = False
 ) -> list[Text]:
-    """The lines of a run's picture, with an empty one between its parts.
+    """The lines of a run, with an empty one between its parts.
 
     Args:
-        width: columns that no line of the time axis exceeds.
-        with_calls: below each stage, a bar for each of its calls.
+        width: maximum width of the timeline, in columns.
+        with_calls: also draw a bar for each call, below its stage.
     """
-    drawn = timeline(
+    bars = timeline(
         history.run,
         history.calls,
         width=width,
@@ -29,8 +29,8 @@ def picture(
         with_calls=with_calls,
         now_s=elapsed_s(history.run, history.status, now),
     )
-    asked = question_lines(history.run, open_questions(history.run, history.steps))
-    parts = [header(history, now=now, ascii_only=ascii_only), drawn, failures(history), asked]
+    questions = question_lines(history.run, open_questions(history.run, history.steps))
+    parts = [header(history, now=now, ascii_only=ascii_only), bars, failures(history), questions]
     lines: list[Text] = []
     for part in parts:
         if part:

@@ -1,4 +1,4 @@
-"""A past run as a bar: a segment for each stage, as long as its share of the run's time. Pure."""
+"""A past run as a bar of segments: one per stage, proportional to its share of time. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from patterns.features import Call, calls_of
 from patterns.stages import Stage
 
 StageKind = frozenset[Call]
-"""What a stage calls, however often: stages of one kind look alike."""
+"""The set of a stage's distinct calls; stages of one kind are drawn alike."""
 
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red", "bright_cyan", "bright_green")
 _OTHER_COLOUR = "dim"
@@ -26,8 +26,8 @@ class KindSummary:
     """All stages of one kind, in all patterns.
 
     Attributes:
-        share: of the runs' time; patterns count as the runs that they stand for.
-        num_calls: for each call, the fewest and the most of it in a stage.
+        share: their share of the runs' time, weighted by the patterns' weights.
+        num_calls: call -> its smallest and largest number in a stage.
     """
 
     kind: StageKind
@@ -37,7 +37,7 @@ class KindSummary:
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """Which glyph and colour stands for which kind; all that it does not know look alike."""
+    """The glyph and colour of each kind; further kinds share one."""
 
     kinds: tuple[StageKind, ...]
     glyphs: Glyphs
@@ -51,18 +51,18 @@ class Palette:
 
 
 def palette_for(kinds: Sequence[KindSummary], glyphs: Glyphs) -> Palette:
-    """Glyphs for the kinds that take most of the time, in the order given."""
-    num = len(glyphs.kinds)
-    greatest = sorted(kinds, key=lambda summary: -summary.share)[:num]
-    kept = {summary.kind for summary in greatest}
-    return Palette(tuple(found.kind for found in kinds if found.kind in kept), glyphs)
+    """Assigns glyphs, in the order given, to the kinds with the largest shares of time."""
+    num_glyphs = len(glyphs.kinds)
+    largest = sorted(kinds, key=lambda summary: -summary.share)[:num_glyphs]
+    drawn = {summary.kind for summary in largest}
+    return Palette(tuple(each.kind for each in kinds if each.kind in drawn), glyphs)
 
 
 def summaries(patterns: Iterable[tuple[Sequence[Stage], float]]) -> list[KindSummary]:
-    """The kinds of stages of patterns, in the order in which runs come to them.
+    """The kinds of the patterns' stages, ordered by their earliest position in a run.
 
     Args:
-        patterns: the stages of each, and its weight in runs.
+        patterns: the stages and the weight, in runs, of each pattern.
     """
     earliest: dict[StageKind, int] = {}
     shares: defaultdict[StageKind, float] = defaultdict(float)
@@ -82,14 +82,14 @@ def summaries(patterns: Iterable[tuple[Sequence[Stage], float]]) -> list[KindSum
         KindSummary(
             kind,
             shares[kind] / total,
-            {call: (min(found), max(found)) for call, found in sorted(counts[kind].items())},
+            {call: (min(each), max(each)) for call, each in sorted(counts[kind].items())},
         )
         for kind in sorted(earliest, key=lambda kind: earliest[kind])
     ]
 
 
 def shares_of(stages: Sequence[Stage]) -> list[float]:
-    """The part of a run's time that each of its stages took; they add up to 1."""
+    """The share of the run's time that each stage took; they add up to 1."""
     before, shares = 0.0, []
     for share in accumulated_shares(stages):
         shares.append(share - before)
@@ -98,7 +98,7 @@ def shares_of(stages: Sequence[Stage]) -> list[float]:
 
 
 def segmented(stages: Sequence[Stage], palette: Palette, cells: int) -> Text:
-    """A bar of so many cells; a stage that follows one of its own kind begins with a cut."""
+    """A bar of `cells` cells; a cut separates a stage from a preceding one of its kind."""
     bar = Text()
     before: StageKind | None = None
     for stage, size in zip(stages, apportioned(shares_of(stages), cells), strict=True):
@@ -115,7 +115,7 @@ def segmented(stages: Sequence[Stage], palette: Palette, cells: int) -> Text:
 
 
 def apportioned(shares: Sequence[float], cells: int) -> list[int]:
-    """Cells for each share, by largest remainder; at least one each where there are enough."""
+    """Divides cells among shares by largest remainder; each gets at least one if possible."""
     least = 1 if len(shares) <= cells else 0
     exact = [share / sum(shares) * cells for share in shares]
     sizes = [max(int(size), least) for size in exact]
@@ -133,7 +133,7 @@ def apportioned(shares: Sequence[float], cells: int) -> list[int]:
 
 
 def call_names(calls: Collection[Call]) -> dict[Call, str]:
-    """What calls are called: a step's or tool's name, without the model's where all share it."""
+    """Call -> name of its step or tool; with the model's name only if the models differ."""
     models = {identity.rpartition(":")[0] for kind, identity in calls if kind == "llm"}
     shared = len(models) == 1
     return {

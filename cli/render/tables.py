@@ -1,4 +1,4 @@
-"""Tables whose first column, a name, gives way where there is no room for all. Pure."""
+"""Tables that shorten their first column, a name, if the terminal is narrow. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cli.render.timeline import fitted
 from cli.terminal.glyphs import Glyphs
 
 NAME_CELLS = 8
-"""What a name keeps however narrow the terminal is."""
+"""Minimum width of the name column, in cells."""
 
 
 def named_table(
-    heads: Sequence[str],
+    headings: Sequence[str],
     rows: Sequence[Sequence[Text]],
     *,
     width: int,
@@ -24,19 +24,21 @@ def named_table(
     texts: Collection[str],
     glyphs: Glyphs,
 ) -> Table:
-    """A table of at most so many columns of text, as far as its numbers leave room for that.
+    """A table at most `width` cells wide, unless its other columns need more.
 
     Args:
-        gap: columns between two of the table's.
-        texts: heads of what is aligned to the left; the rest, numbers, to the right.
+        gap: cells between two columns.
+        texts: headings of left-aligned columns; the others are right-aligned.
     """
-    sizes = [max([len(head), *(len(row[at]) for row in rows)]) for at, head in enumerate(heads)]
+    sizes = [
+        max([len(heading), *(len(row[at]) for row in rows)]) for at, heading in enumerate(headings)
+    ]
     room = width - sum(sizes[1:]) - gap * len(sizes)
     sizes[0] = min(sizes[0], max(room, NAME_CELLS))
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
-    for at, (head, size) in enumerate(zip(heads, sizes, strict=True)):
-        align: JustifyMethod = "left" if head in texts else "right"
-        shown = fitted(head, size, glyphs) if at == 0 else head
+    for at, (heading, size) in enumerate(zip(headings, sizes, strict=True)):
+        align: JustifyMethod = "left" if heading in texts else "right"
+        shown = fitted(heading, size, glyphs) if at == 0 else heading
         table.add_column(shown, no_wrap=True, overflow="crop", justify=align, width=size)
     for name, *cells in rows:
         table.add_row(Text(fitted(name.plain, sizes[0], glyphs), style=name.style), *cells)

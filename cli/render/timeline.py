@@ -1,7 +1,4 @@
-"""A run's records -> a picture of it in text: when each stage ran, and when it should have ended.
-
-Pure: the same records and width give the same picture.
-"""
+"""A run's timeline in text: when each stage ran, and its sub-deadline. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ from cli.terminal.sanitize import one_line
 from orchestrator.durations import shown
 from store.records import CallKind, CallRecord, RunRecord, Status
 
-_NARROW, _WIDE = 72, 96  # below: no `due` column; from: tokens too
-_LABEL_MOST, _LABEL_SHARE = 44, 0.3
+_MIN_WIDTH_FOR_DUE, _MIN_WIDTH_FOR_TOKENS = 72, 96
+_MAX_LABEL_CELLS, _MAX_LABEL_SHARE = 44, 0.3
 _LEGEND_GAP = "   "
 
 Cell = tuple[str, str]
@@ -27,12 +24,12 @@ Cell = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the picture: a stage, or a call. Times in seconds from the run's start.
+    """One line of the timeline: a stage or a call. Times are seconds from the run's start.
 
     Attributes:
-        ended_s: None: it never ended, as far as the records know.
-        due_s: its sub-deadline; None: it has none.
-        tokens: put out by its calls.
+        ended_s: None if no end is recorded.
+        due_s: the sub-deadline; None if it has none.
+        tokens: output tokens of its calls.
     """
 
     label: str
@@ -45,7 +42,7 @@ class Row:
 
     @property
     def slack_s(self) -> float | None:
-        """How much earlier than its sub-deadline it ended; negative: later."""
+        """Sub-deadline minus end, in seconds; negative if late; None if either is missing."""
         if self.ended_s is None or self.due_s is None:
             return None
         return self.due_s - self.ended_s
@@ -63,9 +60,9 @@ def timeline(
     """Draw a run: a bar for each stage on a common time axis.
 
     Args:
-        width: columns that no line exceeds.
-        with_calls: below each stage, a bar for each of its calls.
-        now_s: for a run that goes on: seconds since its start.
+        width: maximum width of a line, in columns.
+        with_calls: also draw a bar for each call, below its stage.
+        now_s: for a run that is still running: seconds since its start.
     """
     glyphs = ASCII if ascii_only else UNICODE
     if not calls:
@@ -74,7 +71,9 @@ def timeline(
     ends = [row.ended_s if row.ended_s is not None else row.began_s for row in rows]
     work_end_s = max([*ends, run.elapsed_s or 0.0, now_s or 0.0])
     columns = _columns(width)
-    label_cells = min(max(len(row.label) for row in rows), _LABEL_MOST, int(_LABEL_SHARE * width))
+    label_cells = min(
+        max(len(row.label) for row in rows), _MAX_LABEL_CELLS, int(_MAX_LABEL_SHARE * width)
+    )
     cells = width - label_cells - 1 - sum(size for _, size in columns)
     axis = axis_for(work_end_s=work_end_s, deadline_s=run.deadline_s, cells=cells)
     head = "".join(name.rjust(size) for name, size in columns)
@@ -98,23 +97,23 @@ def timeline(
 def rows_of(
     run: RunRecord, calls: Sequence[CallRecord], *, glyphs: Glyphs = UNICODE, with_calls: bool
 ) -> list[Row]:
-    """The lines of the picture: stages in order, each followed by its calls if asked for."""
+    """The rows of the timeline: stages in order, each followed by its calls if `with_calls`."""
     by_stage: dict[int, list[CallRecord]] = defaultdict(list)
     for call in calls:
         by_stage[call.stage].append(call)
     rows = []
     for stage, members in sorted(by_stage.items()):
         ends = [call.finished_s for call in members]
-        known = [end for end in ends if end is not None]
+        recorded = [end for end in ends if end is not None]
         dues = [call.sub_deadline_s for call in members if call.sub_deadline_s is not None]
         rows.append(
             Row(
                 label=f"{stage} {_names(run, members, glyphs)}",
                 began_s=min(call.started_s for call in members),
-                ended_s=max(known) if len(known) == len(ends) else None,
+                ended_s=max(recorded) if len(recorded) == len(ends) else None,
                 due_s=min(dues, default=None),
                 tokens=sum(call.output_tokens or 0 for call in members),
-                status=_worst(members),
+                status=_stage_status(members),
             )
         )
         if with_calls:
@@ -123,12 +122,12 @@ def rows_of(
 
 
 def call_name(run: RunRecord, call: CallRecord) -> str:
-    """What a call is called: its step's or tool's name, without the model's that all share."""
+    """The name of a call's step or tool, without the name of the run's model."""
     return one_line(call.identity.removeprefix(f"{run.model}:"))
 
 
 def fitted(label: str, cells: int, glyphs: Glyphs) -> str:
-    """A label that fits, its end left out where it does not."""
+    """The label, truncated with an ellipsis if it is longer than `cells`."""
     if len(label) <= cells:
         return label
     return label[: cells - len(glyphs.ellipsis)] + glyphs.ellipsis
@@ -146,8 +145,8 @@ def _call_row(run: RunRecord, call: CallRecord) -> Row:
     )
 
 
-def _worst(calls: Sequence[CallRecord]) -> Status:
-    """What a stage is coloured by: one failed call is enough."""
+def _stage_status(calls: Sequence[CallRecord]) -> Status:
+    """Failed if one call of the stage failed; otherwise cancelled, or running, if one is."""
     present = {call.status for call in calls}
     order = (Status.FAILED, Status.CANCELLED, Status.RUNNING)
     return next((status for status in order if status in present), Status.COMPLETED)
@@ -163,11 +162,11 @@ def _names(run: RunRecord, calls: Sequence[CallRecord], glyphs: Glyphs) -> str:
 
 
 def _columns(width: int) -> list[tuple[str, int]]:
-    """The numbers beside the bars, each with its width."""
+    """The columns to the right of the bars: heading and width."""
     columns = [("ended", 9), ("due", 9), ("slack", 10)]
-    if width < _NARROW:
+    if width < _MIN_WIDTH_FOR_DUE:
         columns.remove(("due", 9))
-    if width >= _WIDE:
+    if width >= _MIN_WIDTH_FOR_TOKENS:
         columns.append(("tokens", 8))
     return columns
 
@@ -192,7 +191,7 @@ def _slack_style(row: Row) -> str:
 
 
 def rule(axis: Axis, glyphs: Glyphs) -> list[Cell]:
-    """The line below the labels, with a tick at each of their moments."""
+    """The line below the labels, with a tick at each labelled time."""
     ticks = axis.tick_cells()
     cells = [(glyphs.tick if at in ticks else glyphs.rule, "dim") for at in range(axis.cells)]
     mark_deadline(cells, axis, glyphs)
@@ -200,9 +199,9 @@ def rule(axis: Axis, glyphs: Glyphs) -> list[Cell]:
 
 
 def bar(row: Row, axis: Axis, glyphs: Glyphs, *, now_s: float) -> list[Cell]:
-    """A row's bar, one colour up to its sub-deadline and another past it, and the marks."""
+    """A row's bar, in another colour past its sub-deadline, with the marks of deadlines."""
     first = axis.cell(row.began_s)
-    drawn = _drawn(row, axis, glyphs, first, now_s=now_s)
+    drawn = _bar_glyphs(row, axis, glyphs, first, now_s=now_s)
     cells = [(" ", "")] * axis.cells
     for at, glyph in enumerate(drawn, start=first):
         cells[at] = (glyph, _bar_style(row))
@@ -213,14 +212,14 @@ def bar(row: Row, axis: Axis, glyphs: Glyphs, *, now_s: float) -> list[Cell]:
             cells[at] = (glyphs.late, "red")
     mark_deadline(cells, axis, glyphs, spare=first)
     if due is not None and due != axis.deadline_cell:
-        beside = due + (due == first)  # a bar of one cell must stay to be seen
+        beside = due + (due == first)  # do not hide a bar of one cell
         if beside < axis.cells and beside != axis.deadline_cell:
             cells[beside] = (glyphs.due, "bold cyan")
     return cells
 
 
-def _drawn(row: Row, axis: Axis, glyphs: Glyphs, first: int, *, now_s: float) -> str:
-    """The bar's own characters, at least one, from its first cell on."""
+def _bar_glyphs(row: Row, axis: Axis, glyphs: Glyphs, first: int, *, now_s: float) -> str:
+    """The characters of the bar, at least one, from its first cell on."""
     end = axis.place(max(now_s if row.ended_s is None else row.ended_s, row.began_s))
     whole = max(int(end), first)
     drawn = (glyphs.unended if row.ended_s is None else glyphs.work) * (whole - first)
@@ -242,7 +241,7 @@ def _bar_style(row: Row) -> str:
 def mark_deadline(
     cells: list[Cell], axis: Axis, glyphs: Glyphs, *, spare: int | None = None
 ) -> None:
-    """Mark the run's deadline, and the break before it, but for one cell to be spared."""
+    """Mark the run's deadline and the break before it, except in the cell `spare`."""
     if axis.broken:
         cells[axis.scale_cells] = (glyphs.gap, "dim")
     if axis.deadline_cell is not None and axis.deadline_cell != spare:
@@ -252,8 +251,8 @@ def mark_deadline(
 def legend(
     run: RunRecord, rows: Sequence[Row], axis: Axis, glyphs: Glyphs, width: int
 ) -> list[Text]:
-    """What the marks mean; only of those that were drawn, in as many lines as it takes."""
-    entries = [(glyphs.work, "at work", "green")]
+    """The meanings of the marks that are drawn."""
+    entries = [(glyphs.work, "running", "green")]
     if any(row.slack_s is not None and row.slack_s < 0 for row in rows):
         entries.append((glyphs.late, "past its sub-deadline", "red"))
     if any(row.ended_s is None for row in rows):
@@ -273,7 +272,7 @@ def legend(
 
 
 def packed(parts: Sequence[Text], *, width: int) -> list[Text]:
-    """A legend's entries side by side, in as many lines as it takes."""
+    """A legend's entries side by side, wrapped to `width`."""
     lines = [Text()]
     for part in parts:
         if lines[-1].plain and len(lines[-1]) + len(_LEGEND_GAP) + len(part) > width:

@@ -1,1 +1,1 @@
-"""The terminal: output, progress, signals, and text that is safe to print."""
+"""The terminal: output, progress, signals, safe text."""

@@ -1,4 +1,4 @@
-"""Files that a command leaves behind: checked beforehand, and never left half-written."""
+"""Writes result files atomically, and checks beforehand that they can be written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cli.errors import CannotWrite
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make a folder where there is none, and see that files can be written into it.
+    """Create a folder if it is missing, and check that files can be written into it.
 
     Raises:
-        CannotWrite: they cannot.
+        CannotWrite: the folder cannot be created or written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -24,16 +24,16 @@ def prepare_folder(folder: Path) -> None:
 
 
 def save(path: Path, text: str) -> None:
-    """Write a file as a whole: whoever reads it meets the former one, or all of the new one.
+    """Replace a file atomically: readers see either the former content or all of the new one.
 
     Raises:
-        CannotWrite: the disk is full, or the folder went away.
+        CannotWrite: the disk is full, or the folder was removed.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
     except OSError as error:
         raise CannotWrite(path, error.strerror or str(error)) from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

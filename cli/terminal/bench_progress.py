@@ -1,4 +1,4 @@
-"""How far a comparison is: a bar on a terminal, else a line now and then."""
+"""Progress of a comparison: a bar on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from cli.terminal.output import say, talk
+from cli.terminal.output import say, stderr_console
 from orchestrator.durations import shown
 
 if TYPE_CHECKING:
     from serving.sim.compare.compare import Progress
-    from serving.sim.compare.runner import Done
+    from serving.sim.compare.runner import CompletedTask
 
 _PLAIN_EVERY_S = 10.0
 _BAR_CELLS = 24
-_ROUNDING = 1e-6  # of weights that add up to what is left
+_ROUNDING = 1e-6  # a remaining weight up to this is a rounding error of the sum, not work
 _PARTS = {
     "machine": "measuring the engine's steps",
-    "capacity": "finding what fcfs drains (simulated)",
-    "bounds": "finding the upper bounds (simulated)",
+    "capacity": "measuring the capacity under fcfs (simulated)",
+    "bounds": "computing the upper bounds (simulated)",
 }
 
 
 class BenchProgress:
-    """Tells on stderr what is done and how long the rest takes; a context manager.
+    """Shows on stderr what is done and how long the rest will take; a context manager.
 
     Args:
-        is_simulated: what the numbers are, or else measured.
+        is_simulated: whether the results are simulated; otherwise they are measured.
     """
 
     def __init__(self, *, is_simulated: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -38,14 +38,14 @@ class BenchProgress:
         self._clock = clock
         self._part = ""
         self._began_s = clock()
-        self._said_s = float("-inf")
+        self._printed_s = float("-inf")
         self.num_done = 0
         columns = (BarColumn(_BAR_CELLS), TextColumn("{task.description}", markup=False))
-        self._bar = Progress(*columns, console=talk(), transient=True)
+        self._bar = Progress(*columns, console=stderr_console(), transient=True)
         self._row = self._bar.add_task("starting", total=None)
 
     def __enter__(self) -> Self:
-        if talk().is_terminal:
+        if stderr_console().is_terminal:
             self._bar.start()
         return self
 
@@ -55,33 +55,33 @@ class BenchProgress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if talk().is_terminal:
+        if stderr_console().is_terminal:
             self._bar.stop()
 
     def on_progress(self, progress: Progress) -> None:
-        """Take note of how far it is, and say so where it is time to."""
+        """Show the progress; without a terminal, only if a line is due."""
         self.num_done = progress.num_done
         now_s = self._clock()
         if progress.part != self._part:
             self._part, self._began_s = progress.part, now_s
-        told = self._told(progress, now_s - self._began_s)
-        if talk().is_terminal:
+        text = self._text_of(progress, now_s - self._began_s)
+        if stderr_console().is_terminal:
             self._bar.update(
                 self._row,
-                description=told,
+                description=text,
                 total=progress.num_tasks,
                 completed=progress.num_done,
             )
-        elif now_s - self._said_s >= _PLAIN_EVERY_S or progress.num_done == progress.num_tasks:
-            self._said_s = now_s
-            say(told)
+        elif now_s - self._printed_s >= _PLAIN_EVERY_S or progress.num_done == progress.num_tasks:
+            self._printed_s = now_s
+            say(text)
 
-    def _told(self, progress: Progress, elapsed_s: float) -> str:
+    def _text_of(self, progress: Progress, elapsed_s: float) -> str:
         parts = [f"{progress.num_done} of {progress.num_tasks}"]
         if progress.part in _PARTS:
             parts.append(_PARTS[progress.part])
         elif progress.latest is not None:
-            parts.append(_described(progress.latest, self._how))
+            parts.append(_result_text(progress.latest, self._how))
         left_s = remaining_s(progress, elapsed_s)
         if left_s is not None and progress.left_weight > _ROUNDING:
             parts.append(f"about {shown(left_s)} left")
@@ -89,23 +89,21 @@ class BenchProgress:
 
 
 def remaining_s(progress: Progress, elapsed_s: float) -> float | None:
-    """Seconds until the part is done, at the pace so far; None as long as there is none."""
+    """Estimated seconds until the part is done, at the rate so far; None before any result."""
     if progress.done_weight <= 0:
         return None
     return elapsed_s * progress.left_weight / progress.done_weight
 
 
-def _described(latest: Done, how: str) -> str:
+def _result_text(latest: CompletedTask, how: str) -> str:
     from serving.sim.compare.compare import label_of
     from serving.sim.compare.experiments import BoundExperiment, Experiment
     from serving.sim.compare.live_experiments import LiveExperiment
 
     task, result = latest.task, latest.result
     if isinstance(task, LiveExperiment):
-        task = task.case
-    assert isinstance(task, Experiment | BoundExperiment), (
-        "what is done in runs is a run or a bound"
-    )
+        task = task.experiment
+    assert isinstance(task, Experiment | BoundExperiment), "other tasks belong to other parts"
     name = "upper bound"
     if isinstance(task, Experiment):
         name, result = label_of(task.policy), result["report"]

@@ -1,4 +1,4 @@
-"""The characters that pictures are drawn with, for terminals of two kinds."""
+"""The characters of timelines, bars and tables: one set in Unicode, one in ASCII."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Characters of one cell each, but for `ellipsis` and `spread`.
+    """Characters of one cell each, except `ellipsis` and `spread`.
 
     Attributes:
-        partial: a cell that is filled in part, from least to most.
-        kinds: what kinds of stages are filled with, each unlike the one before it.
-        other: all further kinds.
-        cut: between two stages of one kind.
-        planned: time that was planned for.
+        work, late, unended: bars of stages and calls: on time, past their sub-deadline, not ended.
+        partial: partly filled cells, from the least to the most filled.
+        due, deadline: marks of a sub-deadline and of the run's deadline.
+        gap: a break in the time axis.
+        none: stands for a missing value.
+        kinds: fill characters of stages, one per kind of stage.
+        other: fill character of all further kinds.
+        cut: separates two adjacent stages of the same kind.
+        planned: the planned duration of a stage.
     """
 
     work: str
@@ -47,8 +51,8 @@ UNICODE = Glyphs(
     gap="┈",
     rule="─",
     tick="┬",
-    times="×",  # noqa: RUF001 - it is meant as a multiplication sign
-    none="–",  # noqa: RUF001 - nothing to show, drawn longer than a minus
+    times="×",  # noqa: RUF001 - the multiplication sign is meant
+    none="–",  # noqa: RUF001 - longer than a minus sign, so not mistaken for one
     dot="·",
     ellipsis="…",
     kinds="█░▓▒▚═◆○",

@@ -1,4 +1,4 @@
-"""Where words go: results to stdout, talk and progress to stderr."""
+"""Printing: results to stdout; messages, progress and errors to stderr."""
 
 from __future__ import annotations
 
@@ -11,69 +11,70 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
-from cli.errors import CannotPrint, CommandError, ReaderLeft
+from cli.errors import CannotPrint, CommandError, StdoutClosed
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 NARROWEST, WIDEST = 60, 200
+"""Limits of the width of what is drawn, in columns."""
 
-# Control characters that JSON lets stand, and a terminal obeys.
+# DEL and the C1 control characters: json.dumps leaves them unescaped, and terminals obey them.
 _ESCAPED = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
-def results() -> Console:
-    """The console for results: stdout as it is now."""
+def stdout_console() -> Console:
+    """A console on the present sys.stdout, for results."""
     from cli.terminal.sanitize import PrintableConsole
 
     return PrintableConsole(file=sys.stdout, highlight=False)
 
 
-def talk() -> Console:
-    """The console for everything else: stderr as it is now."""
-    # While a live display is up, sys.stderr is its proxy.
-    return _talk_on(getattr(sys.stderr, "rich_proxied_file", sys.stderr))
+def stderr_console() -> Console:
+    """The console on the present sys.stderr, for everything but results."""
+    # While a rich live display is shown, sys.stderr is a proxy of the real stream.
+    return _console_on(getattr(sys.stderr, "rich_proxied_file", sys.stderr))
 
 
 @lru_cache(maxsize=1)
-def _talk_on(file: IO[str]) -> Console:
-    """One console for a file, for only it knows of the live display that it must not overwrite."""
+def _console_on(file: IO[str]) -> Console:
+    """One console per file: two would overwrite each other's live display."""
     from cli.terminal.sanitize import PrintableConsole
 
     return PrintableConsole(file=file, highlight=False)
 
 
 def say(message: str, *, style: str = "") -> None:
-    """Tell the user something on stderr."""
+    """Print a message on stderr."""
     from rich.text import Text
 
-    print_line(talk(), Text(message, style=style))
+    print_line(stderr_console(), Text(message, style=style))
 
 
-def say_as_it_is(text: str) -> None:
-    """Tell the user something on stderr whose lines stay as they are, as a traceback's."""
+def say_verbatim(text: str) -> None:
+    """Print text on stderr without wrapping its lines, such as a traceback."""
     from rich.text import Text
 
-    talk().print(Text(text), soft_wrap=True)
+    stderr_console().print(Text(text), soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    """Tell the user of something that may not be as it should."""
+    """Print a warning on stderr."""
     from rich.text import Text
 
-    print_line(talk(), Text.assemble(("warning: ", "bold yellow"), message))
+    print_line(stderr_console(), Text.assemble(("warning: ", "bold yellow"), message))
 
 
 def complain(message: str) -> None:
-    """Tell the user what went wrong."""
+    """Print an error on stderr."""
     from rich.text import Text
 
-    print_line(talk(), Text.assemble(("error: ", "bold red"), message))
+    print_line(stderr_console(), Text.assemble(("error: ", "bold red"), message))
 
 
 def print_line(console: Console, line: Text) -> None:
-    """Print a line, wrapped between words on a terminal only: elsewhere it is searched for."""
+    """Print a line. Only a terminal wraps it: in files and pipes users search for whole lines."""
     console.print(line, soft_wrap=not console.is_terminal)
 
 
@@ -86,15 +87,15 @@ def print_json(document: Any, *, on_one_line: bool = False) -> None:
 
 
 def print_text(text: str) -> None:
-    """Print a result that is text on stdout: as it is, but for what would control a terminal."""
+    """Print a text result on stdout; on a terminal, without its control characters."""
     from cli.terminal.sanitize import printable
 
     sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
 
 
 def print_markdown(text: str) -> None:
-    """Print a result that is Markdown: laid out for a terminal, as it is for everything else."""
-    console = results()
+    """Print a Markdown result on stdout; rendered on a terminal, unchanged elsewhere."""
+    console = stdout_console()
     if console.is_terminal:
         from rich.markdown import Markdown
 
@@ -105,17 +106,17 @@ def print_markdown(text: str) -> None:
 
 
 def width_of(console: Console, *, narrowest: int = NARROWEST) -> int:
-    """The columns to draw in: the terminal's (or COLUMNS), within what a picture can use."""
+    """The number of columns to draw in: the terminal's (or COLUMNS), from `narrowest` to WIDEST."""
     return min(max(console.width, narrowest), WIDEST)
 
 
 def is_plain_ascii(console: Console) -> bool:
-    """Whether only ASCII reaches the reader."""
+    """Whether to print ASCII only, because the output's encoding is not a Unicode one."""
     return not console.encoding.lower().startswith("utf")
 
 
-def survive_any_encoding() -> None:
-    """Have characters that an output cannot encode replaced, and a closed output swallow all."""
+def tolerate_any_output() -> None:
+    """Replace characters that stdout or stderr cannot encode; discard writes to a closed one."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - kept open
@@ -126,16 +127,15 @@ def survive_any_encoding() -> None:
 
 
 @contextmanager
-def naming_failures_of_stdout() -> Iterator[None]:
-    """While the block runs, a write to stdout that fails is a named error; at its end, so is what
-    was still to be written.
+def named_stdout_errors() -> Iterator[None]:
+    """While the block runs, failing writes to stdout raise named errors; so does the final flush.
 
     Raises:
-        ReaderLeft: nobody reads it any more.
-        CannotPrint: it takes no more.
+        StdoutClosed: the program that read stdout has closed it.
+        CannotPrint: another failure, such as a full disk.
     """
-    former = sys.stdout
-    sys.stdout = cast("TextIO", _NamingStream(former))
+    original = sys.stdout
+    sys.stdout = cast("TextIO", _NamedErrorStream(original))
     try:
         try:
             yield
@@ -144,13 +144,13 @@ def naming_failures_of_stdout() -> Iterator[None]:
             raise
         sys.stdout.flush()
     finally:
-        sys.stdout = former
+        sys.stdout = original
 
 
-class _NamingStream:
-    """A text stream whose failures are errors of ours: rich and click know none of them.
+class _NamedErrorStream:
+    """A text stream that fails with CommandErrors, which rich and click do not catch.
 
-    Once it has failed, it goes on failing: click tries a stream out, and swallows what it raises.
+    After the first failure every write fails: click tests a stream and ignores what that raises.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -158,32 +158,32 @@ class _NamingStream:
         self._failure: CommandError | None = None
 
     def write(self, text: str) -> int:
-        """Write; raises ReaderLeft, CannotPrint."""
-        with self._named():
+        """Write; raises StdoutClosed, CannotPrint."""
+        with self._named_errors():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        """Flush; raises ReaderLeft, CannotPrint."""
-        with self._named():
+        """Flush; raises StdoutClosed, CannotPrint."""
+        with self._named_errors():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         if self._failure is not None:
             raise self._failure
         try:
             yield
         except OSError as error:
             if isinstance(error, BrokenPipeError):
-                self._failure = ReaderLeft()
+                self._failure = StdoutClosed()
             else:
                 self._failure = CannotPrint(error.strerror or str(error))
-            # Or the interpreter would fail once more, at its end, with what is left of it.
-            with suppress(OSError), Path(os.devnull).open("wb") as nowhere:
-                os.dup2(nowhere.fileno(), self._stream.fileno())
+            # Otherwise the interpreter would fail again at exit, when it flushes the buffer.
+            with suppress(OSError), Path(os.devnull).open("wb") as null:
+                os.dup2(null.fileno(), self._stream.fileno())
             raise self._failure from error
 
 

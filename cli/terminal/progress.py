@@ -1,4 +1,4 @@
-"""A live run, as far as its events tell: what is shown of it, and how."""
+"""Displays the progress of a run while it is executed, from its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Group, RenderableType
 
 from cli.terminal.glyphs import UNICODE
-from cli.terminal.output import say, talk
+from cli.terminal.output import say, stderr_console
 from cli.terminal.sanitize import one_line
 from orchestrator.durations import shown
 from orchestrator.events import (
@@ -32,7 +32,13 @@ _BAR_CELLS = 24
 
 @dataclass(slots=True)
 class RunProgress:
-    """What is known of a run that goes on. Times in seconds from its start."""
+    """The state of an executing run, from its events so far. Times are seconds from its start.
+
+    Attributes:
+        stage: the latest stage that has started; -1 before the first.
+        running: node number -> call that has not ended.
+        num_done: calls that completed.
+    """
 
     run_id: str | None = None
     flow: str = ""
@@ -45,8 +51,8 @@ class RunProgress:
     output_tokens: int = 0
     ended_s: float | None = None
 
-    def take(self, event: Event) -> None:
-        """Take note of something that happened."""
+    def update(self, event: Event) -> None:
+        """Update the state with an event."""
         match event:
             case RunStarted():
                 self.run_id, self.flow = event.run_id, one_line(event.flow)
@@ -66,7 +72,7 @@ class RunProgress:
                 pass
 
     def time_line(self, now_s: float) -> str:
-        """How much time went by, and how much is left."""
+        """The elapsed and the remaining time."""
         if self.deadline_s is None:
             return f"{shown(now_s)}, no deadline"
         left_s = self.deadline_s - now_s
@@ -74,21 +80,21 @@ class RunProgress:
         return f"{shown(now_s)} of {shown(self.deadline_s)}, {slack}"
 
     def stage_line(self, now_s: float) -> str:
-        """What goes on now, and until when it should."""
+        """The current stage, its running calls and the time to its sub-deadline."""
         if self.stage < 0:
             return "starting"
         names = Counter(_step_of(call) for call in self.running.values())
-        doing = ", ".join(
+        calls = ", ".join(
             f"{name} {UNICODE.times}{count}" if count > 1 else name for name, count in names.items()
         )
         due = ""
         if self.sub_deadline_s is not None:
             left_s = self.sub_deadline_s - now_s
             due = f", due in {shown(left_s)}" if left_s >= 0 else f", due {shown(-left_s)} ago"
-        return f"stage {self.stage}{f' {doing}' if doing else ''}{due}"
+        return f"stage {self.stage}{f' {calls}' if calls else ''}{due}"
 
     def calls_line(self) -> str:
-        """How many calls, and what they gave."""
+        """The numbers of calls and of output tokens."""
         failed = f", {self.num_failed} failed" if self.num_failed else ""
         return (
             f"{len(self.running)} running, {self.num_done} done{failed}, "
@@ -97,7 +103,7 @@ class RunProgress:
 
 
 class PlainDisplay:
-    """Progress as lines: one when a stage begins, and one every few seconds where calls end."""
+    """Prints progress lines: at each new stage, and otherwise every few seconds as calls end."""
 
     def __init__(
         self, progress: RunProgress, *, clock: Callable[[], float] = time.monotonic
@@ -105,33 +111,33 @@ class PlainDisplay:
         self._progress = progress
         self._clock = clock
         self._began_s = clock()
-        self._said_s = -_PLAIN_EVERY_S
+        self._printed_s = -_PLAIN_EVERY_S
         self._stage = -1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to put away."""
+        """Nothing to close."""
 
     def on_event(self, event: Event) -> None:
-        """Take note of an event, and say so where it is time to."""
-        self._progress.take(event)
+        """Update the state with an event, and print a line if one is due."""
+        self._progress.update(event)
         if isinstance(event, RunStarted):
             self._began_s = self._clock()
             say(f"run {event.run_id} began")
         if not isinstance(event, CallStarted | CallFinished):
             return
         now_s = self._clock() - self._began_s
-        if self._progress.stage == self._stage and now_s - self._said_s < _PLAIN_EVERY_S:
+        if self._progress.stage == self._stage and now_s - self._printed_s < _PLAIN_EVERY_S:
             return
-        self._stage, self._said_s = self._progress.stage, now_s
+        self._stage, self._printed_s = self._progress.stage, now_s
         parts = (self._progress.time_line(now_s), self._progress.stage_line(now_s))
         say("; ".join([*parts, self._progress.calls_line()]))
 
 
 class LiveDisplay:
-    """Progress as a picture that is redrawn in place, for terminals."""
+    """Redraws the progress in place on a terminal."""
 
     def __init__(
         self, progress: RunProgress, *, clock: Callable[[], float] = time.monotonic
@@ -144,7 +150,10 @@ class LiveDisplay:
         self._began_s = clock()
         self._spinner = Spinner("dots", style="cyan")
         self._live = Live(
-            console=talk(), get_renderable=self._picture, refresh_per_second=8, transient=True
+            console=stderr_console(),
+            get_renderable=self._render,
+            refresh_per_second=8,
+            transient=True,
         )
 
     def __enter__(self) -> Self:
@@ -155,29 +164,29 @@ class LiveDisplay:
         self._live.stop()
 
     def on_event(self, event: Event) -> None:
-        """Take note of an event; the next redrawing shows it."""
-        self._progress.take(event)
+        """Update the state with an event; the next refresh shows it."""
+        self._progress.update(event)
         if isinstance(event, RunStarted):
             self._began_s = self._clock()
 
-    def _picture(self) -> RenderableType:
-        return picture(self._progress, self._clock() - self._began_s, spinner=self._spinner)
+    def _render(self) -> RenderableType:
+        return live_view(self._progress, self._clock() - self._began_s, spinner=self._spinner)
 
 
-def picture(progress: RunProgress, now_s: float, *, spinner: RenderableType) -> RenderableType:
-    """A run that goes on, in three lines."""
+def live_view(progress: RunProgress, now_s: float, *, spinner: RenderableType) -> RenderableType:
+    """Three lines: time against the deadline, current stage, calls."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    late = progress.deadline_s is not None and now_s > progress.deadline_s
+    is_late = progress.deadline_s is not None and now_s > progress.deadline_s
     head = Table.grid(padding=(0, 1))
     head.add_column(no_wrap=True)
     head.add_column(no_wrap=True)
     row: list[RenderableType] = [spinner, Text(progress.flow, style="bold")]
     if progress.deadline_s is not None:
-        total_s, style = progress.deadline_s, "red" if late else "cyan"
-        head.add_column(max_width=_BAR_CELLS)  # what the words leave
+        total_s, style = progress.deadline_s, "red" if is_late else "cyan"
+        head.add_column(max_width=_BAR_CELLS)  # rich shrinks it to what the other columns leave
         row.append(
             ProgressBar(
                 total=total_s,
@@ -187,7 +196,7 @@ def picture(progress: RunProgress, now_s: float, *, spinner: RenderableType) -> 
             )
         )
     head.add_column(no_wrap=True)
-    head.add_row(*row, Text(progress.time_line(now_s), style="red" if late else ""))
+    head.add_row(*row, Text(progress.time_line(now_s), style="red" if is_late else ""))
     body = Table.grid(padding=(0, 1))
     body.add_row(" ", Text(progress.stage_line(now_s)))
     body.add_row(" ", Text(f"calls: {progress.calls_line()}", style="dim"))
@@ -195,22 +204,22 @@ def picture(progress: RunProgress, now_s: float, *, spinner: RenderableType) -> 
 
 
 def display_for(progress: RunProgress, *, verbose: bool) -> PlainDisplay | LiveDisplay:
-    """The display that fits stderr; lines where the engine's log lines come between them."""
-    if talk().is_terminal and not verbose:
+    """The display for stderr: live on a terminal, lines elsewhere and between an engine's log."""
+    if stderr_console().is_terminal and not verbose:
         return LiveDisplay(progress)
     return PlainDisplay(progress)
 
 
 class Activity:
-    """Something that takes a while, told on stderr: a spinner on a terminal, else a line."""
+    """Shows on stderr that something takes a while: a spinner on a terminal, otherwise one line."""
 
     def __init__(self, message: str, *, verbose: bool = False) -> None:
         self._status: Status | None = None
-        if talk().is_terminal and not verbose:
+        if stderr_console().is_terminal and not verbose:
             from rich.status import Status
             from rich.text import Text
 
-            self._status = Status(Text(message), console=talk())
+            self._status = Status(Text(message), console=stderr_console())
         else:
             say(message)
 
@@ -224,7 +233,7 @@ class Activity:
             self._status.stop()
 
     def update(self, message: str) -> None:
-        """Say how far it is; only a spinner does."""
+        """Change the spinner's text; without a terminal nothing more is printed."""
         if self._status is not None:
             from rich.text import Text
 
@@ -232,5 +241,5 @@ class Activity:
 
 
 def _step_of(call: CallStarted) -> str:
-    """The call's step or tool, without the model's name before it."""
+    """The name of the call's step or tool, without the model's."""
     return one_line(call.identity.rpartition(":")[2])

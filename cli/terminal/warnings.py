@@ -1,4 +1,4 @@
-"""What the runtime logs, told to the user like every other warning."""
+"""Prints warnings that our packages log like the command's own warnings."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from cli.terminal.output import warn
 LOGGER = "orchestrate"
 
 
-class _Warnings(logging.Handler):
-    """Says each record on stderr."""
+class _WarningHandler(logging.Handler):
+    """Prints each record on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say one record."""
+        """Print one record."""
         warn(record.getMessage())
 
 
 @contextmanager
 def logged_as_warnings() -> Iterator[None]:
-    """While the block runs, our packages' warnings are said as the command's own."""
-    logger, handler = logging.getLogger(LOGGER), _Warnings(logging.WARNING)
+    """While the block runs, print our packages' warnings like the command's own."""
+    logger, handler = logging.getLogger(LOGGER), _WarningHandler(logging.WARNING)
     propagates = logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
@@ -35,6 +35,6 @@ def logged_as_warnings() -> Iterator[None]:
 
 @asynccontextmanager
 async def log_as_warnings() -> AsyncIterator[None]:
-    """The same where the block waits."""
+    """`logged_as_warnings` as an asynchronous context manager."""
     with logged_as_warnings():
         yield

@@ -1,1 +1,1 @@
-"""What commands do, apart from their options and their output."""
+"""What commands do, apart from options and output: checks, runs, fits, comparisons."""

@@ -1,4 +1,4 @@
-"""A comparison as a command runs it: with signals, progress, and what was computed before."""
+"""Runs a comparison with progress, signal handling and the result cache."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from serving.sim.compare.result_cache import ResultCache, code_version, results_
 from serving.sim.compare.runner import Runner
 
 
-def compared(plan: Plan, *, jobs: int | None, use_cache: bool) -> Comparison:
-    """Run a comparison, and tell how far it is.
+def run_comparison(plan: Plan, *, jobs: int | None, use_cache: bool) -> Comparison:
+    """Run a comparison and show its progress.
 
     Args:
-        jobs: processes at once; None: one a core.
+        jobs: number of processes; None: one per core.
     Raises:
-        BenchInterrupted: by a signal; what was simulated by then is kept, if anything is.
-        And what `compare` raises.
+        BenchInterrupted: a signal came; completed simulations are in the cache if it is used.
+        And whatever `compare` raises.
     """
     cache = ResultCache(results_folder(), code_version()) if use_cache else None
-    most = jobs or len(os.sched_getaffinity(0))
+    num_jobs = jobs or len(os.sched_getaffinity(0))
     progress = BenchProgress(is_simulated=plan.live is None)
     with ExitStack() as stack:
         stack.enter_context(logged_as_warnings())
-        stack.enter_context(_signals_raise(progress, is_kept=use_cache and plan.live is None))
+        stack.enter_context(_signals_raise(progress, is_cached=use_cache and plan.live is None))
         stack.enter_context(progress)
-        runner = stack.enter_context(Runner(jobs=most, cache=cache))
+        runner = stack.enter_context(Runner(jobs=num_jobs, cache=cache))
         live_runner = None
         if plan.live is not None:
             live_runner = stack.enter_context(Runner(jobs=1, ends_at_once=False))
@@ -42,13 +42,13 @@ def compared(plan: Plan, *, jobs: int | None, use_cache: bool) -> Comparison:
 
 
 @contextmanager
-def _signals_raise(progress: BenchProgress, *, is_kept: bool) -> Iterator[None]:
-    """While the block runs, SIGINT and SIGTERM end it with a named error."""
+def _signals_raise(progress: BenchProgress, *, is_cached: bool) -> Iterator[None]:
+    """While the block runs, SIGINT and SIGTERM raise BenchInterrupted in it."""
 
     def on_signal(number: int, frame: FrameType | None) -> NoReturn:
         for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)  # the workers are being ended
-        raise BenchInterrupted(number, progress.num_done if is_kept else None)
+            signal.signal(each, signal.SIG_IGN)  # while the worker processes are ended
+        raise BenchInterrupted(number, progress.num_done if is_cached else None)
 
     former = {number: signal.signal(number, on_signal) for number in SIGNALS}
     try:

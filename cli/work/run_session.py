@@ -1,4 +1,4 @@
-"""One run from the command line: engine, progress, warnings, and the way to see more."""
+"""Executes one run for a command: engine, progress, warnings, and closing messages."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def check_engine_settings(settings: Settings) -> None:
     """Refuse what the engine would refuse, before anything slow begins.
 
     Raises:
-        BadInput, InvalidEngineConfig: the setting is named, with what it may be.
-        ModelNotLoaded: the model's folder holds none.
+        BadInput, InvalidEngineConfig: a setting is invalid; the message lists valid values.
+        ModelNotLoaded: the model's folder contains no model.
     """
     if settings.engine == EMBEDDED:
         check_model_folder(engine_config(settings))
@@ -50,29 +50,29 @@ def check_engine_settings(settings: Settings) -> None:
             "server like http://127.0.0.1:8000/v1"
         )
     elif settings.policy is not None:
-        warn(f"{settings.engine} has a policy of its own: {settings.policy!r} changes nothing")
+        warn(f"policy {settings.policy!r} is ignored: {settings.engine} uses its own policy")
 
 
 async def open_corpus(folder: Path, *, verbose: bool) -> Corpus:
-    """Index a folder, telling how far it is; raises the corpus' errors."""
-    given_up = False
+    """Index a folder and show the progress; raises the errors of Corpus.open."""
+    is_cancelled = False
     with Activity(f"indexing {folder}", verbose=verbose) as activity:
 
         def on_progress(progress: IndexProgress) -> None:
-            if given_up:
+            if is_cancelled:
                 raise asyncio.CancelledError
             activity.update(f"indexing {folder}: {progress.files_done} of {progress.files_total}")
 
         try:
             corpus = await asyncio.to_thread(Corpus.open, folder, on_progress=on_progress)
         finally:
-            given_up = True
+            is_cancelled = True
     report = corpus.report
     num_files = report.num_indexed + report.num_unchanged
     changed = f", {report.num_indexed} new or changed" if report.num_indexed else ""
     say(f"corpus {folder}: {num_files} files{changed}, {report.num_passages:,} passages")
     for skipped in report.skipped:
-        warn(f"{skipped.file} was left out: {skipped.reason}")
+        warn(f"{skipped.file} is not indexed: {skipped.reason}")
     for warning in report.warnings:
         warn(warning)
     return corpus
@@ -86,35 +86,35 @@ async def execute(
     progress: RunProgress,
     engine: Engine | None = None,
 ) -> None:
-    """Open a runtime, run in it what `start` begins, and hand the result over at once.
+    """Open a runtime, start a run in it, and deliver its result.
 
-    Closing the engine takes seconds that nobody should wait for. Whatever happens, it is said
-    where the run is kept.
+    The result is delivered before the engine is closed, because closing takes seconds. Even after
+    an error the user is told how to look at the recorded run.
     """
     if settings.engine == EMBEDDED:
-        # vLLM logs to stdout where it is not told otherwise; that is for results.
+        # vLLM logs to stdout by default, which is for results.
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     display = display_for(progress, verbose=settings.verbose)
     async with (
         log_as_warnings(),
         open_runtime(settings, engine=engine, on_event=display.on_event) as runtime,
     ):
-        with Activity(_starting(settings), verbose=settings.verbose):
+        with Activity(_start_message(settings), verbose=settings.verbose):
             await runtime.engine.start()
         if settings.verbose:
-            _introduce(runtime.engine.info)
+            _say_engine(runtime.engine.info)
         try:
             with display:
                 result = await start(runtime)
         except BaseException:
             if progress.run_id is not None:
-                say(f"to see how far it came: orchestrate show {progress.run_id}")
+                say(f"to see how far the run got: orchestrate show {progress.run_id}")
             raise
         deliver(Executed(result, runtime.engine.info))
-        _conclude(result)
+        _say_outcome(result)
 
 
-def _starting(settings: Settings) -> str:
+def _start_message(settings: Settings) -> str:
     if settings.engine != EMBEDDED:
         return f"connecting to {settings.engine}"
     if settings.model in (None, DEMO_MODEL):
@@ -122,19 +122,19 @@ def _starting(settings: Settings) -> str:
     return f"starting vLLM with {settings.model}"
 
 
-def _introduce(info: EngineInfo) -> None:
+def _say_engine(info: EngineInfo) -> None:
     policy = f", policy {info.policy}" if info.policy else ""
     say(f"engine {info.name}, model {info.model}, scheduler {info.scheduler or '?'}{policy}")
 
 
-def _conclude(result: RunResult[R]) -> None:
-    """Say whether the promise was kept, and where the rest is told."""
-    taken = f"run {result.run_id}: {shown(result.elapsed_s)}"
+def _say_outcome(result: RunResult[R]) -> None:
+    """Print whether the deadline was met, and how to see more."""
+    duration = f"run {result.run_id}: {shown(result.elapsed_s)}"
     if result.deadline_s is None:
-        say(f"{taken}, no deadline")
+        say(f"{duration}, no deadline")
     else:
         slack_s = result.deadline_s - result.elapsed_s
-        kept = f"{shown(slack_s)} to spare" if slack_s >= 0 else f"{shown(-slack_s)} late"
+        slack = f"{shown(slack_s)} to spare" if slack_s >= 0 else f"{shown(-slack_s)} late"
         style = "green" if result.in_time else "bold red"
-        say(f"{taken} of {shown(result.deadline_s)}, {kept}", style=style)
+        say(f"{duration} of {shown(result.deadline_s)}, {slack}", style=style)
     say(f"to see where the time went: orchestrate show {result.run_id}")

@@ -1,4 +1,4 @@
-"""What the documents list is what there is, and their links lead somewhere."""
+"""The documents list all settings, tags and parameters, and their links are valid."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DOCUMENTS = sorted(
 )
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _ROW = re.compile(r"^\| (`[^|]+`) \|.*\| ([^|]+) \|$", re.MULTILINE)
-_OTHER_VARIABLES = {"ORCHESTRATE_CACHE"}  # read by serving, which has no settings
+_OTHER_VARIABLES = {"ORCHESTRATE_CACHE"}  # read by serving, not a field of Settings
 
 
 def rows(document: str, section: str) -> dict[str, str]:
-    """The tables of a section: each name in its first column, and what its last one says."""
+    """The tables of a section: each name in the first column -> the text in the last one."""
     text = (ROOT / "docs" / document).read_text(encoding="utf-8")
     table = text.partition(f"# {section}\n")[2].partition("\n#")[0]
     return {
@@ -35,13 +35,13 @@ def rows(document: str, section: str) -> dict[str, str]:
 
 
 def anchors(document: Path) -> set[str]:
-    """The names that headings have as targets of links."""
+    """The anchors of a document's headings."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[path.stem for path in DOCUMENTS])
-def test_every_link_within_the_project_leads_to_a_file_and_a_heading(document: Path) -> None:
+def test_every_link_within_the_project_points_to_a_file_and_a_heading(document: Path) -> None:
     for link in _LINK.findall(document.read_text(encoding="utf-8")):
         if "://" in link:
             continue

@@ -23,13 +23,13 @@ HEAVY = ENGINE | {
 def loaded_by(module: str) -> set[str]:
     """The top-level modules that importing a module loads, in a fresh process."""
     script = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+    return {name.partition(".")[0] for name in json.loads(process.stdout)}
 
 
-def test_the_command_starts_without_anything_heavy() -> None:
+def test_the_command_starts_without_importing_heavy_packages() -> None:
     assert not loaded_by("cli.main") & HEAVY
 
 
@@ -46,10 +46,10 @@ def test_the_command_starts_without_anything_heavy() -> None:
         "agents.deep_research.pipeline",
     ],
 )
-def test_only_an_engine_that_runs_loads_vllm(module: str) -> None:
+def test_these_modules_do_not_import_vllm(module: str) -> None:
     assert not loaded_by(module) & ENGINE
 
 
 @pytest.mark.parametrize("module", ["store.records", "store.errors", "serving.errors"])
-def test_facts_and_errors_load_no_database(module: str) -> None:
+def test_records_and_errors_do_not_import_sqlalchemy(module: str) -> None:
     assert "sqlalchemy" not in loaded_by(module)

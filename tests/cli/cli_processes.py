@@ -1,4 +1,4 @@
-"""Commands and runs in processes of their own, for tests of what goes on at the same time."""
+"""Starts commands and runs in separate processes, for tests of concurrent commands."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import IO
 
 from tests.places import ROOT
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 Process = subprocess.Popen[str]
 
 
 @contextmanager
 def started(*arguments: str, stdout: int = subprocess.PIPE) -> Iterator[Process]:
-    """Python with these arguments; killed if it is still there at the end."""
+    """A Python process with these arguments; killed at the end of the block if it still runs."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         [sys.executable, *arguments],
@@ -34,21 +34,21 @@ def started(*arguments: str, stdout: int = subprocess.PIPE) -> Iterator[Process]
 
 
 def orchestrate(*arguments: str) -> tuple[str, ...]:
-    """What `started` takes for a command."""
+    """The arguments of `started` for a command."""
     return ("-m", "cli", *arguments)
 
 
 def slow_run(corpus: Path) -> tuple[str, ...]:
-    """What `started` takes for a run that would take minutes."""
+    """The arguments of `started` for a run that would take minutes."""
     return (str(Path(__file__).with_name("slow_run.py")), str(corpus))
 
 
-def read_until(stream: IO[str] | None, wanted: str) -> list[str]:
-    """The lines up to the first one that holds something."""
+def read_until(stream: IO[str] | None, text: str) -> list[str]:
+    """The lines up to the first one that contains the text; fails if none does."""
     assert stream is not None
     lines = []
     for line in stream:
         lines.append(line)
-        if wanted in line:
+        if text in line:
             return lines
-    raise AssertionError(f"never said {wanted!r}: {lines}")
+    raise AssertionError(f"{text!r} was not printed: {lines}")

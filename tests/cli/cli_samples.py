@@ -1,4 +1,4 @@
-"""What tests of the commands share: a way to call them, records, and answers by schema."""
+"""Shared by the tests of the commands: running a command, sample records, scripted answers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ HOST = socket.gethostname()
 
 def exit_code(*arguments: str) -> int:
     """Run a command line in this process; its exit code."""
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exited:
         main(arguments)
-    return int(ended.value.code or 0)
+    return int(exited.value.code or 0)
 
 
 def a_run(run_id: str = "3f2a9c1b77de", **changes: Any) -> RunRecord:
-    given: dict[str, Any] = {
+    """A completed run that met its deadline of 60 s, with some fields changed."""
+    defaults: dict[str, Any] = {
         "id": run_id,
         "flow": "deep-research",
         "started_at": NOON,
@@ -42,13 +43,13 @@ def a_run(run_id: str = "3f2a9c1b77de", **changes: Any) -> RunRecord:
         "process_id": 1,
         "host": HOST,
     }
-    return RunRecord(**given | changes)
+    return RunRecord(**defaults | changes)
 
 
 def a_call(node: int, stage: int, name: str, **changes: Any) -> CallRecord:
-    """An LLM call of the step `name`, or of that tool where `kind` says so."""
+    """A completed LLM call of the step `name`; with kind=TOOL, a call of that tool."""
     kind = changes.get("kind", CallKind.LLM)
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "run_id": "3f2a9c1b77de",
         "node": node,
         "kind": kind,
@@ -60,11 +61,11 @@ def a_call(node: int, stage: int, name: str, **changes: Any) -> CallRecord:
         "status": Status.COMPLETED,
         "output_tokens": 120 if kind is CallKind.LLM else None,
     }
-    return CallRecord(**given | changes)
+    return CallRecord(**defaults | changes)
 
 
 def research_calls() -> list[CallRecord]:
-    """Four stages of a deadline of 60 s; the third is late, the last never ended."""
+    """Calls of four stages, for a deadline of 60 s; the third is late, the last has not ended."""
     tool = {"kind": CallKind.TOOL, "sub_deadline_s": 15.0}
     return [
         a_call(0, 0, "plan", started_s=0.1, finished_s=4.2, sub_deadline_s=7.5),
@@ -91,7 +92,7 @@ def fill_store(
     calls: Iterable[CallRecord] = (),
     steps: Iterable[StepRecord] = (),
 ) -> None:
-    """Record runs, then calls and steps of them, as they are."""
+    """Add runs, then their calls and steps, to a store."""
 
     async def fill() -> None:
         async with await open_store(url) as store, store.transaction() as tx:
@@ -116,12 +117,12 @@ def recorded_runs(url: str) -> list[RunRecord]:
 
 
 def answer_by_schema(request: GenerationRequest) -> str:
-    """The shortest answer that satisfies a request's schema; a word where it has none."""
+    """The shortest answer that satisfies a request's schema; "word" without a schema."""
     return "word" if request.schema is None else json.dumps(smallest(request.schema))
 
 
 def smallest(schema: Mapping[str, Any]) -> Any:
-    """The smallest value that satisfies a schema of the few kinds that our pipelines use."""
+    """The smallest value that satisfies a schema; knows only the types that our pipelines use."""
     if "enum" in schema:
         return schema["enum"][0]
     match schema.get("type"):

@@ -1,4 +1,4 @@
-"""Every test has folders, a store and a terminal width of its own, and no settings of a user's."""
+"""Isolates every test: own folders, own store, fixed terminal width, no settings of the user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("ORCHESTRATE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("ORCHESTRATE_CACHE", str(tmp_path / "cache"))

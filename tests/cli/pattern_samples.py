@@ -1,4 +1,4 @@
-"""What tests of `orchestrate patterns` share: past runs of known shape, and runs that learned."""
+"""Shared by the tests of `orchestrate patterns`: sample patterns, plans and runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUN = "3f2a9c1b77de"
 
 
 def research_graph(*, plan_s: float = 1.0, rounds: int = 1, reads: int = 2) -> PatternGraph:
-    """plan, then rounds of two searches and some reads, then write: 2 + 2 * rounds stages."""
+    """plan, then rounds of two searches and `reads` reads, then write: 2 + 2 * rounds stages."""
     nodes: list[LlmNode | ToolNode] = [LlmNode("demo:plan", 100, 60, plan_s)]
     edges: list[tuple[int, int]] = []
     frontier = [0]
@@ -50,26 +50,26 @@ def research_graph(*, plan_s: float = 1.0, rounds: int = 1, reads: int = 2) -> P
 
 
 def a_pattern(graph: PatternGraph, run_id: str | None = None, **changes: Any) -> PatternRecord:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "application": "deep-research",
         "document": encode(graph.canonical()),
         "codec_version": CODEC_VERSION,
         "created_at": NOW,
         "run_id": run_id,
     }
-    return PatternRecord(**given | changes)
+    return PatternRecord(**defaults | changes)
 
 
 def answered(run_id: str, node: int, name: str, tokens: int, **changes: Any) -> CallRecord:
-    """A finished LLM call that lengths can be learned from."""
+    """A completed LLM call with features, from which lengths can be learned."""
     features = CallFeatures(identity=f"demo:{name}", prompt_tokens=100, position=node)
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "run_id": run_id,
         "output_tokens": tokens,
         "features": features.encode(),
         "bound_source": "limit",
     }
-    return a_call(node, 0, name, **given | changes)
+    return a_call(node, 0, name, **defaults | changes)
 
 
 def fill(
@@ -81,7 +81,7 @@ def fill(
     fits: Iterable[FitRecord] = (),
     stages: Iterable[StageRecord] = (),
 ) -> None:
-    """Record runs by their ids, and all else as it is."""
+    """Add runs with these ids, and the given records, to a store."""
 
     async def record() -> None:
         async with await open_store(url) as store, store.transaction() as tx:
@@ -100,7 +100,7 @@ def fill(
 
 
 def fill_library(url: str) -> None:
-    """Three past runs of one application, the second of which stands for five."""
+    """Patterns of three runs of one application; the second has a weight of five runs."""
     ids = ["aaaa00010000", "bbbb00020000", "cccc00030000"]
     fill(
         url,
@@ -139,7 +139,7 @@ def planned(stage: int, began_s: float, due_s: float | None, **changes: Any) -> 
 
 
 def learned_stages(*, dues: Sequence[float | None] = (7.5, 15.0, 15.5, 60.0)) -> list[StageRecord]:
-    """The plan of `research_calls`: three stages by the example of past runs, then none fitted."""
+    """The plan of `research_calls`: three learned sub-deadlines, then an even share."""
     past = ["aaaa00010000", "bbbb00020000", "bbbb00030000", None, "dddd00050000"]
     matches = [
         MatchRecord(number + 1, run_id, weight)
@@ -155,16 +155,16 @@ def learned_stages(*, dues: Sequence[float | None] = (7.5, 15.0, 15.5, 60.0)) ->
 
 
 def fill_explained_run(url: str, **changes: Any) -> None:
-    """A run of four stages with a plan; two of its LLM calls had bounds, one was exceeded."""
+    """A run of four stages with plans; two of its LLM calls had length bounds, one exceeded it."""
     bounds = {0: (130.0, "forest"), 3: (100.0, "step"), 4: (None, "limit")}
     deadline = {"sub_deadline_s": None} if changes.get("deadline_s", 60.0) is None else {}
     calls = []
     for call in research_calls():
         bound, source = bounds.get(call.node, (None, None))
-        known = {"length_bound": bound, "bound_source": source} | deadline
+        fields = {"length_bound": bound, "bound_source": source} | deadline
         if call.kind is CallKind.TOOL:
-            known = deadline
-        calls.append(replace(call, **known))
+            fields = deadline
+        calls.append(replace(call, **fields))
 
     async def record() -> None:
         async with await open_store(url) as store, store.transaction() as tx:
@@ -194,7 +194,7 @@ async def article() -> str:
 
 
 def run_articles(url: str, num_runs: int) -> list[str]:
-    """Run a flow on a scripted engine, each run after the other; their ids."""
+    """Run a flow several times in a row on a scripted engine; the runs' ids."""
 
     async def run() -> list[str]:
         settings = Settings(store=url, fit_every=0)

@@ -1,4 +1,4 @@
-"""A comparison whose runs never end, for tests that interrupt it: as `orchestrate bench`."""
+"""`orchestrate bench` with runs that do not end, for tests that interrupt it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from serving.sim.compare.runner import Runner
 
 
 def prepare() -> None:
-    """Nothing: no scheduler is needed."""
+    """Do nothing: no scheduler is needed."""
 
 
 def work(task: Task) -> dict[str, Any]:
-    """Measure capacities at once, and runs for ever, once the process is noted."""
+    """Return capacities at once; for runs, write a file named by the process id, then sleep."""
     if isinstance(task, CapacityExperiment):
         return {"programs_s": 2.0}
     (Path(sys.argv[1]) / str(os.getpid())).touch()
@@ -29,7 +29,7 @@ def work(task: Task) -> dict[str, Any]:
 
 
 class SlowRunner(Runner):
-    """A runner with this work."""
+    """A runner that executes `work` above."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings | {"work": work, "prepare": prepare})

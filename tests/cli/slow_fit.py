@@ -1,4 +1,4 @@
-"""A fit that would take minutes, for tests that interrupt it: as `orchestrate patterns fit`."""
+"""`orchestrate patterns fit` with a fit that takes minutes, for tests that interrupt it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cli.terminal.output import say
 from orchestrator.learning import fitting
 
 
-def never(*_: Any) -> Any:
-    say("clusters are sought")
+def slow_clustering(*_: Any) -> Any:
+    say("clustering started")
     time.sleep(300)
 
 
-fitting._compacted = never
+fitting._compacted = slow_clustering
 main(["patterns", "fit"])

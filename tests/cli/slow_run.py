@@ -1,4 +1,4 @@
-"""A run that would take minutes, for tests that interrupt it: argument 1 is its corpus."""
+"""A run that takes minutes, for tests that interrupt it. Argument 1: the corpus folder."""
 
 from __future__ import annotations
 

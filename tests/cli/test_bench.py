@@ -44,16 +44,18 @@ SMALL = (
 
 @pytest.fixture(autouse=True)
 def fake_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No scheduler: results are made up, and all else is real."""
+    """Replace the results of the scheduler by made-up ones; everything else is real."""
     monkeypatch.setattr(bench_session, "Runner", InProcessRunner)
     monkeypatch.setenv("COLUMNS", "100")
 
 
-def test_the_tables_say_simulated_and_what_load_one_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_say_that_they_are_simulated_and_what_load_1_means(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert exit_code(*SMALL) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("coder, simulated in virtual time: 600 s after 60 s of warm-up, 2 s")
-    assert f"1.0x is {CAPACITY:.2f} programs/s: what fcfs drains, simulated" in lines
+    assert f"1.0x is {CAPACITY:.2f} programs/s: simulated capacity under fcfs" in lines
     assert [line for line in lines if line.startswith("load ")] == [
         "load 0.7x, 2.10 programs/s",
         "load 2x, 6.00 programs/s",
@@ -61,7 +63,7 @@ def test_the_tables_say_simulated_and_what_load_one_is(capsys: pytest.CaptureFix
     assert max(map(len, lines[:-5])) <= 100
 
 
-def test_a_window_in_which_nothing_arrived_is_told_of(
+def test_a_window_without_arrivals_is_warned_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def empty_at_seed_1(task: Task) -> dict[str, Any]:
@@ -74,20 +76,22 @@ def test_a_window_in_which_nothing_arrived_is_told_of(
     assert exit_code(*SMALL, "--json", "--no-cache") == 0
     out, err = capsys.readouterr()
     assert len(json.loads(out)["rows"]) == 8
-    told = " ".join(err.split())
-    assert told.count("no program arrived in the window of 600 s") == 2  # one a load
-    assert "warning: at 0.7x, seed 1: no program arrived" in told
-    assert "give it a longer --window-s" in told
+    warnings = " ".join(err.split())
+    assert warnings.count("no program arrived in the window of 600 s") == 2  # one per load
+    assert "warning: at 0.7x, seed 1: no program arrived" in warnings
+    assert "choose a longer --window-s" in warnings
 
 
-def test_a_window_of_real_time_is_shorter_unless_one_is_asked_for() -> None:
+def test_the_default_window_is_shorter_in_real_time() -> None:
     assert 0 < window_of(None, live=True) < window_of(None, live=False)
     assert window_of(30.0, live=True) == window_of(30.0, live=False) == 30.0
-    told = str(typing.get_args(bench_options.WindowS)[1].help)
-    assert f"{DEFAULT_WINDOW_S:g}, on vLLM {DEFAULT_LIVE_WINDOW_S:g}" in told
+    help_text = str(typing.get_args(bench_options.WindowS)[1].help)
+    assert f"{DEFAULT_WINDOW_S:g}, on vLLM {DEFAULT_LIVE_WINDOW_S:g}" in help_text
 
 
-def test_ratios_are_of_means_to_fcfs_and_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ratios_are_means_over_those_of_fcfs_and_of_the_bound(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert exit_code(*SMALL) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     heavy = lines[lines.index("load 2x, 6.00 programs/s") + 1 :]
@@ -101,7 +105,7 @@ def test_ratios_are_of_means_to_fcfs_and_to_the_bound(capsys: pytest.CaptureFixt
     ]
 
 
-def test_the_document_has_its_published_shape(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_document_has_the_documented_fields(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*SMALL, "--json", "--window-s", "30") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["workload"], document["window_s"]) == ("coder", 30.0)
@@ -127,40 +131,42 @@ def test_the_document_has_its_published_shape(capsys: pytest.CaptureFixture[str]
 
 
 def test_the_same_command_prints_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
+    outputs = []
     for extra in ([], [], ["--no-cache"]):
         assert exit_code(*SMALL, "--json", *extra) == 0
-        told.append(capsys.readouterr().out)
-    assert told[0] == told[1] == told[2]
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
-def test_without_the_cache_nothing_is_kept(tmp_path: Path) -> None:
+def test_with_no_cache_nothing_is_written_to_the_cache(tmp_path: Path) -> None:
     assert exit_code(*SMALL, "--no-cache") == 0
     assert not (tmp_path / "cache" / "bench").exists()
     assert exit_code(*SMALL) == 0
     assert len(list((tmp_path / "cache" / "bench").iterdir())) == 3 + 4 + 8
 
 
-def test_a_trace_is_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_file_can_be_the_workload(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "hour.jsonl"
     line = '{{"timestamp": {}, "input_length": 10, "output_length": 3}}\n'
     path.write_text("".join(line.format(1000 * second) for second in range(20)))
     assert exit_code("bench", "--trace", str(path), "--policy", "fcfs", "--loads", "1") == 0
-    told = capsys.readouterr().out
-    assert told.startswith("hour, simulated")
-    assert "begun anew 2 times" in told
+    output = capsys.readouterr().out
+    assert output.startswith("hour, simulated")
+    assert "restarted 2 times" in output
     assert exit_code("bench", "--trace", str(path), "--policy", "fcfs", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["workload"], document["trace"]) == ("hour", "hour.jsonl")
 
 
-def test_a_picture_is_drawn(tmp_path: Path) -> None:
+def test_a_chart_is_drawn(tmp_path: Path) -> None:
     assert exit_code(*SMALL, "--plot", str(tmp_path / "goodput.png")) == 0
     assert (tmp_path / "goodput.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("extra", [[], ["--no-cache"]])
-def test_the_document_names_the_code_that_ran_whatever_the_files_are_later(
+def test_the_document_names_the_code_version_at_the_start_even_if_files_change_later(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -168,18 +174,18 @@ def test_the_document_names_the_code_that_ran_whatever_the_files_are_later(
 ) -> None:
     package = tmp_path / "package"
     package.mkdir()
-    (package / "policy.py").write_text("as it ran")
+    (package / "policy.py").write_text("before")
     monkeypatch.setattr(cache, "_PACKAGE", package)
-    begun = cache.code_version()
+    version_at_start = cache.code_version()
 
     class EditingRunner(InProcessRunner):
         def run(self, tasks: Sequence[Task]) -> Iterator[CompletedTask]:
-            (package / "policy.py").write_text("as it was changed meanwhile")
+            (package / "policy.py").write_text("changed meanwhile")
             return super().run(tasks)
 
     monkeypatch.setattr(bench_session, "Runner", EditingRunner)
     assert exit_code(*SMALL, "--json", *extra) == 0
-    assert json.loads(capsys.readouterr().out)["code"] == begun != cache.code_version()
+    assert json.loads(capsys.readouterr().out)["code"] == version_at_start != cache.code_version()
 
 
 def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,27 +199,27 @@ def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixtu
     assert "rows" not in document["simulated_parts"]
 
 
-def test_a_model_that_is_not_the_measured_one_is_told_of(
+def test_a_model_setting_that_bench_ignores_is_warned_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for engine, model, is_told in (("vllm", "Qwen/Qwen3-4B", True), ("vllm", "demo", False)):
+    for engine, model, is_warned in (("vllm", "Qwen/Qwen3-4B", True), ("vllm", "demo", False)):
         monkeypatch.setenv("ORCHESTRATE_MODEL", model)
         assert exit_code(*SMALL, "--engine", engine) == 0
-        told = "warning: ORCHESTRATE_MODEL=Qwen/Qwen3-4B is not used: bench measures the demo"
-        assert (told in capsys.readouterr().err) is is_told
+        warning = "warning: ORCHESTRATE_MODEL=Qwen/Qwen3-4B is ignored: bench measures the demo"
+        assert (warning in capsys.readouterr().err) is is_warned
 
 
 def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """A bound beside measured runs is that of a fitted machine: simulated, and an estimate."""
+    """The bound of measured runs is simulated on a fitted machine, so it is an estimate."""
     for engine, is_live in (("sim", False), ("vllm", True)):
         assert exit_code(*SMALL, "--engine", engine) == 0
-        told = " ".join(capsys.readouterr().out.split())
-        assert ("simulated bound 10,000" in told) is is_live
-        assert ("upper bound" in told) is not is_live
-        assert ("no scheduler could exceed" in told) is not is_live
-        assert ("load 1.0x and a bound, which are simulated" in told) is is_live
-        assert ("an estimate, which a measured run may exceed" in told) is is_live
-        assert ("measured" in told) is is_live
+        output = " ".join(capsys.readouterr().out.split())
+        assert ("simulated bound 10,000" in output) is is_live
+        assert ("upper bound" in output) is not is_live
+        assert ("no scheduler could exceed" in output) is not is_live
+        assert ("load 1.0x and a bound, which are simulated" in output) is is_live
+        assert ("an estimate, which a measured run may exceed" in output) is is_live
+        assert ("measured" in output) is is_live
         assert exit_code(*SMALL, "--engine", engine, "--json") == 0
         document = json.loads(capsys.readouterr().out)
         simulated = {"capacity_programs_s", "upper_bound"}
@@ -227,14 +233,14 @@ def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nonsense"], "known: mixed"),
         (["--policy", "nonsense"], "known: fcfs"),
         (["--policy", "edf:odd=1"], "edf(odd=...)"),
         (["--policy", "fcfs:batch"], "NAME:KEY=VALUE"),
         (["--policy", "fcfs", "--policy", "fcfs"], "each only once"),
-        (["--loads", "0.7;1"], "commas between"),
+        (["--loads", "0.7;1"], "separated by commas"),
         (["--loads", ""], "at least one"),
         (["--loads", "-1"], "above 0"),
         (["--loads", "nan"], "above 0"),
@@ -249,8 +255,8 @@ def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixtu
         (["--arrivals", "sometimes"], "known: poisson"),
         (["--machine", "abacus"], "known: a100-llama3-8b"),
         (["--engine", "steam"], "known: sim, vllm"),
-        (["--engine", "vllm", "--machine", "a100-llama3-8b"], "measures its own"),
-        (["--engine", "vllm", "--prefix-caching"], "simulated only"),
+        (["--engine", "vllm", "--machine", "a100-llama3-8b"], "leave out --machine"),
+        (["--engine", "vllm", "--prefix-caching"], "leave out --prefix-caching"),
         (["--slots", "0"], "slots"),
         (["--step-tokens", "9" * 20], "step_tokens"),
         (["--step-tokens", "0"], "--step-tokens 0: must be at least --slots (256)"),
@@ -263,25 +269,25 @@ def test_simulated_numbers_are_never_called_measured(capsys: pytest.CaptureFixtu
             ],
             "each only once",
         ),
-        (["--trace", "a.csv", "--trace", "b.csv"], "--trace a.csv, b.csv: programs come from one"),
+        (["--trace", "a.csv", "--trace", "b.csv"], "--trace a.csv, b.csv: give one trace file"),
         (["--jobs", "0"], "jobs"),
         (["--trace", "nowhere.csv"], "nowhere.csv: cannot read it"),
-        (["mixed", "--trace", "nowhere.csv"], "leave one out"),
+        (["mixed", "--trace", "nowhere.csv"], "not both"),
         (["--plot", "goodput.txt"], ".png, .svg, .pdf"),
-        (["--plot", "no/such/folder/goodput.png"], "give it a folder"),
+        (["--plot", "no/such/folder/goodput.png"], "in an existing folder"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_computed(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert exit_code("bench", *arguments) == 2
-    found = capsys.readouterr()
-    assert told in " ".join(found.err.split())
-    assert found.out == ""
+    captured = capsys.readouterr()
+    assert message in " ".join(captured.err.split())
+    assert captured.out == ""
     assert not (tmp_path / "cache" / "bench").exists()
 
 
-def test_parameters_have_the_type_that_they_are_written_in() -> None:
+def test_policy_parameters_are_parsed_as_int_or_float() -> None:
     spec = policy_of("calm_published:batch=96, cutoff=0.5")
     assert spec.params == {"batch": 96, "cutoff": 0.5}
     assert isinstance(spec.params["batch"], int)
@@ -289,29 +295,31 @@ def test_parameters_have_the_type_that_they_are_written_in() -> None:
         policy_of("calm_published:batch=1,batch=2")
 
 
-def test_loads_are_ascending_however_they_are_written() -> None:
+def test_loads_are_sorted() -> None:
     assert loads_of(" 2, .5,1.0,") == (0.5, 1.0, 2.0)
 
 
-def test_without_a_terminal_progress_is_a_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_progress_takes_at_most_four_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert exit_code(*SMALL, "--json") == 0
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "0 of 15, finding what fcfs drains (simulated)"
+    assert lines[0] == "0 of 15, measuring the capacity under fcfs (simulated)"
     assert lines[-1].startswith("15 of 15, ")
     assert "(simulated)" in lines[-1]
     assert len(lines) <= 4
 
 
-def test_what_is_left_takes_as_long_as_what_was_computed() -> None:
+def test_the_remaining_time_is_extrapolated_from_the_computed_weight() -> None:
     def left_s(done_weight: float, left_weight: float) -> float | None:
         return remaining_s(Progress("runs", 1, 3, None, done_weight, left_weight), 10.0)
 
     assert left_s(2.0, 6.0) == pytest.approx(30.0)
-    assert left_s(0.0, 6.0) is None  # all that is done was kept from before
+    assert left_s(0.0, 6.0) is None  # all completed results were cached
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_no_worker_and_keeps_what_is_done(
+def test_an_interruption_leaves_no_worker_process_and_keeps_completed_results(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     workers = tmp_path / "workers"
@@ -329,13 +337,13 @@ def test_an_interruption_leaves_no_worker_and_keeps_what_is_done(
         while len(list(workers.iterdir())) < 2:
             assert process.poll() is None
             time.sleep(0.05)
-        os.killpg(process.pid, number)  # as a terminal does: the workers get it as well
+        os.killpg(process.pid, number)  # like a terminal: the workers receive it too
         out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, err
     assert "Traceback" not in err
     assert out == ""
     if number is signal.SIGINT:
-        assert "3 results are kept, and the same command goes on" in err
+        assert "3 results are cached; the same command continues" in err
     for worker in workers.iterdir():
         with pytest.raises(ProcessLookupError):
             os.kill(int(worker.name), 0)

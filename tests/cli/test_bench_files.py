@@ -1,4 +1,4 @@
-"""`orchestrate bench` and the files that users name: a picture to draw, a trace to read."""
+"""`orchestrate bench` and the files that users name: a chart to draw, a trace to read."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ SMALL = ("bench", "coder", "--policy", "fcfs", "--loads", "0.7")
 
 @pytest.fixture(autouse=True)
 def fake_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No scheduler: results are made up, and all else is real."""
+    """Replace the results of the scheduler by made-up ones; everything else is real."""
     monkeypatch.setattr(bench_session, "Runner", InProcessRunner)
     monkeypatch.setenv("COLUMNS", "100")
 
 
 @pytest.mark.parametrize("extra", [[], ["--json"]])
-def test_a_picture_that_cannot_be_drawn_costs_nothing_of_the_results(
+def test_the_results_are_printed_even_if_the_chart_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: list[str]
 ) -> None:
     assert exit_code(*SMALL, *extra) == 0
     results = capsys.readouterr().out
     (tmp_path / "full.png").symlink_to("/dev/full")
     assert exit_code(*SMALL, *extra, "--plot", str(tmp_path / "full.png")) == 2
-    told = capsys.readouterr()
-    assert told.out == results
-    last = told.err.splitlines()[-1]
+    captured = capsys.readouterr()
+    assert captured.out == results
+    last = captured.err.splitlines()[-1]
     assert last.startswith(f"error: cannot write to {tmp_path / 'full.png'}: No space left")
 
 
-def test_whoever_hangs_up_on_the_results_still_has_the_picture(
+def test_the_chart_is_drawn_even_if_stdout_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class HungUp(io.StringIO):
+    class ClosedPipe(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError(32, "Broken pipe")
 
-    monkeypatch.setattr(sys, "stdout", HungUp())
+    monkeypatch.setattr(sys, "stdout", ClosedPipe())
     assert exit_code(*SMALL, "--json", "--plot", str(tmp_path / "goodput.svg")) == 0
     assert (tmp_path / "goodput.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_seeing_that_a_picture_can_be_written_changes_nothing(tmp_path: Path) -> None:
+def test_checking_that_a_chart_can_be_written_changes_no_file(tmp_path: Path) -> None:
     check_plot(tmp_path / "new.png")
     (tmp_path / "link.png").symlink_to(tmp_path / "target.png")
     check_plot(tmp_path / "link.png")
@@ -62,19 +62,19 @@ def test_seeing_that_a_picture_can_be_written_changes_nothing(tmp_path: Path) ->
     assert (tmp_path / "target.png").read_bytes() == b"drawn before"
 
 
-def test_a_picture_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
-    (tmp_path / "astray.png").symlink_to(tmp_path / "nowhere" / "goodput.png")
-    (tmp_path / "round.png").symlink_to(tmp_path / "round.png")
-    (tmp_path / "kept.png").touch(mode=0o444)
-    names = ["astray.png", "round.png", f"{'long' * 100}.png"]
-    if not os.access(tmp_path / "kept.png", os.W_OK):  # root may write to it
-        names.append("kept.png")
+def test_a_chart_that_cannot_be_written_is_refused_before_the_comparison(tmp_path: Path) -> None:
+    (tmp_path / "broken-link.png").symlink_to(tmp_path / "nowhere" / "goodput.png")
+    (tmp_path / "link-loop.png").symlink_to(tmp_path / "link-loop.png")
+    (tmp_path / "read-only.png").touch(mode=0o444)
+    names = ["broken-link.png", "link-loop.png", f"{'long' * 100}.png"]
+    if not os.access(tmp_path / "read-only.png", os.W_OK):  # root may write to it
+        names.append("read-only.png")
     for name in names:
-        with pytest.raises(BadInput, match=f"{name}: .*; give it a folder that exists"):
+        with pytest.raises(BadInput, match=f"{name}: .*; give a writable file"):
             check_plot(tmp_path / name)
 
 
-def test_a_trace_whose_name_is_no_text_has_results_all_the_same(
+def test_a_trace_file_name_may_be_invalid_utf_8(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / os.fsdecode(b"tr\xff.jsonl")

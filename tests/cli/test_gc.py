@@ -1,4 +1,4 @@
-"""`orchestrate gc`: what goes, what stays, and what is told of it."""
+"""`orchestrate gc`: what is removed, what is kept, and what is reported."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def days_ago(days: float) -> datetime:
 
 @pytest.fixture
 def filled(store_url: str) -> str:
-    """A run that ended 40 days ago, with much that only it used, one of yesterday, one at work."""
+    """A store with an old run with 3 MB of its own payloads, a recent run, and a running one."""
 
     async def fill() -> None:
         async with await open_store(store_url) as store, store.transaction() as tx:
-            many = await tx.payloads.put(NOISE)
-            few = await tx.payloads.put(NOISE[:20_000])
+            large = await tx.payloads.put(NOISE)
+            small = await tx.payloads.put(NOISE[:20_000])
             old, new = days_ago(40), days_ago(1)
-            await tx.runs.add(a_run("old", started_at=old, finished_at=old, input_payload=many))
-            await tx.runs.add(a_run("recent", started_at=new, finished_at=new, input_payload=few))
-            at_work: dict[str, Any] = {"status": Status.RUNNING, "finished_at": None}
-            await tx.runs.add(a_run("running", started_at=old, **at_work))
+            await tx.runs.add(a_run("old", started_at=old, finished_at=old, input_payload=large))
+            await tx.runs.add(a_run("recent", started_at=new, finished_at=new, input_payload=small))
+            unfinished: dict[str, Any] = {"status": Status.RUNNING, "finished_at": None}
+            await tx.runs.add(a_run("running", started_at=old, **unfinished))
 
     asyncio.run(fill())
     return store_url
@@ -51,21 +51,21 @@ def ids(url: str) -> set[str]:
 
 def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert exit_code("gc", "--json", *arguments) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    parsed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return parsed
 
 
-def test_runs_that_ended_more_than_thirty_days_ago_go_by_default(
+def test_runs_that_ended_more_than_30_days_ago_are_removed_by_default(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = document(capsys)
+    removal = document(capsys)
     assert ids(filled) == IDS - {"old"}
-    assert (told["runs"], told["keep_s"], told["dry_run"]) == (1, 30 * 86400, False)
-    assert told["payloads"] > 300
-    assert told["payload_bytes"] == pytest.approx(len(NOISE), rel=0.1)
+    assert (removal["runs"], removal["keep_s"], removal["dry_run"]) == (1, 30 * 86400, False)
+    assert removal["payloads"] > 300
+    assert removal["payload_bytes"] == pytest.approx(len(NOISE), rel=0.1)
     file = tmp_path / "runs.db"
-    assert told["file_bytes_before"] > len(NOISE)
-    assert told["file_bytes_after"] == file.stat().st_size < 400_000
+    assert removal["file_bytes_before"] > len(NOISE)
+    assert removal["file_bytes_after"] == file.stat().st_size < 400_000
     with closing(sqlite3.connect(file)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
@@ -74,7 +74,7 @@ def test_runs_that_ended_more_than_thirty_days_ago_go_by_default(
 
 
 @pytest.mark.parametrize(
-    ("keep", "stay"),
+    ("keep", "kept"),
     [
         ("41d", IDS),
         ("999999999d", IDS),
@@ -83,43 +83,43 @@ def test_runs_that_ended_more_than_thirty_days_ago_go_by_default(
         ("1ms", {"running"}),
     ],
 )
-def test_keep_says_how_long_ago_a_run_must_have_ended(
-    filled: str, keep: str, stay: set[str], capsys: pytest.CaptureFixture[str]
+def test_runs_that_ended_before_the_time_to_keep_are_removed(
+    filled: str, keep: str, kept: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert document(capsys, "--keep", keep)["runs"] == len(IDS - stay)
-    assert ids(filled) == stay
+    assert document(capsys, "--keep", keep)["runs"] == len(IDS - kept)
+    assert ids(filled) == kept
 
 
-def test_a_dry_run_tells_the_same_and_changes_no_byte(
+def test_a_dry_run_reports_the_same_and_changes_no_byte(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (tmp_path / "runs.db").read_bytes()
-    would = document(capsys, "--dry-run")
+    planned = document(capsys, "--dry-run")
     assert (tmp_path / "runs.db").read_bytes() == before
-    assert would["file_bytes_before"] == would["file_bytes_after"] == len(before)
-    did = document(capsys)
+    assert planned["file_bytes_before"] == planned["file_bytes_after"] == len(before)
+    actual = document(capsys)
     differs = {"dry_run", "file_bytes_after"}
-    assert {name: would[name] for name in would if name not in differs} == {
-        name: did[name] for name in did if name not in differs
+    assert {name: planned[name] for name in planned if name not in differs} == {
+        name: actual[name] for name in actual if name not in differs
     }
 
 
-def test_it_tells_in_words_what_went_and_what_the_file_takes(
+def test_the_text_says_what_was_removed_and_how_large_the_file_is(
     filled: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("gc", "--dry-run") == 0
-    would = capsys.readouterr().out.splitlines()
-    assert would[0].startswith("would remove 1 run, 0 steps, 0 calls, ")
-    assert would[0].endswith(" payloads of 3.0 MB")
-    assert would[1].startswith("the file takes ")
+    planned = capsys.readouterr().out.splitlines()
+    assert planned[0].startswith("would remove 1 run, 0 steps, 0 calls, ")
+    assert planned[0].endswith(" payloads of 3.0 MB")
+    assert planned[1].startswith("the file takes ")
     assert exit_code("gc") == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines()[0] == would[0].replace("would remove", "removed")
-    assert " MB before, " in told.out
-    assert "looking for what is in use" in told.err
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0] == planned[0].replace("would remove", "removed")
+    assert " MB before, " in captured.out
+    assert "looking for payloads in use" in captured.err
 
 
-def test_what_damage_hinders_is_told(
+def test_damaged_payloads_are_warned_of(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     [recent] = [run for run in recorded_runs(filled) if run.id == "recent"]
@@ -127,12 +127,12 @@ def test_what_damage_hinders_is_told(
         change = "UPDATE payloads SET data = x'00' WHERE hash = ?"
         connection.execute(change, (recent.input_payload,))
     assert exit_code("gc") == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("removed 1 run, 0 steps, 0 calls, 1 payload of ")
-    assert "warning: 1 payload in use cannot be read" in told.err
+    captured = capsys.readouterr()
+    assert captured.out.startswith("removed 1 run, 0 steps, 0 calls, 1 payload of ")
+    assert "warning: 1 payload in use cannot be read" in captured.err
 
 
-def test_a_file_that_others_write_to_keeps_its_size_and_that_is_no_failure(
+def test_a_locked_file_is_not_shrunk_and_that_is_only_a_warning(
     filled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from store import space
@@ -143,31 +143,32 @@ def test_a_file_that_others_write_to_keeps_its_size_and_that_is_no_failure(
 
     monkeypatch.setattr(space, "reclaim", refuse)
     assert exit_code("gc") == 0
-    told = capsys.readouterr()
-    assert told.out.startswith("removed 1 run")
-    assert "warning: the file keeps its size: the store" in told.err
+    captured = capsys.readouterr()
+    assert captured.out.startswith("removed 1 run")
+    assert "warning: the file keeps its size: the store" in captured.err
 
 
-def test_without_a_store_there_is_nothing_to_remove_and_none_is_made(
+def test_without_a_store_nothing_is_removed_and_no_store_is_created(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("gc") == 0
-    told = capsys.readouterr()
-    assert (told.out, "no runs yet" in told.err) == ("", True)
+    captured = capsys.readouterr()
+    assert (captured.out, "no runs yet" in captured.err) == ("", True)
     assert document(capsys)["runs"] == 0
     assert not (tmp_path / "runs.db").exists()
 
 
 @pytest.mark.parametrize("keep", ["", "0d", "-1d", "thirty days", "30 days", "1e9d"])
-def test_what_is_no_time_to_keep_is_bad_input_and_removes_nothing(filled: str, keep: str) -> None:
+def test_an_invalid_time_to_keep_is_bad_input_and_removes_nothing(filled: str, keep: str) -> None:
     assert exit_code("gc", "--keep", keep) == ExitCode.BAD_INPUT
     assert ids(filled) == IDS
 
 
 @pytest.mark.parametrize(
-    ("is_removed", "told"), [(False, "nothing was removed"), (True, "goes on")]
+    ("has_removed", "message"),
+    [(False, "nothing was removed"), (True, "the same command removes the rest")],
 )
-def test_an_interruption_says_whether_anything_was_removed(is_removed: bool, told: str) -> None:
-    error = RemovalInterrupted(2, is_removed)
-    assert told in str(error)
+def test_an_interruption_says_whether_anything_was_removed(has_removed: bool, message: str) -> None:
+    error = RemovalInterrupted(2, has_removed)
+    assert message in str(error)
     assert exit_code_of(error) is ExitCode.INTERRUPTED

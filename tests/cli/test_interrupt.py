@@ -23,15 +23,15 @@ def test_an_interrupted_run_is_recorded_as_cancelled(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stderr is not None
-        told = []
+        lines = []
         for line in process.stderr:
-            told.append(line)
-            if "stage 0" in line:  # its first call is under way
+            lines.append(line)
+            if "stage 0" in line:  # its first call is running
                 process.send_signal(number)
                 break
         _, rest = process.communicate(timeout=60)
     (run,) = recorded_runs(store_url)
-    assert process.returncode == 128 + number, "".join([*told, rest])
+    assert process.returncode == 128 + number, "".join([*lines, rest])
     assert run.status is Status.CANCELLED
     assert f"run {run.id} is recorded as cancelled" in rest
     assert "Traceback" not in rest

@@ -36,8 +36,8 @@ COMMANDS = [
 @pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
 def test_every_help_has_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*command, "--help") == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert f"Example: orchestrate {' '.join(command)}".strip() in told
+    output = " ".join(capsys.readouterr().out.split())
+    assert f"Example: orchestrate {' '.join(command)}".strip() in output
 
 
 def test_the_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,34 +47,34 @@ def test_the_help_lists_every_exit_code(capsys: pytest.CaptureFixture[str]) -> N
         assert any(line.split()[:1] == [str(code.value)] for line in lines)
 
 
-def test_no_command_is_left_out_of_these_tests() -> None:
+def test_these_tests_cover_all_commands() -> None:
     assert set(get_command(app).commands) == {command[0] for command in COMMANDS}  # type: ignore[attr-defined]
 
 
-def test_the_help_lists_the_commands_in_the_order_in_which_they_are_needed() -> None:
+def test_the_help_lists_the_commands_in_the_documented_order() -> None:
     group = get_command(app)
     listed = group.list_commands(group.make_context("orchestrate", ["ps"]))  # type: ignore[attr-defined]
     assert listed == list(dict.fromkeys(command[0] for command in COMMANDS))
 
 
-def test_patterns_alone_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_patterns_without_a_command_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("patterns") == 0
-    told = capsys.readouterr().out
-    assert all(command in told for command in ("list", "show", "fit", "explain"))
+    output = capsys.readouterr().out
+    assert all(command in output for command in ("list", "show", "fit", "explain"))
 
 
-def test_run_alone_lists_the_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_a_name_lists_the_pipelines(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("run") == 0
     assert "deep-research" in capsys.readouterr().out
 
 
-def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("--version") == 0
     assert capsys.readouterr().out.startswith("orchestrate 0.")
 
 
-SHOWN = (["ps", "--json"], ["doctor"], ["--help"], ["--version"], ["bench", "--help"])
-NO_STORE = {"ORCHESTRATE_STORE": "sqlite:////nowhere/runs.db"}
+PRINTING_COMMANDS = (["ps", "--json"], ["doctor"], ["--help"], ["--version"], ["bench", "--help"])
+MISSING_STORE = {"ORCHESTRATE_STORE": "sqlite:////nowhere/runs.db"}
 
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:
@@ -83,13 +83,13 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | NO_STORE,
+        env=os.environ | MISSING_STORE,
     )
 
 
 @pytest.mark.parametrize("unbuffered", ["PYTHONUNBUFFERED=", "PYTHONUNBUFFERED=1"])
-@pytest.mark.parametrize("arguments", SHOWN, ids=" ".join)
-def test_a_full_disk_under_stdout_is_named(arguments: list[str], unbuffered: str) -> None:
+@pytest.mark.parametrize("arguments", PRINTING_COMMANDS, ids=" ".join)
+def test_a_full_disk_under_stdout_is_a_named_error(arguments: list[str], unbuffered: str) -> None:
     done = shell(f"{unbuffered} {sys.executable} -m cli {' '.join(arguments)} >/dev/full")
     assert done.returncode == ExitCode.BAD_INPUT
     last = done.stderr.splitlines()[-1]
@@ -99,17 +99,17 @@ def test_a_full_disk_under_stdout_is_named(arguments: list[str], unbuffered: str
 
 
 @pytest.mark.parametrize("unbuffered", ["PYTHONUNBUFFERED=", "PYTHONUNBUFFERED=1"])
-@pytest.mark.parametrize("arguments", SHOWN, ids=" ".join)
-def test_whoever_stops_reading_hears_of_no_error(arguments: list[str], unbuffered: str) -> None:
+@pytest.mark.parametrize("arguments", PRINTING_COMMANDS, ids=" ".join)
+def test_a_closed_pipe_is_no_error(arguments: list[str], unbuffered: str) -> None:
     command = f"{unbuffered} {sys.executable} -m cli {' '.join(arguments)}"
     done = shell(f"( sleep 0.2; {command}; echo $? >&2 ) | true")
-    *told, code = done.stderr.splitlines()
+    *errors, code = done.stderr.splitlines()
     assert int(code) == ExitCode.DONE
-    assert not any("rror" in line or "Exception" in line for line in told)
+    assert not any("rror" in line or "Exception" in line for line in errors)
 
 
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
-def test_a_closed_stream_swallows_its_words_and_the_other_stays_clean(closed: str) -> None:
+def test_a_closed_stream_is_no_error_and_the_other_stream_is_unaffected(closed: str) -> None:
     number = {"stdout": 1, "stderr": 2}[closed]
     command = (
         f"exec {sys.executable} -m cli ps --store sqlite:////nowhere/runs.db --json {number}>&-"

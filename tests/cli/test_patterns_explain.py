@@ -7,7 +7,7 @@ import pytest
 
 from cli.reading.history import History
 from cli.render.deadline_plan import explanation, plan_document
-from cli.render.describe import sources_in_words
+from cli.render.describe import describe_sources
 from store.records import MatchRecord, Status
 from tests.cli.cli_samples import a_call, a_run, exit_code, fill_store, research_calls
 from tests.cli.pattern_samples import (
@@ -28,31 +28,31 @@ stage 0 plan
   planned ━━━━━━━━│                                                            ┃
   real    ████▉   │                                                            ┃
   12% ± 3% of the time by its end: due at 7.5 s; ended at 4.2 s, 3.3 s early
-  learned from 5 of 12 past patterns that began like it: \
+  learned from 5 of 12 past patterns with a similar beginning: \
 bbbb0002 40%, bbbb0003 20%, #4 20%, +2
 stage 1 search (tool) ×2
   planned     ━━━━━━━━━━━━━│                                                   ┃
   real        █▏           │                                                   ┃
   20% ± 3% of the time by its end: due at 15.0 s; ended at 4.4 s, 10.6 s early
-  learned from 2 of 12 past patterns that began like it: bbbb0002 40%, aaaa0001 10%
+  learned from 2 of 12 past patterns with a similar beginning: bbbb0002 40%, aaaa0001 10%
 stage 2 read ×2
   planned      ━━━━━━━━━━━━━│                                                  ┃
   real         █████████████│▓▓▓▓▓                                             ┃
   25% ± 3% of the time by its end: due at 15.5 s; ended at 20.5 s, 5.0 s late
-  learned from 1 of 12 past patterns that began like it: #4 20%
+  learned from 1 of 12 past patterns with a similar beginning: #4 20%
 stage 3 write
   planned                         ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┃
   real                            ░░░░░░░░░░░░░░░░░░░░░░░░                     ┃
   due at 60.0 s; did not end
-  an even share of what was left: no past run is known to begin like this one
-█ at work   ▓ past its sub-deadline   ░ did not end   │ sub-deadline
+  an even share of the time left: no similar past run is known
+█ running   ▓ past its sub-deadline   ░ did not end   │ sub-deadline
 ┃ deadline 60.0 s
 
 call     stage  bound  tokens            bound from
 #0 plan      0    130     120  held      forest
-#3 read      2    100     120  exceeded  step's last answers
+#3 read      2    100     120  exceeded  recent answers
 #4 read      2      –     120            nothing known
-1 of 2 bounds held; 90% should
+1 of 2 length bounds held; expected: 90%
 """  # noqa: RUF001
 
 
@@ -60,7 +60,7 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_a_plan_is_explained_as_a_person_expects(
+def test_a_plan_is_explained_as_in_this_example(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_explained_run(store_url)
@@ -70,7 +70,7 @@ def test_a_plan_is_explained_as_a_person_expects(
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 @pytest.mark.parametrize("ascii_only", [False, True])
-def test_pictures_and_tables_fit_the_terminal(
+def test_bars_and_tables_fit_the_terminal(
     store_url: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -81,25 +81,27 @@ def test_pictures_and_tables_fit_the_terminal(
     monkeypatch.setenv("COLUMNS", str(width))
     fill_explained_run(store_url)
     assert exit_code("patterns", "explain") == 0
-    told = capsys.readouterr().out
-    assert told.isascii() or not ascii_only
-    drawn = [line for line in told.splitlines() if line.startswith(("  planned", "  real", "#"))]
+    output = capsys.readouterr().out
+    assert output.isascii() or not ascii_only
+    drawn = [line for line in output.splitlines() if line.startswith(("  planned", "  real", "#"))]
     assert len(drawn) == 8 + 3
     assert all(len(line) <= width for line in drawn)
 
 
-def test_a_run_without_a_deadline_has_shares_and_no_sub_deadlines(
+def test_a_run_without_a_deadline_has_shares_but_no_sub_deadlines(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_explained_run(store_url, deadline_s=None)
     assert exit_code("patterns", "explain") == 0
-    told = capsys.readouterr().out
-    assert "12% ± 3% of the time by its end; ended at 4.2 s\n" in told
-    assert "\n  no past run is known to begin like this one\n" in told
-    assert not any(word in told for word in ("due", "planned", "early", "late"))
+    output = capsys.readouterr().out
+    assert "12% ± 3% of the time by its end; ended at 4.2 s\n" in output
+    assert "\n  no similar past run is known\n" in output
+    assert not any(word in output for word in ("due", "planned", "early", "late"))
 
 
-def test_the_plan_as_json(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_the_plan_of_each_stage(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     fill_explained_run(store_url)
     assert exit_code("patterns", "explain", "--json") == 0
     document = json.loads(capsys.readouterr().out)
@@ -114,32 +116,34 @@ def test_the_plan_as_json(store_url: str, capsys: pytest.CaptureFixture[str]) ->
     assert [call["held"] for call in document["llm_calls"]] == [True, False, None]
 
 
-def test_a_run_that_really_learned_is_explained(
+def test_a_run_with_learned_sub_deadlines_is_explained(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     *_, last = run_articles(store_url, 3)
     assert exit_code("patterns", "explain") == 0
-    told = capsys.readouterr().out
-    assert f"run {last} · article · completed" in told
-    assert told.count("learned from 2 of 2 past patterns that began like it") == 2
-    assert "100% ± 0% of the time by its end: due at 60.0 s" in told
-    assert "no answer's length was foretold" in told
+    output = capsys.readouterr().out
+    assert f"run {last} · article · completed" in output
+    assert output.count("learned from 2 of 2 past patterns with a similar beginning") == 2
+    assert "100% ± 0% of the time by its end: due at 60.0 s" in output
+    assert "no length bounds: nothing was known about these steps" in output
 
 
-def test_a_run_from_before_plans_were_recorded_says_so(
+def test_a_run_older_than_the_recording_of_plans_is_reported_as_such(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_store(store_url, [a_run()], research_calls())
     assert exit_code("patterns", "explain") == 0
-    told = capsys.readouterr().out
-    assert "nothing is recorded of its plan: it ran before plans were recorded" in told
-    assert "bound" not in told
+    output = capsys.readouterr().out
+    assert "no plan is recorded: the run is older than the recording of plans" in output
+    assert "bound" not in output
 
 
-def test_a_run_without_calls_says_so(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_calls_has_no_plan(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     fill_store(store_url, [a_run()])
     assert exit_code("patterns", "explain") == 0
-    assert "it made no calls" in capsys.readouterr().out
+    assert "the run made no calls" in capsys.readouterr().out
 
 
 def test_an_unknown_run_is_bad_input(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,13 +152,13 @@ def test_an_unknown_run_is_bad_input(store_url: str, capsys: pytest.CaptureFixtu
     fill_store(store_url, [a_run("aaaa00010000"), a_run("aaaa00020000")])
     assert exit_code("patterns", "explain", "nothing") == 2
     assert exit_code("patterns", "explain", "aaaa") == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "no run 'nothing' in this store" in told.err
-    assert "aaaa00010000" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no run 'nothing' in this store" in captured.err
+    assert "aaaa00010000" in captured.err
 
 
-def test_a_sub_deadline_that_was_put_off_to_an_earlier_stages_is_told_so() -> None:
+def test_a_sub_deadline_raised_to_that_of_an_earlier_stage_is_marked() -> None:
     match = [MatchRecord(1, "aaaa00010000", 1.0)]
     stages = [
         planned(0, 0.0, 10.0, source="learned", share=0.2, matches=match, num_candidates=1),
@@ -162,39 +166,43 @@ def test_a_sub_deadline_that_was_put_off_to_an_earlier_stages_is_told_so() -> No
     ]
     calls = [a_call(0, 0, "plan"), a_call(1, 1, "read", started_s=1.0, finished_s=12.0)]
     history = History(a_run(), "completed", calls=calls, stages=stages)
-    told = [line.plain for line in explanation(history, width=80)]
-    assert "  20% of the time by its end: due at 10.0 s; ended at 1.0 s, 9.0 s early" in told
+    output = [line.plain for line in explanation(history, width=80)]
+    assert "  20% of the time by its end: due at 10.0 s; ended at 1.0 s, 9.0 s early" in output
     assert (
         "  30% of the time by its end: due at 10.0 s, not before stage 0; "
         "ended at 12.0 s, 2.0 s late"
-    ) in told
+    ) in output
 
 
-def test_matches_that_are_not_kept_by_name_are_counted() -> None:
+def test_matches_that_are_not_listed_are_counted() -> None:
     matches = [MatchRecord(number, None, 1 / 40) for number in range(16)]
     learned = {"source": "learned", "share": 0.2, "num_candidates": 500}
     stages = [planned(0, 0.0, 10.0, num_matches=40, matches=matches, **learned)]
     history = History(a_run(), "completed", calls=[a_call(0, 0, "plan")], stages=stages)
-    [told] = [line.plain for line in explanation(history, width=80) if "learned from" in line.plain]
-    assert told.strip().startswith("learned from 40 of 500 past patterns that began like it: ")
-    assert told.endswith(", +37")
+    [output] = [
+        line.plain for line in explanation(history, width=80) if "learned from" in line.plain
+    ]
+    assert output.strip().startswith(
+        "learned from 40 of 500 past patterns with a similar beginning: "
+    )
+    assert output.endswith(", +37")
     assert plan_document(history)["stages"][0]["num_matches"] == 40
 
 
-def test_a_stage_that_began_past_its_deadline_can_still_be_drawn() -> None:
+def test_a_stage_that_began_past_its_sub_deadline_is_drawn() -> None:
     calls = [a_call(0, 0, "plan", started_s=70.0, finished_s=71.0)]
     stages = [planned(0, 70.0, 60.0)]
     history = History(a_run(elapsed_s=71.0), "completed", calls=calls, stages=stages)
-    told = [line.plain for line in explanation(history, width=60)]
-    assert "  due at 60.0 s; ended at 71.0 s, 11.0 s late" in told
-    assert all(len(line) <= 60 for line in told if line.startswith(("  planned", "  real")))
+    output = [line.plain for line in explanation(history, width=60)]
+    assert "  due at 60.0 s; ended at 71.0 s, 11.0 s late" in output
+    assert all(len(line) <= 60 for line in output if line.startswith(("  planned", "  real")))
 
 
-def test_a_stage_without_a_recorded_call_did_not_end() -> None:
+def test_a_stage_without_recorded_calls_did_not_end() -> None:
     history = History(a_run(), "failed", calls=research_calls()[:1], stages=learned_stages()[:2])
-    told = [line.plain for line in explanation(history, width=80)]
-    assert "stage 1" in told
-    assert "  20% ± 3% of the time by its end: due at 15.0 s; did not end" in told
+    output = [line.plain for line in explanation(history, width=80)]
+    assert "stage 1" in output
+    assert "  20% ± 3% of the time by its end: due at 15.0 s; did not end" in output
 
 
 def shown_sources(
@@ -209,33 +217,35 @@ def shown_sources(
     return line.removeprefix("sub-deadlines: ")
 
 
-def test_show_points_to_the_explanation_once_something_was_learned(
+def test_show_points_to_patterns_explain_if_sub_deadlines_were_learned(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = shown_sources(store_url, capsys, dict.fromkeys(range(4), "learned"))
-    assert told == f"learned from past runs · why: orchestrate patterns explain {RUN}"
+    output = shown_sources(store_url, capsys, dict.fromkeys(range(4), "learned"))
+    assert output == f"learned from past runs · why: orchestrate patterns explain {RUN}"
 
 
-def test_show_says_in_how_many_stages_something_was_learned(
+def test_show_says_in_how_many_stages_the_sub_deadline_was_learned(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sources = {0: "learned", 1: "learned", 2: "learned", 3: "fallback"}
-    told = shown_sources(store_url, capsys, sources)
-    assert told.startswith("learned from past runs in 3 of 4 stages, even shares in 1 of 4 stages")
+    output = shown_sources(store_url, capsys, sources)
+    assert output.startswith(
+        "learned from past runs in 3 of 4 stages, even shares in 1 of 4 stages"
+    )
 
 
-def test_show_does_not_point_to_an_explanation_where_nothing_was_learned(
+def test_show_does_not_point_to_patterns_explain_if_nothing_was_learned(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = shown_sources(store_url, capsys, dict.fromkeys(range(4), "fallback"))
-    assert told == "even shares, as no past run is known to begin like this one"
+    output = shown_sources(store_url, capsys, dict.fromkeys(range(4), "fallback"))
+    assert output == "even shares of the time, because no similar past run is known"
 
 
-def test_a_source_that_has_no_words_is_called_by_its_name() -> None:
-    assert sources_in_words(["oracle"]) == "oracle"
+def test_an_unknown_source_is_shown_by_its_name() -> None:
+    assert describe_sources(["oracle"]) == "oracle"
 
 
-def test_show_as_json_holds_the_plan_and_features_in_hexadecimal(
+def test_show_as_json_holds_the_plan_and_the_features_in_hexadecimal(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_articles(store_url, 2)

@@ -21,45 +21,47 @@ from tests.cli.pattern_samples import (
 )
 
 
-def test_an_empty_store_says_what_to_try_and_makes_no_file(
+def test_without_a_store_the_message_suggests_a_command_and_no_file_is_created(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("patterns", "list") == 0
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == "no runs to learn from yet: try `orchestrate run`\n"
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "no runs to learn from yet: try `orchestrate run`\n"
     assert not (tmp_path / "runs.db").exists()
 
 
-def test_an_application_is_a_line(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_application_is_a_row(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     fill_library(store_url)
     assert exit_code("patterns", "list") == 0
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert lines == [
-        "application    kept  library  stages  last fit  since  answers bounded by",
-        "deep-research     3        2     4-6   3 h ago      1  limits only",
+        "application    kept  library  stages  last fit  since  length bounds from",
+        "deep-research     3        2     4-6   3 h ago      1  max_tokens only",
     ]
 
 
-def test_runs_are_learned_from_without_any_fit(
+def test_patterns_of_runs_are_in_the_library_without_a_fit(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_articles(store_url, 10)
     assert exit_code("patterns", "list") == 0
     [_, line] = capsys.readouterr().out.splitlines()
-    assert line.split() == ["article", "10", "10", "2", "never", "10", "last", "answers"]
+    assert line.split() == ["article", "10", "10", "2", "never", "10", "recent", "answers"]
 
 
-def test_the_list_as_json(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_one_object_per_application(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     fill_library(store_url)
     assert exit_code("patterns", "list", "--json") == 0
-    [found] = json.loads(capsys.readouterr().out)["applications"]
-    assert found["application"] == "deep-research"
-    assert (found["patterns_kept"], found["patterns_in_library"]) == (3, 2)
-    assert found["stages"] == [4, 6]
-    assert found["runs_since_fit"] == 1
-    assert found["fitted_at"].endswith("+00:00")
-    assert found["lengths"] == {
+    [application] = json.loads(capsys.readouterr().out)["applications"]
+    assert application["application"] == "deep-research"
+    assert (application["patterns_kept"], application["patterns_in_library"]) == (3, 2)
+    assert application["stages"] == [4, 6]
+    assert application["runs_since_fit"] == 1
+    assert application["fitted_at"].endswith("+00:00")
+    assert application["lengths"] == {
         "source": "limit",
         "forest_calls": None,
         "steps": 2,
@@ -67,7 +69,7 @@ def test_the_list_as_json(store_url: str, capsys: pytest.CaptureFixture[str]) ->
     }
 
 
-def test_an_empty_list_as_json_is_still_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_store_json_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("patterns", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"applications": []}
 
@@ -86,87 +88,87 @@ def test_the_table_fits_the_terminal(
     assert exit_code("patterns", "list") == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= width for line in lines[:4])
-    assert "limits only" in "\n".join(lines)
+    assert "max_tokens only" in "\n".join(lines)
 
 
 @pytest.mark.parametrize(
-    ("width", "heads"),
+    ("width", "headings"),
     [
         (40, "application   kept library last fit"),
         (56, "application   kept library stages last fit since"),
-        (80, "application    kept  library  stages  last fit  since  answers bounded by"),
+        (80, "application    kept  library  stages  last fit  since  length bounds from"),
     ],
 )
-def test_other_columns_give_way_to_the_applications_name(
+def test_narrow_terminals_get_fewer_columns_beside_the_names(
     store_url: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     width: int,
-    heads: str,
+    headings: str,
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     fill_library(store_url)
     assert exit_code("patterns", "list") == 0
     head, line, *below = capsys.readouterr().out.splitlines()
-    assert head.rstrip() == heads
+    assert head.rstrip() == headings
     assert line.startswith("deep-research ")
-    assert below == ([] if width == 80 else ["deep-research: answers bounded by limits only"])
+    assert below == ([] if width == 80 else ["deep-research: length bounds from max_tokens only"])
 
 
-def test_a_terminal_without_unicode_gets_only_ascii(
+def test_a_terminal_without_unicode_gets_ascii_only(
     store_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.commands.patterns.is_plain_ascii", lambda _: True)
     monkeypatch.setenv("COLUMNS", "40")
     fill(store_url, patterns=[a_pattern(research_graph(), application="a-flow" * 6)])
     assert exit_code("patterns", "list") == 0
-    told = capsys.readouterr().out
-    assert told.isascii()
-    assert "a-flowa-flow" in told.splitlines()[1]
-    assert ".. " in told.splitlines()[1]
+    output = capsys.readouterr().out
+    assert output.isascii()
+    assert "a-flowa-flow" in output.splitlines()[1]
+    assert ".. " in output.splitlines()[1]
 
 
-def test_a_pattern_that_cannot_be_read_is_warned_of_and_left_out(
+def test_an_unreadable_pattern_is_warned_of_and_left_out(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = PatternRecord("deep-research", b"\xff\xff", CODEC_VERSION, NOW)
     fill(store_url, patterns=[a_pattern(research_graph()), broken])
     assert exit_code("patterns", "list") == 0
-    told = capsys.readouterr()
-    assert told.err.startswith("warning: skipped as unreadable: pattern 2:")
-    assert told.out.splitlines()[1].split()[:3] == ["deep-research", "2", "1"]
+    captured = capsys.readouterr()
+    assert captured.err.startswith("warning: skipped as unreadable: pattern 2:")
+    assert captured.out.splitlines()[1].split()[:3] == ["deep-research", "2", "1"]
 
 
-def test_a_damaged_length_model_is_warned_of_and_not_counted_on(
+def test_a_damaged_length_model_is_warned_of_and_ignored(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_library(store_url)
     file = model_file(models_folder(store_url), "deep-research")
     file.parent.mkdir()
-    file.write_bytes(b"no model")
+    file.write_bytes(b"not a model")
     assert exit_code("patterns", "list") == 0
-    told = capsys.readouterr()
-    assert told.err.startswith("warning: ")
-    assert "limits only" in told.out
+    captured = capsys.readouterr()
+    assert captured.err.startswith("warning: ")
+    assert "max_tokens only" in captured.out
 
 
 @pytest.mark.parametrize(
-    ("source", "name", "words"),
+    ("source", "name", "text"),
     [
         (LengthSource(1234, 2, 2), "forest", "forest on 1,234 calls"),
-        (LengthSource(None, 2, 2), "step", "last answers"),
-        (LengthSource(None, 3, 2), "step", "last answers, 2/3 steps"),
-        (LengthSource(None, 3, 0), "limit", "limits only"),
+        (LengthSource(None, 2, 2), "step", "recent answers"),
+        (LengthSource(None, 3, 2), "step", "recent answers, 2/3 steps"),
+        (LengthSource(None, 3, 0), "limit", "max_tokens only"),
     ],
 )
-def test_what_bounds_answers_is_told_as_far_as_it_goes(
-    source: LengthSource, name: str, words: str
+def test_the_source_of_length_bounds_has_a_name_and_a_text(
+    source: LengthSource, name: str, text: str
 ) -> None:
     assert source.source == name
-    assert str(source) == words
+    assert str(source) == text
 
 
-def test_a_step_is_known_once_it_has_enough_answers(
+def test_a_step_gets_its_own_bounds_from_ten_answers_on(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_id = "aaaa00010000"
@@ -174,4 +176,4 @@ def test_a_step_is_known_once_it_has_enough_answers(
     calls += [answered(run_id, node, "write", 50 + node) for node in range(10, 19)]
     fill(store_url, runs=[run_id], patterns=[a_pattern(research_graph(), run_id)], calls=calls)
     assert exit_code("patterns", "list") == 0
-    assert "last answers, 1/2 steps" in capsys.readouterr().out
+    assert "recent answers, 1/2 steps" in capsys.readouterr().out

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.render.kernels import kernel_in_words
+from cli.render.kernels import describe_kernel
 from cli.render.segments import apportioned, call_names, palette_for, segmented, summaries
 from cli.terminal.glyphs import ASCII, UNICODE
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
@@ -19,9 +19,9 @@ DRAWN_80 = """\
 application deep-research
 3 patterns kept · 2 in the library · 4-6 stages each
 last fit 3 h ago · 1 run since
-kernel: runs are alike whose stages make the same calls with output tokens \
+kernel: runs are similar if their stages make the same calls with output tokens \
 within a factor of 1.5 and input tokens within a factor of 3.3; \
-tool seconds are ignored, as they foretell nothing
+tool seconds are ignored because they predict nothing
 
 run       runs  uses    time  share of time by stage
 bbbb0002     5   2.0  14.5 s  ███░░▓▓▓▓▓▓▓▓▓▓▓▓▓▓░░▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒
@@ -31,7 +31,7 @@ aaaa0001     1   0.0  10.0 s  █████░░░▓▓▓▓▓▓▓▓�
 step   calls  median  p90  held  bound/real
 plan       2      80   96   50%        1.00
 write      1     500  500     –           –
-output tokens; held: answers within their bound at level 0.9, where they had one
+output tokens; held: share of answers within their length bound (level 0.9)
 """  # noqa: RUF001
 
 ASCII_40 = """\
@@ -55,7 +55,7 @@ def lines_of(text: str) -> list[str]:
     return [line.rstrip() for line in text.splitlines()]
 
 
-def test_a_library_is_drawn_as_a_person_expects(
+def test_a_library_is_drawn_as_in_this_example(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_library(store_url)
@@ -63,48 +63,50 @@ def test_a_library_is_drawn_as_a_person_expects(
     assert lines_of(capsys.readouterr().out) == lines_of(DRAWN_80)
 
 
-def test_a_narrow_terminal_without_unicode_gets_the_same_in_ascii(
+def test_a_narrow_terminal_without_unicode_gets_ascii_only(
     store_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.commands.patterns.is_plain_ascii", lambda _: True)
     monkeypatch.setenv("COLUMNS", "40")
     fill_library(store_url)
     assert exit_code("patterns", "show", "deep-research") == 0
-    told = capsys.readouterr().out
-    assert told.isascii()
-    assert "\n".join(lines_of(ASCII_40)) in "\n".join(lines_of(told))
+    output = capsys.readouterr().out
+    assert output.isascii()
+    assert "\n".join(lines_of(ASCII_40)) in "\n".join(lines_of(output))
 
 
-def test_no_more_patterns_are_drawn_than_asked_for(
+def test_at_most_limit_patterns_are_drawn(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_library(store_url)
     assert exit_code("patterns", "show", "deep-research", "--limit", "1") == 0
-    told = capsys.readouterr().out
-    assert "bbbb0002" in told
-    assert "aaaa0001" not in told
-    assert "1 more, for 1 run: see --limit" in told
+    output = capsys.readouterr().out
+    assert "bbbb0002" in output
+    assert "aaaa0001" not in output
+    assert "1 more, for 1 run: increase --limit to see them" in output
 
 
-def test_a_pattern_without_a_run_is_called_by_its_number(
+def test_a_pattern_without_a_known_run_is_shown_by_its_number(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(store_url, patterns=[a_pattern(research_graph())])
     assert exit_code("patterns", "show", "deep-research") == 0
-    told = capsys.readouterr().out
-    assert "\n#1 " in told
-    assert "never fitted" in told
-    assert "not fitted yet" in told
-    assert "step " not in told
+    output = capsys.readouterr().out
+    assert "\n#1 " in output
+    assert "never fitted" in output
+    assert "not fitted yet" in output
+    assert "step " not in output
 
 
-def test_what_runs_really_did_is_shown(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_library_of_executed_runs_is_shown(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_articles(store_url, 12)
     assert exit_code("patterns", "show", "article") == 0
-    told = capsys.readouterr().out
-    assert "12 patterns kept · 12 in the library · 2 stages each" in told
-    assert "█ think" in told
-    assert "think     12       3    3  100%        1.00" in told
+    output = capsys.readouterr().out
+    assert "12 patterns kept · 12 in the library · 2 stages each" in output
+    assert "█ think" in output
+    assert "think     12       3    3  100%        1.00" in output
 
 
 def test_an_unknown_application_is_bad_input_that_names_the_known_ones(
@@ -113,19 +115,19 @@ def test_an_unknown_application_is_bad_input_that_names_the_known_ones(
     fill_library(store_url)
     fill(store_url, patterns=[a_pattern(research_graph(), application="article")])
     assert exit_code("patterns", "show", "deep") == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == (
-        "error: nothing is learned of 'deep'; there are patterns of: article, deep-research\n"
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == (
+        "error: no patterns of 'deep'; applications with patterns: article, deep-research\n"
     )
 
 
-def test_without_any_run_it_says_what_to_try(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_runs_the_message_suggests_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("patterns", "show", "deep-research") == 2
     assert "try `orchestrate run`" in capsys.readouterr().err
 
 
-def test_the_library_as_json_holds_all_patterns(
+def test_json_holds_all_patterns_despite_the_limit(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_library(store_url)
@@ -145,24 +147,24 @@ def test_the_library_as_json_holds_all_patterns(
 
 @pytest.mark.parametrize("width", [40, 59, 80, 200])
 @pytest.mark.parametrize("rounds", [1, 12])
-def test_the_picture_fits_the_terminal(
+def test_the_bars_fit_the_terminal(
     store_url: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     width: int,
     rounds: int,
 ) -> None:
-    ids = ["a-name-that-somebody-chose-1", "a-name-that-somebody-chose-2"]
+    ids = ["a-run-id-chosen-by-the-user-1", "a-run-id-chosen-by-the-user-2"]
     graph = research_graph(rounds=rounds)
     fill(store_url, runs=ids, patterns=[a_pattern(graph, run_id) for run_id in ids])
     monkeypatch.setenv("COLUMNS", str(width))
     assert exit_code("patterns", "show", "deep-research") == 0
-    picture = capsys.readouterr().out.split("\n\n")[1]
-    assert all(len(line) <= width for line in picture.splitlines())
+    drawn = capsys.readouterr().out.split("\n\n")[1]
+    assert all(len(line) <= width for line in drawn.splitlines())
 
 
 @given(shares=st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=60), cells=st.integers(1, 120))
-def test_a_bar_is_filled_exactly_and_no_stage_is_lost_where_there_is_room(
+def test_a_bar_is_filled_exactly_and_every_stage_gets_a_cell_if_there_are_enough(
     shares: list[float], cells: int
 ) -> None:
     sizes = apportioned(shares, cells)
@@ -170,21 +172,21 @@ def test_a_bar_is_filled_exactly_and_no_stage_is_lost_where_there_is_room(
     assert min(sizes) >= (1 if len(shares) <= cells else 0)
 
 
-def test_a_stage_that_follows_one_of_its_kind_begins_with_a_cut() -> None:
+def test_a_cut_separates_a_stage_from_a_preceding_one_of_its_kind() -> None:
     stages = [stage(0, "think", 1.0), stage(1, "think", 1.0), stage(2, "tell", 2.0)]
     palette = palette_for(summaries([(stages, 1.0)]), ASCII)
     assert segmented(stages, palette, 12).plain == "###|##......"
 
 
-def test_kinds_beyond_the_glyphs_share_one_and_are_those_of_least_time() -> None:
+def test_the_kinds_with_the_least_time_share_a_glyph_if_there_are_too_many() -> None:
     stages = [stage(at, f"step-{at}", 1.0 + at) for at in range(10)]
-    found = summaries([(stages, 1.0)])
-    palette = palette_for(found, UNICODE)
-    drawn = [palette.of(summary.kind)[0] for summary in found]
+    kinds = summaries([(stages, 1.0)])
+    palette = palette_for(kinds, UNICODE)
+    drawn = [palette.of(summary.kind)[0] for summary in kinds]
     assert drawn == [UNICODE.other] * 2 + list(UNICODE.kinds)
 
 
-def test_the_models_name_is_left_out_where_all_calls_share_it() -> None:
+def test_the_models_name_is_left_out_if_all_calls_share_it() -> None:
     calls = [("llm", "a/b:c:plan"), ("llm", "a/b:c:write"), ("tool", "search")]
     assert list(call_names(calls[1:]).values()) == ["write", "search (tool)"]  # type: ignore[arg-type]
     mixed = [("llm", "one:plan"), ("llm", "other:plan")]
@@ -192,7 +194,7 @@ def test_the_models_name_is_left_out_where_all_calls_share_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "words"),
+    ("kernel", "text"),
     [
         (
             DEFAULT_KERNEL,
@@ -209,8 +211,8 @@ def test_the_models_name_is_left_out_where_all_calls_share_it() -> None:
         (StageKernel((0.004, 0.5, 0.5)), "output tokens under 1% apart,"),
         (StageKernel((0.5, 0.0004, 0.5)), "tool seconds under 1 ms apart and"),
         (StageKernel((0.5, 0.0012, 0.5)), "tool seconds within 1 ms and"),
-        (StageKernel((math.inf,) * 3), "all runs that make the same calls count alike"),
+        (StageKernel((math.inf,) * 3), "all runs that make the same calls are equally similar"),
     ],
 )
-def test_the_kernel_is_told_in_words(kernel: StageKernel, words: str) -> None:
-    assert words in kernel_in_words(kernel, is_fitted=True)
+def test_a_kernel_is_described_by_its_tolerances(kernel: StageKernel, text: str) -> None:
+    assert text in describe_kernel(kernel, is_fitted=True)

@@ -1,4 +1,4 @@
-"""`orchestrate resume` and `orchestrate answer`, on a flow of a script that died."""
+"""`orchestrate resume` and `orchestrate answer`, on runs of a killed script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.commands.resume import go_on, runs_to_resume
+from cli.commands.resume import resume_run, runs_to_resume
 from orchestrator import Settings
 from orchestrator.testing import ScriptedEngine
 from tests.cli.cli_samples import exit_code
@@ -53,7 +53,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def script(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A script in a folder of its own, from which everything is run."""
+    """A script with two flows, in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     file = tmp_path / "script.py"
@@ -64,18 +64,18 @@ def script(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> P
 def resume(url: str, run: str | None, *, as_json: bool = False) -> None:
     settings = Settings(store=url, fit_every=0)
     for record in asyncio.run(runs_to_resume(url, run)):
-        go_on(record, settings, as_json=as_json, engine=ScriptedEngine(lambda request: ""))
+        resume_run(record, settings, as_json=as_json, engine=ScriptedEngine(lambda request: ""))
 
 
 @pytest.mark.parametrize("run", ["r1", "r", None])
-def test_a_run_of_a_script_that_was_killed_is_gone_on_with(
+def test_a_run_of_a_killed_process_is_resumed_without_repeating_steps(
     script: Path, store_url: str, run: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    died = subprocess.run([sys.executable, script, "counting", store_url], check=False)
-    assert died.returncode == -signal.SIGKILL
+    killed = subprocess.run([sys.executable, script, "counting", store_url], check=False)
+    assert killed.returncode == -signal.SIGKILL
     resume(store_url, run, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["run"], told["result"], told["in_time"]) == ("r1", {"go": 2}, True)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["run"], document["result"], document["in_time"]) == ("r1", {"go": 2}, True)
     assert (script.parent / "counted").read_text() == "go\n"
     resume(store_url, "r1")
     assert json.loads(capsys.readouterr().out) == {"go": 2}
@@ -94,10 +94,10 @@ def test_a_question_is_answered_from_another_process(
     resume(store_url, "r1")
     assert capsys.readouterr().out == "yes\n"
     assert exit_code("answer", "r1", "true", "--store", store_url) == 2
-    assert "asks for nothing" in capsys.readouterr().err
+    assert "needs no answer" in capsys.readouterr().err
 
 
-def test_a_question_that_was_cut_off_is_answered_before_the_run_goes_on(
+def test_a_question_of_a_killed_run_is_answered_before_the_run_is_resumed(
     script: Path, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with subprocess.Popen([sys.executable, script, "asking", store_url]) as waiting:
@@ -111,7 +111,7 @@ def test_a_question_that_was_cut_off_is_answered_before_the_run_goes_on(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["resume"], 2, "a run's id, or --orphans"),
         (["resume", "r1", "--orphans"], 2, "a run's id, or --orphans"),
@@ -120,12 +120,12 @@ def test_a_question_that_was_cut_off_is_answered_before_the_run_goes_on(
         (["answer", "r1", "x"], 2, "no run 'r1'"),
     ],
 )
-def test_what_cannot_be_resumed_or_answered_says_so(
+def test_a_run_that_cannot_be_resumed_or_answered_is_reported(
     store_url: str,
     arguments: list[str],
     code: int,
-    told: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert exit_code(*arguments, "--store", store_url) == code
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())

@@ -31,7 +31,7 @@ Research = Callable[..., ExitCode]
 
 @pytest.fixture
 def research(corpus: Path) -> Research:
-    """Deep research over a small corpus, on an engine that answers by script."""
+    """Runs deep research over a small corpus on a scripted engine."""
 
     def run(
         engine: ScriptedEngine | None = None, *, deadline: str = "60s", **options: Any
@@ -45,22 +45,22 @@ def research(corpus: Path) -> Research:
     return run
 
 
-def test_the_report_goes_to_stdout_and_all_else_to_stderr(
+def test_the_report_goes_to_stdout_and_everything_else_to_stderr(
     research: Research, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = research()
-    told = capsys.readouterr()
+    captured = capsys.readouterr()
     (recorded,) = recorded_runs(store_url)
     assert code is ExitCode.DONE
     assert recorded.status is Status.COMPLETED
-    assert told.out.startswith("# ")
-    assert "deadlines.md" in told.out
-    assert "indexing" not in told.out
-    assert f"orchestrate show {recorded.id}" in told.err
-    assert "to spare" in told.err
+    assert captured.out.startswith("# ")
+    assert "deadlines.md" in captured.out
+    assert "indexing" not in captured.out
+    assert f"orchestrate show {recorded.id}" in captured.err
+    assert "to spare" in captured.err
 
 
-def test_the_report_as_json_is_one_object(
+def test_with_json_the_report_is_one_object(
     research: Research, capsys: pytest.CaptureFixture[str]
 ) -> None:
     research(as_json=True)
@@ -69,7 +69,7 @@ def test_the_report_as_json_is_one_object(
     assert document["citations"]
 
 
-def test_the_report_is_saved_as_it_was_printed(
+def test_the_saved_report_is_the_printed_one(
     research: Research, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "new" / "folder"
@@ -82,7 +82,7 @@ def test_the_report_is_saved_as_it_was_printed(
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(
     research: Research, tmp_path: Path
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "file").write_text("a file, not a folder")
     engine = ScriptedEngine(answer_by_schema)
     with pytest.raises(CannotWrite):
         research(engine, out=tmp_path / "file" / "out")
@@ -98,10 +98,10 @@ def test_a_model_with_random_weights_is_warned_of(
             return replace(super().info, random_weights=True)
 
     research(Random(answer_by_schema))
-    told = capsys.readouterr().err
-    assert told.count("warning: ") == 1
-    assert "random" in told
-    assert "meaningless" in told
+    errors = capsys.readouterr().err
+    assert errors.count("warning: ") == 1
+    assert "random" in errors
+    assert "meaningless" in errors
 
 
 def test_verbose_names_the_scheduler_and_the_policy(
@@ -117,7 +117,7 @@ def test_verbose_names_the_scheduler_and_the_policy(
     assert "scheduler SloScheduler, policy edf" in capsys.readouterr().err
 
 
-def test_an_engine_that_dies_ends_the_run_and_the_record_says_so(
+def test_an_engine_that_dies_fails_the_run_and_the_error_is_recorded(
     research: Research, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def die(request: GenerationRequest) -> str:
@@ -145,7 +145,7 @@ def test_a_deadline_that_passes_has_an_exit_code_of_its_own(
     research: Research, store_url: str
 ) -> None:
     def slow(request: GenerationRequest) -> str:
-        time.sleep(0.05)  # holds the event loop up: a run may then end late, or not at all
+        time.sleep(0.05)  # blocks the event loop: the run may end late or raise DeadlineExceeded
         return answer_by_schema(request)
 
     try:
@@ -156,7 +156,7 @@ def test_a_deadline_that_passes_has_an_exit_code_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "word"),
+    ("arguments", "code", "message"),
     [
         (["--deadline", "0"], 2, "above 0"),
         (["--deadline", "soon"], 2, "60s"),
@@ -174,14 +174,14 @@ def test_a_failure_has_its_documented_exit_code_and_says_what_to_do(
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     code: int,
-    word: str,
+    message: str,
 ) -> None:
     command = ["run", "deep-research", QUESTION, "--corpus", str(corpus), *arguments]
     assert exit_code(*command) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert word in told.err
-    assert "Traceback" not in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert "Traceback" not in captured.err
 
 
 def test_an_empty_question_and_an_empty_corpus_are_bad_input(tmp_path: Path, corpus: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_remote_engine_out_of_reach_is_a_failure_of_the_engine(
     assert "127.0.0.1:9" in capsys.readouterr().err
 
 
-def test_options_win_over_the_environment(
+def test_options_override_the_environment(
     corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATE_POLICY", "nonsense")

@@ -94,30 +94,29 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def run(file: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """The exit code of a command on an engine without a model."""
-    from orchestrator import testing
-    from orchestrator import wiring as it
+    from orchestrator import testing, wiring
 
-    monkeypatch.setattr(it, "engine_of", lambda settings: testing.ScriptedEngine(lambda _: ""))
+    monkeypatch.setattr(wiring, "engine_of", lambda settings: testing.ScriptedEngine(lambda _: ""))
     return lambda flow, *arguments: exit_code("run", f"{file}:{flow}", *arguments)
 
 
 def parameters(file: Path, flow: str = "everything") -> dict[str, FlowParameter]:
-    found = parameters_of(load_reference(f"{file}:{flow}"), taken={"model"})
-    return {each.name: each for each in found}
+    flow_parameters = parameters_of(load_reference(f"{file}:{flow}"), taken={"model"})
+    return {each.name: each for each in flow_parameters}
 
 
-def test_each_type_has_its_kind_of_option(file: Path) -> None:
-    found = parameters(file)
-    shapes = {name: each.shape for name, each in found.items()}
-    assert shapes == dict.fromkeys(found, Shape.TEXT) | {
+def test_a_parameters_type_determines_its_option(file: Path) -> None:
+    by_name = parameters(file)
+    shapes = {name: each.shape for name, each in by_name.items()}
+    assert shapes == dict.fromkeys(by_name, Shape.TEXT) | {
         "loud": Shape.FLAG,
         "names": Shape.REPEATED,
         "plan": Shape.JSON,
         "table": Shape.JSON,
     }
-    assert {each.option for each in found.values() if each.name == "model"} == {"arg-model"}
+    assert {each.option for each in by_name.values() if each.name == "model"} == {"arg-model"}
     metavars = ("number", "share", "when", "where", "colour", "word", "plan")
-    shown = [found[name].metavar for name in metavars]
+    shown = [by_name[name].metavar for name in metavars]
     assert shown == ["N", "X", "TEXT", "PATH", "red|blue", "yes|no", "JSON|@FILE"]
 
 
@@ -126,7 +125,7 @@ def test_help_shows_types_limits_defaults_and_descriptions(
     capsys: pytest.CaptureFixture[str],  # type: ignore[no-untyped-def]
 ) -> None:
     assert run("everything", "--help") == 0
-    told = " ".join(capsys.readouterr().out.split())
+    output = " ".join(capsys.readouterr().out.split())
     for part in (
         "Return what it was given.",
         "Some words, over two lines.",
@@ -140,8 +139,8 @@ def test_help_shows_types_limits_defaults_and_descriptions(
         "--record-text",
         "--out",
     ):
-        assert part in told
-    assert "A second paragraph" not in told
+        assert part in output
+    assert "A second paragraph" not in output
 
 
 def test_what_was_typed_reaches_the_flow_with_its_types(
@@ -157,9 +156,9 @@ def test_what_was_typed_reaches_the_flow_with_its_types(
         *("--plan", f"@{file.parent / 'plan.json'}", "--when", "2026-01-02", "--colour", "blue"),
         *("--arg-model", "mine", "--table", '{"x": 1}', "--json"),
     )
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    document = json.loads(told.out)
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    document = json.loads(captured.out)
     assert document["result"] == {
         "text": "3",
         "number": 4,
@@ -179,7 +178,7 @@ def test_what_was_typed_reaches_the_flow_with_its_types(
     assert (recorded.id, recorded.entry) == (document["run"], f"{file}:everything")
 
 
-def test_a_text_is_printed_as_it_is_and_saved(
+def test_a_text_result_is_printed_unchanged_and_saved(
     run,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],  # type: ignore[no-untyped-def]
@@ -191,7 +190,7 @@ def test_a_text_is_printed_as_it_is_and_saved(
 
 
 @pytest.mark.parametrize(
-    ("flow", "arguments", "code", "word"),
+    ("flow", "arguments", "code", "message"),
     [
         ("everything", [], 2, "--text"),
         ("everything", ["--text", "x", "--number", "6"], 2, "less than or equal to 5"),
@@ -209,36 +208,36 @@ def test_a_text_is_printed_as_it_is_and_saved(
         ("missing", [], 2, "there is no 'missing' in it"),
     ],
 )
-def test_what_is_wrong_has_its_exit_code_and_says_what_to_do(
+def test_an_error_has_its_exit_code_and_says_what_is_wrong(
     run,  # type: ignore[no-untyped-def]
     capsys: pytest.CaptureFixture[str],
     flow: str,
     arguments: list[str],
     code: int,
-    word: str,
+    message: str,
 ) -> None:
     assert run(flow, *arguments) == code
-    told = capsys.readouterr()
-    assert word in " ".join(told.err.split())
-    assert "Traceback" not in told.err
+    captured = capsys.readouterr()
+    assert message in " ".join(captured.err.split())
+    assert "Traceback" not in captured.err
 
 
 @pytest.mark.parametrize(
-    ("name", "word"),
+    ("name", "message"),
     [
         ("deep-reserch", "there is deep-research"),
         ("/nowhere/file.py:flow", "there is no such file"),
         ("no_module_of_this_name:flow", "No module named"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_told_what_there_is(
-    name: str, word: str, capsys: pytest.CaptureFixture[str]
+def test_the_error_for_an_unknown_name_says_what_is_missing(
+    name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("run", name) == 2
-    assert word in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_default_that_names_a_type_wrongly_is_bad_input_and_no_traceback(file: Path) -> None:
+def test_a_type_that_pydantic_does_not_know_is_bad_input(file: Path) -> None:
     parameter = FlowParameter("thing", "thing", object(), None, "")
     with pytest.raises(BadInput, match="a type that pydantic cannot read"):
         parameter.read("x")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.render.describe import ago, promise, short_ids
+from cli.render.describe import ago, deadline_outcome, short_ids
 from orchestrator.durability.liveness import ORPHANED, status_shown
 from store.records import RunRecord, Status, StepRecord
 from tests.cli.cli_samples import HOST, NOON, a_call, a_run, exit_code, fill_store, research_calls
 
-NOBODY = 2**30  # more than any process id that Linux gives
+NO_PROCESS = 2**30  # larger than any process id of Linux
 
 
 def some_runs() -> list[RunRecord]:
@@ -28,7 +28,7 @@ def some_runs() -> list[RunRecord]:
             error_type="DeadlineExceeded",
             error_message="deep-research did not end within its 60 s",
         ),
-        a_run("bbbb00030000", started_at=now, process_id=NOBODY, **unfinished),
+        a_run("bbbb00030000", started_at=now, process_id=NO_PROCESS, **unfinished),
         a_run("cccc00040000", started_at=now, process_id=os.getpid(), **unfinished),
         a_run("dddd00050000", started_at=NOON.replace(hour=11), random_weights=True),
     ]
@@ -53,7 +53,7 @@ def test_ps_lists_runs_newest_first(filled: str, capsys: pytest.CaptureFixture[s
     assert ids[2:] == ["aaaa00020000", "aaaa00010000", "dddd00050000"]
 
 
-def test_ps_tells_a_run_whose_process_is_gone_from_one_that_goes_on(
+def test_ps_distinguishes_orphaned_runs_from_running_ones(
     filled: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     statuses = {run["id"]: run["status"] for run in listed(capsys)}
@@ -63,10 +63,10 @@ def test_ps_tells_a_run_whose_process_is_gone_from_one_that_goes_on(
     assert [run["id"] for run in listed(capsys, "--status", "running")] == ["cccc00040000"]
 
 
-def test_ps_lists_no_more_than_asked_for(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ps_lists_at_most_limit_runs(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(listed(capsys, "--limit", "2")) == 2
-    found = listed(capsys, "--limit", "1", "--status", "completed")
-    assert [run["id"] for run in found] == ["aaaa00010000"]
+    runs = listed(capsys, "--limit", "1", "--status", "completed")
+    assert [run["id"] for run in runs] == ["aaaa00010000"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 140, 200])
@@ -81,7 +81,9 @@ def test_the_table_of_runs_fits_the_terminal(
     assert all(word in "\n".join(lines) for word in ("completed", " met", " missed"))
 
 
-def test_the_table_says_what_matters(filled: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_outcomes_models_and_errors(
+    filled: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code("ps") == 0
     lines = capsys.readouterr().out.splitlines()
     by_id = {line.split()[0]: line.split() for line in reversed(lines)}
@@ -92,21 +94,21 @@ def test_the_table_says_what_matters(filled: str, capsys: pytest.CaptureFixture[
     assert "demo" in by_id["aaaa0001"]
     assert lines[-2:] == [
         "aaaa0002  DeadlineExceeded: deep-research did not end within its 60 s",
-        "* random weights: the text means nothing",
+        "* random weights: the text is meaningless",
     ]
 
 
-def test_ps_without_a_store_makes_none(
+def test_ps_without_a_store_creates_none(
     tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("ps") == 0
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "no runs yet" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "no runs yet" in captured.err
     assert not (tmp_path / "runs.db").exists()
 
 
-def test_ids_are_shortened_only_as_far_as_they_stay_apart() -> None:
+def test_shortened_ids_stay_distinct() -> None:
     assert short_ids(["aaaa00000001", "bbbb00000001"]) == ["aaaa0000", "bbbb0000"]
     assert short_ids(["aaaa00000001", "aaaa00000002"]) == ["aaaa00000001", "aaaa00000002"]
     assert short_ids([]) == []
@@ -114,7 +116,7 @@ def test_ids_are_shortened_only_as_far_as_they_stay_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "kept"),
+    ("run", "outcome"),
     [
         (a_run(), "met"),
         (a_run(elapsed_s=60.1), "missed"),
@@ -124,12 +126,12 @@ def test_ids_are_shortened_only_as_far_as_they_stay_apart() -> None:
         (a_run(status=Status.CANCELLED), ""),
     ],
 )
-def test_only_a_run_that_was_completed_in_time_met_its_deadline(run: RunRecord, kept: str) -> None:
-    assert promise(run, run.elapsed_s) == kept
+def test_only_a_run_completed_in_time_met_its_deadline(run: RunRecord, outcome: str) -> None:
+    assert deadline_outcome(run, run.elapsed_s) == outcome
 
 
-def test_another_hosts_run_is_never_called_orphaned() -> None:
-    run = a_run(status=Status.RUNNING, process_id=NOBODY)
+def test_a_run_of_another_host_is_not_called_orphaned() -> None:
+    run = a_run(status=Status.RUNNING, process_id=NO_PROCESS)
     assert status_shown(run, host=HOST) == ORPHANED
     assert status_shown(run, host="elsewhere") == Status.RUNNING
 
@@ -137,7 +139,7 @@ def test_another_hosts_run_is_never_called_orphaned() -> None:
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(-5, "0 s"), (59, "59 s"), (180, "3 min"), (7300, "2 h"), (9e5, "10 d")]
 )
-def test_moments_are_told_in_the_unit_that_fits(seconds: float, shown: str) -> None:
+def test_the_time_since_a_moment_has_a_suitable_unit(seconds: float, shown: str) -> None:
     assert (
         ago(datetime.fromtimestamp(1e9 - seconds, UTC), datetime.fromtimestamp(1e9, UTC)) == shown
     )
@@ -151,7 +153,7 @@ def one_run(store_url: str) -> str:
     return run_id
 
 
-def test_show_takes_the_newest_run_or_the_beginning_of_an_id(
+def test_show_finds_a_run_by_the_beginning_of_its_id_and_the_newest_without_one(
     one_run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments in ([], ["3f2a"], [one_run]):
@@ -159,19 +161,19 @@ def test_show_takes_the_newest_run_or_the_beginning_of_an_id(
         assert one_run in capsys.readouterr().out
 
 
-def test_show_says_what_a_run_was_and_what_came_of_it(
+def test_show_prints_the_outcome_and_the_calls(
     one_run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("show", "--calls") == 0
-    told = capsys.readouterr().out
-    assert "took 41.2 s of 60.0 s: deadline met, 18.8 s to spare" in told
-    assert "6 calls in 4 stages" in told
-    assert "random weights" in told
-    assert "#4 read" in told
+    output = capsys.readouterr().out
+    assert "took 41.2 s of 60.0 s: deadline met, 18.8 s to spare" in output
+    assert "6 calls in 4 stages" in output
+    assert "random weights" in output
+    assert "#4 read" in output
 
 
 @pytest.mark.parametrize("width", [60, 80, 140, 200])
-def test_the_picture_fits_the_terminal(
+def test_the_timeline_fits_the_terminal(
     one_run: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -179,11 +181,11 @@ def test_the_picture_fits_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     assert exit_code("show") == 0
-    picture = capsys.readouterr().out.split("\n\n")[1]
-    assert all(len(line) <= width for line in picture.splitlines())
+    drawn = capsys.readouterr().out.split("\n\n")[1]
+    assert all(len(line) <= width for line in drawn.splitlines())
 
 
-def test_show_as_json_holds_everything(one_run: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_as_json_holds_all_records(one_run: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("show", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["run"]["id"] == one_run
@@ -195,18 +197,18 @@ def test_show_as_json_holds_everything(one_run: str, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(("policy", "by"), [("calm", "engine"), ("", "client")])
-def test_show_says_who_keeps_the_deadline(
+def test_show_says_whether_the_engine_or_the_client_enforces_the_deadline(
     store_url: str, policy: str, by: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_store(store_url, [a_run(engine="remote", policy=policy)])
     assert exit_code("show", "--json") == 0
     assert json.loads(capsys.readouterr().out)["run"]["deadline_kept_by"] == by
     assert exit_code("show") == 0
-    assert ("deadline kept by the client alone" in capsys.readouterr().out) == (by == "client")
+    assert ("deadline enforced by the client only" in capsys.readouterr().out) == (by == "client")
 
 
 @pytest.mark.parametrize("user", ["alice", ""])
-def test_show_says_whose_a_run_is(
+def test_show_names_the_user_of_a_run(
     store_url: str, user: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill_store(store_url, [a_run(slo_user=user)])
@@ -216,7 +218,9 @@ def test_show_says_whose_a_run_is(
     assert ("user alice" in capsys.readouterr().out) == (user == "alice")
 
 
-def test_show_tells_failures_in_words(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_the_errors_of_the_run_and_its_calls(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     failed = {
         "status": Status.FAILED,
         "error_type": "EngineDied",
@@ -225,12 +229,12 @@ def test_show_tells_failures_in_words(store_url: str, capsys: pytest.CaptureFixt
     call = a_call(0, 0, "plan", finished_s=3.0, **failed)
     fill_store(store_url, [a_run(elapsed_s=3.0, **failed)], [call])
     assert exit_code("show") == 0
-    told = capsys.readouterr().out
-    assert "failed: EngineDied: the engine died: out of memory" in told
-    assert "call #0 plan after 3.0 s: EngineDied" in told
+    output = capsys.readouterr().out
+    assert "failed: EngineDied: the engine died: out of memory" in output
+    assert "call #0 plan after 3.0 s: EngineDied" in output
 
 
-def test_show_tells_which_ids_an_ambiguous_one_may_mean(
+def test_show_lists_the_ids_that_an_ambiguous_prefix_matches(
     filled: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("show", "aaaa") == 2

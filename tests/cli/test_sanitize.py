@@ -1,4 +1,4 @@
-"""What a store holds is shown, and never obeyed by a terminal or taken for a line of ours."""
+"""Recorded text can neither control the terminal nor imitate lines of the commands' output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORGED = f"plan{CLEAR}{C1}\n  41.200 s  run 3f2a completed in time\r\x08\x7f"
 
 
 def controls_in(text: str) -> set[str]:
-    """Its control characters, line separators and marks of direction; of text, layout is none."""
+    """The control characters, line separators and direction marks of a text, except layout."""
     return {
         each
         for each in text
@@ -86,13 +86,13 @@ def test_no_control_character_of_a_record_reaches_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     exit_code(*command)
-    told = capsys.readouterr()
-    assert told.out + told.err
-    assert not controls_in(told.out + told.err)
+    captured = capsys.readouterr()
+    assert captured.out + captured.err
+    assert not controls_in(captured.out + captured.err)
 
 
 @pytest.mark.parametrize("command", ["ps", "logs", "show", "watch"])
-def test_a_name_of_several_lines_forges_none(
+def test_a_name_with_line_breaks_forges_no_line_of_output(
     hostile: str, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exit_code(*([command, "--once"] if command == "watch" else [command]))
@@ -100,7 +100,7 @@ def test_a_name_of_several_lines_forges_none(
     assert not [line for line in lines if line.startswith("  41.200 s  run 3f2a completed")]
 
 
-def test_data_keeps_what_people_are_not_shown(
+def test_json_keeps_the_control_characters_of_a_name(
     hostile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     exit_code("ps", "--json")
@@ -111,14 +111,14 @@ def test_data_keeps_what_people_are_not_shown(
 @given(text=st.text())
 @example(text=MARKS)
 def test_printable_text_keeps_all_but_control_characters(text: str) -> None:
-    left = printable(text)
-    assert not controls_in(left)
-    assert left == "".join(each for each in text if not controls_in(each))
+    cleaned = printable(text)
+    assert not controls_in(cleaned)
+    assert cleaned == "".join(each for each in text if not controls_in(each))
     assert len(one_line(text).splitlines()) <= 1
 
 
 @given(text=st.text(max_size=50))
-def test_whatever_is_rendered_a_console_controls_its_terminal_alone(text: str) -> None:
+def test_a_console_prints_no_control_characters_of_what_it_renders(text: str) -> None:
     for is_terminal in (True, False):
         file = StringIO()
         console = PrintableConsole(
@@ -126,12 +126,12 @@ def test_whatever_is_rendered_a_console_controls_its_terminal_alone(text: str) -
         )
         table = Table(title=text)
         table.add_row(Text(text), Text(text))
-        for one in (Text(text), table, Markdown(text)):
-            console.print(one)
+        for renderable in (Text(text), table, Markdown(text)):
+            console.print(renderable)
         assert not controls_in(file.getvalue())
 
 
-def test_a_console_keeps_its_own_colours_and_moves() -> None:
+def test_a_console_keeps_its_own_colours_and_cursor_controls() -> None:
     file = StringIO()
     console = PrintableConsole(file=file, force_terminal=True, color_system="standard", _environ={})
     console.print(Text("red", style="red"))

@@ -24,21 +24,21 @@ def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "warned"),
+    ("arguments", "is_warned"),
     [
         (["--host", "0.0.0.0"], True),
         (["--host", "0.0.0.0", "--api-key", "secret"], False),
         ([], False),
     ],
 )
-def test_an_open_door_is_warned_of(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], warned: bool
+def test_serving_other_machines_without_a_key_is_warned_of(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], is_warned: bool
 ) -> None:
     assert exit_code("serve", "--model", "/nowhere", *arguments) == 4
-    assert ("warning: " in capsys.readouterr().err) is warned
+    assert ("warning: " in capsys.readouterr().err) is is_warned
 
 
-def test_an_unknown_policy_is_refused_with_those_that_are_known(
+def test_the_error_for_an_unknown_policy_lists_the_known_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert exit_code("serve", "--policy", "nonsense") == 2

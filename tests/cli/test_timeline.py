@@ -23,8 +23,8 @@ def plain(lines: list[Text]) -> str:
 def drawn(
     *, calls: list[CallRecord] | None = None, width: int = 80, ascii_only: bool = False
 ) -> str:
-    found = research_calls() if calls is None else calls
-    return plain(timeline(a_run(), found, width=width, ascii_only=ascii_only))
+    calls = research_calls() if calls is None else calls
+    return plain(timeline(a_run(), calls, width=width, ascii_only=ascii_only))
 
 
 UNICODE_80 = """\
@@ -34,7 +34,7 @@ UNICODE_80 = """\
 1 search (tool) ×2   ▍     │                       ┃    4.4 s   15.0 s   +10.6 s
 2 read ×2            ██████│▓▓▓                    ┃   20.5 s   15.5 s    -5.0 s
 3 write                       ░░░░░░░░░░░          ┃        –   60.0 s         –
-█ at work   ▓ past its sub-deadline   ░ did not end   │ sub-deadline
+█ running   ▓ past its sub-deadline   ░ did not end   │ sub-deadline
 ┃ deadline 60.0 s"""  # noqa: RUF001
 
 ASCII_60 = """\
@@ -44,7 +44,7 @@ ASCII_60 = """\
 1 search (tool) x2  =   |               !    4.4 s   +10.6 s
 2 read x2           ====|xx             !   20.5 s    -5.0 s
 3 write                   ~~~~~~~~      !        -         -
-= at work   x past its sub-deadline   ~ did not end
+= running   x past its sub-deadline   ~ did not end
 | sub-deadline   ! deadline 60.0 s"""
 
 LATE_100 = """\
@@ -54,32 +54,32 @@ LATE_100 = """\
   #0 plan  ██████████████████│▓▓▓▓▓▓▓▓▓         ┃                  30.0 s   20.0 s   -10.0 s     120
 1 write                               ██████████┃▓▓▓▓▓▓▓▓▓▓▓▓▓     55.0 s   40.0 s   -15.0 s     120
   #1 write                            ██████████┃▓▓▓▓▓▓▓▓▓▓▓▓▓     55.0 s   40.0 s   -15.0 s     120
-█ at work   ▓ past its sub-deadline   │ sub-deadline   ┃ deadline 40.0 s"""
+█ running   ▓ past its sub-deadline   │ sub-deadline   ┃ deadline 40.0 s"""
 
 BROKEN_80 = """\
         0                   500 ms                      ended      due     slack
         ┬───────────────────┬─────────────────────┈┃
 0 plan  ████████████████████▎                     │┃   500 ms   30.0 s   +29.5 s
 1 write                     ████████████████████▍ │┃    1.0 s   60.0 s   +59.0 s
-█ at work   │ sub-deadline   ┃ deadline 60.0 s, not to scale"""
+█ running   │ sub-deadline   ┃ deadline 60.0 s, not to scale"""
 
 RUNNING_80 = """\
         0         500 ms     1 s       1.5 s            ended      due     slack
         ┬─────────┬──────────┬─────────┬────────────
 0 plan  ██████████▋                                    500 ms        –         –
 1 write           ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░          –        –         –
-█ at work   ░ has not ended"""  # noqa: RUF001
+█ running   ░ has not ended"""  # noqa: RUF001
 
 
-def test_a_run_is_drawn_as_a_person_expects() -> None:
+def test_a_run_is_drawn_as_in_this_example() -> None:
     assert drawn() == UNICODE_80
 
 
-def test_a_terminal_without_unicode_gets_the_same_in_ascii() -> None:
+def test_a_terminal_without_unicode_gets_the_timeline_in_ascii() -> None:
     assert drawn(width=60, ascii_only=True) == ASCII_60
 
 
-def test_what_is_late_is_drawn_differently_and_the_axis_goes_on_past_the_deadline() -> None:
+def test_late_time_is_drawn_differently_and_the_axis_extends_past_the_deadline() -> None:
     calls = [
         a_call(0, 0, "plan", started_s=1.0, finished_s=30.0, sub_deadline_s=20.0),
         a_call(
@@ -96,7 +96,7 @@ def test_what_is_late_is_drawn_differently_and_the_axis_goes_on_past_the_deadlin
     assert plain(timeline(run, calls, width=100, with_calls=True)) == LATE_100
 
 
-def test_a_deadline_far_beyond_the_work_stands_after_a_break() -> None:
+def test_a_deadline_far_beyond_the_work_is_drawn_after_a_break() -> None:
     calls = [
         a_call(0, 0, "plan", finished_s=0.5, sub_deadline_s=30.0),
         a_call(1, 1, "write", started_s=0.5, finished_s=1.0, sub_deadline_s=60.0),
@@ -104,7 +104,7 @@ def test_a_deadline_far_beyond_the_work_stands_after_a_break() -> None:
     assert plain(timeline(a_run(elapsed_s=1.0), calls, width=80)) == BROKEN_80
 
 
-def test_a_run_that_goes_on_is_drawn_up_to_now() -> None:
+def test_a_running_run_is_drawn_up_to_now() -> None:
     calls = [
         a_call(0, 0, "plan", finished_s=0.5),
         a_call(1, 1, "write", started_s=0.5, finished_s=None, status=Status.RUNNING),
@@ -123,7 +123,7 @@ def test_a_run_that_goes_on_is_drawn_up_to_now() -> None:
     ascii_only=st.booleans(),
     with_calls=st.booleans(),
 )
-def test_no_line_is_wider_than_asked_for(
+def test_no_line_is_wider_than_the_given_width(
     spans: list[tuple[float, float | None, float | None, int]],
     deadline_s: float | None,
     elapsed_s: float | None,
@@ -150,7 +150,7 @@ def test_no_line_is_wider_than_asked_for(
 
 
 @given(at_s=times, work_end_s=times, deadline_s=st.none() | times, cells=st.integers(10, 150))
-def test_every_moment_falls_into_a_cell_of_the_axis(
+def test_every_time_has_a_cell_on_the_axis(
     at_s: float, work_end_s: float, deadline_s: float | None, cells: int
 ) -> None:
     axis = axis_for(work_end_s=work_end_s, deadline_s=deadline_s, cells=cells)
@@ -160,7 +160,7 @@ def test_every_moment_falls_into_a_cell_of_the_axis(
 
 
 @given(one_s=times, other_s=times, work_end_s=times, deadline_s=st.none() | times)
-def test_a_later_moment_is_never_further_left(
+def test_a_later_time_is_never_further_left(
     one_s: float, other_s: float, work_end_s: float, deadline_s: float | None
 ) -> None:
     axis = axis_for(work_end_s=work_end_s, deadline_s=deadline_s, cells=40)
@@ -169,15 +169,13 @@ def test_a_later_moment_is_never_further_left(
 
 
 @given(work_end_s=times, deadline_s=st.none() | times, cells=st.integers(10, 150))
-def test_labels_stay_on_the_axis_and_apart(
-    work_end_s: float, deadline_s: float | None, cells: int
-) -> None:
+def test_labels_stay_on_the_axis(work_end_s: float, deadline_s: float | None, cells: int) -> None:
     labels = axis_for(work_end_s=work_end_s, deadline_s=deadline_s, cells=cells).labels()
     assert len(labels) == cells
     assert labels.startswith("0")
 
 
-def test_the_axis_is_broken_only_where_the_work_could_not_be_seen() -> None:
+def test_the_axis_is_broken_only_if_the_deadline_is_far_beyond_the_work() -> None:
     assert axis_for(work_end_s=3.0, deadline_s=60.0, cells=40).broken
     assert not axis_for(work_end_s=21.0, deadline_s=60.0, cells=40).broken
 
@@ -188,13 +186,13 @@ def test_work_past_the_deadline_is_on_the_axis() -> None:
     assert axis.deadline_cell < axis.cell(89.9)
 
 
-def test_the_shortest_call_is_still_seen() -> None:
+def test_a_call_of_no_duration_is_still_visible() -> None:
     calls = [a_call(0, 0, "plan", started_s=10.0, finished_s=10.0)]
     bar = drawn(calls=calls).splitlines()[2]
     assert set(bar) & set(UNICODE.partial)
 
 
-def test_a_stage_lasts_from_its_first_call_to_the_end_of_its_last() -> None:
+def test_a_stage_lasts_from_its_first_start_to_its_last_end() -> None:
     rows = rows_of(a_run(), research_calls(), with_calls=False)
     assert [(row.began_s, row.ended_s) for row in rows] == [
         (0.1, 4.2),
@@ -213,7 +211,7 @@ def test_calls_are_drawn_below_their_stage() -> None:
     assert labels[:5] == ["0 plan", "  #0 plan", "1 search (tool) ×2", "  #1 search", "  #2 search"]  # noqa: RUF001
 
 
-def test_one_failed_call_fails_its_stage() -> None:
+def test_a_stage_with_a_failed_call_has_failed() -> None:
     calls = research_calls()
     calls[3] = replace(calls[3], status=Status.FAILED)
     assert [row.status for row in rows_of(a_run(), calls, with_calls=False)] == [
@@ -224,12 +222,12 @@ def test_one_failed_call_fails_its_stage() -> None:
     ]
 
 
-def test_a_run_without_calls_says_so() -> None:
+def test_a_run_without_calls_has_no_timeline() -> None:
     assert drawn(calls=[]) == "no calls were made"
 
 
 @pytest.mark.parametrize(("width", "columns"), [(60, 2), (80, 3), (140, 4)])
-def test_wider_terminals_get_more_numbers(width: int, columns: int) -> None:
+def test_wider_terminals_get_more_columns(width: int, columns: int) -> None:
     head = drawn(width=width).splitlines()[0].split()
     assert head[-columns] == "ended"
 
