@@ -1,1 +1,1 @@
-"""Ready pipelines and the tools they use."""
+"""Ready-made agent pipelines and their tools."""

@@ -1,4 +1,4 @@
-"""A pipeline: a flow as `orchestrate run NAME` offers it, with how its result is shown.
+"""A pipeline: a flow for `orchestrate run NAME`, with the formats of its result.
 
 A package adds one by an entry point of the group `orchestrate.pipelines` in its pyproject.toml:
 
@@ -24,15 +24,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(Generic[R]):
-    """A flow, and what a command needs to know beside its signature.
+    """A flow, and what its command needs in addition to the flow's signature.
 
     Attributes:
-        argument: the parameter that is given without an option's name; None: none is.
+        argument: the parameter that is a positional argument of the command; None: none is.
         example: a command line, shown by --help.
-        expected_stages: from the arguments, how many stages a run will have; by default as the
-            flow says.
-        to_markdown: the result as people read it; by default text as it is, anything else as JSON.
-        to_json: the result as one JSON-ready object; by default the value with the run's facts.
+        expected_stages: the run's arguments -> number of its stages; by default the flow's own.
+        to_markdown: the result for people; by default a text as it is, other values as JSON.
+        to_json: the result as a JSON object; by default the value with data about the run.
         file_name: of the files that `--out` saves, without suffix.
     """
 

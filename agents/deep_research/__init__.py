@@ -1,1 +1,1 @@
-"""Deep research over a folder of documents, with a deadline."""
+"""Deep research in a folder of documents, with a deadline."""

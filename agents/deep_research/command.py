@@ -1,4 +1,4 @@
-"""Deep research as `orchestrate run deep-research`."""
+"""Deep research as a command: `orchestrate run deep-research`."""
 
 from agents.deep_research.pipeline import deep_research, expected_stages
 from agents.deep_research.report import to_json, to_markdown

@@ -1,4 +1,4 @@
-"""What was read: a note on one passage, and the words of it that can be quoted."""
+"""Notes: what the model wrote about a passage, with a verbatim quote of it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from agents.tools.quoting import Quote
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One passage, read for one question.
+    """The model's note on one passage, read for one question.
 
     Attributes:
-        number: of the source, from 1: in the order in which passages were found.
-        text: what the model noted; the quote itself where it noted nothing.
+        number: of the source, from 1, in the order in which passages were found.
+        text: the model's note; the quote itself if the model has not read the passage.
         quote: a line of the passage, verbatim.
-        relevant: as the model judged it.
+        relevant: whether the model judged the passage relevant.
     """
 
     number: int

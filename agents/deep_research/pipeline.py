@@ -1,7 +1,7 @@
-"""Deep research: plan, search, read, reflect, again if needed, write; by the deadline.
+"""Deep research: plan; rounds of search, read and reflect; write a report by the deadline.
 
-The deadline cuts rounds, not the report: a share of the time is kept for writing, and where even
-that is too short the notes are handed over as they are, with their sources.
+If time is short, rounds are left out, not the report: a share of the time is reserved for writing.
+If that is too short as well, the report is assembled from the notes, with their sources.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ DEFAULT_ROUNDS = 2
 DEFAULT_WIDTH = 3
 SOURCES_PER_QUESTION = 3
 RESEARCH_SHARE = 0.6
-"""Of the time at the start, what searching and reading may take; the rest is for the report."""
+"""Share of the time left at the start for searching and reading; the rest is for the report."""
 WRITING_SHARE = 0.95
-"""Of the time that is then left, what the model may take; the rest hands over the notes."""
+"""Share of the time then left for the model to write; the rest is for assembling the notes."""
 
-# What a single call may come to without ending the run: the step goes on with less.
 CALL_FAILURES = (StructuredOutputInvalid, PromptTooLong, RequestDropped, RequestFailed)
+"""Errors of a single LLM call that do not end the run: its step continues without the answer."""
 
 
 def expected_stages(rounds: int) -> int:
-    """How many stages a run of so many rounds has: plan, rounds of three, write."""
+    """The number of stages of a run: plan, three in each round, write."""
     return 2 + 3 * rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """What to look up next; `cut` says why the model was not asked, where it was not."""
+    """The questions to look up next; `cut` says why they are not the model's, "" if they are."""
 
     asked: tuple[str, ...]
     cut: str = ""
@@ -55,21 +55,27 @@ class Questions:
 
 @dataclass(slots=True)
 class Findings:
-    """What has been found so far; kept when the time for finding more runs out."""
+    """The results so far; they survive when the time for research runs out.
+
+    Attributes:
+        seen: (file, line) of the passages that have been read or are being read.
+        rounds: rounds that were completed.
+        cut: sentences about what was left out, and why.
+    """
 
     notes: list[Note] = field(default_factory=list)
     seen: set[tuple[str, int]] = field(default_factory=set)
     rounds: int = 0
     cut: list[str] = field(default_factory=list)
 
-    def take(self, questions: Questions) -> Sequence[str]:
-        """The questions, with what was left out on the way to them noted."""
+    def accept(self, questions: Questions) -> Sequence[str]:
+        """Record what was left out, if anything, and return the questions."""
         if questions.cut:
             self.cut.append(questions.cut)
         return questions.asked
 
     def sources(self) -> list[Note]:
-        """The notes to write from, numbered from 1; the irrelevant only if there is no other."""
+        """The notes for the report, numbered from 1; irrelevant ones only if all of them are."""
         ordered = sorted(self.notes, key=lambda note: note.number)
         kept = [note for note in ordered if note.relevant] or ordered
         return [replace(note, number=number) for number, note in enumerate(kept, start=1)]
@@ -83,13 +89,13 @@ async def deep_research(
     rounds: Annotated[int, Field(ge=1, le=20)] = DEFAULT_ROUNDS,
     width: Annotated[int, Field(ge=1, le=20)] = DEFAULT_WIDTH,
 ) -> Report:
-    """Research a question in a folder of documents; the report cites them, line by line.
+    """Research a question in a folder of documents; the report cites their lines.
 
     Args:
         question: what you want to know.
         corpus: a folder of documents: .md, .txt, .html, .pdf.
-        rounds: most rounds of searching and reading.
-        width: most questions that are looked up side by side.
+        rounds: maximum number of rounds of searching and reading.
+        width: maximum number of questions that the model adds in a round.
     """
     assert rounds >= 1, "a report needs a round"
     assert width >= 1, "a round needs a question"
@@ -112,14 +118,14 @@ async def deep_research(
 async def investigate(
     question: str, corpus: Corpus, findings: Findings, rounds: int, width: int
 ) -> None:
-    """Fill the findings, round by round, until they are enough or the rounds are used up."""
-    questions = findings.take(await plan(question, width))
+    """Search and read, round by round, until the notes are enough or no round is left."""
+    questions = findings.accept(await plan(question, width))
     for number in range(1, rounds + 1):
         before_s = remaining()
         await search_and_read(questions, corpus, findings)
         questions = []
         if findings.notes:
-            questions = findings.take(await reflect(question, width, findings.sources()))
+            questions = findings.accept(await reflect(question, width, findings.sources()))
         findings.rounds = number
         took_s = before_s - remaining()
         if not questions or number == rounds:
@@ -133,21 +139,21 @@ async def investigate(
 
 
 async def search_and_read(questions: Sequence[str], corpus: Corpus, findings: Findings) -> None:
-    """Search for every question at once, then read every new passage at once.
+    """Search for all questions in parallel, then read all new passages in parallel.
 
-    What was read is among the findings as soon as it is, in case the time for the rest runs out.
+    Each note is added to the findings at once, in case the time runs out before the others.
     """
-    found = await gather(*(search(corpus, asked) for asked in questions))
+    results = await gather(*(search(corpus, asked) for asked in questions))
 
     async def note(asked: str, passage: Passage, number: int) -> None:
-        read_so_far = await read(asked, passage, number)
-        if isinstance(read_so_far, Note):
-            findings.notes.append(read_so_far)
+        reading = await read(asked, passage, number)
+        if isinstance(reading, Note):
+            findings.notes.append(reading)
         else:
-            findings.cut.append(read_so_far)
+            findings.cut.append(reading)
 
     readings = []
-    for asked, passages in zip(questions, found, strict=True):
+    for asked, passages in zip(questions, results, strict=True):
         for passage in passages:
             place = (passage.file, passage.line)
             if place not in findings.seen:
@@ -158,7 +164,7 @@ async def search_and_read(questions: Sequence[str], corpus: Corpus, findings: Fi
 
 @step
 async def plan(question: str, width: int) -> Questions:
-    """What to look up: the question itself, and the parts that the model sees in it."""
+    """The questions to look up: the question itself, and the model's sub-questions."""
     try:
         answer = await llm(
             prompts.plan_prompt(question, width),
@@ -173,13 +179,13 @@ async def plan(question: str, width: int) -> Questions:
 
 @tool(effects="pure")
 def search(corpus: Corpus, question: str) -> list[Passage]:
-    """The passages that answer a question best."""
+    """The passages that match a question best."""
     return corpus.search(question, SOURCES_PER_QUESTION, per_file=2)
 
 
 @step
 async def read(question: str, passage: Passage, number: int) -> Note | str:
-    """Note what a passage says to a question; a sentence that says why where it was not read."""
+    """The model's note on a passage for a question; if the call fails, a sentence that says why."""
     try:
         reading = await llm(
             prompts.read_prompt(question, passage),
@@ -195,7 +201,7 @@ async def read(question: str, passage: Passage, number: int) -> Note | str:
 
 @step
 async def reflect(question: str, width: int, sources: Sequence[Note]) -> Questions:
-    """Further questions to look up; none if the notes are enough."""
+    """The model's further questions to look up; none if the notes are enough."""
     try:
         answer = await llm(
             prompts.reflect_prompt(question, sources, width),
@@ -209,7 +215,7 @@ async def reflect(question: str, width: int, sources: Sequence[Note]) -> Questio
 
 
 async def conclude(question: str, corpus: Corpus, findings: Findings) -> Report:
-    """The report that the findings allow in the time that is left."""
+    """The report: written by the model if there is time, otherwise assembled from the notes."""
     if not findings.notes:
         findings.notes = await unread_sources(question, corpus)
     sources = findings.sources()
@@ -228,7 +234,7 @@ async def conclude(question: str, corpus: Corpus, findings: Findings) -> Report:
 
 
 async def unread_sources(question: str, corpus: Corpus) -> list[Note]:
-    """The best passages for the question, unread, for when there was no time to read any."""
+    """The best passages for the question, not read by the model: used if there are no notes."""
     notes = []
     for number, passage in enumerate(await search(corpus, question), start=1):
         quote = quote_line(passage, question)
@@ -238,7 +244,7 @@ async def unread_sources(question: str, corpus: Corpus) -> list[Note]:
 
 @step
 async def write(question: str, sources: Sequence[Note], rounds: int, cut: Sequence[str]) -> Report:
-    """Have the model write the report; its citations can only be numbers of real sources."""
+    """The report as the model writes it; its schema allows only citations of real sources."""
     draft = await llm(
         prompts.write_prompt(question, sources),
         system=prompts.SYSTEM,

@@ -1,6 +1,7 @@
-"""What the model is asked, and the shape that its answers must have.
+"""The prompts, and the schemas of their answers.
 
-Every text is bounded: a bound on the shape is a bound on the call's length, and so on its time.
+Every text in a schema has a maximum length: that limits the length of the answer, and so its time.
+The docstrings of the models are descriptions in their schemas.
 """
 
 from __future__ import annotations
@@ -57,17 +58,17 @@ class Draft(BaseModel):
 
 
 def plan_of(width: int) -> type[Plan]:
-    """A plan of one to `width` sub-questions."""
+    """The schema of a plan with 1 to `width` sub-questions."""
     return create_model("Plan", __base__=Plan, questions=_list_of(Question, 1, width))
 
 
 def reflection_of(width: int) -> type[Reflection]:
-    """A reflection with up to `width` further questions."""
+    """The schema of a reflection with up to `width` further questions."""
     return create_model("Reflection", __base__=Reflection, questions=_list_of(Question, 0, width))
 
 
 def draft_from(num_sources: int) -> type[Draft]:
-    """A draft whose citations can only be numbers of real sources."""
+    """The schema of a draft in which citations can only be numbers of real sources."""
     number = Literal[tuple(range(1, num_sources + 1))]  # type: ignore[valid-type]
     section = create_model(
         "DraftSection",
@@ -78,7 +79,7 @@ def draft_from(num_sources: int) -> type[Draft]:
 
 
 def plan_prompt(question: str, width: int) -> str:
-    """Ask for sub-questions."""
+    """The prompt for sub-questions."""
     return (
         f"Question: {question}\n\n"
         f"Break it into at most {width} sub-questions that can each be looked up on its own. "
@@ -87,7 +88,7 @@ def plan_prompt(question: str, width: int) -> str:
 
 
 def read_prompt(question: str, passage: Passage) -> str:
-    """Ask what one passage says to one question."""
+    """The prompt for a note on one passage for one question."""
     return (
         f"Question: {question}\n\n"
         f"Passage from {passage.file}, lines {passage.line} to {passage.end_line}"
@@ -98,7 +99,7 @@ def read_prompt(question: str, passage: Passage) -> str:
 
 
 def reflect_prompt(question: str, notes: Sequence[Note], width: int) -> str:
-    """Ask whether the notes are enough."""
+    """The prompt for a judgement whether the notes are enough."""
     return (
         f"Question: {question}\n\nNotes so far:\n{_listed(notes)}\n\n"
         "Are they enough to answer the question? If not, ask at most "
@@ -107,7 +108,7 @@ def reflect_prompt(question: str, notes: Sequence[Note], width: int) -> str:
 
 
 def write_prompt(question: str, notes: Sequence[Note]) -> str:
-    """Ask for the report."""
+    """The prompt for the report."""
     return (
         f"Question: {question}\n\nNotes, each with the number of its source:\n{_listed(notes)}\n\n"
         "Write a report that answers the question: a title, and sections with a heading, a text, "
@@ -119,5 +120,5 @@ def _listed(notes: Sequence[Note]) -> str:
     return "\n".join(f"[{note.number}] {note.text} (quote: {note.quote.text})" for note in notes)
 
 
-def _list_of(item: Any, fewest: int, most: int) -> Any:
-    return Annotated[list[item], Field(min_length=fewest, max_length=most)]
+def _list_of(item: Any, min_length: int, max_length: int) -> Any:
+    return Annotated[list[item], Field(min_length=min_length, max_length=max_length)]

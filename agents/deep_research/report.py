@@ -1,4 +1,4 @@
-"""The report: what it holds, as Markdown and as JSON."""
+"""The report, and its forms in Markdown and JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ RANDOM_WEIGHTS = (
 )
 
 TITLE_CHARS = 120
-"""Longest title made of a question."""
+"""Maximum length of a title that is made from a question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A place in a document and its words: `quote` stands on line `line` of `file`."""
+    """A quote from a document: `quote` is a part of line `line` of `file`."""
 
     number: int
     file: str
@@ -32,7 +32,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the report; citations are numbers of sources."""
+    """A section of the report; citations are numbers of sources."""
 
     heading: str
     text: str
@@ -44,8 +44,8 @@ class Report:
     """The answer to a question.
 
     Attributes:
-        rounds: rounds of searching and reading that were completed.
-        cut: what was left out, and why, in sentences; empty for a full run.
+        rounds: completed rounds of searching and reading.
+        cut: sentences about what was left out, and why; empty if nothing was.
     """
 
     question: str
@@ -82,17 +82,17 @@ def written_report(
 def assembled_report(
     question: str, notes: Sequence[Note], *, rounds: int, cut: Sequence[str]
 ) -> Report:
-    """The report that the notes make by themselves, for when the model could not write one."""
+    """A report that lists the notes by question: used if the model could not write one."""
     by_question: dict[str, list[Note]] = {}
     for note in notes:
         by_question.setdefault(note.question, []).append(note)
     sections = tuple(
         Section(
             heading=_title_of(asked),
-            text="\n".join(f"- {_one_line(note.text)} [{note.number}]" for note in found),
+            text="\n".join(f"- {_one_line(note.text)} [{note.number}]" for note in group),
             citations=(),
         )
-        for asked, found in by_question.items()
+        for asked, group in by_question.items()
     )
     nothing = Section("Nothing found", "No passage of the documents matched the question.", ())
     return Report(
@@ -127,7 +127,7 @@ def to_markdown(result: RunResult[Report], info: EngineInfo) -> str:
 
 
 def to_json(result: RunResult[Report], info: EngineInfo) -> dict[str, object]:
-    """The report as one JSON-safe object; times in seconds."""
+    """The report as a JSON object; times are in seconds."""
     report = result.value
     return {
         "question": report.question,
@@ -175,7 +175,7 @@ def _one_line(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text without control characters: no model and no document may command a terminal."""
+    """The text without control characters, so that it cannot send commands to a terminal."""
     return "".join(
         character if character.isprintable() or character in "\n\t" else " " for character in text
     )

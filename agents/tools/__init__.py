@@ -1,1 +1,1 @@
-"""What agents work with: documents to search, and whatever else acts on the world."""
+"""Tools of agents: a searchable corpus of documents."""

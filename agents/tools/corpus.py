@@ -1,4 +1,4 @@
-"""Corpus: a folder of documents that can be searched, kept in step with its files."""
+"""Corpus: a folder of documents with a search index that is updated when it is opened."""
 
 import os
 from collections.abc import Iterator
@@ -19,13 +19,14 @@ from agents.tools.terms import match_expression, query_terms
 from serving.engine.setup.cache_folder import cache_root
 
 MAX_FILE_BYTES = 50_000_000
+"""Larger files are skipped by default."""
 
 
 class Corpus:
-    """Documents of one folder (.md, .txt, .html, .htm, .pdf), searched by relevance (BM25).
+    """The documents of one folder (.md, .txt, .html, .htm, .pdf), ranked by relevance (BM25).
 
-    Made by `open`. Searching is safe from several threads and processes at once, and nothing
-    needs to be closed. The methods block; async callers run them in a thread.
+    Created by `open`. Several threads and processes can search at the same time, and nothing needs
+    to be closed. The methods block; async callers run them in a thread.
     """
 
     def __init__(
@@ -46,18 +47,19 @@ class Corpus:
         on_progress: OnProgress | None = None,
         max_file_bytes: int = MAX_FILE_BYTES,
     ) -> Self:
-        """Index a folder, reading only what changed since the last time.
+        """Index a folder; reads only files that changed since the last time.
 
         Args:
             folder: the documents; nothing is ever written into it.
-            index_path: where the index is kept; by default `default_index_path(folder)`.
-            on_progress: called before each file that is read and once at the end; what it
-                raises stops the indexing, and the next open goes on from there.
+            index_path: file of the index; by default `default_index_path(folder)`.
+            on_progress: called before each file that is read and once at the end. An exception
+                from it stops the indexing, and the next open continues from there.
             max_file_bytes: larger files are skipped.
         Raises:
-            CorpusNotFound, CorpusNotAFolder: as they say.
-            CorpusEmpty: nothing in the folder could be indexed.
-            CorpusIndexUnavailable: the index can be neither used nor built anew.
+            CorpusNotFound: the folder does not exist.
+            CorpusNotAFolder: the path is not a folder.
+            CorpusEmpty: no file in the folder could be indexed.
+            CorpusIndexUnavailable: the index can be neither used nor rebuilt.
         """
         try:
             resolved = Path(folder).resolve(strict=True)
@@ -72,12 +74,12 @@ class Corpus:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
-        """What an argument is on a command line: a folder's path."""
+        """The type of a Corpus argument on a command line: the path of a folder."""
         return {"type": "string", "format": "directory-path"}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
-        """An argument of a run is recorded as its folder, and opened again by whoever resumes."""
+        """A Corpus argument of a run is recorded as its folder, and opened again on resume."""
         return core_schema.no_info_plain_validator_function(
             lambda given: given if isinstance(given, cls) else cls.open(given),
             serialization=core_schema.plain_serializer_function_ser_schema(
@@ -87,26 +89,26 @@ class Corpus:
 
     @property
     def report(self) -> IndexReport:
-        """What the last indexing found and did."""
+        """The report of the last indexing."""
         return self._report
 
     @property
     def index_path(self) -> Path:
-        """Where the index is kept."""
+        """The file of the index."""
         return self._index.file.path
 
     def search(self, query: str, limit: int = 5, *, per_file: int | None = None) -> list[Passage]:
-        """The passages that answer a query best, best first; ties by file, then line.
+        """The passages that match a query best, best first; ties by file, then line.
 
         Args:
-            query: free text of any kind and length; it has no operators. Each of its terms may
-                match, rare ones count more. Terms beyond the first 64 are not looked for.
-            limit: most passages.
-            per_file: most passages of one file; None for any number.
+            query: any text, without operators. A passage matches if it contains any of the terms;
+                rare terms count more. Only the first 64 terms are used.
+            limit: maximum number of passages.
+            per_file: maximum number of passages from one file; None for no limit.
         Returns:
-            Nothing where the query holds no term or no passage holds one of its terms.
+            an empty list if the query has no terms, or if no passage contains any of them.
         Raises:
-            CorpusIndexUnavailable: the index can be neither used nor built anew.
+            CorpusIndexUnavailable: the index can be neither used nor rebuilt.
         """
         terms = query_terms(query)
         if not terms or limit < 1 or (per_file is not None and per_file < 1):
@@ -123,12 +125,12 @@ class Corpus:
             raise CorpusIndexUnavailable(self.index_path, str(error)) from error
 
     def passages(self) -> Iterator[Passage]:
-        """Every passage of every document, by file and line."""
+        """All passages of all documents, ordered by file and line."""
         return self._index.passages()
 
     def _rebuild(self) -> None:
-        # Threads that meet the damage together rebuild one after the other; all but the first
-        # find the index sound and their files unchanged.
+        # Threads that find the damage at the same time rebuild one after the other; all but the
+        # first find a valid index and unchanged files.
         with self._rebuilding:
             self._report = _update(
                 self._index, self.folder, max_file_bytes=self._max_file_bytes, damaged=True
@@ -136,7 +138,7 @@ class Corpus:
 
 
 def default_index_path(folder: Path) -> Path:
-    """The index of a folder in the user's cache, or below ORCHESTRATE_CACHE if that is set."""
+    """The index file of a folder: in the user's cache, or in ORCHESTRATE_CACHE if that is set."""
     name = blake3(os.fsencode(folder.resolve())).hexdigest()[:32]
     return cache_root() / "corpora" / f"{name}.db"
 
@@ -149,7 +151,7 @@ def _update(
     on_progress: OnProgress | None = None,
     damaged: bool = False,
 ) -> IndexReport:
-    """Update the index; where it is damaged, build it anew, once."""
+    """Update the index; if it is damaged, replace and rebuild it once."""
     try:
         warning = index.file.replace_damaged() if damaged else index.file.prepare()
         report = update_index(index, folder, max_file_bytes=max_file_bytes, on_progress=on_progress)

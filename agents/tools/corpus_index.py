@@ -1,4 +1,4 @@
-"""The index of one corpus: what is known of its files, and their passages for the search."""
+"""The index of one corpus: its files and their passages, in SQLite with full-text search."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from agents.tools.index_file import IndexFile, transaction
 from agents.tools.passages import Passage
 from agents.tools.terms import index_form
 
-# A passage's rowid holds its file's id, so a file's passages are one range of rowids.
+# A passage's rowid contains its file's id, so a file's passages are one range of rowids.
 _PASSAGES_PER_FILE = 1 << 32
 _SELECT = """SELECT f.file, p.line, p.end_line, coalesce(p.text, p.body),
     coalesce(p.heading, p.title), p.page """
@@ -17,7 +17,7 @@ _ONE = f"{_SELECT} FROM passages AS p, files AS f WHERE p.rowid = ? AND f.id = p
 _ALL = f"""{_SELECT} FROM files AS f CROSS JOIN passages AS p
     ON p.rowid BETWEEN f.id << 32 AND (f.id << 32) + {_PASSAGES_PER_FILE - 1}
     WHERE f.file = ? ORDER BY p.rowid"""
-# bm25() is negative, best lowest. CROSS JOIN keeps SQLite from scanning the files first.
+# bm25() is negative, the best one is the lowest. CROSS JOIN prevents a scan of the files first.
 _RANKED = """SELECT p.rowid, p.rowid >> 32, bm25(passages, 1.0, 0.5) AS cost
     FROM passages AS p CROSS JOIN files AS f ON f.id = p.rowid >> 32
     WHERE passages MATCH ? ORDER BY cost, f.file, p.rowid"""
@@ -25,13 +25,13 @@ _RANKED = """SELECT p.rowid, p.rowid >> 32, bm25(passages, 1.0, 0.5) AS cost
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """What the index knows of a file.
+    """The index's record of a file.
 
     Attributes:
-        size, mtime_ns: as they were when it was read; mtime_ns is -1 where it proves nothing.
+        size, mtime_ns: when it was read; mtime_ns is -1 if it cannot be trusted to detect changes.
         digest: BLAKE3 of its bytes.
         num_passages: 0 if the file could not be indexed.
-        note: why not, or what of it could not be read; "" if all is well.
+        note: why it could not, or which part could not be read; "" without a problem.
     """
 
     size: int
@@ -51,10 +51,10 @@ class FileEntry:
 
 
 class CorpusIndex:
-    """Tables of one corpus. Safe to use from several threads and processes.
+    """The tables of one corpus. Safe to use from several threads and processes.
 
-    Every method opens a connection of its own (0.2 ms), so there is nothing to close, nothing
-    that a fork or a thread could share by accident, and a read sees what was last committed.
+    Every method opens its own connection (0.2 ms), so that there is nothing to close or to share
+    by accident between threads or after a fork, and reads see the last commit.
 
     Raises, from every method:
         IndexDamaged, CorpusIndexUnavailable: as IndexFile.
@@ -64,16 +64,16 @@ class CorpusIndex:
         self.file = IndexFile(path, folder)
 
     def files(self) -> dict[str, StoredFile]:
-        """Every file that the index knows."""
+        """File -> its record, for all files in the index."""
         with self.file.connection() as db:
             rows = db.execute("SELECT file, size, mtime_ns, digest, num_passages, note FROM files")
             return {file: StoredFile(*columns) for file, *columns in rows}
 
     def store(self, entries: Iterable[FileEntry]) -> None:
-        """Add or replace files, all of them or none; of those with the same bytes only the time.
+        """Add or replace files in one transaction; for unchanged bytes only update the time.
 
         Args:
-            entries: the passages are left out where the index is known to hold these bytes.
+            entries: without passages for a file whose bytes are in the index already.
         """
         with self.file.connection() as db, transaction(db):
             for entry in entries:
@@ -82,17 +82,18 @@ class CorpusIndex:
                     "SELECT id, digest FROM files WHERE file = ?", (entry.file,)
                 ).fetchone()
                 if row is not None and row[1] == new.digest:
-                    # Known already, or another process has indexed it since we read it.
+                    # Unchanged, or another process has indexed it meanwhile.
                     times = (new.mtime_ns, row[0])
                     db.execute("UPDATE files SET mtime_ns = ? WHERE id = ?", times)
                 elif len(entry.passages) == new.num_passages:
                     if row is not None:
                         _delete(db, row[0])
                     _insert(db, entry)
-                # Else another process changed what we found known: the next open reads it.
+                # Otherwise another process has changed the row meanwhile: the next open reads
+                # the file again.
 
     def remove(self, files: Iterable[str]) -> None:
-        """Forget files and their passages."""
+        """Remove files and their passages."""
         with self.file.connection() as db, transaction(db):
             for file in files:
                 row = db.execute("SELECT id FROM files WHERE file = ?", (file,)).fetchone()
@@ -102,22 +103,22 @@ class CorpusIndex:
     def search(self, expression: str, *, limit: int, per_file: int | None) -> list[Passage]:
         """The best passages for an FTS5 expression, best first; ties by file, then line."""
         with self.file.connection() as db, transaction(db, "BEGIN"):
-            chosen: list[tuple[int, float]] = []
+            best: list[tuple[int, float]] = []
             num_of_file: dict[int, int] = {}
-            # Ranking rowids first reads the text of the chosen few only.
+            # Rank rowids first, and read the texts of the best ones only.
             query = _RANKED if per_file is not None else f"{_RANKED} LIMIT {int(limit)}"
             for rowid, file_id, cost in db.execute(query, (expression,)):
                 num = num_of_file[file_id] = num_of_file.get(file_id, 0) + 1
                 if per_file is None or num <= per_file:
-                    chosen.append((rowid, -cost))
-                    if len(chosen) == limit:
+                    best.append((rowid, -cost))
+                    if len(best) == limit:
                         break
             return [
-                _to_passage(db.execute(_ONE, (rowid,)).fetchone(), score) for rowid, score in chosen
+                _to_passage(db.execute(_ONE, (rowid,)).fetchone(), score) for rowid, score in best
             ]
 
     def passages(self) -> Iterator[Passage]:
-        """Every passage, by file and line."""
+        """All passages, ordered by file and line."""
         for file in sorted(self.files()):
             with self.file.connection() as db:
                 rows = db.execute(_ALL, (file,)).fetchall()

@@ -1,10 +1,10 @@
-"""What can go wrong with a tool: whose fault it is, and what to do next."""
+"""Errors of tools: each names its cause and what to do about it."""
 
 from pathlib import Path
 
 
 class ToolError(Exception):
-    """A tool of an agent could not do its work."""
+    """Base of the errors of tools."""
 
 
 class CorpusNotFound(ToolError):
@@ -14,26 +14,26 @@ class CorpusNotFound(ToolError):
         super().__init__(folder)
 
     def __str__(self) -> str:
-        return f"there is no folder {self.args[0]}: check the path of the corpus"
+        return f"the folder {self.args[0]} does not exist: check the path of the corpus"
 
 
 class CorpusNotAFolder(ToolError):
-    """The corpus must be a folder; this is a file or something else."""
+    """The path of the corpus is not a folder."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
 
     def __str__(self) -> str:
-        return f"{self.args[0]} is not a folder: name the folder that holds the documents"
+        return f"{self.args[0]} is not a folder: give the folder that contains the documents"
 
 
 class CorpusEmpty(ToolError):
-    """Nothing in the folder could be indexed.
+    """No file in the folder could be indexed.
 
     Args:
         folder: the corpus.
         suffixes: the suffixes of the files that can be indexed.
-        reasons: "file: reason" of each file that was skipped, none where no file fitted.
+        reasons: "file: reason" for each skipped file; empty if there is no file with a suffix.
     """
 
     def __init__(self, folder: Path, suffixes: tuple[str, ...], reasons: tuple[str, ...]) -> None:
@@ -42,14 +42,14 @@ class CorpusEmpty(ToolError):
     def __str__(self) -> str:
         folder, suffixes, reasons = self.args
         if not reasons:
-            return f"{folder} holds no file that can be read as a document ({', '.join(suffixes)})"
+            return f"{folder} contains no document: add files with {', '.join(suffixes)}"
         shown = "; ".join(reasons[:5])
         more = f"; and {len(reasons) - 5} more" if len(reasons) > 5 else ""
         return f"no file in {folder} could be indexed: {shown}{more}"
 
 
 class CorpusIndexUnavailable(ToolError):
-    """The cached index cannot be read or written; the documents themselves are untouched."""
+    """The cached index cannot be read or written; the documents are not affected."""
 
     def __init__(self, index_path: Path, cause: str) -> None:
         super().__init__(index_path, cause)
@@ -58,5 +58,5 @@ class CorpusIndexUnavailable(ToolError):
         index_path, cause = self.args
         return (
             f"the index {index_path} cannot be used ({cause}): it is only a cache, so delete it, "
-            "or set ORCHESTRATE_CACHE to a folder with room that you may write to"
+            "or set ORCHESTRATE_CACHE to a writable folder with free space"
         )

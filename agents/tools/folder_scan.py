@@ -1,4 +1,4 @@
-"""Which files of a folder are documents, without reading any of them."""
+"""Finds the documents in a folder, without reading them."""
 
 import os
 import stat
@@ -26,7 +26,7 @@ class FoundFile:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFile:
-    """A file, folder or link that should perhaps have been a document, and why it is none."""
+    """A file, folder or link that was skipped although it may be a document, and the reason."""
 
     file: str
     reason: str
@@ -34,11 +34,11 @@ class SkippedFile:
 
 @dataclass(frozen=True, slots=True)
 class FolderScan:
-    """What a folder holds.
+    """The documents of a folder.
 
     Attributes:
-        found: the documents, by file.
-        skipped: by file.
+        found: the documents, ordered by file.
+        skipped: ordered by file.
         num_ignored: files that are hidden or have another suffix.
     """
 
@@ -48,11 +48,11 @@ class FolderScan:
 
 
 def scan_folder(folder: Path, *, suffixes: tuple[str, ...], max_file_bytes: int) -> FolderScan:
-    """Find the documents below a folder.
+    """Find the documents in a folder and its sub-folders.
 
-    Hidden files and folders and node_modules are passed over. A link is followed only if it
-    leads to a file inside the folder that is not itself found under its own name; so nothing
-    outside the folder is read, nothing is found twice, and loops end.
+    Hidden files and folders and node_modules are ignored. A link is followed only if its target is
+    a file inside the folder that is not found under its own name. So no file outside the folder is
+    read, no document is found twice, and loops of links end.
 
     Args:
         folder: resolved; it exists.
@@ -83,21 +83,21 @@ class _Scan:
         self._inodes: set[tuple[int, int]] = set()
 
     def walk(self) -> Iterator[os.DirEntry[str]]:
-        """Every visible entry below the folder; real folders are entered, links are not."""
-        waiting = [str(self.folder)]
-        while waiting:
-            here = waiting.pop()
+        """All files and links in the folder and its sub-folders; links are not followed."""
+        folders = [str(self.folder)]
+        while folders:
+            folder = folders.pop()
             try:
-                with os.scandir(here) as listing:
+                with os.scandir(folder) as listing:
                     entries = sorted(listing, key=lambda entry: entry.name)
             except OSError as error:
-                self.skip(here, f"its files cannot be listed: {error.strerror}")
+                self.skip(folder, f"its files cannot be listed: {error.strerror}")
                 continue
             for entry in entries:
                 if not entry.is_dir(follow_symlinks=False):
                     yield entry
                 elif not entry.name.startswith(".") and entry.name not in _SKIPPED_FOLDERS:
-                    waiting.append(entry.path)
+                    folders.append(entry.path)
 
     def visit(self, entry: os.DirEntry[str]) -> None:
         if entry.name.startswith("."):
@@ -107,25 +107,25 @@ class _Scan:
         elif not entry.name.lower().endswith(self.suffixes):
             self.num_ignored += 1
         else:
-            self._take(entry)
+            self._add(entry)
 
     def visit_link(self, entry: os.DirEntry[str]) -> None:
         try:
             target = Path(entry.path).resolve(strict=True)
         except (OSError, RuntimeError):  # a loop is a RuntimeError before Python 3.13
-            self.skip(entry.path, "the link leads nowhere, or in a loop")
+            self.skip(entry.path, "the link is broken or part of a loop")
             return
         is_folder = target.is_dir()
         if not is_folder and not entry.name.lower().endswith(self.suffixes):
             self.num_ignored += 1
         elif not target.is_relative_to(self.folder):
-            self.skip(entry.path, "the link leads out of the corpus; copy what it points to")
+            self.skip(entry.path, "the link points out of the corpus; copy its target into it")
         elif is_folder:
             self.skip(entry.path, "links to folders are not followed")
         else:
-            self._take(entry)
+            self._add(entry)
 
-    def _take(self, entry: os.DirEntry[str]) -> None:
+    def _add(self, entry: os.DirEntry[str]) -> None:
         try:
             status = entry.stat()
         except OSError as error:
@@ -138,7 +138,7 @@ class _Scan:
             size, limit = status.st_size, self.max_file_bytes
             self.skip(entry.path, f"it is too large: {size:,} bytes, the limit is {limit:,}")
         elif entry.is_symlink() and inode in self._inodes:
-            self.skip(entry.path, "the link leads to a document that is found under its own name")
+            self.skip(entry.path, "the link points to a document that was found already")
         elif not _is_text(entry.path):
             self.skip(entry.path, "its name is not valid text; rename it")
         else:
@@ -155,7 +155,7 @@ class _Scan:
 
 
 def _is_text(path: str) -> bool:
-    # Names that are no valid UTF-8 hold lone surrogates here: they could be neither stored nor
+    # A name that is not valid UTF-8 has lone surrogates here: it could be neither stored nor
     # printed in a citation.
     try:
         path.encode("utf-8")

@@ -1,7 +1,7 @@
-"""HTML -> the visible text of each source line.
+"""Extracts the visible text of each source line of an HTML document.
 
-The standard library's parser is used directly: the trees built on it (BeautifulSoup's among
-them) keep the line of a tag but lose the line of the text after it, and a citation needs that.
+It uses the standard library's parser directly. Tree builders such as BeautifulSoup keep the line of
+a tag but not the line of the text after it, which a citation needs.
 """
 
 import re
@@ -16,67 +16,68 @@ _INLINE = frozenset(
     small span strike strong sub sup time tt u var wbr
     """.split()  # noqa: SIM905 (one word a line would fill the file)
 )
-# A line end written as a character reference would shift every later line of its text.
+# A line end written as a character reference would shift the numbers of all later lines.
 _LINE_END_REFERENCE = re.compile(
     r"&(?:#0*1[03](?![0-9]);?|#[xX]0*[aAdD](?![0-9a-fA-F]);?|NewLine;)"
 )
-# The parser asserts on an unknown marked section; browsers read any of them as a comment.
+# The parser fails on an unknown marked section; browsers treat it as a comment.
 _MARKED_SECTION = re.compile(r"<!\[")
-_UNSEEN = re.compile(
+_INVISIBLE = re.compile(
     r"<!--.*?(?:-->|\Z)|<(script|style|template)\b[^>]*>.*?(?:</\1\s*>|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
-_NEVER_A_TAG = re.compile(r"<(?=[^<>\"']*<)")
+_NOT_A_TAG = re.compile(r"<(?=[^<>\"']*<)")
 
 
 def html_pieces(lines: list[str]) -> list[Piece]:
-    """The visible text of an HTML document; scripts, styles and comments left out.
+    """The visible text of an HTML document, without scripts, styles and comments.
 
     Args:
         lines: the source, split into lines.
     Returns:
-        Pieces whose `line` is the source line on which their text stands. White space within a
-        piece is single spaces. A block begins a new piece, also in the middle of a line.
+        pieces whose `line` is the source line of their text. White space within a piece is reduced
+        to single spaces. A block begins a new piece, also in the middle of a line.
     """
     parser = _VisibleText()
-    parser.feed(_tame("\n".join(lines)))
+    parser.feed(_cleaned("\n".join(lines)))
     parser.close()
     return parser.pieces()
 
 
-def _tame(source: str) -> str:
-    """The same lines without what is unseen, and without what the parser takes ages for.
+def _cleaned(source: str) -> str:
+    """The same lines without invisible parts and without input for which the parser is slow.
 
-    Its time grows with the square (and worse) of the number of tags and comments left open, so
-    that 100 kB of "<a " keep it busy for minutes. Every expression here is linear.
+    The parser's time is at least quadratic in the number of unclosed tags and comments: 100 kB of
+    "<a " take minutes. The regular expressions here take linear time.
     """
     source = _LINE_END_REFERENCE.sub(" ", source)
-    source = _UNSEEN.sub(lambda unseen: "\n" * unseen[0].count("\n"), _close_last_tag(source))
-    source = _NEVER_A_TAG.sub("&lt;", _MARKED_SECTION.sub("<!_", source))
-    return _close_last_tag(source)
+    source = _INVISIBLE.sub(lambda match: "\n" * match[0].count("\n"), _escape_last_tag(source))
+    source = _NOT_A_TAG.sub("&lt;", _MARKED_SECTION.sub("<!_", source))
+    return _escape_last_tag(source)
 
 
-def _close_last_tag(source: str) -> str:
+def _escape_last_tag(source: str) -> str:
+    """Escape tags that are not closed before the end of the document."""
     last = source.rfind(">") + 1
     return source[:last] + source[last:].replace("<", "&lt;")
 
 
-class _Run:
-    """Text of one block on one line, still growing."""
+class _Fragment:
+    """The text of one block on one line; `parts` grows while it is parsed."""
 
     __slots__ = ("heading", "line", "parts", "starts_block")
 
     def __init__(self, line: int, *, starts_block: bool, heading: int | None) -> None:
         self.line = line
         self.starts_block = starts_block
-        self.heading = heading  # which heading of the document it belongs to
+        self.heading = heading  # number of the heading that it is a part of
         self.parts: list[str] = []
 
 
 class _VisibleText(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self._runs: list[_Run] = []
+        self._fragments: list[_Fragment] = []
         self._num_headings = 0
         self._heading: int | None = None
         self._block_begins = True
@@ -94,7 +95,7 @@ class _VisibleText(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in _INLINE:
-            # Any block's end ends a heading, so that one left open does not swallow the page.
+            # Any block's end ends a heading, so that an unclosed one does not include the page.
             self._heading = None
             self._block_begins = True
 
@@ -102,31 +103,32 @@ class _VisibleText(HTMLParser):
         line, _ = self.getpos()
         for offset, text in enumerate(data.split("\n")):
             if text.strip():
-                self._run(line + offset).parts.append(text)
-            elif text and self._runs and self._runs[-1].line == line + offset:
-                self._runs[-1].parts.append(" ")
+                self._fragment(line + offset).parts.append(text)
+            elif text and self._fragments and self._fragments[-1].line == line + offset:
+                self._fragments[-1].parts.append(" ")
 
-    def _run(self, line: int) -> _Run:
-        if self._block_begins or not self._runs or self._runs[-1].line != line:
-            run = _Run(line, starts_block=self._block_begins, heading=self._heading)
-            self._runs.append(run)
+    def _fragment(self, line: int) -> _Fragment:
+        """The current fragment; a new one for another line or at the beginning of a block."""
+        if self._block_begins or not self._fragments or self._fragments[-1].line != line:
+            fragment = _Fragment(line, starts_block=self._block_begins, heading=self._heading)
+            self._fragments.append(fragment)
             self._block_begins = False
-        return self._runs[-1]
+        return self._fragments[-1]
 
     def pieces(self) -> list[Piece]:
-        texts = [" ".join("".join(run.parts).split()) for run in self._runs]
+        texts = [" ".join("".join(fragment.parts).split()) for fragment in self._fragments]
         titles: dict[int, str] = {}
-        for run, text in zip(self._runs, texts, strict=True):
-            if run.heading is not None:
-                before = titles.get(run.heading)
-                titles[run.heading] = text if before is None else f"{before} {text}"
+        for fragment, text in zip(self._fragments, texts, strict=True):
+            if fragment.heading is not None:
+                before = titles.get(fragment.heading)
+                titles[fragment.heading] = text if before is None else f"{before} {text}"
         return [
             Piece(
-                line=run.line,
+                line=fragment.line,
                 text=text,
-                heading=None if run.heading is None else titles[run.heading],
-                starts_block=run.starts_block,
+                heading=None if fragment.heading is None else titles[fragment.heading],
+                starts_block=fragment.starts_block,
                 glue=" ",
             )
-            for run, text in zip(self._runs, texts, strict=True)
+            for fragment, text in zip(self._fragments, texts, strict=True)
         ]

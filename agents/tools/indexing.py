@@ -1,4 +1,4 @@
-"""Bring an index in step with its folder, reading only the files that changed."""
+"""Updates an index to the files of its folder; reads only files that have changed."""
 
 import os
 import time
@@ -13,21 +13,21 @@ from agents.tools.errors import CorpusEmpty
 from agents.tools.folder_scan import FoundFile, SkippedFile, scan_folder
 from agents.tools.readers import SUFFIXES, Unreadable, read_document
 
-# One transaction each: a kill loses at most this much work, and other processes wait no longer.
+# Limits of a transaction: a kill loses at most one batch, and other processes wait for one at most.
 _BATCH_BYTES = 4_000_000
 _BATCH_FILES = 500
-# Two changes within one tick of the file system's clock bear the same time.
+# Two changes of a file within one tick of the file system's clock have the same time.
 _CLOCK_TICK_NS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class IndexProgress:
-    """How far the indexing is.
+    """The progress of the indexing.
 
     Attributes:
         files_done: files read so far.
-        files_total: files to read: those that are new or changed.
-        file: the file that is read next; "" when all are done.
+        files_total: files to read: the new and changed ones.
+        file: the next file to read; "" when all are done.
     """
 
     files_done: int
@@ -40,17 +40,17 @@ OnProgress = Callable[[IndexProgress], None]
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """What the indexing of a folder found and did.
+    """The result of indexing a folder.
 
     Attributes:
         num_indexed: files read and indexed this time.
         num_unchanged: files whose passages were kept.
-        num_removed: files that are gone, and their passages with them.
+        num_removed: files that no longer exist; their passages were removed.
         num_ignored: files that are hidden or have another suffix.
         num_passages: passages in the index now.
-        num_bytes: size of the files that hold them.
-        skipped: what could not be indexed, each with its reason, by file.
-        warnings: what is indexed only in part, or had to be built anew.
+        num_bytes: total size of the files with passages.
+        skipped: files that could not be indexed, with the reasons, ordered by file.
+        warnings: files that were indexed only in part, and whether the index was rebuilt.
     """
 
     num_indexed: int
@@ -70,19 +70,20 @@ def update_index(
     max_file_bytes: int,
     on_progress: OnProgress | None = None,
 ) -> IndexReport:
-    """Read new and changed files, forget vanished ones, and say what was done.
+    """Index new and changed files, and remove deleted ones.
 
     Args:
         index: prepared.
         folder: resolved.
         max_file_bytes: larger files are skipped.
-        on_progress: called before each file and once at the end; what it raises ends the
-            indexing, and the next one goes on from there.
+        on_progress: called before each file and once at the end. An exception from it stops the
+            indexing, and the next one continues from there.
     Raises:
-        CorpusEmpty: nothing in the folder could be indexed.
-        IndexDamaged, CorpusIndexUnavailable: as the index.
+        CorpusEmpty: no file in the folder could be indexed.
+        IndexDamaged, CorpusIndexUnavailable: see CorpusIndex.
     """
-    # Known before found: a file that another process adds meanwhile must not seem vanished.
+    # Read the index before the folder: a file that another process adds in between must not look
+    # like a deleted one.
     known = index.files()
     scan = scan_folder(folder, suffixes=SUFFIXES, max_file_bytes=max_file_bytes)
     skipped = {entry.file: entry.reason for entry in scan.skipped}
@@ -100,19 +101,19 @@ def update_index(
         on_progress(IndexProgress(len(stale), len(stale), ""))
 
     found_files = {found.file for found in scan.found} - skipped.keys()
-    gone = known.keys() - found_files
-    if gone:
-        index.remove(sorted(gone))
-    now = {file: stored for file, stored in index.files().items() if file in found_files}
-    skipped |= {file: stored.note for file, stored in now.items() if not stored.num_passages}
-    usable = {file: stored for file, stored in sorted(now.items()) if stored.num_passages}
+    deleted = known.keys() - found_files
+    if deleted:
+        index.remove(sorted(deleted))
+    current = {file: stored for file, stored in index.files().items() if file in found_files}
+    skipped |= {file: stored.note for file, stored in current.items() if not stored.num_passages}
+    usable = {file: stored for file, stored in sorted(current.items()) if stored.num_passages}
     if not usable:
         reasons = tuple(f"{file}: {skipped[file]}" for file in sorted(skipped))
         raise CorpusEmpty(folder, SUFFIXES, reasons)
     return IndexReport(
         num_indexed=batch.num_indexed,
         num_unchanged=len(usable) - batch.num_indexed,
-        num_removed=sum(known[file].num_passages > 0 for file in gone - skipped.keys()),
+        num_removed=sum(known[file].num_passages > 0 for file in deleted - skipped.keys()),
         num_ignored=scan.num_ignored,
         num_passages=sum(stored.num_passages for stored in usable.values()),
         num_bytes=sum(stored.size for stored in usable.values()),
@@ -122,7 +123,7 @@ def update_index(
 
 
 class _Batch:
-    """Files read but not yet written."""
+    """Files that were read and are not written to the index yet."""
 
     def __init__(self, index: CorpusIndex) -> None:
         self.num_indexed = 0
@@ -149,17 +150,17 @@ def _is_current(stored: StoredFile | None, found: FoundFile) -> bool:
 
 
 def _read(folder: Path, file: str, known: StoredFile | None, max_file_bytes: int) -> FileEntry:
-    """Read one file; no passages where its bytes are those that the index knows."""
+    """Read one file; its entry has no passages if its bytes are in the index already."""
     with (folder / file).open("rb") as stream:
         status = os.fstat(stream.fileno())
         data = stream.read(max_file_bytes + 1)
     if len(data) > max_file_bytes:
-        raise OSError(f"it grew over the limit of {max_file_bytes:,} bytes")
-    # A file changed this very moment may change once more and still bear the same time.
-    settled = status.st_mtime_ns < time.time_ns() - _CLOCK_TICK_NS
+        raise OSError(f"it has grown beyond the limit of {max_file_bytes:,} bytes")
+    # A file that has just changed may change again and still have the same time.
+    is_trusted = status.st_mtime_ns < time.time_ns() - _CLOCK_TICK_NS
     stored = StoredFile(
         size=len(data),
-        mtime_ns=status.st_mtime_ns if settled else -1,
+        mtime_ns=status.st_mtime_ns if is_trusted else -1,
         digest=blake3(data).digest(),
         num_passages=0,
         note="",

@@ -1,4 +1,4 @@
-"""What each line of a text is: prose, heading, code, or nothing that one could quote."""
+"""The kind of each line of a text: prose, heading, code, blank or without words."""
 
 import re
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from enum import Enum, auto
 
 
 class LineKind(Enum):
-    """The role of one line."""
+    """The kind of one line."""
 
     TEXT = auto()
     HEADING = auto()
     BLANK = auto()
-    RULE = auto()  # no word in it: an underline, a table's separator, a lone bracket
+    RULE = auto()  # without words: an underline, a table's separator, a single bracket
     FENCE = auto()
     CODE = auto()
 
@@ -28,8 +28,8 @@ def line_kinds(lines: Sequence[str], *, markdown: bool, first_line: int = 1) -> 
 
     Args:
         lines: consecutive lines, without their line ends.
-        markdown: whether "#" headings, fences and front matter count; underlined headings
-            count in any text.
+        markdown: whether "#" headings, fences and front matter are recognised; underlined
+            headings are recognised in any text.
         first_line: number of lines[0] in its file; front matter can only begin at line 1.
     """
     kinds: list[LineKind] = []
@@ -60,17 +60,17 @@ def line_kinds(lines: Sequence[str], *, markdown: bool, first_line: int = 1) -> 
 
 
 def title_of(line: str) -> str:
-    """The words of a heading's line, without its marks; at most 200 characters."""
+    """The title in a heading's line, without its marks; at most _MAX_TITLE_CHARS characters."""
     title = line.strip()
     if atx := _ATX.match(line):
         title = line[atx.end() :].strip()
-        unclosed = title.rstrip("#")
-        title = unclosed.rstrip() if unclosed.endswith((" ", "\t")) else title
+        without_marks = title.rstrip("#")
+        title = without_marks.rstrip() if without_marks.endswith((" ", "\t")) else title
     return title[:_MAX_TITLE_CHARS]
 
 
 def _can_be_underlined(lines: Sequence[str], kinds: list[LineKind], i: int) -> bool:
-    # A rule under a paragraph, a list or a table is not the underline of a title.
+    # A line of marks below a paragraph, a list or a table is not the underline of a title.
     if i < 0 or kinds[i] is not LineKind.TEXT or lines[i].lstrip()[0] in "|>-*+":
         return False
     return i == 0 or kinds[i - 1] is not LineKind.TEXT
@@ -84,4 +84,4 @@ def _mark_front_matter(lines: Sequence[str], kinds: list[LineKind]) -> None:
             kinds[: i + 1] = [LineKind.CODE] * (i + 1)
             return
         if not lines[i].strip():
-            return  # front matter has no blank line before its end: this was a mere rule
+            return  # front matter has no blank line before its end: line 1 is only a rule

@@ -1,4 +1,4 @@
-"""Passage: a citable piece of a document, and the cutting of a document into passages."""
+"""Passages: citable parts of a document, and how a document is split into them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -7,29 +7,32 @@ from typing import NamedTuple
 
 MAX_CHARS = 1200
 MAX_LINES = 25
-# From here on (or from half of its lines) the next block ends a passage; below, blocks are joined.
+"""Limits of a passage."""
+
 TARGET_CHARS = 600
-# A passage is cut back to its last paragraph's end only if this much of it remains.
+"""From this length on, or from half of its maximum lines, a passage ends at the next block."""
+
 MIN_CHARS = 300
 MIN_LINES = 5
+"""A passage that reaches a limit is cut at its last block only if so much is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
     """Consecutive lines of one document.
 
-    For every format the i-th line of `text` stands on line `line + i` of the document, as
-    `agents.tools.readers.source_lines` gives them. For .md and .txt these are the file's own
-    lines; for HTML the visible text of the file's own lines; for PDF the lines of the extracted
-    text, counted over the whole document. Only a line longer than a passage is ever split.
+    For every format, line i of `text` (from 0) is on line `line + i` of the document, as
+    `agents.tools.readers.source_lines` returns them. For .md and .txt these are the file's lines,
+    for HTML the visible text of the file's lines, for PDF the lines of the extracted text, counted
+    over the whole document. A line is split only if it is longer than a passage.
 
     Attributes:
         file: path relative to the corpus folder, with "/" between its parts.
         line: number of the first line, from 1.
         end_line: number of the last line.
         text: the lines, joined by newlines.
-        heading: nearest heading at or above the passage; "" where there is none.
-        score: relevance to the query, higher is better; 0 where it comes from no search.
+        heading: nearest heading in or above the passage; "" without one.
+        score: relevance to the query, higher is better; 0 if it is not a search result.
         page: page of a PDF, from 1; None for other formats.
     """
 
@@ -43,14 +46,14 @@ class Passage:
 
 
 class Piece(NamedTuple):
-    """A line of a document, or a part of one; the unit that cutting never divides.
+    """A line of a document, or a part of one.
 
     Attributes:
         line: the line's number, from 1.
         text: without a line end; "" for a blank line.
         heading: the heading's title if this is (part of) a heading.
-        starts_block: whether a paragraph or block begins here: a good place to cut.
-        glue: what stands between this piece and the one before it on the same line.
+        starts_block: whether a paragraph or block begins here, so that a passage may begin here.
+        glue: the text between this piece and the previous one on the same line.
         page: page of a PDF.
     """
 
@@ -62,15 +65,18 @@ class Piece(NamedTuple):
     page: int | None = None
 
 
-def cut(file: str, pieces: Iterable[Piece], *, max_lines: int = MAX_LINES) -> Iterator[Passage]:
-    """Cut a document into passages: at headings and pages always, else at blocks if possible.
+def split_into_passages(
+    file: str, pieces: Iterable[Piece], *, max_lines: int = MAX_LINES
+) -> Iterator[Passage]:
+    """Split a document into passages: always at headings and pages, at blocks if possible.
 
     Args:
         file: the passages' file.
-        pieces: the whole document in order, blank lines included where they matter.
-        max_lines: most lines of a passage.
+        pieces: the whole document in order; blank lines are kept within passages.
+        max_lines: maximum number of lines of a passage.
     Returns:
-        Passages in order; none is blank, no piece is in two, no non-blank piece is in none.
+        passages in order. None is blank, and each piece that is not blank is in exactly one, unless
+        it is longer than MAX_CHARS.
     """
     heading = ""
     pending: list[Piece] = []
@@ -81,9 +87,9 @@ def cut(file: str, pieces: Iterable[Piece], *, max_lines: int = MAX_LINES) -> It
             if pending:
                 num_kept = _num_pieces_kept(pending, num_chars, has_body, piece, max_lines)
                 if num_kept < len(pending):
-                    ended = len(pending) - num_kept
-                    yield from _passage(file, pending[:ended], heading)
-                    pending = pending[ended:]
+                    num_ended = len(pending) - num_kept
+                    yield from _passage(file, pending[:num_ended], heading)
+                    pending = pending[num_ended:]
                     num_chars = sum(len(kept.text) + 1 for kept in pending)
                     has_body = any(kept.heading is None and kept.text.strip() for kept in pending)
             if not pending and not piece.text.strip():
@@ -100,7 +106,7 @@ def cut(file: str, pieces: Iterable[Piece], *, max_lines: int = MAX_LINES) -> It
 def _num_pieces_kept(
     pending: list[Piece], num_chars: int, has_body: bool, piece: Piece, max_lines: int
 ) -> int:
-    """How many of the last pending pieces may share a passage with the next piece."""
+    """The number of pending pieces, from the end, that may share a passage with the next piece."""
     first = pending[0]
     if piece.page != first.page or (piece.heading is not None and has_body):
         return 0
@@ -116,7 +122,7 @@ def _num_pieces_kept(
 
 
 def _num_after_last_block(pending: list[Piece], *, room_chars: int, from_line: int) -> int:
-    """How many pieces the last block of pending holds; 0 if cutting before it gains nothing."""
+    """The number of pieces in the last pending block; 0 if the passage should not end before it."""
     tail_chars = 0
     for i in range(len(pending) - 1, 0, -1):
         tail_chars += len(pending[i].text) + 1
@@ -125,8 +131,8 @@ def _num_after_last_block(pending: list[Piece], *, room_chars: int, from_line: i
         if pending[i].starts_block:
             head_chars = sum(len(piece.text) + 1 for piece in pending[:i])
             head_lines = pending[i - 1].line - pending[0].line + 1
-            enough = head_chars >= MIN_CHARS or head_lines >= MIN_LINES
-            return len(pending) - i if enough else 0
+            is_enough = head_chars >= MIN_CHARS or head_lines >= MIN_LINES
+            return len(pending) - i if is_enough else 0
     return 0
 
 
@@ -153,7 +159,7 @@ def _passage(file: str, pieces: list[Piece], heading: str) -> Iterator[Passage]:
 
 
 def _split_long(piece: Piece) -> Iterator[Piece]:
-    """The piece, or its parts where it alone is longer than a passage may be."""
+    """The piece, or parts of it if it is longer than MAX_CHARS."""
     text = piece.text
     if len(text) <= MAX_CHARS:
         yield piece
@@ -170,6 +176,7 @@ def _split_long(piece: Piece) -> Iterator[Piece]:
 
 
 def _end_of_part(text: str, start: int) -> int:
+    """The end of a part of at most MAX_CHARS: after a sentence or a word if possible."""
     end = start + MAX_CHARS
     if end >= len(text):
         return len(text)

@@ -1,4 +1,4 @@
-"""A file's bytes -> passages, by suffix; and the lines that a passage's numbers count."""
+"""Readers: from a file's bytes to its passages, and to the lines that citations refer to."""
 
 import codecs
 import logging
@@ -12,13 +12,13 @@ from pypdf.errors import PyPdfError
 
 from agents.tools.html_text import html_pieces
 from agents.tools.outline import LineKind, line_kinds, title_of
-from agents.tools.passages import MAX_LINES, Passage, Piece, cut
+from agents.tools.passages import MAX_LINES, Passage, Piece, split_into_passages
 
 SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf")
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
-# UTF-32's little-endian mark begins with UTF-16's, so it is asked for first.
-_MARKS = (
+# The little-endian mark of UTF-32 begins with that of UTF-16, so it is tried first.
+_BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -28,14 +28,14 @@ _MARKS = (
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _C1_CONTROLS = re.compile(rb"[\x80-\x9f]")
 _DECLARED = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
-# The multi-byte and regional encodings that old pages really use; other names are not trusted.
+# Encodings that old pages use in practice; other declared names are not trusted.
 _REGIONAL = re.compile(r"gb|big5|shift|sjis|euc-|koi8|iso-8859|windows-125|cp125", re.IGNORECASE)
-# Markup stands on lines of its own, so the same text takes more lines than in prose.
+# In HTML the same text takes more lines, because of markup on separate lines.
 _MAX_HTML_LINES = 3 * MAX_LINES
 
 
 class Unreadable(Exception):
-    """This file holds nothing that can be cited, and why; reading it again will not help."""
+    """A file has no text that can be cited; `reason` says why. Reading it again will not help."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -46,11 +46,11 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one file gave.
+    """The result of reading one file.
 
     Attributes:
         passages: in the file's order, at least one.
-        warning: what of the file could not be read; "" if all of it could.
+        warning: which parts of the file could not be read; "" if all could.
     """
 
     passages: tuple[Passage, ...]
@@ -68,17 +68,17 @@ def read_document(data: bytes, file: str) -> Reading:
     """
     pieces, warning = _pieces(data, Path(file).suffix.lower())
     max_lines = _MAX_HTML_LINES if file.lower().endswith((".html", ".htm")) else MAX_LINES
-    passages = tuple(cut(file, pieces, max_lines=max_lines))
+    passages = tuple(split_into_passages(file, pieces, max_lines=max_lines))
     if not passages:
-        raise Unreadable("there is no text in it")
+        raise Unreadable("it contains no text")
     return Reading(passages, warning)
 
 
 def source_lines(path: Path) -> list[str]:
-    """The lines that the numbers of a passage of this file count; line n is at n - 1.
+    """The lines that the line numbers of passages refer to; line n is at index n - 1.
 
-    For .md and .txt the file's lines, for HTML the visible text on each of the file's lines,
-    for PDF the lines of the extracted text. Use it to check a citation.
+    For .md and .txt these are the file's lines, for HTML the visible text of each of the file's
+    lines, for PDF the lines of the extracted text. Use it to check a citation.
 
     Raises:
         Unreadable: as read_document.
@@ -95,15 +95,15 @@ def source_lines(path: Path) -> list[str]:
 
 
 def decode(data: bytes, *, html: bool = False) -> str:
-    """The text of a file: by its byte order mark, else UTF-8, else Latin-1 or Windows-1252.
+    """The text of a file: decoded by its byte order mark, or as UTF-8, Latin-1 or Windows-1252.
 
     Args:
         data: the whole file.
-        html: whether an encoding declared in a <meta> tag is tried where UTF-8 fails.
+        html: whether an encoding declared in a <meta> tag is tried if UTF-8 fails.
     Raises:
-        Unreadable: NUL bytes, control characters, or bytes that fit no encoding.
+        Unreadable: NUL bytes, control characters, or bytes that are invalid in every encoding.
     """
-    for mark, encoding in _MARKS:
+    for mark, encoding in _BYTE_ORDER_MARKS:
         if data.startswith(mark):
             text = _decode_or_refuse(data, encoding)
             if "\0" in text:
@@ -116,19 +116,19 @@ def decode(data: bytes, *, html: bool = False) -> str:
     except UnicodeDecodeError:
         pass
     if _CONTROLS.search(data):
-        raise Unreadable("it is a binary file (neither UTF-8 nor free of control characters)")
+        raise Unreadable("it is a binary file (not UTF-8, and with control characters)")
     declared = _DECLARED.search(data, 0, 4096) if html else None
     if declared and _REGIONAL.match(declared[1].decode("ascii", "replace")):
         try:
             return data.decode(declared[1].decode("ascii"))
         except (LookupError, UnicodeDecodeError):
             pass
-    # Latin-1 has only control characters where Windows-1252 has its quotes and dashes.
+    # Windows-1252 has quotes and dashes where Latin-1 has only control characters.
     return _decode_or_refuse(data, "cp1252" if _C1_CONTROLS.search(data) else "latin-1")
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Lines as open() and editors count them: "\n", "\r\n" and "\r" end a line, nothing else."""
+    r"""Lines as open() and editors count them: only "\n", "\r\n" and "\r" end a line."""
     lines = _LINE_END.split(text) if "\r" in text else text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -163,13 +163,13 @@ def _text_pieces(lines: list[str], *, markdown: bool) -> list[Piece]:
 
 
 def _pdf_pieces(data: bytes) -> tuple[list[Piece], str]:
-    # pypdf logs what it repairs; without a handler of the caller's own that goes to stderr.
+    # pypdf logs its repairs; without a handler of the caller they would be printed on stderr.
     logger = logging.getLogger("pypdf")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
     try:
         reader = pypdf.PdfReader(BytesIO(data))
-        # Many files are encrypted with an empty password, only to forbid printing.
+        # Many files are encrypted with an empty password, to restrict printing only.
         if reader.is_encrypted and not reader.decrypt(""):
             raise Unreadable("it is encrypted and needs a password")
         num_pages = len(reader.pages)
@@ -177,7 +177,7 @@ def _pdf_pieces(data: bytes) -> tuple[list[Piece], str]:
         raise
     except PyPdfError as error:
         raise Unreadable(f"it is a broken or encrypted PDF ({error})") from error
-    except Exception as error:  # a broken file makes pypdf raise nearly anything
+    except Exception as error:  # for a broken file pypdf may raise any exception
         raise Unreadable(f"it is a broken PDF ({type(error).__name__}: {error})") from error
     pieces: list[Piece] = []
     failed = []
@@ -188,13 +188,13 @@ def _pdf_pieces(data: bytes) -> tuple[list[Piece], str]:
         except Exception as error:  # as above
             failed.append(f"page {number} ({type(error).__name__}: {error})")
             continue
-        lines = split_lines(_storable(text))
+        lines = split_lines(_replace_unstorable(text))
         pieces.extend(_page_pieces(lines, page=number, num_lines_before=num_lines))
         num_lines += len(lines)
     if num_pages and len(failed) == num_pages:
         raise Unreadable(f"none of its pages can be read: {failed[0]}")
     if not pieces:
-        raise Unreadable("there is no text in it (scanned pages need OCR first)")
+        raise Unreadable("it contains no text (scanned pages need OCR first)")
     return pieces, f"not read: {', '.join(failed)}" if failed else ""
 
 
@@ -205,6 +205,6 @@ def _page_pieces(lines: list[str], *, page: int, num_lines_before: int) -> list[
     ]
 
 
-def _storable(text: str) -> str:
-    # Extracted text may hold lone surrogates and NULs, which neither UTF-8 nor SQLite can keep.
+def _replace_unstorable(text: str) -> str:
+    # Extracted text may have lone surrogates and NULs, which UTF-8 or SQLite cannot store.
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")

@@ -1,13 +1,14 @@
-"""Free text -> the terms that a search looks for.
+"""Terms: how texts and queries are divided into words for the search.
 
-Everything here is pure, and the index and the quoting share it, so that the line that is quoted
-is chosen by the same notion of a term as the passage that was found.
+The index and the quoting both use these functions, so that a line is quoted for the same terms for
+which its passage was found. All functions are pure.
 """
 
 import re
 import unicodedata
 
-MAX_TERMS = 64  # a pasted page must not turn into a query of thousands of terms
+MAX_TERMS = 64
+"""Limit on the terms of a query: a pasted page would have thousands."""
 
 STOP_WORDS = frozenset(
     """
@@ -20,7 +21,7 @@ STOP_WORDS = frozenset(
     """.split()  # noqa: SIM905 (one word a line would fill the file)
 )
 
-# Han and kana are written without spaces, so a "word" there is each pair of neighbours.
+# Han and kana are written without spaces, so each pair of adjacent characters counts as a word.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED_CHARACTER = re.compile(f"([{_UNSPACED}])")
 _RUN = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
@@ -29,9 +30,9 @@ _SUFFIXES = ("ingly", "edly", "ings", "ing", "ed", "es", "ly", "s", "e")
 
 
 def index_form(text: str) -> str:
-    """The text as the full-text index sees it: one form per character, unspaced scripts spaced.
+    """The text for the full-text index: NFKC, with spaces between unspaced characters.
 
-    NFKC undoes ligatures and full-width letters, which nobody types into a query.
+    NFKC replaces ligatures and full-width letters, which are not typed into queries.
     """
     if text.isascii():
         return text
@@ -39,41 +40,41 @@ def index_form(text: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in order, lower case; a run of an unspaced script gives its pairs."""
+    """The words of a text in order, lower case; unspaced scripts give pairs of characters."""
     if text.isascii():
         return [word.lower() for word in _ASCII_WORD.findall(text) if word.strip("_")]
     normal = unicodedata.normalize("NFKC", text).lower()
     spaced = "".join(character if _in_word(character) else " " for character in normal)
-    found = []
+    result = []
     for word in spaced.split():
         for run in _RUN.findall(word):
             if not _UNSPACED_CHARACTER.match(run):
                 if run.strip("_"):
-                    found.append(run)
+                    result.append(run)
             elif len(run) == 1:
-                found.append(run)
+                result.append(run)
             else:
-                found.extend(run[i : i + 2] for i in range(len(run) - 1))
-    return found
+                result.extend(run[i : i + 2] for i in range(len(run) - 1))
+    return result
 
 
 def query_terms(query: str) -> list[str]:
     """The distinct terms of a query, in order; at most MAX_TERMS.
 
-    Stop words are left out unless the query holds nothing else.
+    Stop words are left out, unless the query consists of stop words only.
     """
     distinct = list(dict.fromkeys(words(query)))
-    telling = [word for word in distinct if word not in STOP_WORDS]
-    return (telling or distinct)[:MAX_TERMS]
+    content_words = [word for word in distinct if word not in STOP_WORDS]
+    return (content_words or distinct)[:MAX_TERMS]
 
 
 def match_expression(terms: list[str]) -> str:
-    """An FTS5 query that finds any of the terms; quoted, so that no term is read as syntax."""
+    """An FTS5 query that matches any of the terms; they are quoted, so that none is syntax."""
     return " OR ".join('"{}"'.format(index_form(term).replace('"', '""')) for term in terms)
 
 
 def stem(word: str) -> str:
-    """A rough English stem: enough to see that "deadlines" answers a question on a deadline."""
+    """A rough English stem, with which "deadlines" and "deadline" are equal."""
     if word.isascii():
         for suffix in _SUFFIXES:
             if word.endswith(suffix) and len(word) - len(suffix) >= 3:
@@ -82,5 +83,5 @@ def stem(word: str) -> str:
 
 
 def _in_word(character: str) -> bool:
-    # Marks belong to their word: without them most Indic words would fall to pieces.
+    # Combining marks are part of a word: most Indic words would be split at them otherwise.
     return character == "_" or unicodedata.category(character)[0] in "LNM"

@@ -1,19 +1,19 @@
-"""Folders and files that the corpus tests read."""
+"""Folders and files for the corpus tests."""
 
 import os
 from pathlib import Path
 
 from hypothesis import settings
 
-# A law holds however slow the machine is.
 law = settings(deadline=None)
+"""For property tests: a slow machine must not make them fail."""
 
-# Long ago: times this old are trusted by the index, whatever the clock of the file system.
 OLD_NS = 1_600_000_000_000_000_000
+"""So old that the index trusts it, whatever the resolution of the file system's clock."""
 
 
 def write(folder: Path, files: dict[str, str | bytes], *, mtime_ns: int = OLD_NS) -> Path:
-    """Write files below a folder, all with the same old time; returns the folder."""
+    """Write files into a folder, all with the same old time; returns the folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def write(folder: Path, files: dict[str, str | bytes], *, mtime_ns: int = OLD_NS
 
 
 def pdf(*pages: list[str]) -> bytes:
-    """A minimal PDF: a page for each list of (plain ASCII) lines."""
+    """A minimal PDF with one page for each list of ASCII lines."""
     kids = " ".join(f"{4 + 2 * i} 0 R" for i in range(len(pages)))
     objects = [
         "<< /Type /Catalog /Pages 2 0 R >>",

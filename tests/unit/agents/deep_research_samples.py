@@ -1,4 +1,4 @@
-"""Documents to research, and a model that answers each question of the pipeline by its shape."""
+"""Documents to research, and a model that answers each prompt of the pipeline by its schema."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.unit.orchestrator.schema_answers import fitting_answer
 QUESTION = "How is a deadline divided over the stages of a run?"
 FURTHER = ["Which share does a stage get?", "What does the scheduler do?", "When is work late?"]
 
-# What the model is asked for, by the title of the shape that its answer must have.
 PLAN, READ, REFLECT, WRITE = "Plan", "Reading", "Reflection", "Draft"
+"""The titles of the answers' schemas."""
 
 
 def open_corpus(folder: Path) -> Corpus:
-    """Four documents that have something to say, in sixteen parts."""
+    """A corpus of four documents with four sections each; three are about the question."""
     topics = {
         "deadline": "A deadline is divided over the stages of a run by what each took before.",
         "stage": "Each stage gets a share of the time that is left when it begins.",
@@ -37,23 +37,30 @@ def open_corpus(folder: Path) -> Corpus:
 
 
 class Model:
-    """Answers by the shape that is asked for; what it says to one of them can be changed."""
+    """Answers each request with a valid answer of its schema, unless it is changed.
 
-    def __init__(self, **changed: Any) -> None:
+    Args:
+        changes: title of a schema -> an exception to raise, a text to answer, fields of the answer,
+            or a function from the answer to another one.
+    Attributes:
+        asked: title of a schema -> number of requests.
+    """
+
+    def __init__(self, **changes: Any) -> None:
         self.asked: Counter[str] = Counter()
-        self._changed = changed
+        self._changes = changes
 
     def __call__(self, request: GenerationRequest) -> str:
         assert request.schema is not None
-        shape = str(request.schema["title"])
-        self.asked[shape] += 1
+        title = str(request.schema["title"])
+        self.asked[title] += 1
         answer = fitting_answer(request.schema)
-        most = request.schema["properties"].get("questions", {}).get("maxItems", 0)
-        if shape == PLAN:
-            answer["questions"] = FURTHER[:most]
-        if shape == REFLECT:
-            answer = {"enough": False, "questions": [f"{self.asked[shape]}: {FURTHER[1]}"]}
-        change = self._changed.get(shape)
+        max_items = request.schema["properties"].get("questions", {}).get("maxItems", 0)
+        if title == PLAN:
+            answer["questions"] = FURTHER[:max_items]
+        if title == REFLECT:
+            answer = {"enough": False, "questions": [f"{self.asked[title]}: {FURTHER[1]}"]}
+        change = self._changes.get(title)
         if isinstance(change, Exception):
             raise change
         if isinstance(change, str):

@@ -1,4 +1,4 @@
-"""The index is only a cache: whatever happens to it, it is built anew or named unusable."""
+"""The index is a cache: a damaged one is rebuilt, an unusable one raises CorpusIndexUnavailable."""
 
 import pickle
 import sqlite3
@@ -43,7 +43,7 @@ def overwritten_pages(path: Path) -> None:
     path.write_bytes(data[:4096] + b"\x5a" * (len(data) - 4096))
 
 
-def cut_short(path: Path) -> None:
+def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:8192])
 
 
@@ -54,24 +54,24 @@ def without_a_table(path: Path) -> None:
     db.close()
 
 
-DAMAGES = [garbage, overwritten_pages, cut_short, without_a_table]
+DAMAGES = [garbage, overwritten_pages, truncated, without_a_table]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_index_is_built_anew_with_a_warning(
+def test_a_damaged_index_is_rebuilt_with_a_warning(
     damage: type, folder: Path, index_path: Path
 ) -> None:
-    whole = list(Corpus.open(folder, index_path=index_path).passages())
+    before = list(Corpus.open(folder, index_path=index_path).passages())
     damage(index_path)
     corpus = Corpus.open(folder, index_path=index_path)
-    assert list(corpus.passages()) == whole
+    assert list(corpus.passages()) == before
     assert corpus.report.num_indexed == 4
     assert "damaged" in corpus.report.warnings[0]
     assert Corpus.open(folder, index_path=index_path).report.warnings == ()
 
 
 @pytest.mark.parametrize("damage", [*DAMAGES, Path.unlink])
-def test_an_index_damaged_while_in_use_is_built_anew_by_the_search(
+def test_an_index_that_is_damaged_while_in_use_is_rebuilt_by_the_search(
     damage: type, folder: Path, index_path: Path
 ) -> None:
     corpus = Corpus.open(folder, index_path=index_path)
@@ -80,7 +80,7 @@ def test_an_index_damaged_while_in_use_is_built_anew_by_the_search(
     assert corpus.search("alpha") == before
 
 
-def test_another_programs_database_is_set_aside_unharmed(folder: Path, index_path: Path) -> None:
+def test_another_programs_database_is_moved_away_unchanged(folder: Path, index_path: Path) -> None:
     index_path.parent.mkdir()
     db = sqlite3.connect(index_path)
     db.execute("CREATE TABLE precious (x)")
@@ -92,18 +92,18 @@ def test_another_programs_database_is_set_aside_unharmed(folder: Path, index_pat
     assert "i.db.damaged" in report.warnings[0]
 
 
-def test_an_index_of_another_version_is_built_anew(folder: Path, index_path: Path) -> None:
-    whole = list(Corpus.open(folder, index_path=index_path).passages())
+def test_an_index_of_another_version_is_rebuilt(folder: Path, index_path: Path) -> None:
+    before = list(Corpus.open(folder, index_path=index_path).passages())
     db = sqlite3.connect(index_path)
     db.execute("PRAGMA user_version = 99")
     db.close()
     corpus = Corpus.open(folder, index_path=index_path)
     assert corpus.report.num_indexed == 4
     assert "version 99" in corpus.report.warnings[0]
-    assert list(corpus.passages()) == whole
+    assert list(corpus.passages()) == before
 
 
-def test_an_index_of_another_folder_is_not_mixed_with_this_one(
+def test_an_index_of_another_folder_is_rebuilt_for_this_one(
     folder: Path, index_path: Path, tmp_path: Path
 ) -> None:
     Corpus.open(folder, index_path=index_path)
@@ -112,7 +112,9 @@ def test_an_index_of_another_folder_is_not_mixed_with_this_one(
     assert (report.num_indexed, report.num_unchanged, report.num_removed) == (1, 0, 0)
 
 
-def test_an_index_that_cannot_be_written_is_a_named_error(folder: Path, index_path: Path) -> None:
+def test_an_index_that_cannot_be_written_raises_index_unavailable(
+    folder: Path, index_path: Path
+) -> None:
     index_path.mkdir(parents=True)
     with pytest.raises(CorpusIndexUnavailable, match="ORCHESTRATE_CACHE"):
         Corpus.open(folder, index_path=index_path)
@@ -129,6 +131,6 @@ def test_an_index_that_cannot_be_written_is_a_named_error(folder: Path, index_pa
         CorpusIndexUnavailable(Path("x"), "disk full"),
     ],
 )
-def test_an_error_survives_its_way_between_processes(error: ToolError) -> None:
+def test_an_error_survives_pickling(error: ToolError) -> None:
     copy = pickle.loads(pickle.dumps(error))
     assert (type(copy), copy.args, str(copy)) == (type(error), error.args, str(error))

@@ -1,4 +1,4 @@
-"""The index: incremental, shared, and always replaceable."""
+"""The index: which files are read again, what it counts, and where it is stored."""
 
 import os
 from pathlib import Path
@@ -33,7 +33,7 @@ def files_read(folder: Path, index_path: Path) -> tuple[list[str], IndexReport]:
     return [event.file for event in events if event.file], report
 
 
-def test_every_kind_of_file_is_indexed_and_counted(folder: Path, index_path: Path) -> None:
+def test_files_of_every_format_are_indexed_and_counted(folder: Path, index_path: Path) -> None:
     write(folder, {"ignored.py": "x", "binary.md": b"\0", "broken.pdf": b"%PDF-"})
     corpus = Corpus.open(folder, index_path=index_path)
     report = corpus.report
@@ -56,7 +56,7 @@ def test_unchanged_files_are_not_read_again(folder: Path, index_path: Path) -> N
     assert [entry.file for entry in report.skipped] == ["binary.md"]
 
 
-def test_a_changed_file_replaces_its_passages(folder: Path, index_path: Path) -> None:
+def test_the_passages_of_a_changed_file_are_replaced(folder: Path, index_path: Path) -> None:
     Corpus.open(folder, index_path=index_path)
     write(folder, {"a.md": prose("omega", 2)}, mtime_ns=OLD_NS + 1)
     corpus = Corpus.open(folder, index_path=index_path)
@@ -65,8 +65,8 @@ def test_a_changed_file_replaces_its_passages(folder: Path, index_path: Path) ->
     assert corpus.search("omega")[0].file == "a.md"
 
 
-def test_a_change_that_keeps_the_size_is_seen(folder: Path, index_path: Path) -> None:
-    for text in ("aaaa\n", "bbbb\n", "cccc\n"):  # as fast as can be: the times may be equal
+def test_a_change_that_keeps_the_size_is_detected(folder: Path, index_path: Path) -> None:
+    for text in ("aaaa\n", "bbbb\n", "cccc\n"):  # without a pause: the times may be equal
         (folder / "a.md").write_text(text)
         corpus = Corpus.open(folder, index_path=index_path)
         assert [passage.file for passage in corpus.search(text)] == ["a.md"]
@@ -75,14 +75,14 @@ def test_a_change_that_keeps_the_size_is_seen(folder: Path, index_path: Path) ->
 def test_a_touched_file_is_read_but_not_indexed_again(folder: Path, index_path: Path) -> None:
     before = list(Corpus.open(folder, index_path=index_path).passages())
     os.utime(folder / "a.md", ns=(OLD_NS, OLD_NS + 5))
-    read, report = files_read(folder, index_path)
-    assert read == ["a.md"]
+    files, report = files_read(folder, index_path)
+    assert files == ["a.md"]
     assert (report.num_indexed, report.num_unchanged) == (0, 4)
     assert list(Corpus.open(folder, index_path=index_path).passages()) == before
     assert files_read(folder, index_path)[0] == []
 
 
-def test_a_deleted_file_vanishes(folder: Path, index_path: Path) -> None:
+def test_a_deleted_file_is_removed_from_the_index(folder: Path, index_path: Path) -> None:
     Corpus.open(folder, index_path=index_path)
     (folder / "a.md").unlink()
     corpus = Corpus.open(folder, index_path=index_path)
@@ -90,7 +90,7 @@ def test_a_deleted_file_vanishes(folder: Path, index_path: Path) -> None:
     assert corpus.search("alpha") == []
 
 
-def test_a_file_that_becomes_unusable_vanishes_and_is_reported(
+def test_a_file_that_becomes_unreadable_is_removed_and_reported(
     folder: Path, index_path: Path
 ) -> None:
     Corpus.open(folder, index_path=index_path)
@@ -102,7 +102,7 @@ def test_a_file_that_becomes_unusable_vanishes_and_is_reported(
     assert {passage.file for passage in smaller.passages()} == {"c.html"}
 
 
-def test_progress_counts_to_the_end(folder: Path, index_path: Path) -> None:
+def test_progress_is_reported_for_every_file_and_at_the_end(folder: Path, index_path: Path) -> None:
     events: list[IndexProgress] = []
     Corpus.open(folder, index_path=index_path, on_progress=events.append)
     assert [(event.files_done, event.files_total) for event in events] == [
@@ -111,7 +111,7 @@ def test_progress_counts_to_the_end(folder: Path, index_path: Path) -> None:
     assert events[-1].file == ""
 
 
-def test_indexing_can_be_stopped_by_its_listener_and_goes_on_later(
+def test_indexing_that_was_stopped_by_its_listener_is_completed_later(
     folder: Path, index_path: Path
 ) -> None:
     class Stop(Exception):
@@ -126,7 +126,9 @@ def test_indexing_can_be_stopped_by_its_listener_and_goes_on_later(
     assert Corpus.open(folder, index_path=index_path).report.num_passages > 10
 
 
-def test_a_file_that_vanishes_before_it_is_read_is_skipped(folder: Path, index_path: Path) -> None:
+def test_a_file_that_is_deleted_before_it_is_read_is_skipped(
+    folder: Path, index_path: Path
+) -> None:
     def delete(event: IndexProgress) -> None:
         if event.file == "c.html":
             (folder / event.file).unlink()
@@ -136,7 +138,7 @@ def test_a_file_that_vanishes_before_it_is_read_is_skipped(folder: Path, index_p
     assert "cannot be read: No such file" in report.skipped[0].reason
 
 
-def test_the_index_lies_in_the_cache_and_never_in_the_folder(
+def test_the_index_is_stored_in_the_cache_and_never_in_the_folder(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORCHESTRATE_CACHE", str(tmp_path / "cache"))
@@ -159,6 +161,6 @@ def test_huge_files_are_indexed(tmp_path: Path, index_path: Path) -> None:
     report = (corpus := Corpus.open(folder, index_path=index_path)).report
     assert report.num_indexed == 2
     assert report.num_bytes > 19_000_000
-    (found,) = corpus.search("399998")
-    assert many.split("\n")[found.line - 1 : found.end_line] == found.text.split("\n")
+    (passage,) = corpus.search("399998")
+    assert many.split("\n")[passage.line - 1 : passage.end_line] == passage.text.split("\n")
     assert corpus.search("needle")[0].line == 1

@@ -1,4 +1,4 @@
-"""Passages: verbatim, citable, never blank, in every format."""
+"""Passages of every format are verbatim, citable and never blank."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def passages_of(text: str, file: str) -> tuple[Passage, ...]:
 @pytest.mark.parametrize("file", ["a.md", "a.txt"])
 @law
 @given(lines=LINES, end=st.sampled_from(["\n", "\r\n", "\r"]))
-def test_the_text_of_a_passage_is_the_lines_of_its_file(
+def test_the_text_of_a_passage_consists_of_the_lines_of_its_file(
     file: str, lines: list[str], end: str
 ) -> None:
     for passage in passages_of(end.join(lines), file):
@@ -49,14 +49,14 @@ def test_the_text_of_a_passage_is_the_lines_of_its_file(
 @pytest.mark.parametrize("file", ["a.md", "a.txt"])
 @law
 @given(lines=LINES)
-def test_no_word_of_a_file_is_lost_or_doubled(file: str, lines: list[str]) -> None:
+def test_no_word_of_a_file_is_lost_or_duplicated(file: str, lines: list[str]) -> None:
     joined = "".join(passage.text for passage in passages_of("\n".join(lines), file))
     assert re.sub(r"\s", "", joined) == re.sub(r"\s", "", "".join(lines))
 
 
 @law
 @given(lines=LINES)
-def test_a_passage_is_neither_blank_nor_longer_than_its_bounds(lines: list[str]) -> None:
+def test_a_passage_is_neither_blank_nor_longer_than_its_limits(lines: list[str]) -> None:
     for passage in passages_of("\n".join(lines), "a.md"):
         assert passage.text.strip()
         assert len(passage.text) <= MAX_CHARS + 1
@@ -75,25 +75,25 @@ def test_each_line_of_a_passage_is_found_at_its_number_in_the_source_lines(
             assert line in lines[passage.line - 1 + i]
 
 
-def test_a_passage_never_mixes_two_sections() -> None:
+def test_a_passage_never_contains_two_sections() -> None:
     first, second = passages_of("# A\n\nalpha\n\n# B\n\nbeta\n", "a.md")
     assert (first.heading, first.line, first.end_line) == ("A", 1, 3)
     assert (second.heading, second.line, second.end_line) == ("B", 5, 7)
 
 
-def test_a_section_cut_in_two_keeps_its_heading_in_both_parts() -> None:
+def test_all_passages_of_a_section_have_its_heading() -> None:
     body = "\n\n".join(f"paragraph {i} " + "word " * 60 for i in range(8))
     parts = passages_of(f"# The heading #\n\n{body}\n", "a.md")
     assert len(parts) > 1
     assert {part.heading for part in parts} == {"The heading"}
 
 
-def test_a_title_directly_above_another_shares_its_passage() -> None:
+def test_a_heading_directly_above_another_is_in_the_same_passage() -> None:
     (only,) = passages_of("# Book\n## Chapter\ntext\n", "a.md")
     assert (only.heading, only.line) == ("Chapter", 1)
 
 
-def test_text_is_cut_at_blank_lines_where_there_are_any() -> None:
+def test_text_is_split_at_blank_lines_if_there_are_any() -> None:
     paragraph = "\n".join(f"line {i} of a paragraph" for i in range(7))
     text = "\n\n".join([paragraph] * 9)
     for passage in passages_of(text, "a.txt"):
@@ -101,12 +101,12 @@ def test_text_is_cut_at_blank_lines_where_there_are_any() -> None:
         assert passage.line == 1 or lines[passage.line - 2] == ""
 
 
-def test_a_hash_within_a_fence_is_no_heading() -> None:
+def test_a_hash_in_fenced_code_is_not_a_heading() -> None:
     (only,) = passages_of("# Real\n\n```sh\n# comment\n```\nafter\n", "a.md")
     assert only.heading == "Real"
 
 
-def test_front_matter_is_no_heading() -> None:
+def test_front_matter_is_not_a_heading() -> None:
     first, second = passages_of("---\ntitle: x\n---\n\n# Real\n\nbody\n", "a.md")
     assert (first.heading, second.heading) == ("", "Real")
 
@@ -120,6 +120,6 @@ def test_an_underlined_line_is_a_heading(file: str) -> None:
 def test_a_line_that_is_longer_than_a_passage_is_split_between_words() -> None:
     line = " ".join(f"word{i}" for i in range(2000))
     parts = passages_of(f"before\n{line}\nafter\n", "a.txt")
-    inside = [part for part in parts if part.line == part.end_line == 2]
-    assert len(inside) > 5
-    assert all(part.text in line and part.text.startswith("word") for part in inside)
+    of_line = [part for part in parts if part.line == part.end_line == 2]
+    assert len(of_line) > 5
+    assert all(part.text in line and part.text.startswith("word") for part in of_line)

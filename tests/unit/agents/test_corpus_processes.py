@@ -1,4 +1,4 @@
-"""Several processes on one index, and processes that are killed."""
+"""Several processes with one index, and processes that are killed."""
 
 import os
 import signal
@@ -59,7 +59,8 @@ def start(script: str, folder: Path, index_path: Path) -> subprocess.Popen[str]:
     )
 
 
-def kill_when_it_says_so(process: subprocess.Popen[str]) -> None:
+def kill_when_ready(process: subprocess.Popen[str]) -> None:
+    """Kill a process when it prints "now"."""
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "now\n"
@@ -71,47 +72,49 @@ def many_files(folder: Path, num_files: int) -> Path:
     return write(folder, {f"{i:05}.md": f"# File {i}\n\nnumber {i}\n" for i in range(num_files)})
 
 
-def test_an_index_killed_between_batches_is_completed_by_the_next_open(
+def test_indexing_killed_between_batches_is_completed_by_the_next_open(
     tmp_path: Path, index_path: Path
 ) -> None:
     folder = many_files(tmp_path / "c", 1500)
-    kill_when_it_says_so(start(KILLED_BETWEEN_BATCHES, folder, index_path))
+    kill_when_ready(start(KILLED_BETWEEN_BATCHES, folder, index_path))
     corpus = Corpus.open(folder, index_path=index_path)
     assert (corpus.report.num_unchanged, corpus.report.num_indexed) == (1000, 500)
     fresh = Corpus.open(folder, index_path=tmp_path / "fresh.db")
     assert list(corpus.passages()) == list(fresh.passages())
 
 
-def test_an_index_killed_within_a_transaction_holds_what_it_held_before(
+def test_indexing_killed_within_a_transaction_does_not_change_the_index(
     tmp_path: Path, index_path: Path
 ) -> None:
     folder = many_files(tmp_path / "c", 20)
     corpus = Corpus.open(folder, index_path=index_path)
     before = list(corpus.passages())
-    kill_when_it_says_so(start(KILLED_WITHIN_A_TRANSACTION, folder.resolve(), index_path))
-    # Left on disk by the kill, so the rollback is really put to the test.
+    kill_when_ready(start(KILLED_WITHIN_A_TRANSACTION, folder.resolve(), index_path))
+    # The kill has left a journal on disk, so the next reader must roll it back.
     assert index_path.with_name("i.db-journal").stat().st_size > 0
     assert corpus.search("half written") == []
     assert list(corpus.passages()) == before
     assert Corpus.open(folder, index_path=index_path).report.warnings == ()
 
 
-def test_processes_that_open_a_corpus_at_once_all_succeed(tmp_path: Path, index_path: Path) -> None:
+def test_processes_that_open_a_corpus_at_the_same_time_all_succeed(
+    tmp_path: Path, index_path: Path
+) -> None:
     folder = many_files(tmp_path / "c", 1200)
     processes = [start(OPEN, folder, index_path) for _ in range(3)]
-    said = [process.communicate()[0] for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert said == ["1200 00007.md\n"] * 3
+    assert outputs == ["1200 00007.md\n"] * 3
     assert Corpus.open(folder, index_path=index_path).report.num_unchanged == 1200
 
 
-def test_processes_that_meet_a_damaged_index_at_once_all_succeed(
+def test_processes_that_open_a_damaged_index_at_the_same_time_all_succeed(
     tmp_path: Path, index_path: Path
 ) -> None:
     folder = many_files(tmp_path / "c", 600)
     index_path.parent.mkdir()
     index_path.write_bytes(b"this is no database " * 1000)
     processes = [start(OPEN, folder, index_path) for _ in range(3)]
-    said = [process.communicate()[0] for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0]
-    assert said == ["600 00007.md\n"] * 3
+    assert outputs == ["600 00007.md\n"] * 3

@@ -1,4 +1,4 @@
-"""Quoting: verbatim, from the named line, and the line that answers."""
+"""Quoting: a quote is verbatim, from its line, and from the line that matches best."""
 
 import pytest
 from hypothesis import given
@@ -28,13 +28,13 @@ def passage(text: str, file: str = "a.md", heading: str = "") -> Passage:
 @law
 @given(text=TEXT, query=st.one_of(st.text(), st.just("deadlines")), max_chars=st.integers(1, 300))
 def test_a_quote_is_verbatim_in_its_line(file: str, text: str, query: str, max_chars: int) -> None:
-    found = quote_line(passage(text, file), query, max_chars=max_chars)
-    assert found.text.strip()
-    assert len(found.text) <= max_chars
-    assert found.text in text.split("\n")[found.line - 10]
+    result = quote_line(passage(text, file), query, max_chars=max_chars)
+    assert result.text.strip()
+    assert len(result.text) <= max_chars
+    assert result.text in text.split("\n")[result.line - 10]
 
 
-def test_the_line_that_shares_most_with_the_query_is_quoted() -> None:
+def test_the_line_that_shares_most_terms_with_the_query_is_quoted() -> None:
     text = "Runs have stages.\nThe deadline is divided over stages.\nA deadline is a time."
     assert quote(text, "How is a deadline divided over the stages?") == Quote(
         11, "The deadline is divided over stages."
@@ -48,14 +48,14 @@ def test_word_forms_count_as_the_same_word() -> None:
 @pytest.mark.parametrize(
     "noise", ["# Deadline divided", "```deadline divided", "Deadline divided\n===", "", "|--|--|"]
 )
-def test_headings_fences_and_rules_are_not_quoted_where_prose_is_left(noise: str) -> None:
+def test_headings_fences_and_rules_are_not_quoted_if_there_is_prose(noise: str) -> None:
     text = f"{noise}\nNothing is said about it here."
     if noise.startswith("```"):
         text = f"Nothing is said about it here.\n{noise}\nx\n```"
     assert quote(text, "deadline divided").text == "Nothing is said about it here."
 
 
-def test_the_heading_of_a_page_is_not_quoted_where_prose_is_left() -> None:
+def test_the_heading_of_a_page_is_not_quoted_if_there_is_prose() -> None:
     page = passage("Deadlines\nWhat they are.", "a.html", heading="Deadlines")
     assert quote_line(page, "deadlines").text == "What they are."
 
@@ -64,7 +64,7 @@ def test_a_passage_of_headings_only_is_quoted_by_a_heading() -> None:
     assert quote("# Alpha\n## Beta deadline", "deadline") == Quote(11, "## Beta deadline")
 
 
-def test_prose_is_preferred_to_code_that_says_the_same() -> None:
+def test_prose_is_preferred_to_code_with_the_same_terms() -> None:
     text = "```\ndeadline divided = 1 + 2\n```\nThe deadline is divided."
     assert quote(text, "deadline divided").line == 13
 
@@ -73,7 +73,7 @@ def test_a_blank_line_of_code_is_not_quoted() -> None:
     assert quote("```\n\n}\n", "zebra").text != ""
 
 
-def test_list_marks_and_indents_are_left_out() -> None:
+def test_list_marks_and_indents_are_not_quoted() -> None:
     assert quote("  - 1. the item itself", "item").text == "the item itself"
 
 
@@ -84,11 +84,11 @@ def test_a_long_line_is_quoted_by_its_best_sentence() -> None:
 
 def test_a_long_sentence_is_quoted_around_its_term() -> None:
     line = "word " * 200 + "deadline " + "word " * 200
-    found = quote(line, "deadline", max_chars=80)
-    assert "deadline" in found.text
-    assert found.text.startswith("word")
-    assert found.text.endswith("word")
+    result = quote(line, "deadline", max_chars=80)
+    assert "deadline" in result.text
+    assert result.text.startswith("word")
+    assert result.text.endswith("word")
 
 
-def test_without_a_shared_word_the_first_statement_is_quoted() -> None:
+def test_without_a_shared_term_the_first_statement_is_quoted() -> None:
     assert quote("# Title\n\nOK:\nThe first real statement is here.", "zebra").line == 13

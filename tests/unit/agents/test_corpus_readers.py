@@ -55,7 +55,7 @@ def test_a_file_is_decoded_or_refused(data: bytes, text: str | None) -> None:
         assert decode(data) == text
 
 
-def test_an_encoding_declared_by_a_page_is_believed_where_utf_8_fails() -> None:
+def test_an_encoding_declared_by_a_page_is_used_if_utf_8_fails() -> None:
     page = '<meta charset="shift_jis"><p>締め切り</p>'.encode("shift_jis")
     assert "締め切り" in decode(page, html=True)
 
@@ -67,7 +67,7 @@ def test_a_file_without_text_is_refused(name: str, data: bytes) -> None:
         read_document(data, name)
 
 
-def test_only_real_line_ends_end_a_line() -> None:
+def test_only_newlines_and_carriage_returns_end_a_line() -> None:
     assert split_lines("a\x0bb\x0cc\u2028d\x85e\r\nf\rg\n\nh") == [
         *("a\x0bb\x0cc\u2028d\x85e", "f", "g", "", "h"),
     ]
@@ -93,7 +93,7 @@ words over several lines.
 """
 
 
-def test_visible_text_of_a_page_stands_on_its_source_line(tmp_path: Path) -> None:
+def test_the_visible_text_of_a_page_has_its_source_line(tmp_path: Path) -> None:
     write(tmp_path, {"page.html": PAGE})
     visible = {n: line for n, line in enumerate(source_lines(tmp_path / "page.html"), 1) if line}
     assert visible == {
@@ -107,14 +107,14 @@ def test_visible_text_of_a_page_stands_on_its_source_line(tmp_path: Path) -> Non
     }
 
 
-def test_a_page_keeps_no_script_style_or_comment() -> None:
+def test_scripts_styles_and_comments_of_a_page_are_removed() -> None:
     (only,) = read_document(PAGE.encode(), "page.html").passages
     assert (only.heading, only.line, only.end_line) == ("Deadlines & budgets", 2, 17)
     for hidden in ("color", "never", "comment"):
         assert hidden not in only.text
 
 
-def test_a_page_on_a_single_line_is_still_cut_at_its_headings() -> None:
+def test_a_page_on_a_single_line_is_split_at_its_headings() -> None:
     page = "".join(f"<h2>Part {i}</h2><p>{'word ' * 30}</p>" for i in range(9))
     passages = read_document(page.encode(), "page.htm").passages
     assert [passage.heading for passage in passages] == [f"Part {i}" for i in range(9)]
@@ -123,7 +123,7 @@ def test_a_page_on_a_single_line_is_still_cut_at_its_headings() -> None:
 
 @law
 @given(parts=st.lists(st.sampled_from([*TAGS, *BROKEN, *TEXT]), max_size=40))
-def test_broken_html_is_read_without_error_and_within_its_lines(parts: list[str]) -> None:
+def test_broken_html_is_read_without_errors_and_with_valid_lines(parts: list[str]) -> None:
     page = "".join(parts)
     try:
         passages = read_document(page.encode(), "a.html").passages
@@ -135,11 +135,11 @@ def test_broken_html_is_read_without_error_and_within_its_lines(parts: list[str]
         assert passage.text.count("\n") == passage.end_line - passage.line
 
 
-def test_a_pdf_counts_lines_over_the_document_and_knows_its_pages(tmp_path: Path) -> None:
+def test_the_passages_of_a_pdf_have_lines_of_the_document_and_pages(tmp_path: Path) -> None:
     write(tmp_path, {"a.pdf": pdf(["alpha", "beta"], ["gamma"], [], ["delta"])})
     reading = read_document((tmp_path / "a.pdf").read_bytes(), "a.pdf")
-    found = [(p.page, p.line, p.end_line, p.text) for p in reading.passages]
-    assert found == [(1, 1, 2, "alpha\nbeta"), (2, 3, 3, "gamma"), (4, 4, 4, "delta")]
+    passages = [(p.page, p.line, p.end_line, p.text) for p in reading.passages]
+    assert passages == [(1, 1, 2, "alpha\nbeta"), (2, 3, 3, "gamma"), (4, 4, 4, "delta")]
     assert source_lines(tmp_path / "a.pdf") == ["alpha", "beta", "gamma", "delta"]
 
 
@@ -168,7 +168,7 @@ def test_a_broken_pdf_is_refused(data: bytes) -> None:
 
 @law
 @given(cut_at=st.integers(0, 900), noise=st.binary(max_size=20))
-def test_a_damaged_pdf_is_read_or_refused_but_never_an_error(cut_at: int, noise: bytes) -> None:
-    whole = pdf(["alpha", "beta"], ["gamma"])
+def test_a_damaged_pdf_is_read_or_refused_without_other_errors(cut_at: int, noise: bytes) -> None:
+    data = pdf(["alpha", "beta"], ["gamma"])
     with suppress(Unreadable):
-        read_document(whole[:cut_at] + noise + whole[cut_at + len(noise) :], "a.pdf")
+        read_document(data[:cut_at] + noise + data[cut_at + len(noise) :], "a.pdf")

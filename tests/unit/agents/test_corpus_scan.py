@@ -1,4 +1,4 @@
-"""Scanning: what is a document, what is skipped and why."""
+"""Scanning a folder: which files are documents, which are skipped, and the reasons."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_documents_are_found_at_any_depth_in_order(tmp_path: Path) -> None:
     assert found(tmp_path) == ["a.pdf", "a/b/c.Html", "a/z.TXT", "b.md"]
 
 
-def test_hidden_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_files_and_other_suffixes_are_ignored(tmp_path: Path) -> None:
     names = [".git/a.md", "node_modules/b.md", "x/.cache/c.md", ".d.md", "e.py", "f", "ok.md"]
     write(tmp_path, dict.fromkeys(names, "text"))
     assert found(tmp_path) == ["ok.md"]
@@ -37,7 +37,7 @@ def test_hidden_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
     assert scan(tmp_path).num_ignored == 3
 
 
-def test_a_loop_of_links_ends_and_is_reported(tmp_path: Path) -> None:
+def test_loops_of_links_are_not_followed_and_are_reported(tmp_path: Path) -> None:
     write(tmp_path, {"sub/a.md": "a"})
     (tmp_path / "sub/up").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "self.md").symlink_to(tmp_path / "self.md")
@@ -46,7 +46,7 @@ def test_a_loop_of_links_ends_and_is_reported(tmp_path: Path) -> None:
     assert "not followed" in reasons(tmp_path)["sub/up"]
 
 
-def test_nothing_outside_the_folder_is_reached_by_a_link(tmp_path: Path) -> None:
+def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     write(tmp_path, {"outside/secret.md": "secret", "in/a.md": "a"})
     (tmp_path / "in/file.md").symlink_to(tmp_path / "outside/secret.md")
     (tmp_path / "in/folder").symlink_to(tmp_path / "outside", target_is_directory=True)
@@ -64,7 +64,7 @@ def test_a_linked_document_is_found_once(tmp_path: Path) -> None:
     assert set(reasons(tmp_path)) == {"a.md", "c.md"}
 
 
-def test_a_large_file_is_skipped_with_its_size_and_the_limit(tmp_path: Path) -> None:
+def test_the_reason_for_a_large_file_names_its_size_and_the_limit(tmp_path: Path) -> None:
     write(tmp_path, {"big.md": "x" * 1001, "fits.md": "x" * 1000})
     assert found(tmp_path) == ["fits.md"]
     assert "1,001" in reasons(tmp_path)["big.md"]
@@ -76,7 +76,7 @@ def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     assert "regular file" in reasons(tmp_path)["pipe.md"]
 
 
-def test_a_name_that_is_no_text_is_skipped_and_printable(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf_8_is_skipped_and_shown_escaped(tmp_path: Path) -> None:
     try:
         (tmp_path / os.fsdecode(b"caf\xe9.md")).write_text("text")
     except OSError:
@@ -85,7 +85,7 @@ def test_a_name_that_is_no_text_is_skipped_and_printable(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_what_may_not_be_read_is_skipped(tmp_path: Path) -> None:
+def test_files_and_folders_without_read_permission_are_skipped(tmp_path: Path) -> None:
     corpus = write(tmp_path / "c", {"open.md": "a", "closed.md": "b", "shut/c.md": "c"})
     (corpus / "closed.md").chmod(0)
     (corpus / "shut").chmod(0)
@@ -93,7 +93,7 @@ def test_what_may_not_be_read_is_skipped(tmp_path: Path) -> None:
     assert [entry.file for entry in report.skipped] == ["closed.md", "shut"]
 
 
-def test_a_missing_folder_and_a_file_are_named_errors(tmp_path: Path) -> None:
+def test_a_missing_folder_and_a_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusNotFound, match="check the path"):
         Corpus.open(tmp_path / "missing")
     write(tmp_path, {"a.md": "a"})
@@ -101,7 +101,7 @@ def test_a_missing_folder_and_a_file_are_named_errors(tmp_path: Path) -> None:
         Corpus.open(tmp_path / "a.md")
 
 
-def test_an_empty_corpus_says_what_could_be_read_and_what_could_not(tmp_path: Path) -> None:
+def test_the_error_for_an_empty_corpus_names_the_suffixes_or_the_reasons(tmp_path: Path) -> None:
     corpus = write(tmp_path / "c", {"a.py": "a"})
     with pytest.raises(CorpusEmpty, match=r"\.pdf"):
         Corpus.open(corpus, index_path=tmp_path / "i.db")

@@ -1,4 +1,4 @@
-"""Search: any query is answered, in one order, and from any thread."""
+"""Search: any text is a query, results have a deterministic order, from any thread."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,26 +38,27 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 @example(query="".join(chr(0x4E00 + i % 5000) for i in range(10_000)))
 @example(query="" + "".join(map(chr, range(0x300, 0x370))))
 def test_any_text_is_a_query(corpus: Corpus, query: str) -> None:
-    found = corpus.search(query, limit=3)
-    assert len(found) <= 3
-    assert [passage.score for passage in found] == sorted((p.score for p in found), reverse=True)
+    results = corpus.search(query, limit=3)
+    assert len(results) <= 3
+    scores = [passage.score for passage in results]
+    assert scores == sorted(scores, reverse=True)
 
 
 @pytest.mark.parametrize("query", ["", " \n", '"*^', "\0", "the"])
-def test_a_query_without_a_telling_term_finds_nothing_it_does_not_hold(
+def test_a_query_without_terms_finds_nothing_and_a_stop_word_finds_itself(
     corpus: Corpus, query: str
 ) -> None:
-    found = corpus.search(query)
-    assert all(query in passage.text.lower() for passage in found)
-    assert bool(found) == (query == "the")
+    results = corpus.search(query)
+    assert all(query in passage.text.lower() for passage in results)
+    assert bool(results) == (query == "the")
 
 
-def test_stop_words_do_not_decide_where_another_word_is_left(corpus: Corpus) -> None:
+def test_stop_words_are_terms_only_if_there_are_no_other_words(corpus: Corpus) -> None:
     assert query_terms("What is the deadline of a run?") == ["deadline", "run"]
     assert query_terms("to be or not to be") == ["to", "be", "or", "not"]
 
 
-def test_a_long_query_is_bounded() -> None:
+def test_the_number_of_terms_of_a_query_is_limited() -> None:
     assert len(query_terms(" ".join(f"w{i}" for i in range(10_000)))) == MAX_TERMS
 
 
@@ -73,11 +74,11 @@ def test_a_long_query_is_bounded() -> None:
         ("调", "chinese.txt"),
     ],
 )
-def test_the_passage_that_says_it_is_found_first(corpus: Corpus, query: str, file: str) -> None:
+def test_the_best_passage_is_found_first(corpus: Corpus, query: str, file: str) -> None:
     assert corpus.search(query)[0].file == file
 
 
-def test_what_is_found_is_verbatim_in_every_script(corpus: Corpus) -> None:
+def test_results_are_verbatim_in_every_script(corpus: Corpus) -> None:
     (chinese,) = corpus.search("期限")
     (accents,) = corpus.search("gare")
     assert chinese.text == "调度器在最后期限之前完成任务。"
@@ -88,37 +89,37 @@ def test_equal_scores_are_ordered_by_file_then_line(tmp_path: Path) -> None:
     same = "# One\n\nexactly alike\n\n# Two\n\nexactly alike\n"
     for order in (["b.md", "a.md", "c.md"], ["c.md", "a.md", "b.md"]):
         root = tmp_path / order[0]
-        for name in order:  # so that the index holds them in another order than their names
+        for name in order:  # so that their order in the index differs from that of their names
             write(root / "c", {name: same})
             corpus = Corpus.open(root / "c", index_path=root / "i.db")
-        found = [(passage.file, passage.line) for passage in corpus.search("alike", limit=5)]
-        assert found == [("a.md", 1), ("a.md", 5), ("b.md", 1), ("b.md", 5), ("c.md", 1)]
+        results = [(passage.file, passage.line) for passage in corpus.search("alike", limit=5)]
+        assert results == [("a.md", 1), ("a.md", 5), ("b.md", 1), ("b.md", 5), ("c.md", 1)]
 
 
-def test_results_do_not_depend_on_how_the_index_came_to_be(tmp_path: Path) -> None:
+def test_an_index_that_was_updated_equals_a_new_one(tmp_path: Path) -> None:
     folder = write(tmp_path / "c", {f"{topic}.md": prose("something else") for topic in TOPICS})
     Corpus.open(folder, index_path=tmp_path / "old.db")
     for topic in reversed(TOPICS):
         write(folder, {f"{topic}.md": prose(topic, 9)})
-        grown = Corpus.open(folder, index_path=tmp_path / "old.db")
-    fresh = Corpus.open(folder, index_path=tmp_path / "new.db")
-    assert list(grown.passages()) == list(fresh.passages())
+        updated = Corpus.open(folder, index_path=tmp_path / "old.db")
+    new = Corpus.open(folder, index_path=tmp_path / "new.db")
+    assert list(updated.passages()) == list(new.passages())
     query = "what is said about deadlines, kernels and graphs in part 3"
-    assert grown.search(query, limit=50) == fresh.search(query, limit=50)
+    assert updated.search(query, limit=50) == new.search(query, limit=50)
 
 
-def test_no_file_gives_more_passages_than_asked(corpus: Corpus) -> None:
-    found = corpus.search("paragraph something", limit=4, per_file=1)
-    assert len({passage.file for passage in found}) == len(found) == 4
+def test_per_file_limits_the_results_from_one_file(corpus: Corpus) -> None:
+    results = corpus.search("paragraph something", limit=4, per_file=1)
+    assert len({passage.file for passage in results}) == len(results) == 4
     assert len(corpus.search("deadlines", limit=10, per_file=2)) == 2
 
 
 @pytest.mark.parametrize(("limit", "per_file"), [(0, None), (-1, None), (5, 0)])
-def test_a_limit_of_none_finds_nothing(corpus: Corpus, limit: int, per_file: int | None) -> None:
+def test_a_limit_below_1_finds_nothing(corpus: Corpus, limit: int, per_file: int | None) -> None:
     assert corpus.search("deadlines", limit=limit, per_file=per_file) == []
 
 
-def test_many_threads_find_what_one_finds(corpus: Corpus) -> None:
+def test_many_threads_get_the_same_results_as_one(corpus: Corpus) -> None:
     search: Callable[[str], object] = corpus.search
     with ThreadPoolExecutor(8) as threads:
         assert list(threads.map(search, TOPICS * 20)) == [*map(search, TOPICS)] * 20

@@ -1,4 +1,4 @@
-"""Deep research on a scripted engine: its rounds, its bounds, its report by the deadline."""
+"""Deep research on a scripted engine: rounds, limits, failing calls and deadlines."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ async def research(
     engine: ScriptedEngine | None = None,
     **options: int,
 ) -> tuple[RunResult[Report], Recorded]:
-    """A run, and what was recorded of it."""
-    used = engine or ScriptedEngine(model or Model())
-    async with scripted_runtime(corpus.index_path.parent, used) as runtime:
+    """Run deep research; returns its result and its records."""
+    run_engine = engine or ScriptedEngine(model or Model())
+    async with scripted_runtime(corpus.index_path.parent, run_engine) as runtime:
         flow = deep_research.options(deadline=deadline)
         result = await runtime.run(flow, question, corpus, **options)
         return result, await recorded(runtime.store, result.run_id)
@@ -83,7 +83,7 @@ def assert_citations_resolve(report: Report, corpus: Corpus) -> None:
 
 
 async def test_a_full_run_ends_in_a_report_whose_citations_resolve(corpus: Corpus) -> None:
-    result, found = await research(corpus, deadline="5m")
+    result, records = await research(corpus, deadline="5m")
     report = result.value
     assert_citations_resolve(report, corpus)
     assert report.cut == ()
@@ -91,24 +91,24 @@ async def test_a_full_run_ends_in_a_report_whose_citations_resolve(corpus: Corpu
     assert report.question == QUESTION
     assert all(section.citations for section in report.sections)
     assert result.in_time
-    assert found.still_running() == []
-    assert {call.stage for call in found.calls} == set(range(expected_stages(2)))
+    assert records.still_running() == []
+    assert {call.stage for call in records.calls} == set(range(expected_stages(2)))
     assert len(result.stages) == expected_stages(2)
-    assert {path.split("[")[0].split("#")[0] for path in found.steps} == {
+    assert {path.split("[")[0].split("#")[0] for path in records.steps} == {
         *("plan", "read", "reflect", "write"),
     }
 
 
-async def test_no_passage_is_read_twice_and_the_best_of_each_question_are(corpus: Corpus) -> None:
+async def test_the_best_passages_of_each_question_are_read_once(corpus: Corpus) -> None:
     model = Model()
-    _, found = await research(corpus, model, rounds=3)
-    reads = [call for call in found.calls if call.identity == "script:read"]
+    _, records = await research(corpus, model, rounds=3)
+    reads = [call for call in records.calls if call.identity == "script:read"]
     assert len(reads) == model.asked[READ]
-    searches = sum(call.identity == "search" for call in found.calls)
+    searches = sum(call.identity == "search" for call in records.calls)
     assert 0 < len(reads) <= searches * SOURCES_PER_QUESTION
 
 
-async def test_enough_ends_the_rounds(corpus: Corpus) -> None:
+async def test_research_ends_when_the_notes_are_enough(corpus: Corpus) -> None:
     model = Model(Reflection={"enough": True})
     result, _ = await research(corpus, model, rounds=5)
     assert result.value.rounds == 1
@@ -116,33 +116,33 @@ async def test_enough_ends_the_rounds(corpus: Corpus) -> None:
     assert result.value.cut == ()
 
 
-async def test_no_further_question_ends_the_rounds_too(corpus: Corpus) -> None:
+async def test_research_ends_without_further_questions(corpus: Corpus) -> None:
     result, _ = await research(corpus, Model(Reflection={"questions": []}), rounds=5)
     assert result.value.rounds == 1
 
 
 @pytest.mark.parametrize(("rounds", "width"), [(1, 1), (1, 3), (2, 1), (4, 2)])
-async def test_rounds_and_width_bound_the_searches(corpus: Corpus, rounds: int, width: int) -> None:
+async def test_rounds_and_width_limit_the_searches(corpus: Corpus, rounds: int, width: int) -> None:
     model = Model()
-    result, found = await research(corpus, model, rounds=rounds, width=width)
+    result, records = await research(corpus, model, rounds=rounds, width=width)
     assert result.value.rounds == model.asked[REFLECT] == rounds
-    searches = Counter(call.stage for call in found.calls if call.identity == "search")
+    searches = Counter(call.stage for call in records.calls if call.identity == "search")
     assert len(searches) == rounds
-    assert max(searches.values()) <= width + 1  # the question itself, and its parts
+    assert max(searches.values()) <= width + 1  # the question itself, and its sub-questions
 
 
-async def test_a_wider_plan_than_was_asked_for_is_not_followed(corpus: Corpus) -> None:
+async def test_a_plan_with_more_questions_than_the_width_is_refused(corpus: Corpus) -> None:
     model = Model(Plan={"questions": FURTHER}, Reflection={"enough": True})
-    result, found = await research(corpus, model, width=2)
-    assert sum(call.identity == "search" for call in found.calls) == 1
+    result, records = await research(corpus, model, width=2)
+    assert sum(call.identity == "search" for call in records.calls) == 1
     assert "was not divided" in result.value.cut[0]
 
 
-async def test_questions_that_repeat_are_looked_up_once(corpus: Corpus) -> None:
+async def test_repeated_questions_are_looked_up_once(corpus: Corpus) -> None:
     repeated = [QUESTION, FURTHER[0], FURTHER[0]]
     model = Model(Plan={"questions": repeated}, Reflection={"questions": [FURTHER[1]] * 3})
-    _, found = await research(corpus, model)
-    searches = Counter(call.stage for call in found.calls if call.identity == "search")
+    _, records = await research(corpus, model)
+    searches = Counter(call.stage for call in records.calls if call.identity == "search")
     assert sorted(searches.values()) == [1, 2]
 
 
@@ -152,7 +152,7 @@ FAILURES = {
     RequestDropped: RequestDropped("r", "it came too late"),
     RequestFailed: RequestFailed("r", "the engine saw nan"),
 }
-SAYS = {
+SENTENCES = {
     PLAN: "The question was not divided: ",
     READ: " was not read: ",
     REFLECT: "The notes were not reflected on: ",
@@ -160,39 +160,39 @@ SAYS = {
 }
 
 
-def test_every_failure_of_a_call_is_tried_below() -> None:
+def test_the_failures_cover_all_call_failures() -> None:
     assert set(FAILURES) == set(CALL_FAILURES)
 
 
 @pytest.mark.parametrize("failure", CALL_FAILURES, ids=lambda failure: failure.__name__)
-@pytest.mark.parametrize("shape", SAYS)
-async def test_a_call_that_fails_costs_its_part_and_the_report_says_so(
-    corpus: Corpus, shape: str, failure: type[Exception]
+@pytest.mark.parametrize("title", SENTENCES)
+async def test_the_report_names_the_part_that_a_failed_call_leaves_out(
+    corpus: Corpus, title: str, failure: type[Exception]
 ) -> None:
-    model = Model(**{shape: FAILURES[failure]})
-    result, found = await research(corpus, model)
+    model = Model(**{title: FAILURES[failure]})
+    result, records = await research(corpus, model)
     report = result.value
     assert_citations_resolve(report, corpus)
     assert report.cut
-    assert all(SAYS[shape] in sentence for sentence in report.cut)
-    assert len(report.cut) == model.asked[shape]
-    assert found.run.status is Status.COMPLETED
+    assert all(SENTENCES[title] in sentence for sentence in report.cut)
+    assert len(report.cut) == model.asked[title]
+    assert records.run.status is Status.COMPLETED
     markdown = to_markdown(result, ScriptedEngine(model).info)
     assert "## Left out" in markdown
     assert all(sentence in markdown for sentence in report.cut)
 
 
-@pytest.mark.parametrize("shape", SAYS)
+@pytest.mark.parametrize("title", SENTENCES)
 @pytest.mark.parametrize("answer", ["[]", "{}", "null", '{"questions": "x", "sections": [1]}'])
-async def test_an_engine_that_ignores_the_shape_costs_that_part_and_no_more(
-    corpus: Corpus, shape: str, answer: str
+async def test_answers_that_do_not_fit_a_schema_leave_out_their_part_only(
+    corpus: Corpus, title: str, answer: str
 ) -> None:
-    result, _ = await research(corpus, Model(**{shape: answer}))
+    result, _ = await research(corpus, Model(**{title: answer}))
     assert_citations_resolve(result.value, corpus)
     assert result.value.cut
 
 
-async def test_a_citation_of_a_source_that_there_is_not_is_refused(corpus: Corpus) -> None:
+async def test_a_draft_that_cites_a_source_that_does_not_exist_is_refused(corpus: Corpus) -> None:
     def invent(draft: dict[str, Any]) -> dict[str, Any]:
         draft["sections"][0]["citations"] = [999]
         return draft
@@ -202,35 +202,35 @@ async def test_a_citation_of_a_source_that_there_is_not_is_refused(corpus: Corpu
     assert "wrote no report" in result.value.cut[0]
 
 
-async def test_an_engine_that_fails_at_everything_still_leaves_real_sources(
+async def test_the_report_has_real_sources_even_if_all_calls_fail(
     corpus: Corpus,
 ) -> None:
-    everything = dict.fromkeys([PLAN, READ, REFLECT, WRITE], RequestDropped("r", "late"))
-    result, _ = await research(corpus, Model(**everything))
+    all_fail = dict.fromkeys([PLAN, READ, REFLECT, WRITE], RequestDropped("r", "late"))
+    result, _ = await research(corpus, Model(**all_fail))
     assert_citations_resolve(result.value, corpus)
 
 
-async def test_an_engine_that_dies_ends_the_run_by_name(corpus: Corpus) -> None:
+async def test_a_run_whose_engine_dies_raises_engine_died(corpus: Corpus) -> None:
     with pytest.raises(EngineDied):
-        await research(corpus, Model(Reading=EngineDied("of old age")))
+        await research(corpus, Model(Reading=EngineDied("out of memory")))
 
 
-async def test_notes_that_are_not_relevant_are_used_only_where_there_is_no_other(
+async def test_irrelevant_notes_are_used_only_if_there_are_no_others(
     corpus: Corpus,
 ) -> None:
     result, _ = await research(corpus, Model(Reading={"relevant": False}))
     assert_citations_resolve(result.value, corpus)
-    read: list[bool] = []
+    calls: list[bool] = []
 
     def first_only(reading: dict[str, Any]) -> dict[str, Any]:
-        read.append(True)
-        return reading | {"relevant": len(read) == 1}
+        calls.append(True)
+        return reading | {"relevant": len(calls) == 1}
 
     result, _ = await research(corpus, Model(Reading=first_only))
     assert len(result.value.citations) == 1
 
 
-async def test_a_search_that_finds_nothing_ends_in_a_report_that_says_so(corpus: Corpus) -> None:
+async def test_the_report_says_so_if_the_search_finds_nothing(corpus: Corpus) -> None:
     model = Model(Plan={"questions": ["zzzz qqqq xxxx"]})
     result, _ = await research(corpus, model, question="zzzz?", deadline="5m")
     assert result.value.citations == ()
@@ -240,7 +240,9 @@ async def test_a_search_that_finds_nothing_ends_in_a_report_that_says_so(corpus:
 
 
 @pytest.mark.parametrize("question", ["", " ", "?", "\x1b[2J\x07", "a\nb # c", "\ud800"])
-async def test_any_question_ends_in_a_report_on_one_line(corpus: Corpus, question: str) -> None:
+async def test_the_title_of_a_report_on_any_question_is_one_printable_line(
+    corpus: Corpus, question: str
+) -> None:
     engine = ScriptedEngine(Model())
     result, _ = await research(corpus, question=question, engine=engine)
     markdown = to_markdown(result, engine.info)
@@ -248,7 +250,7 @@ async def test_any_question_ends_in_a_report_on_one_line(corpus: Corpus, questio
     assert sum(line.startswith("# ") for line in markdown.splitlines()) == 1
 
 
-async def test_a_question_of_a_hundred_thousand_characters_ends_in_a_report(
+async def test_a_question_of_a_hundred_thousand_characters_gets_a_report(
     corpus: Corpus,
 ) -> None:
     question = "How is a deadline divided over stages? " * 2_600
@@ -260,46 +262,46 @@ async def test_a_question_of_a_hundred_thousand_characters_ends_in_a_report(
     assert len(result.value.cut) > 1
 
 
-# Deadlines. The engine's speed is chosen so that the ratios hold on slow machines too.
+# Deadlines. The engine's speed is such that the tests pass on slow machines, too.
 
 
-async def test_a_deadline_cuts_rounds_and_not_the_report(corpus: Corpus) -> None:
-    """An engine that needs a fifth of the deadline for a round cannot do twenty."""
+async def test_a_deadline_leaves_out_rounds_and_not_the_report(corpus: Corpus) -> None:
+    """A round takes a fifth of the deadline, so that twenty rounds are impossible."""
     engine = ScriptedEngine(Model(Reading={"note": "it says so itself"}), token_s=0.02)
-    result, found = await research(corpus, engine=engine, deadline=4.0, rounds=20)
+    result, records = await research(corpus, engine=engine, deadline=4.0, rounds=20)
     report = result.value
     assert_citations_resolve(report, corpus)
     assert 1 <= report.rounds < 20
     assert report.cut
     assert result.in_time
-    assert found.run.status is Status.COMPLETED
-    assert found.still_running() == []
+    assert records.run.status is Status.COMPLETED
+    assert records.still_running() == []
 
 
-@pytest.mark.parametrize("stalls", [PLAN, READ, REFLECT, WRITE])
-async def test_a_call_that_never_ends_costs_what_it_was_for_and_not_the_report(
-    corpus: Corpus, stalls: str
+@pytest.mark.parametrize("stalled", [PLAN, READ, REFLECT, WRITE])
+async def test_a_call_that_never_ends_leaves_out_its_part_and_not_the_report(
+    corpus: Corpus, stalled: str
 ) -> None:
     class Stalling(ScriptedEngine):
         async def _pass_a_token(self) -> None:
-            if self.requests[-1].schema["title"] == stalls:  # type: ignore[index]
+            if self.requests[-1].schema["title"] == stalled:  # type: ignore[index]
                 await asyncio.sleep(NEVER_S)
 
     engine = Stalling(Model())
-    # Of the time that is left for writing, a twentieth is for handing over the notes; and a machine
-    # that is slow has none for a second round.
-    deadline_s, options = (2.5, {"rounds": 1}) if stalls == WRITE else (1.5, {})
-    result, found = await research(corpus, engine=engine, deadline=deadline_s, **options)
+    # Only a twentieth of the time for writing is left to assemble the notes, so WRITE gets a longer
+    # deadline; and one round, because a slow machine has no time for a second.
+    deadline_s, options = (2.5, {"rounds": 1}) if stalled == WRITE else (1.5, {})
+    result, records = await research(corpus, engine=engine, deadline=deadline_s, **options)
     report = result.value
     assert_citations_resolve(report, corpus)
     assert len(report.cut) == 1
     assert result.in_time
     assert engine.num_running == 0
     assert engine.aborted
-    assert found.still_running() == []
+    assert records.still_running() == []
 
 
-async def test_a_deadline_that_leaves_no_time_to_read_still_gives_real_sources(
+async def test_the_report_has_real_sources_even_if_there_is_no_time_to_read(
     corpus: Corpus,
 ) -> None:
     engine = ScriptedEngine(Model(), token_s=NEVER_S)
@@ -310,14 +312,14 @@ async def test_a_deadline_that_leaves_no_time_to_read_still_gives_real_sources(
     assert "in round 1 of 2" in report.cut[0]
 
 
-async def test_the_json_form_is_json_and_holds_what_a_program_needs(corpus: Corpus) -> None:
+async def test_the_json_form_is_valid_json_with_all_documented_keys(corpus: Corpus) -> None:
     engine = ScriptedEngine(Model())
     for deadline in (None, "5m"):
         result, _ = await research(corpus, engine=engine, deadline=deadline)
         document = to_json(result, engine.info)
-        read = json.loads(json.dumps(document, allow_nan=False))
-        assert (read["report"], read["run_id"]) == (document["report"], result.run_id)
-        assert read["citations"] == document["citations"]
+        parsed = json.loads(json.dumps(document, allow_nan=False))
+        assert (parsed["report"], parsed["run_id"]) == (document["report"], result.run_id)
+        assert parsed["citations"] == document["citations"]
         assert set(document) == {
             *("question", "report", "citations", "rounds", "cut", "run_id", "deadline_s"),
             *("elapsed_s", "in_time", "stages", "engine"),

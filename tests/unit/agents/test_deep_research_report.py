@@ -1,4 +1,4 @@
-"""The report as Markdown: complete, on its own lines, and harmless to a terminal."""
+"""The report as Markdown: complete, and without control characters."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ texts = st.text(max_size=30) | st.sampled_from([HOSTILE, "", " ", "\n", "plain"]
 
 
 def a_note(number: int = 1, text: str = "it says so", **changes: str) -> Note:
-    words = {"file": "a.md", "question": "why?", "quote": "it is so", "heading": ""} | changes
-    passage = Passage(words["file"], 3, 5, "it is so\nand so\non", words["heading"])
-    quote = Quote(3, words["quote"])
-    return Note(number, words["question"], passage, quote, text, relevant=True)
+    fields = {"file": "a.md", "question": "why?", "quote": "it is so", "heading": ""} | changes
+    passage = Passage(fields["file"], 3, 5, "it is so\nand so\non", fields["heading"])
+    quote = Quote(3, fields["quote"])
+    return Note(number, fields["question"], passage, quote, text, relevant=True)
 
 
 def a_draft(*citations: int, **changes: str) -> Draft:
-    words = {"title": "A title", "heading": "A heading", "text": "A text."} | changes
+    fields = {"title": "A title", "heading": "A heading", "text": "A text."} | changes
     section = DraftSection.model_construct(
-        heading=words["heading"], text=words["text"], citations=list(citations)
+        heading=fields["heading"], text=fields["text"], citations=list(citations)
     )
-    return Draft.model_construct(title=words["title"], sections=[section])
+    return Draft.model_construct(title=fields["title"], sections=[section])
 
 
-def ended(report: Report, *, deadline_s: float | None = 60.0, elapsed_s: float = 5) -> str:
-    """The Markdown of a run that ended in this report."""
+def markdown_of(report: Report, *, deadline_s: float | None = 60.0, elapsed_s: float = 5) -> str:
+    """The Markdown of a run with this report as its result."""
     return to_markdown(RunResult(report, "run-1", deadline_s, elapsed_s, ()), INFO)
 
 
-def test_a_written_report_cites_what_its_sections_cite_and_nothing_else() -> None:
+def test_a_written_report_lists_only_the_sources_that_its_sections_cite() -> None:
     notes = [a_note(number, file=f"{number}.md") for number in (1, 2, 3)]
     report = written_report("why?", a_draft(3, 1, 3), notes, rounds=2, cut=["Something."])
     assert [citation.file for citation in report.citations] == ["1.md", "3.md"]
@@ -68,7 +68,7 @@ def test_an_assembled_report_lists_every_note_under_its_question() -> None:
 
 
 @given(texts, texts, texts, texts, texts, texts)
-def test_no_control_character_of_a_model_or_a_document_reaches_the_markdown(
+def test_control_characters_of_models_and_documents_are_not_in_the_markdown(
     title: str, heading: str, text: str, file: str, quote: str, question: str
 ) -> None:
     note = a_note(text=text, file=file, quote=quote, question=heading)
@@ -77,7 +77,7 @@ def test_no_control_character_of_a_model_or_a_document_reaches_the_markdown(
         written_report(question, draft, [note], rounds=1, cut=[text]),
         assembled_report(question, [note], rounds=1, cut=[text]),
     ):
-        markdown = ended(report)
+        markdown = markdown_of(report)
         assert all(c.isprintable() or c in "\n\t" for c in markdown)
         lines = markdown.split("\n")
         assert lines[0].startswith("# ")
@@ -85,9 +85,9 @@ def test_no_control_character_of_a_model_or_a_document_reaches_the_markdown(
         assert "## Sources" in lines
 
 
-def test_the_markdown_says_where_each_source_is_and_how_the_run_went() -> None:
+def test_the_markdown_has_the_sources_what_was_left_out_and_the_run() -> None:
     report = written_report("why?", a_draft(1), [a_note()], rounds=1, cut=["Round 2 was left out."])
-    assert ended(report) == (
+    assert markdown_of(report) == (
         "# A title\n\n*Question: why?*\n\n## A heading\n\nA text. [1]\n\n"
         '## Sources\n\n[1] `a.md:3`: "it is so"  \n\n'
         "## Left out\n\n- Round 2 was left out.\n\n---\n\n"
@@ -97,27 +97,27 @@ def test_the_markdown_says_where_each_source_is_and_how_the_run_went() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deadline_s", "elapsed_s", "says"),
+    ("deadline_s", "elapsed_s", "expected"),
     [(None, 5, "no deadline"), (4.0, 5, "late for its deadline of 4.0 s")],
 )
-def test_the_markdown_says_whether_the_promise_was_kept(
-    deadline_s: float | None, elapsed_s: float, says: str
+def test_the_markdown_says_whether_the_deadline_was_met(
+    deadline_s: float | None, elapsed_s: float, expected: str
 ) -> None:
     report = assembled_report("why?", [], rounds=0, cut=[])
-    assert says in ended(report, deadline_s=deadline_s, elapsed_s=elapsed_s)
+    assert expected in markdown_of(report, deadline_s=deadline_s, elapsed_s=elapsed_s)
 
 
-def test_text_of_random_weights_is_called_meaningless_before_it_begins() -> None:
+def test_a_report_of_a_model_with_random_weights_begins_with_a_warning() -> None:
     report = written_report("why?", a_draft(1), [a_note()], rounds=1, cut=[])
     result = RunResult(report, "run-1", None, 1.0, ())
-    warned = to_markdown(result, replace(INFO, random_weights=True))
-    assert warned.index(RANDOM_WEIGHTS) < warned.index("A text.")
-    assert "(random weights)" in warned
+    markdown = to_markdown(result, replace(INFO, random_weights=True))
+    assert markdown.index(RANDOM_WEIGHTS) < markdown.index("A text.")
+    assert "(random weights)" in markdown
     assert RANDOM_WEIGHTS not in to_markdown(result, INFO)
 
 
 @given(width=st.integers(1, 20), sources=st.integers(1, 40))
-def test_the_shapes_bound_every_list_and_every_text(width: int, sources: int) -> None:
+def test_the_schemas_limit_every_list_and_every_text(width: int, sources: int) -> None:
     assert plan_of(width).model_json_schema()["properties"]["questions"]["maxItems"] == width
     assert reflection_of(width).model_json_schema()["properties"]["questions"]["maxItems"] == width
     schema = draft_from(sources).model_json_schema()
@@ -125,7 +125,7 @@ def test_the_shapes_bound_every_list_and_every_text(width: int, sources: int) ->
     item = citations["items"]
     assert item.get("enum", [item.get("const")]) == list(range(1, sources + 1))
     assert citations["maxItems"] == min(sources, 6)
-    for shape in (schema, schema["$defs"]["DraftSection"], plan_of(width).model_json_schema()):
-        for part in shape["properties"].values():
-            bounded = {"array": "maxItems", "string": "maxLength"}[part["type"]]
-            assert part[bounded] > 0
+    for each in (schema, schema["$defs"]["DraftSection"], plan_of(width).model_json_schema()):
+        for part in each["properties"].values():
+            limit = {"array": "maxItems", "string": "maxLength"}[part["type"]]
+            assert part[limit] > 0
