@@ -1,4 +1,4 @@
-"""Waits that outlast cancellations, and tasks of which one fails."""
+"""Waits that a cancellation does not cut short, and groups of tasks in which one fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def turns(count: int = 5) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 7])
-async def test_work_is_done_however_often_its_waiter_is_cancelled(times: int) -> None:
+async def test_work_completes_however_often_the_waiting_task_is_cancelled(times: int) -> None:
     gate, done = asyncio.Event(), []
 
     async def work() -> None:
@@ -36,7 +36,7 @@ async def test_work_is_done_however_often_its_waiter_is_cancelled(times: int) ->
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-async def test_the_error_of_the_work_comes_before_a_cancellation(cancelled: bool) -> None:
+async def test_an_error_of_the_work_is_raised_in_place_of_a_cancellation(cancelled: bool) -> None:
     gate = asyncio.Event()
 
     async def work() -> None:
@@ -52,7 +52,7 @@ async def test_the_error_of_the_work_comes_before_a_cancellation(cancelled: bool
         await waiter
 
 
-async def test_a_deadline_around_a_wait_is_a_timeout_once_the_wait_ends() -> None:
+async def test_a_timeout_around_a_wait_is_raised_once_the_wait_ends() -> None:
     gate = asyncio.Event()
     asyncio.get_running_loop().call_later(0.02, gate.set)
     with pytest.raises(TimeoutError):
@@ -64,7 +64,7 @@ async def wait_for(gate: asyncio.Event) -> None:
     await gate.wait()
 
 
-async def test_nothing_to_wait_for_takes_no_turn() -> None:
+async def test_waiting_for_ended_tasks_takes_no_turn_of_the_event_loop() -> None:
     done = asyncio.create_task(turns(1))
     await done
     for waiting in (until_ended([]), until_ended([done]), first_failure([])):
@@ -72,7 +72,7 @@ async def test_nothing_to_wait_for_takes_no_turn() -> None:
             waiting.send(None)
 
 
-async def test_the_first_failure_is_the_one_that_came_first_and_ends_the_others() -> None:
+async def test_the_first_failure_in_time_is_returned_and_the_other_tasks_are_cancelled() -> None:
     async def fails(after: int, error: Exception) -> None:
         await turns(after)
         raise error
@@ -86,14 +86,14 @@ async def test_the_first_failure_is_the_one_that_came_first_and_ends_the_others(
     assert [task.cancelled() for task in tasks] == [True, True, False]
 
 
-async def test_a_failure_leaves_the_count_of_cancellations_as_it_was() -> None:
-    """Else every timeout around it would end as a cancellation: see asyncio.Task.uncancel."""
-    me = asyncio.current_task()
-    assert me is not None
+async def test_a_failure_does_not_change_the_tasks_count_of_cancellations() -> None:
+    """Otherwise every timeout around it would raise CancelledError; see asyncio.Task.uncancel."""
+    current = asyncio.current_task()
+    assert current is not None
 
     async def fails() -> None:
         raise Boom
 
     tasks = [asyncio.create_task(fails()), asyncio.create_task(asyncio.sleep(NEVER_S))]
     assert isinstance(await first_failure(tasks), Boom)
-    assert me.cancelling() == 0
+    assert current.cancelling() == 0

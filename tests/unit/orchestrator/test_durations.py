@@ -1,4 +1,4 @@
-"""Durations: what is one, what is none, and how they read."""
+"""Durations: which texts and numbers are accepted, and how durations are formatted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
     before=st.sampled_from(["", " ", "\t "]),
     between=st.sampled_from(["", " "]),
 )
-def test_a_written_duration_is_its_number_times_its_unit(
+def test_the_seconds_of_a_text_are_its_number_times_its_unit(
     number: Decimal, unit: str, before: str, between: str
 ) -> None:
     assert seconds_of(f"{before}{number}{between}{unit}\n") == float(number) * UNIT_S[unit]
@@ -45,7 +45,7 @@ def test_a_positive_finite_number_is_that_many_seconds(seconds: float) -> None:
         ("3.", 3),
     ],
 )
-def test_a_duration_reads_as_people_write_it(written: str, seconds: float) -> None:
+def test_common_forms_of_durations_are_accepted(written: str, seconds: float) -> None:
     assert seconds_of(written) == seconds
 
 
@@ -60,7 +60,7 @@ def test_a_duration_reads_as_people_write_it(written: str, seconds: float) -> No
     ],
     ids=lambda bad: str(type(bad).__name__) if isinstance(bad, int) else repr(bad)[:20],
 )
-def test_what_is_no_positive_finite_time_is_refused_with_an_example(bad: object) -> None:
+def test_anything_but_a_positive_finite_time_is_refused_with_an_example(bad: object) -> None:
     with pytest.raises(InvalidDuration, match=r"60s, 2m, 1\.5h or 500ms") as refused:
         seconds_of(bad)  # type: ignore[arg-type]
     assert isinstance(refused.value, ValueError)
@@ -90,12 +90,12 @@ def test_any_text_is_a_positive_finite_duration_or_refused(text: str) -> None:
         (-3, "-3.0 s"),
     ],
 )
-def test_a_duration_is_shown_in_the_unit_that_fits(seconds: float, text: str) -> None:
+def test_a_duration_is_formatted_in_a_suitable_unit(seconds: float, text: str) -> None:
     assert shown(seconds) == text
 
 
 @given(st.floats(min_value=0.001, max_value=1e7))
-def test_a_duration_shown_is_within_a_twentieth_of_the_truth(seconds: float) -> None:
+def test_a_formatted_duration_is_within_5_percent_of_its_value(seconds: float) -> None:
     number, unit = shown(seconds).split(" ")
     shown_s = float(number) * {"ms": 0.001, "s": 1, "min": 60, "h": 3600}[unit]
     assert shown_s == pytest.approx(seconds, rel=0.5 if seconds < 0.02 else 0.05)

@@ -1,4 +1,4 @@
-"""Errors of the runtime: they say what to do, and survive the way between processes."""
+"""Errors of the runtime: public, picklable, and subclasses of the standard errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ERRORS = [
     OutsideRun("llm()"),
     PackageShadowed("store", "/home/me/store.py", "cli, store"),
     ResultNotSerialisable("step plan", "a socket"),
-    ResultUnreadable("step plan", "no number"),
+    ResultUnreadable("step plan", "not a number"),
     RunEnded("chain"),
     RunNotResumable("3f2a", "process 7 on here is executing it"),
     StepFailed("plan", "Boom: why"),
@@ -50,7 +50,7 @@ ERRORS = [
 ]
 
 
-def test_every_error_is_tried_here_and_is_public() -> None:
+def test_every_error_class_is_public_and_has_an_example_here() -> None:
     assert {type(error) for error in ERRORS} == set(OrchestrateError.__subclasses__())
     for error in ERRORS:
         assert type(error).__name__ in orchestrator.__all__
@@ -66,12 +66,12 @@ def test_an_error_keeps_its_arguments_through_pickling_and_copying(
         assert str(other) == str(error)
 
 
-def test_what_the_standard_library_calls_by_a_name_is_caught_by_that_name() -> None:
+def test_deadline_and_duration_errors_can_be_caught_as_standard_errors() -> None:
     assert issubclass(DeadlineExceeded, TimeoutError)
     assert issubclass(InvalidDuration, ValueError)
 
 
-def test_all_public_names_are_there() -> None:
+def test_all_public_names_exist_and_are_sorted() -> None:
     assert sorted(orchestrator.__all__) == orchestrator.__all__
     for name in orchestrator.__all__:
         assert getattr(orchestrator, name) is not None

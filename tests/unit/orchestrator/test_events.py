@@ -1,4 +1,4 @@
-"""What a listener is told, and that a broken one ends no run."""
+"""The events that listeners get; a listener that raises does not end a run."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ async def fails() -> None:
     raise Boom
 
 
-async def test_a_listener_hears_of_everything_in_the_order_in_which_it_is_recorded(
+async def test_a_listener_gets_all_events_in_the_order_in_which_they_are_recorded(
     tmp_path: Path,
 ) -> None:
-    heard: list[Event] = []
+    events: list[Event] = []
 
     async def body() -> None:
         await ask()
         await gather(ask(), ask())
 
-    async with scripted_runtime(tmp_path, on_event=heard.append) as runtime:
+    async with scripted_runtime(tmp_path, on_event=events.append) as runtime:
         result = await runtime.run(flow(name="f", deadline="1h")(body))
-        found = await the_run(runtime.store)
-    assert heard[0] == RunStarted(result.run_id, "f", 3600.0)
-    assert heard[-1] == RunFinished(result.run_id, "completed", result.elapsed_s)
-    started = {event.node: event for event in heard if isinstance(event, CallStarted)}
-    finished = {event.node: event for event in heard if isinstance(event, CallFinished)}
-    begun = [event.path for event in heard if isinstance(event, StepStarted)]
-    ended = {event.path: event for event in heard if isinstance(event, StepFinished)}
-    assert len(begun) == len(found.steps)
-    assert set(begun) == set(ended) == set(found.steps)
+        record = await the_run(runtime.store)
+    assert events[0] == RunStarted(result.run_id, "f", 3600.0)
+    assert events[-1] == RunFinished(result.run_id, "completed", result.elapsed_s)
+    started = {event.node: event for event in events if isinstance(event, CallStarted)}
+    finished = {event.node: event for event in events if isinstance(event, CallFinished)}
+    started_paths = [event.path for event in events if isinstance(event, StepStarted)]
+    ended = {event.path: event for event in events if isinstance(event, StepFinished)}
+    assert len(started_paths) == len(record.steps)
+    assert set(started_paths) == set(ended) == set(record.steps)
     assert {event.status for event in ended.values()} == {"completed"}
-    for call in found.calls:
+    for call in record.calls:
         event, end = started[call.node], finished[call.node]
-        assert heard.index(event) < heard.index(end)
+        assert events.index(event) < events.index(end)
         assert (event.kind, event.identity, event.stage) == ("llm", call.identity, call.stage)
         assert (event.at_s, event.sub_deadline_s) == (call.started_s, call.sub_deadline_s)
         assert event.sub_deadline_source == call.deadline_source == "fallback"
@@ -61,28 +61,28 @@ async def test_a_listener_hears_of_everything_in_the_order_in_which_it_is_record
         assert end.at_s == pytest.approx(call.finished_s, abs=0.5)
 
 
-async def test_a_listener_hears_how_what_failed_ended(tmp_path: Path) -> None:
-    heard: list[Event] = []
-    async with scripted_runtime(tmp_path, on_event=heard.append) as runtime:
+async def test_a_listener_gets_the_error_class_of_failed_steps_and_runs(tmp_path: Path) -> None:
+    events: list[Event] = []
+    async with scripted_runtime(tmp_path, on_event=events.append) as runtime:
         with pytest.raises(Boom):
             await runtime.run(flow(fails))
-    assert isinstance(heard[-1], RunFinished)
-    assert (heard[-1].status, heard[-1].error_type) == ("failed", "Boom")
-    assert isinstance(heard[-2], StepFinished)
-    assert (heard[-2].path, heard[-2].status) == ("fails", "failed")
-    assert heard[-2].error_type == "Boom"
+    assert isinstance(events[-1], RunFinished)
+    assert (events[-1].status, events[-1].error_type) == ("failed", "Boom")
+    assert isinstance(events[-2], StepFinished)
+    assert (events[-2].path, events[-2].status) == ("fails", "failed")
+    assert events[-2].error_type == "Boom"
 
 
 @pytest.mark.parametrize(
     "kind", [RunStarted, StepStarted, CallStarted, CallFinished, StepFinished, RunFinished]
 )
-async def test_a_listener_that_fails_is_logged_once_and_ends_no_run(
+async def test_a_listener_that_raises_is_logged_once_and_does_not_end_the_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: type[Event]
 ) -> None:
-    heard: list[Event] = []
+    events: list[Event] = []
 
     def refuse(event: Event) -> None:
-        heard.append(event)
+        events.append(event)
         if isinstance(event, kind):
             raise Boom("the display is broken")
 
@@ -93,24 +93,24 @@ async def test_a_listener_that_fails_is_logged_once_and_ends_no_run(
             async with runtime.store.reading() as tx:
                 statuses = [run.status for run in await tx.runs.newest()]
     assert statuses == [Status.COMPLETED] * 2
-    assert isinstance(heard[-1], kind)
-    [complaint] = caplog.records
-    assert "on_event" in complaint.getMessage()
-    assert complaint.exc_info is not None
-    assert complaint.exc_info[0] is Boom
+    assert isinstance(events[-1], kind)
+    [log_record] = caplog.records
+    assert "on_event" in log_record.getMessage()
+    assert log_record.exc_info is not None
+    assert log_record.exc_info[0] is Boom
 
 
-async def test_a_listener_that_fails_leaves_the_others_listening(
+async def test_a_listener_that_raises_does_not_affect_other_listeners(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[Event] = []
+    events: list[Event] = []
 
     def refuse(_: Event) -> None:
         raise Boom
 
     with caplog.at_level(logging.ERROR, "orchestrate"):
-        several = Runtime(runtime.engine, runtime.store, on_event=[refuse, heard.append])
-        await several.run(flow(ask))
-    assert isinstance(heard[0], RunStarted)
-    assert isinstance(heard[-1], RunFinished)
+        with_listeners = Runtime(runtime.engine, runtime.store, on_event=[refuse, events.append])
+        await with_listeners.run(flow(ask))
+    assert isinstance(events[0], RunStarted)
+    assert isinstance(events[-1], RunFinished)
     assert len(caplog.records) == 1

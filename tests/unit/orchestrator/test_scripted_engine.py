@@ -1,4 +1,4 @@
-"""The engine and the clock that tests of flows use: fakes that behave."""
+"""The scripted engine and the virtual clock behave like a real engine and clock."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def test_an_answer_streams_word_by_word_up_to_the_limit(text: str, limit: int | 
     async def chunks() -> list[Chunk]:
         return [chunk async for chunk in engine.stream(a_request(max_tokens=limit))]
 
-    found = asyncio.run(chunks())
-    completion = found[-1].completion
+    received = asyncio.run(chunks())
+    completion = received[-1].completion
     assert completion is not None
-    assert all(chunk.completion is None for chunk in found[:-1])
-    assert "".join(chunk.text for chunk in found) == completion.text
-    cut = limit is not None and limit < text.count(" ") + 1
-    assert completion.finish_reason == ("length" if cut else "stop")
-    assert text.startswith(completion.text) if cut else text == completion.text
-    assert completion.usage.output_tokens == len(found)
+    assert all(chunk.completion is None for chunk in received[:-1])
+    assert "".join(chunk.text for chunk in received) == completion.text
+    is_cut = limit is not None and limit < text.count(" ") + 1
+    assert completion.finish_reason == ("length" if is_cut else "stop")
+    assert text.startswith(completion.text) if is_cut else text == completion.text
+    assert completion.usage.output_tokens == len(received)
     assert completion.usage.prompt_tokens == 3
 
 
-async def test_closing_it_ends_a_request_that_is_under_way_at_once() -> None:
+async def test_closing_the_engine_ends_running_and_later_requests_at_once() -> None:
     engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
     waiting = asyncio.create_task(engine.generate(a_request()))
     await until_generating(engine)
@@ -52,7 +52,7 @@ async def test_closing_it_ends_a_request_that_is_under_way_at_once() -> None:
             await late
 
 
-async def test_a_caller_that_goes_away_aborts_its_request() -> None:
+async def test_leaving_a_stream_aborts_its_request() -> None:
     engine = ScriptedEngine(answer_ok)
     stream = cast("Any", engine.stream(a_request(7)))
     async with aclosing(stream):
@@ -61,7 +61,7 @@ async def test_a_caller_that_goes_away_aborts_its_request() -> None:
     assert (engine.num_running, engine.aborted) == (0, ["r-7"])
 
 
-async def test_an_error_of_the_script_is_the_callers_and_no_abort() -> None:
+async def test_an_error_of_the_script_is_raised_and_is_not_an_abort() -> None:
     def script(request: GenerationRequest) -> str:
         raise RequestDropped(request.request_id, "late")
 
@@ -72,7 +72,7 @@ async def test_an_error_of_the_script_is_the_callers_and_no_abort() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20))
-def test_a_virtual_clock_moves_only_when_told_and_both_its_times_agree(
+def test_a_virtual_clock_moves_only_by_advance_and_both_its_times_agree(
     advances: list[float],
 ) -> None:
     clock = VirtualClock()

@@ -1,4 +1,4 @@
-"""Settings: from the environment, frozen, and refused by the name of their variable."""
+"""Settings: read from the environment, frozen; errors name the variable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from orchestrator.errors import InvalidSettings
 from orchestrator.settings import EMBEDDED, Settings, default_store, read_settings
 
-GIVEN: dict[str, tuple[str, object]] = {
+EXAMPLES: dict[str, tuple[str, object]] = {
     "store": ("sqlite:///x.db", "sqlite:///x.db"),
     "engine": ("http://localhost:8000/v1", "http://localhost:8000/v1"),
     "model": ("a/b", "a/b"),
@@ -53,30 +53,30 @@ BAD = {
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have some."""
+    """Remove the settings of the user's environment."""
     for name in os.environ:
         if name.upper().startswith("ORCHESTRATE_"):
             monkeypatch.delenv(name)
 
 
 def test_every_field_has_an_example_here() -> None:
-    assert GIVEN.keys() == Settings.model_fields.keys()
+    assert EXAMPLES.keys() == Settings.model_fields.keys()
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_every_field_is_read_from_its_variable(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text, value = GIVEN[name]
+    text, value = EXAMPLES[name]
     assert getattr(read_settings(), name) != value
     monkeypatch.setenv(f"ORCHESTRATE_{name.upper()}", text)
-    found = getattr(read_settings(), name)
-    assert (found, type(found)) == (value, type(value))
+    setting = getattr(read_settings(), name)
+    assert (setting, type(setting)) == (value, type(value))
 
 
-@pytest.mark.parametrize("name", GIVEN)
-def test_what_is_given_wins_over_the_environment_and_none_does_not(
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_override_takes_precedence_over_the_environment_unless_it_is_none(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, value = GIVEN[name]
+    text, value = EXAMPLES[name]
     default = getattr(read_settings(), name)
     monkeypatch.setenv(f"ORCHESTRATE_{name.upper()}", text)
     assert getattr(read_settings(**{name: None}), name) == value
@@ -85,7 +85,7 @@ def test_what_is_given_wins_over_the_environment_and_none_does_not(
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name in BAD for text in BAD[name]])
-def test_a_value_that_does_not_fit_is_refused_by_the_name_of_its_variable(
+def test_the_error_of_an_invalid_value_names_its_variable(
     name: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"ORCHESTRATE_{name.upper()}", text)
@@ -94,36 +94,36 @@ def test_a_value_that_does_not_fit_is_refused_by_the_name_of_its_variable(
     assert str(refused.value).startswith(f"ORCHESTRATE_{name.upper()}: ")
 
 
-def test_every_value_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_all_variables_with_invalid_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATE_SLOTS", "many")
     monkeypatch.setenv("ORCHESTRATE_SEED", "none")
     with pytest.raises(InvalidSettings, match=r"ORCHESTRATE_SLOTS: .*; ORCHESTRATE_SEED: "):
         read_settings()
 
 
-def test_variables_of_others_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCHESTRATE_CACHE", "/tmp/cache")
     monkeypatch.setenv("SLOTS", "9")
     assert read_settings() == read_settings()
     assert read_settings().slots == 64
 
 
-def test_settings_do_not_change() -> None:
+def test_settings_are_frozen() -> None:
     settings = read_settings()
     with pytest.raises(ValidationError):
         settings.slots = 3
 
 
-def test_a_setting_that_there_is_not_is_our_own_mistake() -> None:
+def test_an_unknown_override_fails_an_assertion() -> None:
     with pytest.raises(AssertionError, match="modle"):
         read_settings(modle="demo")
 
 
-def test_a_key_is_not_shown() -> None:
+def test_the_repr_does_not_contain_the_api_key() -> None:
     assert "sk-secret" not in repr(read_settings(api_key="sk-secret"))
 
 
-def test_without_settings_the_engine_is_embedded_and_no_text_is_kept() -> None:
+def test_by_default_the_engine_is_embedded_and_texts_are_not_recorded() -> None:
     settings = read_settings()
     assert settings.engine == EMBEDDED
     assert settings.record_text is False

@@ -1,4 +1,4 @@
-"""Opening runtimes: one in a block, one that many flows share, and what settings make of it."""
+"""Opening and closing runtimes: in a block, shared by several flows, and from settings."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 )
 
 
-class Openings:
+class Opener:
     """Opens runtimes on scripted engines, and keeps the engines."""
 
     def __init__(self, folder: Path) -> None:
@@ -63,83 +63,83 @@ class Openings:
             yield runtime
 
 
-async def run_shared(openings: Openings) -> str:
-    """As a flow that is awaited without an open runtime."""
-    async with shared_runtime(openings) as runtime:
+async def run_shared(opener: Opener) -> str:
+    """Run a flow like one that is awaited without an open runtime."""
+    async with shared_runtime(opener) as runtime:
         return (await runtime.run(flow(ask))).value
 
 
-async def test_flows_at_once_share_one_engine_and_the_last_closes_it(tmp_path: Path) -> None:
-    openings = Openings(tmp_path)
-    answers = await asyncio.gather(*(run_shared(openings) for _ in range(10)))
+async def test_concurrent_flows_share_one_engine_which_the_last_one_closes(tmp_path: Path) -> None:
+    opener = Opener(tmp_path)
+    answers = await asyncio.gather(*(run_shared(opener) for _ in range(10)))
     assert answers == ["all is well"] * 10
-    [engine] = openings.engines
+    [engine] = opener.engines
     assert engine.is_closed
     assert len(engine.requests) == 10
 
 
-async def test_flows_one_after_the_other_each_open_and_close_their_own(tmp_path: Path) -> None:
-    openings = Openings(tmp_path)
+async def test_sequential_flows_each_open_and_close_an_engine(tmp_path: Path) -> None:
+    opener = Opener(tmp_path)
     for _ in range(3):
-        await run_shared(openings)
-    assert [engine.is_closed for engine in openings.engines] == [True] * 3
-    assert [len(engine.requests) for engine in openings.engines] == [1] * 3
+        await run_shared(opener)
+    assert [engine.is_closed for engine in opener.engines] == [True] * 3
+    assert [len(engine.requests) for engine in opener.engines] == [1] * 3
 
 
-async def test_a_start_that_fails_leaves_the_next_one_able_to_start(tmp_path: Path) -> None:
-    openings = Openings(tmp_path)
-    openings.failures = [ModelNotLoaded("m", "no room") for _ in range(2)]
-    answers = await asyncio.gather(
-        *(run_shared(openings) for _ in range(5)), return_exceptions=True
-    )
+async def test_after_a_failed_start_the_next_flow_can_start(tmp_path: Path) -> None:
+    opener = Opener(tmp_path)
+    opener.failures = [ModelNotLoaded("m", "no room") for _ in range(2)]
+    answers = await asyncio.gather(*(run_shared(opener) for _ in range(5)), return_exceptions=True)
     assert [type(answer) for answer in answers[:2]] == [ModelNotLoaded] * 2
     assert answers[2:] == ["all is well"] * 3
-    assert len(openings.engines) == 1
-    assert openings.engines[0].is_closed
+    assert len(opener.engines) == 1
+    assert opener.engines[0].is_closed
 
 
-async def test_a_user_that_is_cancelled_leaves_the_runtime_to_the_others(tmp_path: Path) -> None:
-    openings = Openings(tmp_path)
-    first = asyncio.create_task(run_shared(openings))
-    others = [asyncio.create_task(run_shared(openings)) for _ in range(3)]
+async def test_a_cancelled_flow_leaves_the_shared_runtime_open_for_the_others(
+    tmp_path: Path,
+) -> None:
+    opener = Opener(tmp_path)
+    first = asyncio.create_task(run_shared(opener))
+    others = [asyncio.create_task(run_shared(opener)) for _ in range(3)]
     await asyncio.sleep(0.002)
     first.cancel()
     for other in others:
         assert await other == "all is well"
     with pytest.raises(asyncio.CancelledError):
         await first
-    assert all(engine.is_closed for engine in openings.engines)
+    assert all(engine.is_closed for engine in opener.engines)
 
 
-async def test_after_the_last_the_opening_task_does_not_keep_the_closed_runtime(
+async def test_the_task_that_opened_a_shared_runtime_gets_a_new_one_after_it_is_closed(
     tmp_path: Path,
 ) -> None:
-    """The task that opened it may go on, and must get one that is open."""
-    openings = Openings(tmp_path)
-    staying = asyncio.Event()
+    """It may run further flows, which must not get the closed runtime."""
+    opener = Opener(tmp_path)
+    has_used_it = asyncio.Event()
 
     async def first() -> str:
-        await asyncio.gather(run_shared(openings), asyncio.create_task(stays()))
-        return await run_shared(openings)
+        await asyncio.gather(run_shared(opener), asyncio.create_task(use_longer()))
+        return await run_shared(opener)
 
-    async def stays() -> None:
-        async with shared_runtime(openings):
+    async def use_longer() -> None:
+        async with shared_runtime(opener):
             await asyncio.sleep(0.01)
-            staying.set()
+            has_used_it.set()
 
     assert await first() == "all is well"
-    assert staying.is_set()
-    assert all(engine.is_closed for engine in openings.engines)
+    assert has_used_it.is_set()
+    assert all(engine.is_closed for engine in opener.engines)
 
 
-async def test_a_runtime_that_is_open_is_used_rather_than_shared(tmp_path: Path) -> None:
-    openings = Openings(tmp_path)
+async def test_an_open_runtime_is_used_instead_of_a_shared_one(tmp_path: Path) -> None:
+    opener = Opener(tmp_path)
     async with open_runtime(Settings(store=store_url(tmp_path)), engine=ScriptedEngine(answer_ok)):
-        await run_shared(openings)
-    assert openings.engines == []
+        await run_shared(opener)
+    assert opener.engines == []
 
 
-async def test_runtimes_may_be_open_within_each_other(tmp_path: Path) -> None:
+async def test_open_runtimes_can_be_nested(tmp_path: Path) -> None:
     outer, inner = ScriptedEngine(answer_ok), ScriptedEngine(answer_ok)
     settings = Settings(store=store_url(tmp_path))
     async with open_runtime(settings, engine=outer):
@@ -150,7 +150,9 @@ async def test_runtimes_may_be_open_within_each_other(tmp_path: Path) -> None:
     assert (len(outer.requests), len(inner.requests)) == (2, 1)
 
 
-async def test_what_is_open_is_closed_at_the_end_whatever_happens(tmp_path: Path) -> None:
+async def test_the_engine_and_the_store_are_closed_after_an_error_in_the_block(
+    tmp_path: Path,
+) -> None:
     engine = ScriptedEngine(answer_ok)
     with pytest.raises(KeyError):
         async with open_runtime(Settings(store=store_url(tmp_path)), engine=engine) as runtime:
@@ -162,14 +164,14 @@ async def test_what_is_open_is_closed_at_the_end_whatever_happens(tmp_path: Path
         runtime.store.transaction()
 
 
-async def left_in_the_store(folder: Path) -> list[Recorded]:
-    """Every run, as the next process finds it."""
+async def read_runs(folder: Path) -> list[Recorded]:
+    """All runs in the store, as the next process finds them."""
     async with await open_store(store_url(folder)) as store:
         return await all_runs(store)
 
 
 @pytest.mark.parametrize("how", ["started", "in a task"])
-async def test_closing_ends_what_waits_for_the_engine_by_name_and_records_it(
+async def test_closing_ends_runs_that_wait_for_the_engine_with_engine_closed(
     tmp_path: Path, how: str
 ) -> None:
     submitted: list[str] = []
@@ -184,17 +186,17 @@ async def test_closing_ends_what_waits_for_the_engine_by_name_and_records_it(
     engine = ScriptedEngine(answer, token_s=NEVER_S)
     async with open_runtime(Settings(store=store_url(tmp_path)), engine=engine) as runtime:
         begin = runtime.start if how == "started" else runtime.run
-        runs = [asyncio.create_task(told(begin(flow(ask)))) for _ in range(20)]
+        runs = [asyncio.create_task(outcome_of(begin(flow(ask)))) for _ in range(20)]
         await all_submitted.wait()
     assert await asyncio.gather(*runs) == ["EngineClosed"] * 20
-    found = await left_in_the_store(tmp_path)
-    assert [each.run.status for each in found] == [Status.FAILED] * 20
-    assert [each.run.error_type for each in found] == ["EngineClosed"] * 20
-    assert [each.still_running() for each in found] == [[]] * 20
+    records = await read_runs(tmp_path)
+    assert [record.run.status for record in records] == [Status.FAILED] * 20
+    assert [record.run.error_type for record in records] == ["EngineClosed"] * 20
+    assert [record.still_running() for record in records] == [[]] * 20
 
 
-async def told(run: Awaitable[object]) -> str:
-    """What whoever waits for a run is told."""
+async def outcome_of(run: Awaitable[object]) -> str:
+    """The class of the error with which a run ends, or "an answer"."""
     try:
         await run
     except (Exception, asyncio.CancelledError) as error:
@@ -228,22 +230,22 @@ async def pauses() -> str:
 @pytest.mark.parametrize(
     ("waits", "reached"), [(uses, CallStarted), (asks, InputRequired), (pauses, RunStarted)]
 )
-async def test_closing_cancels_what_waits_for_anything_else(
+async def test_closing_cancels_runs_that_wait_for_anything_but_the_engine(
     tmp_path: Path, waits: Flow[[], str], reached: type[Event], left_by: str
 ) -> None:
-    """A tool at work, a question to a human, a pause: promptly, and recorded."""
-    began: list[float] = []
-    begun: list[RunHandle[str]] = []
+    """A running tool, a question to a human, a pause: promptly, and recorded as cancelled."""
+    began_s: list[float] = []
+    handles: list[RunHandle[str]] = []
 
     async def block() -> None:
         settings = Settings(store=store_url(tmp_path))
         async with open_runtime(settings, engine=ScriptedEngine(answer_ok)) as runtime:
             handle = runtime.start(waits)
-            begun.append(handle)
+            handles.append(handle)
             async for event in handle.events():
                 if isinstance(event, reached):
                     break
-            began.append(time.monotonic())
+            began_s.append(time.monotonic())
             if left_by == "an error":
                 raise KeyError
             if left_by == "a cancellation":
@@ -253,28 +255,28 @@ async def test_closing_cancels_what_waits_for_anything_else(
                 await asyncio.sleep(NEVER_S)
 
     ends = {"its end": "an answer", "an error": "KeyError", "a cancellation": "CancelledError"}
-    assert await told(asyncio.create_task(block())) == ends[left_by]
-    assert time.monotonic() - began[0] < 20
-    assert begun[0].status is Status.CANCELLED
-    [found] = await left_in_the_store(tmp_path)
-    assert found.run.status is Status.CANCELLED
-    assert found.still_running() == []
+    assert await outcome_of(asyncio.create_task(block())) == ends[left_by]
+    assert time.monotonic() - began_s[0] < 20
+    assert handles[0].status is Status.CANCELLED
+    [record] = await read_runs(tmp_path)
+    assert record.run.status is Status.CANCELLED
+    assert record.still_running() == []
 
 
-async def test_a_run_that_closing_ended_is_gone_on_with_by_the_next_runtime(
+async def test_a_run_that_was_ended_by_closing_is_resumed_by_the_next_runtime(
     tmp_path: Path,
 ) -> None:
     settings, stuck = Settings(store=store_url(tmp_path)), ScriptedEngine(answer_ok, token_s=9.0)
-    one = flow(ask).options(run_id="one")
+    named_flow = flow(ask).options(run_id="one")
     async with open_runtime(settings, engine=stuck) as runtime:
-        handle = runtime.start(one)
+        handle = runtime.start(named_flow)
         await until_generating(stuck)
     assert handle.status is Status.FAILED
     async with open_runtime(settings, engine=ScriptedEngine(answer_ok)) as runtime:
-        assert (await runtime.run(one)).value == "all is well"
+        assert (await runtime.run(named_flow)).value == "all is well"
 
 
-async def test_a_store_that_cannot_be_opened_is_named_before_any_engine_starts(
+async def test_a_store_that_cannot_be_opened_is_reported_before_the_engine_starts(
     tmp_path: Path,
 ) -> None:
     engine = ScriptedEngine(answer_ok)
@@ -285,10 +287,10 @@ async def test_a_store_that_cannot_be_opened_is_named_before_any_engine_starts(
     assert engine.is_closed
 
 
-async def test_a_flow_without_a_runtime_reads_the_settings_itself(
+async def test_a_flow_without_an_open_runtime_reads_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As far as that goes without an engine: what is wrong is named, again and again."""
+    """Tested with invalid settings, since valid ones would start an engine."""
     monkeypatch.setenv("ORCHESTRATE_STORE", store_url(tmp_path))
     monkeypatch.setenv("ORCHESTRATE_POLICY", "no such policy")
     for _ in range(2):
@@ -300,7 +302,7 @@ async def test_a_flow_without_a_runtime_reads_the_settings_itself(
         await flow(ask)()
 
 
-def test_the_embedded_engine_is_the_demo_model_unless_the_settings_say_otherwise() -> None:
+def test_the_embedded_engine_uses_the_demo_model_by_default() -> None:
     config = engine_config(Settings())
     assert (config.model, config.policy.name) == (DEMO_MODEL, DEFAULT_POLICY)
     config = engine_config(Settings(model="a/b", policy="fcfs", slots=3, kv_cache_bytes=5, seed=9))
@@ -321,7 +323,9 @@ def test_the_embedded_engine_is_the_demo_model_unless_the_settings_say_otherwise
         ("model", "  "),
     ],
 )
-def test_an_engine_setting_out_of_range_is_refused_by_its_name(setting: str, value: object) -> None:
+def test_the_error_of_an_engine_setting_out_of_range_has_its_name(
+    setting: str, value: object
+) -> None:
     with pytest.raises(InvalidEngineConfig) as refused:
         engine_config(Settings(**{setting: value}))  # type: ignore[arg-type]
     assert refused.value.args[0] == setting.removesuffix("_params")

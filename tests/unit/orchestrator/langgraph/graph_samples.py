@@ -1,4 +1,4 @@
-"""Graphs as people write them, without a word of ours; models of ours and of somebody else's."""
+"""LangGraph graphs as users write them, for ChatOrchestrate and for another chat model."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from orchestrator.chat_model import ChatOrchestrate
 
 
 class ForeignChat(BaseChatModel):
-    """A model that we do not run: it answers with a fixed text, after a while."""
+    """A chat model other than ChatOrchestrate, with a constant answer after `delay_s`."""
 
     text: str = "from far away"
-    after_s: float = 0.0
+    delay_s: float = 0.0
 
     @property
     def _llm_type(self) -> str:
         return "foreign"
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        time.sleep(self.after_s)
+        time.sleep(self.delay_s)
         return self._result()
 
     async def _agenerate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        await asyncio.sleep(self.after_s)
+        await asyncio.sleep(self.delay_s)
         return self._result()
 
     def _result(self) -> ChatResult:
@@ -64,7 +64,7 @@ class Report(TypedDict):
 
 
 def map_reduce(model: BaseChatModel, *, calls: int = 1, parts: int = 3) -> Any:
-    """A planner, a worker sent to for each part, who asks `calls` times, and a writer."""
+    """A planner, a worker for each part (by Send) that makes `calls` calls, and a writer."""
 
     async def plan(state: Notes) -> dict[str, Any]:
         await model.ainvoke(f"plan {state['topic']}")
@@ -94,7 +94,7 @@ def map_reduce(model: BaseChatModel, *, calls: int = 1, parts: int = 3) -> Any:
 
 
 def sync_chain(model: BaseChatModel) -> Any:
-    """Two nodes, one after the other, of plain functions."""
+    """Two sequential nodes that are plain functions."""
 
     def first(state: Notes) -> dict[str, Any]:
         return {"notes": [str(model.invoke(state["topic"]).text)]}
@@ -112,7 +112,7 @@ def sync_chain(model: BaseChatModel) -> Any:
 
 
 def with_approval(model: BaseChatModel) -> Any:
-    """A subgraph that drafts, asks its user, and publishes what the user says."""
+    """A subgraph that drafts and waits for the user's approval, and a node after it."""
 
     async def draft(state: Notes) -> dict[str, Any]:
         return {"notes": [str((await model.ainvoke(state["topic"])).text)]}

@@ -1,4 +1,4 @@
-"""attach(): graphs of LangGraph recorded, and otherwise unchanged."""
+"""attach(): LangGraph graphs are recorded, and otherwise behave as before."""
 
 from __future__ import annotations
 
@@ -44,38 +44,40 @@ from tests.unit.orchestrator.orchestrator_samples import (
 
 
 @by_model
-async def test_each_node_is_a_step_and_each_call_has_its_causes(tmp_path: Path, model: Any) -> None:
+async def test_each_node_is_a_step_and_each_call_has_its_causal_parents(
+    tmp_path: Path, model: Any
+) -> None:
     graph = map_reduce(model, calls=2).compile()
     async with scripted_runtime(tmp_path) as runtime:
         expected = await graph.ainvoke(TOPIC)
         assert await attach(graph, name="reduce").ainvoke(TOPIC) == expected
-        found = await the_run(runtime.store)
-    assert found.run.flow == "reduce"
-    assert found.run.status is Status.COMPLETED
-    nodes = {path for path in found.steps if not path.endswith(("llm", "llm#2"))}
+        record = await the_run(runtime.store)
+    assert record.run.flow == "reduce"
+    assert record.run.status is Status.COMPLETED
+    nodes = {path for path in record.steps if not path.endswith(("llm", "llm#2"))}
     assert nodes == {"plan", "work[0]", "work[1]", "work[2]", "write"}
-    by_path = {call.step_path: call.node for call in found.calls}
+    by_path = {call.step_path: call.node for call in record.calls}
     assert len(by_path) == 8
     expected_edges = {(by_path["plan/llm"], by_path[f"work[{n}]/llm"]) for n in range(3)}
     expected_edges |= {(by_path[f"work[{n}]/llm"], by_path[f"work[{n}]/llm#2"]) for n in range(3)}
     expected_edges |= {(by_path[f"work[{n}]/llm#2"], by_path["write/llm"]) for n in range(3)}
-    assert found.edges == expected_edges
-    assert found.still_running() == []
-    assert all(step.status is Status.COMPLETED for step in found.steps.values())
-    assert len(found.pattern.nodes) == 8
+    assert record.edges == expected_edges
+    assert record.still_running() == []
+    assert all(step.status is Status.COMPLETED for step in record.steps.values())
+    assert len(record.pattern.nodes) == 8
 
 
-async def test_calls_of_ours_carry_their_sub_deadlines_and_the_width_of_their_stage(
+async def test_calls_of_chat_orchestrate_carry_their_sub_deadlines_and_stage_calls(
     tmp_path: Path,
 ) -> None:
     engine = ScriptedEngine(answer_ok)
     graph = attach(map_reduce(ChatOrchestrate()).compile(), deadline="60s")
     async with scripted_runtime(tmp_path, engine) as runtime:
         await graph.ainvoke(TOPIC)
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     slos = [request.slo for request in engine.requests]
     assert {slo.kind for slo in slos} == {SloKind.COMPOUND}
-    assert {slo.program for slo in slos} == {found.run.id}
+    assert {slo.program for slo in slos} == {record.run.id}
     assert sorted((slo.stage, slo.stage_calls) for slo in slos) == [
         (0, 1),
         (1, 3),
@@ -83,21 +85,23 @@ async def test_calls_of_ours_carry_their_sub_deadlines_and_the_width_of_their_st
         (1, 3),
         (2, 1),
     ]
-    assert all(call.sub_deadline_s is not None for call in found.calls)
+    assert all(call.sub_deadline_s is not None for call in record.calls)
 
 
-async def test_a_foreign_model_is_recorded_by_its_name_with_its_tokens(tmp_path: Path) -> None:
+async def test_calls_of_another_model_are_recorded_with_its_name_and_token_counts(
+    tmp_path: Path,
+) -> None:
     engine = ScriptedEngine(answer_ok)
     async with scripted_runtime(tmp_path, engine) as runtime:
         await attach(map_reduce(ForeignChat()).compile()).ainvoke(TOPIC)
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert engine.requests == []
-    assert {call.identity for call in found.calls} == {
+    assert {call.identity for call in record.calls} == {
         "foreign:plan",
         "foreign:work",
         "foreign:write",
     }
-    assert {(call.prompt_tokens, call.output_tokens) for call in found.calls} == {(5, 3)}
+    assert {(call.prompt_tokens, call.output_tokens) for call in record.calls} == {(5, 3)}
 
 
 @by_model
@@ -113,7 +117,9 @@ async def test_a_foreign_model_is_recorded_by_its_name_with_its_tokens(tmp_path:
     ],
     ids=str,
 )
-async def test_a_stream_is_the_graphs_own(tmp_path: Path, model: Any, options: Any) -> None:
+async def test_a_stream_has_the_same_chunks_as_the_graphs_own(
+    tmp_path: Path, model: Any, options: Any
+) -> None:
     graph = map_reduce(model, parts=1).compile()
     async with scripted_runtime(tmp_path) as runtime:
         expected = [chunk async for chunk in graph.astream(TOPIC, **options)]
@@ -126,7 +132,7 @@ async def test_a_stream_is_the_graphs_own(tmp_path: Path, model: Any, options: A
     [{"version": "v2"}, {"stream_mode": "updates"}, {"output_keys": ["notes"]}],
     ids=str,
 )
-async def test_a_result_is_the_graphs_own(tmp_path: Path, options: Any) -> None:
+async def test_a_result_is_the_same_as_the_graphs_own(tmp_path: Path, options: Any) -> None:
     graph = map_reduce(ForeignChat(), parts=1).compile()
     async with scripted_runtime(tmp_path):
         assert await attach(graph).ainvoke(TOPIC, **options) == await graph.ainvoke(
@@ -135,11 +141,13 @@ async def test_a_result_is_the_graphs_own(tmp_path: Path, options: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["messages", ["messages", "updates"]], ids=str)
-async def test_tokens_stream_and_each_call_is_recorded_once(tmp_path: Path, mode: Any) -> None:
+async def test_streamed_tokens_do_not_make_a_call_be_recorded_twice(
+    tmp_path: Path, mode: Any
+) -> None:
     graph = attach(map_reduce(ChatOrchestrate(), calls=2).compile())
     async with scripted_runtime(tmp_path) as runtime:
         chunks = [chunk async for chunk in graph.astream(TOPIC, stream_mode=mode)]
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     tokens = [
         payload[0].text
         for kind, payload in (
@@ -148,13 +156,13 @@ async def test_tokens_stream_and_each_call_is_recorded_once(tmp_path: Path, mode
         if kind == "messages"
     ]
     assert tokens.count(" well") == 8
-    by_path = {call.step_path for call in found.calls}
-    assert len(found.calls) == len(by_path) == 8
+    by_path = {call.step_path for call in record.calls}
+    assert len(record.calls) == len(by_path) == 8
     assert "work[2]/llm#2" in by_path
 
 
 @by_model
-async def test_plain_functions_run_in_threads_and_are_recorded_alike(
+async def test_graphs_of_plain_functions_are_recorded_like_async_ones(
     tmp_path: Path, model: Any
 ) -> None:
     graph = sync_chain(model).compile()
@@ -168,14 +176,14 @@ async def test_plain_functions_run_in_threads_and_are_recorded_alike(
         assert chunks == [chunk async for chunk in graph.astream(TOPIC, stream_mode=modes)]
         runs = await all_runs(runtime.store)
     assert len(runs) == 3
-    for found in runs:
-        assert found.edges == {(0, 1)}
-        assert {path for path in found.steps if "llm" not in path} == {"first", "second"}
-        assert [call.step_path for call in found.calls] == ["first/llm", "second/llm"]
-        assert found.still_running() == []
+    for record in runs:
+        assert record.edges == {(0, 1)}
+        assert {path for path in record.steps if "llm" not in path} == {"first", "second"}
+        assert [call.step_path for call in record.calls] == ["first/llm", "second/llm"]
+        assert record.still_running() == []
 
 
-async def test_nodes_that_end_as_soon_as_they_begin_are_recorded_as_ended(tmp_path: Path) -> None:
+async def test_nodes_that_end_at_once_are_recorded_as_ended(tmp_path: Path) -> None:
     builder = StateGraph(Notes)
     for number in range(10):
         builder.add_node(f"n{number}", lambda _: {"notes": []})
@@ -186,11 +194,13 @@ async def test_nodes_that_end_as_soon_as_they_begin_are_recorded_as_ended(tmp_pa
         await asyncio.to_thread(attached.invoke, TOPIC)
         await asyncio.to_thread(lambda: list(attached.stream(TOPIC)))
         runs = await all_runs(runtime.store)
-    assert [len(found.steps) for found in runs] == [10] * 3
-    assert [found.still_running() for found in runs] == [[]] * 3
+    assert [len(record.steps) for record in runs] == [10] * 3
+    assert [record.still_running() for record in runs] == [[]] * 3
 
 
-async def test_a_synchronous_form_on_the_loop_of_the_runtime_is_refused(tmp_path: Path) -> None:
+async def test_a_synchronous_call_on_the_runtimes_event_loop_raises_would_block(
+    tmp_path: Path,
+) -> None:
     graph = attach(sync_chain(ForeignChat()).compile(), name="chain")
     async with scripted_runtime(tmp_path):
         with pytest.raises(WouldBlock, match=r"chain\.invoke"):
@@ -198,10 +208,10 @@ async def test_a_synchronous_form_on_the_loop_of_the_runtime_is_refused(tmp_path
 
 
 @pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
-async def test_an_agents_tools_are_recorded_as_calls(tmp_path: Path) -> None:
+async def test_the_tools_of_an_agent_are_recorded_as_calls(tmp_path: Path) -> None:
     @tool
     def weather(city: str) -> str:
-        """What the sky does."""
+        """The weather in a city."""
         return f"rain in {city}"
 
     replies = itertools.chain(
@@ -212,18 +222,20 @@ async def test_an_agents_tools_are_recorded_as_calls(tmp_path: Path) -> None:
     agent = create_react_agent(ChatOrchestrate(), [weather])
     async with scripted_runtime(tmp_path, engine) as runtime:
         result = await attach(agent, deadline="60s").ainvoke({"messages": [("user", "Bern?")]})
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert result["messages"][-1].text == "take an umbrella"
     assert result["messages"][-2].text == "rain in Bern"
-    assert [(call.kind, call.step_path) for call in found.calls] == [
+    assert [(call.kind, call.step_path) for call in record.calls] == [
         (CallKind.LLM, "agent/llm"),
         (CallKind.TOOL, "tools[0]/weather"),
         (CallKind.LLM, "agent#2/llm"),
     ]
-    assert found.edges == {(0, 1), (1, 2)}
+    assert record.edges == {(0, 1), (1, 2)}
 
 
-async def test_an_interrupt_ends_a_run_well_and_another_goes_on(tmp_path: Path) -> None:
+async def test_an_interrupted_graph_completes_its_run_and_resumes_in_another_run(
+    tmp_path: Path,
+) -> None:
     graph = with_approval(ForeignChat()).compile(checkpointer=InMemorySaver())
     attached = attach(graph, deadline="60s")
     here: RunnableConfig = {"configurable": {"thread_id": "a"}}
@@ -246,7 +258,7 @@ async def test_an_interrupt_ends_a_run_well_and_another_goes_on(tmp_path: Path) 
     assert [call.step_path for call in published.calls] == ["check/llm"]
 
 
-async def test_tasks_of_a_functional_graph_are_steps_that_wait_for_each_other(
+async def test_tasks_of_a_functional_graph_are_steps_with_dependencies(
     tmp_path: Path,
 ) -> None:
     model = ForeignChat()
@@ -262,17 +274,17 @@ async def test_tasks_of_a_functional_graph_are_steps_that_wait_for_each_other(
 
     async with scripted_runtime(tmp_path) as runtime:
         assert await attach(article).ainvoke("tides") == "from far away"
-        found = await the_run(runtime.store)
-    assert set(found.steps) >= {
+        record = await the_run(runtime.store)
+    assert set(record.steps) >= {
         "article",
         "article/draft",
         "article/draft#2",
         "article/draft#3",
     }
-    assert found.edges == {(0, 2), (1, 2)}
+    assert record.edges == {(0, 2), (1, 2)}
 
 
-async def test_an_error_of_a_node_is_the_graphs_and_is_recorded(tmp_path: Path) -> None:
+async def test_an_error_of_a_node_is_raised_and_recorded(tmp_path: Path) -> None:
     def fail(state: Notes) -> dict[str, Any]:
         raise Boom("why")
 
@@ -280,12 +292,12 @@ async def test_an_error_of_a_node_is_the_graphs_and_is_recorded(tmp_path: Path) 
     async with scripted_runtime(tmp_path) as runtime:
         with pytest.raises(Boom, match="why"):
             await attach(graph).ainvoke(TOPIC)
-        found = await the_run(runtime.store)
-    assert (found.run.status, found.run.error_type) == (Status.FAILED, "Boom")
-    assert found.steps["fail"].status is Status.FAILED
+        record = await the_run(runtime.store)
+    assert (record.run.status, record.run.error_type) == (Status.FAILED, "Boom")
+    assert record.steps["fail"].status is Status.FAILED
 
 
-async def test_each_attempt_of_a_node_is_a_step(tmp_path: Path) -> None:
+async def test_each_attempt_of_a_retried_node_is_a_step(tmp_path: Path) -> None:
     attempts = itertools.count()
 
     async def shaky(state: Notes) -> dict[str, Any]:
@@ -297,25 +309,25 @@ async def test_each_attempt_of_a_node_is_a_step(tmp_path: Path) -> None:
     graph = StateGraph(Notes).add_node("shaky", shaky, retry_policy=retry)
     async with scripted_runtime(tmp_path) as runtime:
         await attach(graph.add_edge(START, "shaky").compile()).ainvoke(TOPIC)
-        found = await the_run(runtime.store)
-    assert {path: step.status for path, step in found.steps.items()} == {
+        record = await the_run(runtime.store)
+    assert {path: step.status for path, step in record.steps.items()} == {
         "shaky": Status.FAILED,
         "shaky#2": Status.COMPLETED,
     }
 
 
-async def test_a_users_config_and_callbacks_still_hold(tmp_path: Path) -> None:
+async def test_a_users_config_and_callbacks_are_kept(tmp_path: Path) -> None:
     began: list[str] = []
 
     class Watching(BaseCallbackHandler):
         def on_chat_model_start(self, *_: Any, **__: Any) -> None:
             began.append("chat")
 
-    def again(state: Notes) -> dict[str, Any]:
+    def repeat(state: Notes) -> dict[str, Any]:
         return {"notes": []}
 
-    loop = StateGraph(Notes).add_node("again", again).add_edge(START, "again")
-    loop.add_conditional_edges("again", lambda _: "again", ["again", END])
+    loop = StateGraph(Notes).add_node("repeat", repeat).add_edge(START, "repeat")
+    loop.add_conditional_edges("repeat", lambda _: "repeat", ["repeat", END])
     async with scripted_runtime(tmp_path) as runtime:
         graph = attach(map_reduce(ForeignChat(), parts=1).compile())
         await graph.ainvoke(TOPIC, {"callbacks": [Watching()]})
@@ -323,10 +335,10 @@ async def test_a_users_config_and_callbacks_still_hold(tmp_path: Path) -> None:
         assert len(began) == 6
         with pytest.raises(GraphRecursionError):
             await attach(loop.compile()).ainvoke(TOPIC, {"recursion_limit": 3})
-        assert [len(found.calls) for found in await all_runs(runtime.store)] == [3, 3, 0]
+        assert [len(record.calls) for record in await all_runs(runtime.store)] == [3, 3, 0]
 
 
-def test_an_attached_graph_knows_what_the_graph_knows() -> None:
+def test_an_attached_graph_has_the_attributes_of_the_graph() -> None:
     graph = sync_chain(ForeignChat()).compile(name="chain")
     attached = attach(graph)
     assert attached.name == "chain"
@@ -334,4 +346,4 @@ def test_an_attached_graph_knows_what_the_graph_knows() -> None:
     assert attached.get_graph().to_json() == graph.get_graph().to_json()
     assert attached.get_input_schema() is not None
     with pytest.raises(AttributeError):
-        attached.nothing_of_the_kind  # noqa: B018
+        attached.no_such_attribute  # noqa: B018

@@ -1,4 +1,4 @@
-"""ChatOrchestrate: LangChain's interface on our engines, in a run and outside one."""
+"""ChatOrchestrate: the LangChain chat model on our engines, within a run and outside one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 )
 
 
-async def test_a_call_in_a_flow_is_recorded_with_its_causes_and_its_sub_deadline(
+async def test_a_call_in_a_flow_is_recorded_with_its_causal_parents_and_its_sub_deadline(
     tmp_path: Path,
 ) -> None:
     engine, model = ScriptedEngine(answer_ok), ChatOrchestrate()
@@ -50,15 +50,15 @@ async def test_a_call_in_a_flow_is_recorded_with_its_causes_and_its_sub_deadline
 
     async with scripted_runtime(tmp_path, engine) as runtime:
         assert await research() == "all is well"
-        found = await the_run(runtime.store)
-    assert found.edges == {(0, 1), (0, 2), (1, 3), (2, 3)}
-    assert {call.identity for call in found.calls} == {"script:ask"}
+        record = await the_run(runtime.store)
+    assert record.edges == {(0, 1), (0, 2), (1, 3), (2, 3)}
+    assert {call.identity for call in record.calls} == {"script:ask"}
     assert {request.slo.kind for request in engine.requests} == {SloKind.COMPOUND}
-    assert {request.slo.program for request in engine.requests} == {found.run.id}
-    assert found.still_running() == []
+    assert {request.slo.program for request in engine.requests} == {record.run.id}
+    assert record.still_running() == []
 
 
-async def test_outside_a_run_a_call_is_best_effort_and_leaves_no_record(tmp_path: Path) -> None:
+async def test_a_call_outside_a_run_is_best_effort_and_is_not_recorded(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok)
     async with scripted_runtime(tmp_path, engine) as runtime:
         message = await ChatOrchestrate(max_tokens=2).ainvoke("how is it?")
@@ -70,7 +70,7 @@ async def test_outside_a_run_a_call_is_best_effort_and_leaves_no_record(tmp_path
     assert (request.max_tokens, request.temperature) == (2, 0.7)
 
 
-async def test_an_answer_tells_its_tokens_and_where_it_comes_from(tmp_path: Path) -> None:
+async def test_an_answer_has_its_token_usage_and_response_metadata(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path):
         message = await ChatOrchestrate(max_tokens=2).ainvoke("how is it?")
     assert isinstance(message, AIMessage)
@@ -78,13 +78,13 @@ async def test_an_answer_tells_its_tokens_and_where_it_comes_from(tmp_path: Path
     assert message.usage_metadata["input_tokens"] == 3
     assert message.usage_metadata["output_tokens"] == 2
     assert message.usage_metadata["total_tokens"] == 5
-    facts = message.response_metadata
-    assert (facts["finish_reason"], facts["model_name"]) == ("length", "script")
-    assert "random_weights" not in facts
+    metadata = message.response_metadata
+    assert (metadata["finish_reason"], metadata["model_name"]) == ("length", "script")
+    assert "random_weights" not in metadata
 
 
 @pytest.mark.parametrize("is_sync", [False, True])
-async def test_an_answer_streams_word_by_word_and_ends_in_its_facts(
+async def test_an_answer_streams_word_by_word_and_ends_with_usage_and_metadata(
     tmp_path: Path, is_sync: bool
 ) -> None:
     model = ChatOrchestrate()
@@ -108,11 +108,11 @@ async def test_an_answer_streams_word_by_word_and_ends_in_its_facts(
 
     async with scripted_runtime(tmp_path) as runtime:
         assert await talk() == 3
-        found = await the_run(runtime.store)
-    assert [call.output_tokens for call in found.calls] == [3]
+        record = await the_run(runtime.store)
+    assert [call.output_tokens for call in record.calls] == [3]
 
 
-async def test_a_stream_that_is_left_aborts_its_request(tmp_path: Path) -> None:
+async def test_leaving_a_stream_aborts_its_request(tmp_path: Path) -> None:
     engine = ScriptedEngine(lambda _: "on and on and on", token_s=0.01)
     async with scripted_runtime(tmp_path, engine):
         async for chunk in ChatOrchestrate().astream("hello"):
@@ -125,7 +125,7 @@ async def test_a_stream_that_is_left_aborts_its_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_flow", [False, True])
-async def test_a_thread_may_ask_while_the_loop_goes_on(tmp_path: Path, in_flow: bool) -> None:
+async def test_the_model_can_be_called_from_a_thread(tmp_path: Path, in_flow: bool) -> None:
     model = ChatOrchestrate()
 
     async def talk() -> str:
@@ -139,7 +139,7 @@ async def test_a_thread_may_ask_while_the_loop_goes_on(tmp_path: Path, in_flow: 
     assert [call.status for call in calls] == [Status.COMPLETED] * in_flow
 
 
-async def test_another_event_loop_may_ask(tmp_path: Path) -> None:
+async def test_the_model_can_be_called_from_another_event_loop(tmp_path: Path) -> None:
     @flow
     async def talk() -> str:
         message = await asyncio.to_thread(lambda: asyncio.run(ChatOrchestrate().ainvoke("hello")))
@@ -150,7 +150,9 @@ async def test_another_event_loop_may_ask(tmp_path: Path) -> None:
         assert len((await the_run(runtime.store)).calls) == 1
 
 
-async def test_a_synchronous_call_on_the_loop_of_the_runtime_is_refused(tmp_path: Path) -> None:
+async def test_a_synchronous_call_on_the_runtimes_event_loop_raises_would_block(
+    tmp_path: Path,
+) -> None:
     async with scripted_runtime(tmp_path):
         with pytest.raises(WouldBlock, match="ainvoke"):
             ChatOrchestrate().invoke("hello")
@@ -180,18 +182,18 @@ async def test_a_call_from_a_thread_is_aborted_at_the_deadline_of_its_run(tmp_pa
     assert engine.num_running == 0
 
 
-async def test_cancelling_a_call_aborts_it(tmp_path: Path) -> None:
+async def test_cancelling_a_call_aborts_its_request(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok, token_s=NEVER_S)
     async with scripted_runtime(tmp_path, engine):
-        asking = asyncio.create_task(ChatOrchestrate().ainvoke("hello"))
+        call = asyncio.create_task(ChatOrchestrate().ainvoke("hello"))
         await until_generating(engine)
-        asking.cancel()
+        call.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await asking
+            await call
     assert len(engine.aborted) == 1
 
 
-async def test_stop_texts_and_sampling_reach_the_engine(tmp_path: Path) -> None:
+async def test_stop_texts_and_sampling_parameters_reach_the_engine(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok)
     model = ChatOrchestrate(temperature=0.0, top_p=0.5, seed=3)
 
@@ -206,7 +208,7 @@ async def test_stop_texts_and_sampling_reach_the_engine(tmp_path: Path) -> None:
     assert (request.stop, request.max_tokens) == (("\n",), 7)
 
 
-async def test_a_conversation_becomes_turns_that_alternate(tmp_path: Path) -> None:
+async def test_messages_become_alternating_turns(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok)
     call = {"name": "weather", "args": {"city": "Bern"}, "id": "1"}
     messages = [
@@ -226,14 +228,14 @@ async def test_a_conversation_becomes_turns_that_alternate(tmp_path: Path) -> No
     )
 
 
-async def test_what_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+async def test_a_message_that_is_not_text_raises_invalid_request(tmp_path: Path) -> None:
     picture = HumanMessage([{"type": "image_url", "image_url": {"url": "http://x/y.png"}}])
     async with scripted_runtime(tmp_path):
         with pytest.raises(InvalidRequest, match="image_url"):
             await ChatOrchestrate().ainvoke([picture])
 
 
-async def test_many_prompts_at_once_are_as_many_calls_of_the_run(tmp_path: Path) -> None:
+async def test_each_prompt_of_a_batch_is_a_call_of_the_run(tmp_path: Path) -> None:
     @flow
     async def talk() -> int:
         return len(await ChatOrchestrate().abatch(["a", "b", "c"]))
@@ -244,7 +246,7 @@ async def test_many_prompts_at_once_are_as_many_calls_of_the_run(tmp_path: Path)
         assert len((await recorded(runtime.store, result.run_id)).calls) == 3
 
 
-def test_threads_without_a_loop_share_one_for_as_long_as_they_use_it() -> None:
+def test_concurrent_synchronous_calls_share_one_event_loop() -> None:
     with loop_for_sync_call() as first:
         with loop_for_sync_call() as second:
             assert second is first
@@ -255,9 +257,9 @@ def test_threads_without_a_loop_share_one_for_as_long_as_they_use_it() -> None:
         assert third is not first
 
 
-def test_the_sdk_is_imported_without_langchain() -> None:
+def test_importing_the_sdk_does_not_import_langchain() -> None:
     script = "import sys, orchestrator; print([m for m in sys.modules if m.startswith('lang')])"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""Graphs of LangGraph that end early: at their deadlines, wrapped up, or left in the middle."""
+"""LangGraph graphs that end early: at their deadlines, with a wrap-up, or cancelled."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 
 
 def stalling(after: int) -> ScriptedEngine:
-    """An engine that answers so many requests, and is then slow to."""
+    """An engine that answers `after` requests quickly, and all later ones very slowly."""
     number = itertools.count()
 
     def answer(request: GenerationRequest) -> str:
@@ -44,7 +44,7 @@ def stalling(after: int) -> ScriptedEngine:
     return ScriptedEngine(answer, token_s=0.002)
 
 
-async def test_at_the_deadline_a_graph_ends_by_name_and_its_requests_are_aborted(
+async def test_at_the_deadline_a_graph_raises_deadline_exceeded_and_its_requests_are_aborted(
     tmp_path: Path,
 ) -> None:
     engine = stalling(after=1)
@@ -54,14 +54,16 @@ async def test_at_the_deadline_a_graph_ends_by_name_and_its_requests_are_aborted
             await graph.ainvoke(TOPIC)
         assert engine.num_running == 0
         assert len(engine.aborted) == 3
-        found = await the_run(runtime.store)
-    assert found.still_running() == []
-    assert found.run.error_type == "DeadlineExceeded"
-    assert {found.steps[f"work[{n}]"].status for n in range(3)} == {Status.CANCELLED}
+        record = await the_run(runtime.store)
+    assert record.still_running() == []
+    assert record.run.error_type == "DeadlineExceeded"
+    assert {record.steps[f"work[{n}]"].status for n in range(3)} == {Status.CANCELLED}
 
 
 @pytest.mark.parametrize("kind", ["async", "sync", "runnable"])
-async def test_wrap_up_makes_a_result_of_the_last_known_state(tmp_path: Path, kind: str) -> None:
+async def test_wrap_up_makes_the_result_from_the_last_known_state(
+    tmp_path: Path, kind: str
+) -> None:
     engine, model = stalling(after=1), ChatOrchestrate(max_tokens=3)
     seen: list[Any] = []
 
@@ -73,9 +75,9 @@ async def test_wrap_up_makes_a_result_of_the_last_known_state(tmp_path: Path, ki
         seen.append(state)
         return str(model.invoke("in short").text)
 
-    finishing: Any = {"async": wrap_up, "sync": wrap_up_in_thread}.get(kind)
+    wrap_up_of_kind: Any = {"async": wrap_up, "sync": wrap_up_in_thread}.get(kind)
     if kind == "runnable":
-        finishing = (
+        wrap_up_of_kind = (
             StateGraph(Notes)
             .add_node("short", wrap_up_node(model))
             .add_edge(START, "short")
@@ -86,15 +88,15 @@ async def test_wrap_up_makes_a_result_of_the_last_known_state(tmp_path: Path, ki
         deadline=4,
         tail="2500ms",
         on_deadline="wrap_up",
-        wrap_up=finishing,
+        wrap_up=wrap_up_of_kind,
     )
     async with scripted_runtime(tmp_path, engine) as runtime:
         result = await graph.ainvoke(TOPIC)
-        found = await the_run(runtime.store)
+        record = await the_run(runtime.store)
     assert engine.num_running == 0
-    assert found.run.status is Status.COMPLETED
-    assert found.still_running() == []
-    wrapped = [call for call in found.calls if call.step_path.startswith("wrap-up[")]
+    assert record.run.status is Status.COMPLETED
+    assert record.still_running() == []
+    wrapped = [call for call in record.calls if call.step_path.startswith("wrap-up[")]
     assert [call.status for call in wrapped] == [Status.COMPLETED]
     if kind == "runnable":
         assert result["report"] == "on on on"
@@ -110,7 +112,9 @@ def wrap_up_node(model: Any) -> Any:
     return short
 
 
-async def test_the_best_so_far_is_the_output_of_the_last_known_state(tmp_path: Path) -> None:
+async def test_with_best_so_far_the_result_is_the_output_of_the_last_known_state(
+    tmp_path: Path,
+) -> None:
     graph = sync_chain(ChatOrchestrate()).compile()
     attached = attach(graph, deadline="1500ms", on_deadline="best_so_far")
     engine = stalling(after=1)
@@ -120,10 +124,10 @@ async def test_the_best_so_far_is_the_output_of_the_last_known_state(tmp_path: P
         chunks = [chunk async for chunk in attached.astream(TOPIC, stream_mode="values")]
         assert chunks[-1] == {"topic": "tides", "notes": []}
         assert engine.num_running == 0
-        assert [found.still_running() for found in await all_runs(runtime.store)] == [[], []]
+        assert [record.still_running() for record in await all_runs(runtime.store)] == [[], []]
 
 
-async def test_a_synchronous_call_ends_at_the_deadline_whatever_a_node_does(
+async def test_a_synchronous_call_ends_at_the_deadline_even_if_a_node_blocks(
     tmp_path: Path,
 ) -> None:
     def stuck(state: Notes) -> dict[str, Any]:
@@ -155,7 +159,7 @@ async def test_a_request_from_a_nodes_thread_is_aborted_at_the_deadline(tmp_path
         assert engine.num_running == 0
 
 
-async def test_wrapping_up_comes_last_in_a_stream(tmp_path: Path) -> None:
+async def test_the_result_of_wrap_up_is_the_last_chunk_of_a_stream(tmp_path: Path) -> None:
     attached = attach(
         map_reduce(ChatOrchestrate()).compile(),
         deadline="1500ms",
@@ -170,7 +174,7 @@ async def test_wrapping_up_comes_last_in_a_stream(tmp_path: Path) -> None:
         assert chunks[-1][1]["report"].startswith("only")
 
 
-async def test_wrap_up_of_a_functional_graph_knows_what_its_tasks_gave(tmp_path: Path) -> None:
+async def test_wrap_up_of_a_functional_graph_gets_the_results_of_its_tasks(tmp_path: Path) -> None:
     @task
     async def quick(topic: str) -> str:
         return f"{topic} in short"
@@ -191,7 +195,7 @@ async def test_wrap_up_of_a_functional_graph_knows_what_its_tasks_gave(tmp_path:
         assert await attached.ainvoke("tides") == {"quick": "tides in short"}
 
 
-async def test_a_stream_that_is_left_cancels_its_run(tmp_path: Path) -> None:
+async def test_leaving_a_stream_cancels_its_run(tmp_path: Path) -> None:
     engine = ScriptedEngine(answer_ok)
     attached = attach(map_reduce(ChatOrchestrate()).compile())
     async with scripted_runtime(tmp_path, engine) as runtime:
@@ -199,9 +203,9 @@ async def test_a_stream_that_is_left_cancels_its_run(tmp_path: Path) -> None:
         async for _ in stream:
             break
         await stream.aclose()  # type: ignore[attr-defined]
-        found = await the_run(runtime.store)
-        assert found.run.status is Status.CANCELLED
-        assert found.still_running() == []
+        record = await the_run(runtime.store)
+        assert record.run.status is Status.CANCELLED
+        assert record.still_running() == []
         assert len(engine.requests) == 1
 
 
@@ -216,7 +220,7 @@ async def test_a_stream_that_is_left_cancels_its_run(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused_when_attaching(wrong: Any) -> None:
+def test_invalid_options_are_refused_by_attach(wrong: Any) -> None:
     graph = sync_chain(ForeignChat()).compile()
     with pytest.raises((InvalidDuration, ValueError)):
         attach(graph, **wrong)

@@ -1,4 +1,4 @@
-"""Graphs of LangGraph in flows and in graphs, and our primitives in them: one run, each once."""
+"""LangGraph graphs in flows and in graphs, and our primitives in nodes: one run, no duplicates."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tests.unit.orchestrator.langgraph.graph_samples import TOPIC, Notes, by_mod
 from tests.unit.orchestrator.orchestrator_samples import scripted_runtime, the_run
 
 
-async def test_primitives_of_ours_in_a_node_belong_to_its_step(tmp_path: Path) -> None:
+async def test_llm_in_a_node_is_a_call_of_the_nodes_step(tmp_path: Path) -> None:
     async def ask(state: Notes) -> dict[str, Any]:
         return {"report": await llm("how is it?")}
 
     graph = StateGraph(Notes).add_node("ask", ask).add_edge(START, "ask").compile()
     async with scripted_runtime(tmp_path) as runtime:
         await attach(graph).ainvoke(TOPIC)
-        found = await the_run(runtime.store)
-    assert [call.step_path for call in found.calls] == ["ask/llm"]
+        record = await the_run(runtime.store)
+    assert [call.step_path for call in record.calls] == ["ask/llm"]
 
 
 @by_model
@@ -31,14 +31,14 @@ async def test_a_graph_in_a_flow_is_a_step_of_its_run(tmp_path: Path, model: Any
     @flow(deadline="60s")
     async def research() -> str:
         await llm("before")
-        found = await graph.ainvoke(TOPIC)
+        state = await graph.ainvoke(TOPIC)
         await llm("after")
-        return str(found["report"])
+        return str(state["report"])
 
     async with scripted_runtime(tmp_path) as runtime:
         await research()
-        found = await the_run(runtime.store)
-    by_path = {call.step_path: call.node for call in found.calls}
+        record = await the_run(runtime.store)
+    by_path = {call.step_path: call.node for call in record.calls}
     assert set(by_path) == {
         "llm",
         "reduce/plan/llm",
@@ -47,8 +47,8 @@ async def test_a_graph_in_a_flow_is_a_step_of_its_run(tmp_path: Path, model: Any
         "reduce/write/llm",
         "llm#2",
     }
-    assert (by_path["llm"], by_path["reduce/plan/llm"]) in found.edges
-    assert (by_path["reduce/write/llm"], by_path["llm#2"]) in found.edges
+    assert (by_path["llm"], by_path["reduce/plan/llm"]) in record.edges
+    assert (by_path["reduce/write/llm"], by_path["llm#2"]) in record.edges
 
 
 @by_model
@@ -61,8 +61,8 @@ async def test_a_graph_in_a_graph_is_recorded_once(tmp_path: Path, model: Any) -
     outer = StateGraph(Notes).add_node("delegate", delegate).add_edge(START, "delegate").compile()
     async with scripted_runtime(tmp_path) as runtime:
         await attach(outer).ainvoke(TOPIC)
-        found = await the_run(runtime.store)
-    assert [call.step_path for call in found.calls] == [
+        record = await the_run(runtime.store)
+    assert [call.step_path for call in record.calls] == [
         "delegate/inner/plan/llm",
         "delegate/inner/work[0]/llm",
         "delegate/inner/write/llm",

@@ -1,4 +1,4 @@
-"""Tools and shapes that ChatOrchestrate is given: what can be said then, and how it is read."""
+"""Tools and structured output of ChatOrchestrate: the schema sent, and how answers are read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Verdict(BaseModel):
 
 
 class Place(TypedDict):
-    """Where something is."""
+    """A place."""
 
     city: str
 
@@ -40,25 +40,25 @@ PLACE_SCHEMA = {
 
 @tool
 def weather(city: str) -> str:
-    """What the sky does."""
+    """The weather in a city."""
     return f"rain in {city}"
 
 
 @tool
 def clock(zone: str = "utc") -> str:
-    """What time it is."""
+    """The current time."""
     return "noon"
 
 
-def saying(text: str) -> ScriptedEngine:
+def answering(text: str) -> ScriptedEngine:
     return ScriptedEngine(lambda _: text)
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_tool_is_called_by_json_to_which_the_model_is_held(
+async def test_a_tool_call_is_read_from_json_that_the_schema_enforces(
     tmp_path: Path, streams: bool
 ) -> None:
-    engine = saying('{"tool": "weather", "arguments": {"city": "Bern"}}')
+    engine = answering('{"tool": "weather", "arguments": {"city": "Bern"}}')
     model = ChatOrchestrate().bind_tools([weather, clock])
     async with scripted_runtime(tmp_path, engine):
         message = await _reply(model, streams)
@@ -72,16 +72,18 @@ async def test_a_tool_is_called_by_json_to_which_the_model_is_held(
     assert list(answer["properties"]) == ["answer"]
     assert first["properties"]["tool"] == {"enum": ["weather"]}
     assert second["properties"]["tool"] == {"enum": ["clock"]}
-    told = request.prompt[0]
-    assert isinstance(told, Message)
-    assert told.role == "system"
-    assert "What the sky does." in told.content
+    instructions = request.prompt[0]
+    assert isinstance(instructions, Message)
+    assert instructions.role == "system"
+    assert "The weather in a city." in instructions.content
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_a_model_with_tools_may_answer(tmp_path: Path, streams: bool) -> None:
+async def test_a_model_with_tools_may_answer_without_calling_one(
+    tmp_path: Path, streams: bool
+) -> None:
     text = 'it "rains"\nin Zürich \U0001f327'
-    engine = saying(json.dumps({"answer": text}))
+    engine = answering(json.dumps({"answer": text}))
     async with scripted_runtime(tmp_path, engine):
         message = await _reply(ChatOrchestrate().bind_tools([weather]), streams)
     assert message.text == text
@@ -100,32 +102,32 @@ async def test_a_model_with_tools_may_answer(tmp_path: Path, streams: bool) -> N
         ("none", []),
     ],
 )
-async def test_the_choice_of_tools_bounds_what_can_be_said(
+async def test_tool_choice_restricts_the_schema_of_the_reply(
     tmp_path: Path, choice: Any, shapes: list[str]
 ) -> None:
-    engine = saying('{"tool": "clock", "arguments": {}}')
+    engine = answering('{"tool": "clock", "arguments": {}}')
     async with scripted_runtime(tmp_path, engine):
         await ChatOrchestrate().bind_tools([weather, clock], tool_choice=choice).ainvoke("hi")
     schema: Any = engine.requests[0].schema or {"anyOf": []}
-    found = [
+    allowed = [
         shape["properties"].get("tool", {"enum": ["answer"]})["enum"][0]
         for shape in schema.get("anyOf", [schema])
     ]
-    assert found == shapes
+    assert allowed == shapes
 
 
-def test_a_choice_that_is_no_tool_is_refused_at_once() -> None:
+def test_an_unknown_tool_choice_or_a_tool_that_is_not_a_function_is_refused_at_once() -> None:
     with pytest.raises(InvalidRequest, match="hammer"):
         ChatOrchestrate().bind_tools([weather], tool_choice="hammer")
     with pytest.raises(InvalidRequest, match="web_search"):
         ChatOrchestrate().bind_tools([{"type": "web_search_preview"}])
 
 
-async def test_a_call_of_a_tool_that_was_cut_is_an_invalid_one_and_a_cut_answer_is_kept(
+async def test_a_tool_call_that_was_cut_off_is_an_invalid_tool_call(
     tmp_path: Path,
 ) -> None:
     model = ChatOrchestrate().bind_tools([weather])
-    async with scripted_runtime(tmp_path, saying('{"tool": "weather", "arguments": {"ci')):
+    async with scripted_runtime(tmp_path, answering('{"tool": "weather", "arguments": {"ci')):
         message = await model.ainvoke("hi")
         assert isinstance(message, AIMessage)
     [call] = message.invalid_tool_calls
@@ -134,22 +136,22 @@ async def test_a_call_of_a_tool_that_was_cut_is_an_invalid_one_and_a_cut_answer_
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_an_engine_that_knows_no_schema_is_taken_at_its_word(
+async def test_a_reply_that_is_not_json_is_taken_as_the_answer(
     tmp_path: Path, streams: bool
 ) -> None:
-    async with scripted_runtime(tmp_path, saying("I would say rain")):
+    async with scripted_runtime(tmp_path, answering("I would say rain")):
         message = await _reply(ChatOrchestrate().bind_tools([weather]), streams)
     assert message.text == "I would say rain"
 
 
-async def test_an_answer_that_was_cut_is_kept_so_far(tmp_path: Path) -> None:
+async def test_an_answer_that_was_cut_off_is_kept(tmp_path: Path) -> None:
     model = ChatOrchestrate().bind_tools([weather])
-    async with scripted_runtime(tmp_path, saying('{"answer": "it will')):
+    async with scripted_runtime(tmp_path, answering('{"answer": "it will')):
         assert (await model.ainvoke("hi")).text == "it will"
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_an_answer_is_decoded_however_its_json_is_cut_into_pieces(size: int) -> None:
+def test_a_streamed_answer_is_decoded_whatever_the_size_of_its_pieces(size: int) -> None:
     text = 'a "quote", a \\ and\ta \U0001f327 in Zürich'
     document = json.dumps({"answer": text})
     answer = AnswerText()
@@ -157,8 +159,8 @@ def test_an_answer_is_decoded_however_its_json_is_cut_into_pieces(size: int) -> 
     assert "".join(answer.feed(piece) for piece in pieces) == text
 
 
-async def test_structured_output_is_an_instance_of_what_was_asked_for(tmp_path: Path) -> None:
-    engine = saying('{"good": true, "why": "so"}')
+async def test_structured_output_with_a_pydantic_model_is_an_instance(tmp_path: Path) -> None:
+    engine = answering('{"good": true, "why": "so"}')
     async with scripted_runtime(tmp_path, engine):
         verdict = await ChatOrchestrate().with_structured_output(Verdict).ainvoke("good?")
     assert verdict == Verdict(good=True, why="so")
@@ -167,15 +169,17 @@ async def test_structured_output_is_an_instance_of_what_was_asked_for(tmp_path: 
 
 
 @pytest.mark.parametrize("shape", [Place, PLACE_SCHEMA], ids=["typed dict", "schema"])
-async def test_structured_output_by_a_schema_is_a_dict(tmp_path: Path, shape: Any) -> None:
-    async with scripted_runtime(tmp_path, saying('{"city": "Bern"}')):
-        found = await ChatOrchestrate().with_structured_output(shape).ainvoke("where?")
-    assert found == {"city": "Bern"}
+async def test_structured_output_with_a_schema_is_a_dict(tmp_path: Path, shape: Any) -> None:
+    async with scripted_runtime(tmp_path, answering('{"city": "Bern"}')):
+        value = await ChatOrchestrate().with_structured_output(shape).ainvoke("where?")
+    assert value == {"city": "Bern"}
 
 
-async def test_structured_output_that_was_cut_is_an_error_by_name(tmp_path: Path) -> None:
+async def test_structured_output_that_was_cut_off_raises_structured_output_invalid(
+    tmp_path: Path,
+) -> None:
     model = ChatOrchestrate(max_tokens=2)
-    async with scripted_runtime(tmp_path, saying('{"good": true, "why": "so and so"}')):
+    async with scripted_runtime(tmp_path, answering('{"good": true, "why": "so and so"}')):
         with pytest.raises(StructuredOutputInvalid, match="raise max_tokens"):
             await model.with_structured_output(Verdict).ainvoke("good?")
         raw = await model.with_structured_output(Verdict, include_raw=True).ainvoke("good?")

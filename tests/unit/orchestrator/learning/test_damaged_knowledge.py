@@ -1,4 +1,4 @@
-"""What was learned and is damaged, and what cannot be learned from: left out, and no run fails."""
+"""Damaged knowledge and unlearnable runs: skipped with a warning, and no run fails."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 )
 
 
-async def test_a_damaged_pattern_is_left_out_and_said(
+async def test_a_damaged_pattern_is_skipped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scripted_runtime(tmp_path) as runtime:
@@ -43,7 +43,7 @@ async def test_a_damaged_pattern_is_left_out_and_said(
     assert "skipped as unreadable" in caplog.text
 
 
-async def test_a_kernel_that_is_none_is_left_out_and_said(
+async def test_an_unreadable_kernel_is_replaced_by_the_default_with_a_warning(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     await runtime.run(typical)
@@ -56,7 +56,7 @@ async def test_a_kernel_that_is_none_is_left_out_and_said(
     assert "kernel" in caplog.text
 
 
-async def test_a_damaged_length_model_is_left_out_and_said(
+async def test_a_damaged_length_model_is_skipped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = model_file(models_folder(store_url(tmp_path)), "typical")
@@ -68,7 +68,7 @@ async def test_a_damaged_length_model_is_left_out_and_said(
     assert str(path) in caplog.text
 
 
-async def test_a_fit_that_cannot_begin_costs_no_run(
+async def test_a_fit_that_cannot_be_started_does_not_fail_the_run(
     runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken:
@@ -97,7 +97,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-async def test_damage_to_what_was_learned_costs_no_run(
+async def test_damaged_records_do_not_fail_a_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     async with scripted_runtime(tmp_path) as runtime:
@@ -111,16 +111,16 @@ async def test_damage_to_what_was_learned_costs_no_run(
         async with scripted_runtime(tmp_path) as runtime:
             results = [await runtime.run(typical) for _ in range(2)]
             async with runtime.store.reading() as tx:
-                found = [await tx.runs.get(result.run_id) for result in results]
-    assert {run.status for run in found} == {Status.COMPLETED}
+                runs = [await tx.runs.get(result.run_id) for result in results]
+    assert {run.status for run in runs} == {Status.COMPLETED}
     assert caplog.records
 
 
 @pytest.mark.parametrize("options", [{"max_tokens": -1}, {"temperature": -1.0}])
-async def test_impossible_numbers_are_the_engines_to_refuse(
+async def test_invalid_sampling_parameters_are_passed_to_the_engine_without_a_prediction(
     runtime: Runtime, options: dict[str, Any]
 ) -> None:
-    """The call is recorded, and so is its stage; what it might answer is not foretold."""
+    """The call and its stage are recorded; the answer's length is not predicted."""
 
     async def body() -> None:
         await llm("well?", **options)
@@ -131,17 +131,17 @@ async def test_impossible_numbers_are_the_engines_to_refuse(
     assert len(await stages_of(runtime.store, result.run_id)) == 1
 
 
-async def test_a_run_that_no_pattern_can_hold_is_recorded_all_the_same(
+async def test_a_run_that_no_pattern_can_represent_is_recorded_as_completed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Boastful(ScriptedEngine):
+    class Overcounting(ScriptedEngine):
         async def generate(self, request: GenerationRequest) -> Completion:
             completion = await super().generate(request)
             return replace(completion, usage=Usage(1, 2**50))
 
-    async with scripted_runtime(tmp_path, Boastful(answer_ok)) as runtime:
+    async with scripted_runtime(tmp_path, Overcounting(answer_ok)) as runtime:
         result = await runtime.run(typical)
-        found = await recorded(runtime.store, result.run_id)
-    assert found.run.status is Status.COMPLETED
-    assert found.pattern_records == []
+        record = await recorded(runtime.store, result.run_id)
+    assert record.run.status is Status.COMPLETED
+    assert record.pattern_records == []
     assert "no pattern of run" in caplog.text

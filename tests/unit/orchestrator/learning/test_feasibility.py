@@ -1,4 +1,4 @@
-"""Deadlines that no past run would have met are told at once."""
+"""Deadlines that are shorter than every past run are reported before the run starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
 
 
 def library(*runs_s: list[float]) -> PatternLibrary:
-    """Past runs, by the seconds of their stages."""
+    """A library of past runs, given by the seconds of their stages."""
     return PatternLibrary(
         tuple(
             KeptPattern(
@@ -39,12 +39,12 @@ def library(*runs_s: list[float]) -> PatternLibrary:
     st.lists(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=4), max_size=9),
     st.floats(0.001, 1e7),
 )
-def test_a_deadline_fails_exactly_if_every_one_of_enough_runs_took_longer(
+def test_a_deadline_is_infeasible_exactly_if_there_are_enough_runs_and_all_took_longer(
     runs_s: list[list[float]], deadline_s: float
 ) -> None:
     past = library(*runs_s)
-    enough = len(runs_s) >= MIN_RUNS
-    is_infeasible = enough and all(sum(stages_s) > deadline_s for stages_s in runs_s)
+    has_enough = len(runs_s) >= MIN_RUNS
+    is_infeasible = has_enough and all(sum(stages_s) > deadline_s for stages_s in runs_s)
     try:
         check_feasible("f", deadline_s, past, "fail")
     except DeadlineInfeasible:
@@ -54,7 +54,7 @@ def test_a_deadline_fails_exactly_if_every_one_of_enough_runs_took_longer(
     check_feasible("f", None, past, "fail")
 
 
-def test_a_pattern_stands_for_all_the_runs_that_it_is_the_medoid_of() -> None:
+def test_a_pattern_counts_as_many_runs_as_its_weight() -> None:
     [pattern] = library([2.0, 3.0]).patterns
     heavy = PatternLibrary((KeptPattern(1, pattern.stages, 1.0, weight=12.0),))
     assert learned_bound(heavy) == (5.0, 12)
@@ -63,7 +63,7 @@ def test_a_pattern_stands_for_all_the_runs_that_it_is_the_medoid_of() -> None:
 
 @pytest.fixture
 async def past_runs(tmp_path: Path) -> None:
-    """Five of 10 s each."""
+    """Record five runs of 10 s each."""
     async with scripted_runtime(tmp_path, clock=(clock := VirtualClock())) as runtime:
         for _ in range(int(MIN_RUNS)):
             await runtime.run(working(clock), 10.0)
@@ -82,7 +82,7 @@ def working(clock: VirtualClock, **limits: object):  # type: ignore[no-untyped-d
 
 
 @pytest.mark.usefixtures("past_runs")
-async def test_a_run_that_is_to_fail_then_does_nothing(tmp_path: Path) -> None:
+async def test_with_infeasible_fail_the_run_does_not_start(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path, clock=(clock := VirtualClock())) as runtime:
         with pytest.raises(DeadlineInfeasible, match=r"shortest of 5 past runs of work took 10 s"):
             await runtime.run(working(clock, deadline=9.0, infeasible="fail"), 1.0)
@@ -93,7 +93,7 @@ async def test_a_run_that_is_to_fail_then_does_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("past_runs")
-async def test_a_run_that_is_to_try_is_warned_of(
+async def test_with_infeasible_warn_the_run_executes_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with scripted_runtime(tmp_path, clock=(clock := VirtualClock())) as runtime:
@@ -102,12 +102,12 @@ async def test_a_run_that_is_to_try_is_warned_of(
     assert "a deadline of 9 s cannot be met" in caplog.text
 
 
-def test_another_word_is_refused_where_the_flow_is_made() -> None:
+def test_an_unknown_value_of_infeasible_is_refused_when_the_flow_is_made() -> None:
     with pytest.raises(ValueError, match="must be 'warn' or 'fail'"):
         working(VirtualClock(), infeasible="ignore")
 
 
 async def num_runs(runtime: Runtime) -> int:
-    """How many are recorded."""
+    """The number of recorded runs."""
     async with runtime.store.reading() as tx:
         return len(await tx.runs.newest())

@@ -1,4 +1,4 @@
-"""What a fit makes of recorded runs, and that later runs use it."""
+"""Fits from recorded runs, and their use by later runs."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def record(store: Store, number: int, **changes: object) -> None:
-    """Patterns of past runs of three kinds, the longer the answers the slower."""
+    """Record patterns of past runs of three kinds; longer answers take more time."""
     async with store.transaction() as tx:
-        for place in range(number):
+        for index in range(number):
+            kind = 1 + index % 3
             nodes = tuple(
-                LlmNode(f"demo:{name}", 100, 50 * (1 + place % 3) ** 3, seconds)
-                for name, seconds in (("plan", 1.0), ("write", 3.0 * (1 + place % 3)))
+                LlmNode(f"demo:{name}", 100, 50 * kind**3, seconds)
+                for name, seconds in (("plan", 1.0), ("write", 3.0 * kind))
             )
             document = encode(PatternGraph(nodes, ((0, 1),)).canonical())
-            given = {"created_at": NOW - timedelta(minutes=number - place)} | changes
-            await tx.patterns.add(PatternRecord("app", document, CODEC_VERSION, **given))  # type: ignore[arg-type]
+            fields = {"created_at": NOW - timedelta(minutes=number - index)} | changes
+            await tx.patterns.add(PatternRecord("app", document, CODEC_VERSION, **fields))  # type: ignore[arg-type]
 
 
 async def fitted(store: Store, folder: Path, **options: object) -> FitReport:
@@ -66,18 +67,18 @@ async def test_a_library_within_its_budget_keeps_every_run(store: Store, tmp_pat
     assert (fit.fitted_at, fit.num_patterns, fit.kernel) == (NOW, 12, report.kernel.to_document())
 
 
-async def test_medoids_stand_for_all_runs_within_the_budget(store: Store, tmp_path: Path) -> None:
+async def test_beyond_the_budget_medoids_represent_all_runs(store: Store, tmp_path: Path) -> None:
     await record(store, 30)
     report = await fitted(store, tmp_path, budget_bytes=300)
     assert 1 <= report.num_patterns < 30
     assert report.library_bytes <= 300
-    found = await weights(store)
-    assert sum(found) == 30
-    assert sum(weight > 0 for weight in found) == report.num_patterns
+    fitted_weights = await weights(store)
+    assert sum(fitted_weights) == 30
+    assert sum(weight > 0 for weight in fitted_weights) == report.num_patterns
 
 
 async def test_fitting_again_starts_from_all_recorded_runs(store: Store, tmp_path: Path) -> None:
-    """What was compacted is not compacted further: a second fit gives the same library."""
+    """A reduced library is not reduced further: a second fit gives the same library."""
     await record(store, 30)
     first = await fitted(store, tmp_path, budget_bytes=300)
     before = await weights(store)
@@ -94,7 +95,7 @@ async def test_three_groups_of_runs_make_three_patterns_by_silhouette(
     assert sorted(weight for weight in await weights(store) if weight) == [10.0] * 3
 
 
-async def test_at_the_capacity_the_least_used_runs_are_forgotten(
+async def test_beyond_the_capacity_the_least_used_patterns_are_deleted(
     store: Store, tmp_path: Path
 ) -> None:
     await record(store, CAPACITY + 7, created_at=NOW - timedelta(days=2), uses=1.0)
@@ -112,7 +113,7 @@ async def test_an_application_without_runs_can_be_fitted(store: Store, tmp_path:
     assert (report.num_runs, report.num_patterns, report.has_length_model) == (0, 0, False)
 
 
-async def learned_from(runtime: Runtime, num_runs: int, tmp_path: Path) -> FitReport:
+async def fit_after_runs(runtime: Runtime, num_runs: int, tmp_path: Path) -> FitReport:
     for _ in range(num_runs):
         await runtime.run(typical)
     return await fit_application(
@@ -123,25 +124,27 @@ async def learned_from(runtime: Runtime, num_runs: int, tmp_path: Path) -> FitRe
     )
 
 
-async def test_with_enough_calls_a_forest_bounds_the_next_runs_answers(tmp_path: Path) -> None:
+async def test_with_enough_calls_a_length_model_predicts_the_next_runs_answers(
+    tmp_path: Path,
+) -> None:
     async with scripted_runtime(tmp_path) as runtime:
-        report = await learned_from(runtime, 50, tmp_path)
+        report = await fit_after_runs(runtime, 50, tmp_path)
         assert (report.num_calls, report.has_length_model) == (200, True)
         result = await runtime.run(typical)
-        found = await recorded(runtime.store, result.run_id)
-    assert {call.bound_source for call in found.calls} == {"forest"}
-    assert {call.length_bound for call in found.calls} == {3.0}
+        calls = (await recorded(runtime.store, result.run_id)).calls
+    assert {call.bound_source for call in calls} == {"forest"}
+    assert {call.length_bound for call in calls} == {3.0}
     assert {stage.source for stage in result.stages} == {LEARNED}
 
 
-async def test_with_fewer_calls_there_is_no_forest(tmp_path: Path) -> None:
+async def test_with_fewer_calls_no_length_model_is_fitted(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path) as runtime:
-        report = await learned_from(runtime, 4, tmp_path)
+        report = await fit_after_runs(runtime, 4, tmp_path)
     assert (report.num_calls, report.has_length_model) == (16, False)
     assert not models_folder(store_url(tmp_path)).exists()
 
 
-async def test_a_length_model_that_cannot_be_saved_keeps_nothing_else_from_being_fitted(
+async def test_if_the_length_model_cannot_be_saved_the_rest_is_fitted(
     tmp_path: Path,
 ) -> None:
     async with scripted_runtime(tmp_path) as runtime:
@@ -149,7 +152,7 @@ async def test_a_length_model_that_cannot_be_saved_keeps_nothing_else_from_being
             await runtime.run(typical)
         models = tmp_path / "models"
         models.mkdir()
-        model_file(models, "typical").mkdir()  # nothing can take its place
+        model_file(models, "typical").mkdir()  # a file cannot replace a directory
         report = await fit_application(
             runtime.store, "typical", models=models, now=datetime.now(UTC)
         )
@@ -159,7 +162,7 @@ async def test_a_length_model_that_cannot_be_saved_keeps_nothing_else_from_being
     assert "Is a directory" in str(report.length_error)
 
 
-async def test_only_one_fit_of_an_application_works_at_a_time(tmp_path: Path) -> None:
+async def test_only_one_fit_of_an_application_runs_at_a_time(tmp_path: Path) -> None:
     async with await open_store(store_url(tmp_path)) as store:
         await record(store, 5)
         with lock_of(store_url(tmp_path), "app"):
@@ -171,7 +174,7 @@ async def test_only_one_fit_of_an_application_works_at_a_time(tmp_path: Path) ->
             assert await tx.fits.get("app") is not None
 
 
-async def test_a_fit_in_a_process_of_its_own_changes_what_the_next_run_knows(
+async def test_a_background_fit_changes_what_the_next_run_knows(
     tmp_path: Path,
 ) -> None:
     async with scripted_runtime(tmp_path) as runtime:
@@ -188,24 +191,24 @@ async def test_a_fit_in_a_process_of_its_own_changes_what_the_next_run_knows(
                     break
                 await asyncio.sleep(0.05)
         await runtime.run(typical)
-    [watch] = background._watchers.values()
-    await asyncio.to_thread(watch.join, 60)
-    assert not watch.is_alive()
+    [watcher] = background._watchers.values()
+    await asyncio.to_thread(watcher.join, 60)
+    assert not watcher.is_alive()
 
 
-async def test_a_background_fit_that_goes_wrong_is_said(
+async def test_a_failed_background_fit_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "store.db").write_bytes(b"no database" * 100)
     background = BackgroundFit(store_url(tmp_path))
     background.start("typical")
-    [watch] = background._watchers.values()
-    await asyncio.to_thread(watch.join, 60)
+    [watcher] = background._watchers.values()
+    await asyncio.to_thread(watcher.join, 60)
     assert "typical was not fitted (exit 1)" in caplog.text
     assert "StoreCorrupt" in (tmp_path / "store.models" / "fit.log").read_text()
 
 
-async def test_what_this_version_cannot_read_is_kept_for_one_that_can(
+async def test_patterns_that_this_version_cannot_read_are_kept(
     store: Store, tmp_path: Path
 ) -> None:
     await record(store, 12)
@@ -220,12 +223,12 @@ async def test_what_this_version_cannot_read_is_kept_for_one_that_can(
 
 
 async def test_a_budget_holds_for_runs_of_uneven_size(store: Store, tmp_path: Path) -> None:
-    """Large ones lie apart, so that they are the ones that stand for themselves."""
+    """Large patterns differ from all others, so each is the medoid of its own cluster."""
     await record(store, 20)
     async with store.transaction() as tx:
-        for place in range(6):
+        for size in range(6):
             nodes = tuple(
-                LlmNode(f"demo:a step with a long name {step}", 10**place, 10**place, 1.0)
+                LlmNode(f"demo:a step with a long name {step}", 10**size, 10**size, 1.0)
                 for step in range(40)
             )
             edges = tuple((step, step + 1) for step in range(39))
@@ -236,16 +239,16 @@ async def test_a_budget_holds_for_runs_of_uneven_size(store: Store, tmp_path: Pa
         assert report.library_bytes <= budget_bytes or report.num_patterns == 1
 
 
-async def test_a_library_follows_runs_that_change_for_good(store: Store, tmp_path: Path) -> None:
-    """Runs of a new kind take the place of the old ones at the capacity, fit by fit."""
+async def test_a_library_follows_a_lasting_change_of_runs(store: Store, tmp_path: Path) -> None:
+    """At the capacity, runs of a new kind replace the old ones fit by fit."""
 
     async def runs(number: int, first_s: float, begin: int) -> None:
         nodes = (LlmNode("demo:plan", 100, 50, first_s), LlmNode("demo:write", 100, 50, 1.0))
         document = encode(PatternGraph(nodes, ((0, 1),)))
-        for place in range(number):
-            at = NOW + timedelta(hours=begin + place)
-            known = readable_patterns(await all_of(store))
-            used = {pattern.key: 1.0 / len(known) for pattern in known}
+        for index in range(number):
+            at = NOW + timedelta(hours=begin + index)
+            patterns = readable_patterns(await all_of(store))
+            used = {pattern.key: 1.0 / len(patterns) for pattern in patterns}
             async with store.transaction() as tx:
                 await tx.patterns.add(PatternRecord("app", document, CODEC_VERSION, at, uses=1.0))
 
@@ -257,9 +260,9 @@ async def test_a_library_follows_runs_that_change_for_good(store: Store, tmp_pat
 
     capacity = 30
     for start, first_s in ((0, 9.0), (40, 0.1)):
-        for place in range(0, 40, 10):
-            await runs(10, first_s, start + place)
-            now = NOW + timedelta(hours=start + place + 10)
+        for offset in range(0, 40, 10):
+            await runs(10, first_s, start + offset)
+            now = NOW + timedelta(hours=start + offset + 10)
             await fit_application(store, "app", models=tmp_path, now=now, capacity=capacity)
     left = readable_patterns(await all_of(store))
     assert len(left) == capacity
@@ -271,7 +274,7 @@ async def all_of(store: Store) -> Sequence[PatternRecord]:
         return await tx.patterns.of_application("app")
 
 
-def test_patterns_come_oldest_first() -> None:
+def test_readable_patterns_are_sorted_oldest_first() -> None:
     document = encode(PatternGraph((LlmNode("demo:plan", 1, 1, 1.0),)))
     records = [
         PatternRecord("app", document, CODEC_VERSION, NOW, id=number, used_at=NOW)

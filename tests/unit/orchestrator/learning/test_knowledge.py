@@ -1,4 +1,4 @@
-"""What one run leaves, the next one knows: in this process and in another."""
+"""Knowledge from past runs: available to the next run, in this process and in others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.orchestrator.learning_samples import atypical, plan, requests_of
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime
 
 
-async def test_the_first_run_is_divided_evenly_and_the_second_like_the_first(
+async def test_the_first_runs_deadline_is_divided_evenly_and_the_seconds_like_the_first_run(
     runtime: Runtime,
 ) -> None:
     first, second = [await runtime.run(typical) for _ in range(2)]
@@ -35,15 +35,15 @@ async def test_the_first_run_is_divided_evenly_and_the_second_like_the_first(
     assert after[-1].sub_deadline_s == pytest.approx(3600.0)
 
 
-async def test_what_is_recorded_of_a_stage_is_what_its_calls_were_promised(
+async def test_the_recorded_sub_deadline_of_a_stage_is_that_of_its_calls(
     runtime: Runtime,
 ) -> None:
     for _ in range(3):
         result = await runtime.run(typical)
-    found = await recorded(runtime.store, result.run_id)
+    record = await recorded(runtime.store, result.run_id)
     stages = await stages_of(runtime.store, result.run_id)
     assert [stage.stage for stage in stages] == [0, 1]
-    for call in found.calls:
+    for call in record.calls:
         stage = stages[call.stage]
         assert (call.sub_deadline_s, call.deadline_source) == (stage.sub_deadline_s, stage.source)
         assert stage.began_s <= call.started_s
@@ -52,7 +52,7 @@ async def test_what_is_recorded_of_a_stage_is_what_its_calls_were_promised(
     ]
 
 
-async def test_a_shorter_limit_around_a_stage_is_recorded_as_its_deadline(
+async def test_a_shorter_limit_around_a_stage_is_recorded_as_its_sub_deadline(
     runtime: Runtime,
 ) -> None:
     async def limited() -> None:
@@ -66,23 +66,23 @@ async def test_a_shorter_limit_around_a_stage_is_recorded_as_its_deadline(
     assert stage.sub_deadline_s == pytest.approx(10.0, abs=5.0)
 
 
-async def test_a_run_that_does_something_else_is_like_none_from_there_on(
+async def test_a_run_that_deviates_from_all_past_runs_falls_back_from_there_on(
     runtime: Runtime,
 ) -> None:
     await runtime.run(typical)
     result = await runtime.run(atypical)
     assert [stage.source for stage in result.stages] == [LEARNED, FALLBACK, FALLBACK]
-    again = await runtime.run(atypical)
-    assert [stage.source for stage in again.stages] == [LEARNED] * 3
+    second = await runtime.run(atypical)
+    assert [stage.source for stage in second.stages] == [LEARNED] * 3
 
 
-async def test_runs_of_another_flow_teach_nothing(runtime: Runtime) -> None:
+async def test_nothing_is_learned_from_runs_of_another_flow(runtime: Runtime) -> None:
     await runtime.run(typical)
     result = await runtime.run(flow(deadline="1h", name="other")(typical.body))
     assert {stage.source for stage in result.stages} == {FALLBACK}
 
 
-async def test_a_run_that_failed_leaves_nothing_to_learn_from(runtime: Runtime) -> None:
+async def test_a_failed_run_leaves_no_pattern(runtime: Runtime) -> None:
     async def fails() -> None:
         await plan()
         raise RuntimeError
@@ -95,13 +95,13 @@ async def test_a_run_that_failed_leaves_nothing_to_learn_from(runtime: Runtime) 
         assert await tx.patterns.of_application("fails") == []
 
 
-async def test_another_process_knows_what_this_one_recorded(tmp_path: Path) -> None:
-    """Also while it has runs of its own: each run begins with all that ended before."""
-    async with scripted_runtime(tmp_path) as one, scripted_runtime(tmp_path) as two:
-        first = await one.run(typical)
-        second = await two.run(typical)
-        third = await one.run(typical)
-        matches = [await stages_of(one.store, run.run_id) for run in (second, third)]
+async def test_another_runtime_learns_from_the_runs_that_this_one_recorded(tmp_path: Path) -> None:
+    """Each run uses all runs that ended before it, in either runtime."""
+    async with scripted_runtime(tmp_path) as here, scripted_runtime(tmp_path) as there:
+        first = await here.run(typical)
+        second = await there.run(typical)
+        third = await here.run(typical)
+        matches = [await stages_of(here.store, run.run_id) for run in (second, third)]
     assert {match.run_id for match in matches[0][0].matches} == {first.run_id}
     assert {match.run_id for match in matches[1][0].matches} == {first.run_id, second.run_id}
 
@@ -112,8 +112,8 @@ async def uses_of(store: Store, application: str) -> list[float]:
     return [pattern.uses for pattern in newest_first]
 
 
-async def test_past_runs_are_used_as_much_as_they_weighed(runtime: Runtime) -> None:
-    """Each counts once by itself; the second run rests on the first, the third on both."""
+async def test_the_uses_of_a_past_run_grow_by_its_weights(runtime: Runtime) -> None:
+    """Each run counts itself once; the second run uses the first, the third uses both."""
     for _ in range(3):
         result = await runtime.run(typical)
     newest, second, first = await uses_of(runtime.store, "typical")
@@ -124,14 +124,14 @@ async def test_past_runs_are_used_as_much_as_they_weighed(runtime: Runtime) -> N
     assert sum(weights) == pytest.approx(1.0)
 
 
-async def test_being_one_of_all_is_no_use(runtime: Runtime) -> None:
-    """Before its first stage a run is like every past one: none of them is chosen."""
+async def test_a_match_of_the_first_stage_does_not_count_as_a_use(runtime: Runtime) -> None:
+    """Before its first stage a run matches every past run, so that none is selected."""
     for _ in range(3):
         await runtime.run(flow(deadline="1h")(plan))
     assert await uses_of(runtime.store, "plan") == pytest.approx([1.0] * 3, abs=1e-3)
 
 
-async def test_only_the_heaviest_past_runs_are_recorded_and_all_are_counted(
+async def test_only_the_best_matches_of_a_stage_are_recorded_but_all_are_counted(
     runtime: Runtime,
 ) -> None:
     for _ in range(BEST_K + 3):
@@ -141,7 +141,7 @@ async def test_only_the_heaviest_past_runs_are_recorded_and_all_are_counted(
     assert first.num_matches == first.num_candidates == BEST_K + 2
 
 
-async def test_answers_are_bounded_once_a_step_has_answered_often_enough(
+async def test_lengths_are_predicted_once_a_step_has_enough_answers(
     runtime: Runtime,
 ) -> None:
     for _ in range(6):
@@ -150,8 +150,8 @@ async def test_answers_are_bounded_once_a_step_has_answered_often_enough(
     last = requests_of(runtime)[-1].slo.length
     assert last is not None
     assert last.upper(0.9) == 3  # "all is well"
-    found = await recorded(runtime.store, result.run_id)
-    bounds = {call.identity: (call.bound_source, call.length_bound) for call in found.calls}
+    record = await recorded(runtime.store, result.run_id)
+    bounds = {call.identity: (call.bound_source, call.length_bound) for call in record.calls}
     assert bounds == {"script:plan": ("limit", None), "script:work": ("step", 3.0)}
     async with runtime.store.reading() as tx:
         samples = await tx.calls.length_samples("typical", limit=100)
@@ -159,7 +159,7 @@ async def test_answers_are_bounded_once_a_step_has_answered_often_enough(
     assert {sample.output_tokens for sample in samples} == {3}
 
 
-async def test_the_history_of_a_step_outlives_the_process(tmp_path: Path) -> None:
+async def test_the_answer_lengths_of_a_step_are_known_to_the_next_process(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path) as runtime:
         for _ in range(4):
             await runtime.run(typical)
@@ -168,7 +168,7 @@ async def test_the_history_of_a_step_outlives_the_process(tmp_path: Path) -> Non
         assert requests_of(runtime)[-1].slo.length is not None
 
 
-async def test_calls_carry_the_rest_of_the_run(runtime: Runtime) -> None:
+async def test_an_slo_has_the_future_work_of_the_run(runtime: Runtime) -> None:
     for _ in range(2):
         await runtime.run(typical)
     slo = requests_of(runtime)[4].slo
@@ -178,7 +178,7 @@ async def test_calls_carry_the_rest_of_the_run(runtime: Runtime) -> None:
     assert slo.future.decode_tokens == 9
 
 
-async def test_no_prompt_can_be_read_from_what_is_kept_of_a_call(runtime: Runtime) -> None:
+async def test_the_recorded_features_of_a_call_do_not_contain_its_prompt(runtime: Runtime) -> None:
     await runtime.run(typical)
     async with runtime.store.reading() as tx:
         [run] = await tx.runs.newest()
@@ -191,19 +191,19 @@ async def test_no_prompt_can_be_read_from_what_is_kept_of_a_call(runtime: Runtim
         assert b"done" not in call.features
 
 
-async def test_an_application_is_fitted_after_so_many_runs_and_no_sooner(
+async def test_a_fit_is_started_after_every_fit_every_runs(
     runtime: Runtime,
 ) -> None:
     started: list[str] = []
 
-    class Watch:
+    class Recording:
         def start(self, application: str) -> None:
             started.append(application)
 
-    learner = Learner(runtime.store, models=None, fit=Watch(), fit_every=3)
-    watched = Runtime(runtime.engine, runtime.store, learner=learner)
+    learner = Learner(runtime.store, models=None, fit=Recording(), fit_every=3)
+    learning_runtime = Runtime(runtime.engine, runtime.store, learner=learner)
     for number in range(7):
-        await watched.run(typical)
+        await learning_runtime.run(typical)
         assert started == ["typical"] * ((number + 1) // 3)
     async with runtime.store.transaction() as tx:
         last_id = await tx.patterns.newest_id("typical")
@@ -211,35 +211,38 @@ async def test_an_application_is_fitted_after_so_many_runs_and_no_sooner(
         await tx.fits.put(FitRecord("typical", datetime.now(UTC), last_id, 4, {}))
     for _ in range(3):
         assert len(started) == 2
-        await watched.run(typical)
+        await learning_runtime.run(typical)
     assert len(started) == 3
 
 
 @pytest.mark.parametrize(
-    ("one", "two"), [("a b", "a-b"), ("A", "a"), ("../x", "x"), ("x" * 500, "x" * 501), ("", "-")]
+    ("first", "second"),
+    [("a b", "a-b"), ("A", "a"), ("../x", "x"), ("x" * 500, "x" * 501), ("", "-")],
 )
-def test_every_application_has_a_file_of_its_own_within_the_folder(
-    tmp_path: Path, one: str, two: str
+def test_every_application_has_a_different_file_within_the_folder(
+    tmp_path: Path, first: str, second: str
 ) -> None:
-    files = [model_file(tmp_path, name) for name in (one, two)]
+    files = [model_file(tmp_path, name) for name in (first, second)]
     assert files[0] != files[1]
     assert {file.parent for file in files} == {tmp_path}
     assert all(len(file.name) < 100 for file in files)
 
 
-def test_the_models_of_a_sqlite_store_lie_beside_it(tmp_path: Path) -> None:
+def test_the_models_of_a_sqlite_store_are_in_a_folder_beside_it(tmp_path: Path) -> None:
     assert models_folder(f"sqlite:///{tmp_path / 'runs.db'}") == tmp_path / "runs.models"
 
 
 def test_the_models_of_a_database_do_not_depend_on_its_password() -> None:
-    one, two = [models_folder(f"postgresql://me:{word}@host/runs") for word in ("secret", "other")]
-    assert one == two
-    assert one != models_folder("postgresql://me@host/other")
-    assert "secret" not in str(one)
+    folder, same = [
+        models_folder(f"postgresql://me:{word}@host/runs") for word in ("secret", "other")
+    ]
+    assert folder == same
+    assert folder != models_folder("postgresql://me@host/other")
+    assert "secret" not in str(folder)
 
 
-async def test_a_library_that_nobody_fits_does_not_grow_without_end(tmp_path: Path) -> None:
-    """Neither in the memory of one process nor in that of one that starts later."""
+async def test_a_library_without_fits_does_not_grow_beyond_its_capacity(tmp_path: Path) -> None:
+    """Neither in a process that keeps running nor in one that starts later."""
     async with scripted_runtime(tmp_path) as runtime:
         first = await runtime.run(typical)
         learner = Learner(runtime.store, models=None)

@@ -1,4 +1,4 @@
-"""What is told of runs in OpenTelemetry spans: each within its step's, and none with any text."""
+"""OpenTelemetry spans of runs: names, attributes and parents; none holds a user's text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECRET = "xyzzy"
 
 
 class Traces:
-    """Spans that were exported, found by the paths of what they tell of; "" is the run."""
+    """Exported spans, by the path of their step or call; "" is the run."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -64,8 +64,8 @@ class Traces:
         spans = self.by_path()
         parent = spans[path].parent
         assert parent is not None
-        [found] = [above for above in spans if spans[above].get_span_context() == parent]
-        return found
+        [parent_path] = [each for each in spans if spans[each].get_span_context() == parent]
+        return parent_path
 
 
 @pytest.fixture
@@ -80,11 +80,13 @@ async def search(words: str) -> str:
 
 @step
 async def research(words: str) -> str:
-    found = await search(words)
-    return await ask(found)
+    text = await search(words)
+    return await ask(text)
 
 
-def started(node: int = 0, path: str = "llm", sub_deadline_s: float | None = None) -> CallStarted:
+def call_started(
+    node: int = 0, path: str = "llm", sub_deadline_s: float | None = None
+) -> CallStarted:
     return CallStarted(
         "r",
         node,
@@ -101,18 +103,18 @@ def started(node: int = 0, path: str = "llm", sub_deadline_s: float | None = Non
     )
 
 
-async def test_a_call_is_told_of_by_the_conventions_and_with_its_promise(
+async def test_a_call_has_a_span_with_the_conventions_attributes_and_its_sub_deadline(
     tmp_path: Path, traces: Traces
 ) -> None:
     async with scripted_runtime(tmp_path, on_event=RunSpans(traces.tracer)) as runtime:
         result = await runtime.run(flow(name="f", deadline="1h")(ask))
         [call] = (await recorded(runtime.store, result.run_id)).calls
-    run, calling = traces.by_path()[""], traces.by_path()["ask/llm"]
+    run, chat = traces.by_path()[""], traces.by_path()["ask/llm"]
     assert call.sub_deadline_s is not None
-    assert calling.attributes is not None
-    slack_s = calling.attributes["orchestrate.slack_s"]
+    assert chat.attributes is not None
+    slack_s = chat.attributes["orchestrate.slack_s"]
     bound = {"orchestrate.predicted_output_tokens": call.length_bound}
-    assert dict(calling.attributes) == {
+    assert dict(chat.attributes) == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "scripted",
         "gen_ai.request.model": "script",
@@ -129,8 +131,8 @@ async def test_a_call_is_told_of_by_the_conventions_and_with_its_promise(
         **({} if call.length_bound is None else bound),
     }
     assert isinstance(slack_s, float)
-    assert (calling.name, calling.kind) == ("chat script", SpanKind.CLIENT)
-    assert calling.status.status_code is StatusCode.UNSET
+    assert (chat.name, chat.kind) == ("chat script", SpanKind.CLIENT)
+    assert chat.status.status_code is StatusCode.UNSET
     assert run.name == "invoke_workflow f"
     assert dict(run.attributes or {}) == {
         "gen_ai.operation.name": "invoke_workflow",
@@ -142,7 +144,7 @@ async def test_a_call_is_told_of_by_the_conventions_and_with_its_promise(
     }
 
 
-async def test_each_span_lies_in_that_of_the_step_or_tool_that_its_path_says(
+async def test_each_span_is_a_child_of_the_step_or_tool_around_its_path(
     tmp_path: Path, traces: Traces
 ) -> None:
     async def body() -> None:
@@ -150,7 +152,7 @@ async def test_each_span_lies_in_that_of_the_step_or_tool_that_its_path_says(
         await gather(research("a"), research("b"), ask())
         await gather(gather(ask(), ask()), research("c"))
 
-    engine = ScriptedEngine(answer_ok, token_s=0.001)  # so that the branches take turns
+    engine = ScriptedEngine(answer_ok, token_s=0.001)  # so that the branches interleave
     async with scripted_runtime(tmp_path, engine, on_event=RunSpans(traces.tracer)) as runtime:
         await runtime.run(flow(name="f")(body))
     paths = traces.by_path().keys() - {""}
@@ -169,13 +171,13 @@ async def test_each_span_lies_in_that_of_the_step_or_tool_that_its_path_says(
     assert not any(name.startswith("gen_ai.usage") for name in searching.attributes)
 
 
-async def test_runs_side_by_side_have_traces_of_their_own(tmp_path: Path, traces: Traces) -> None:
+async def test_concurrent_runs_have_separate_traces(tmp_path: Path, traces: Traces) -> None:
     engine = ScriptedEngine(answer_ok, token_s=0.001)
     async with scripted_runtime(tmp_path, engine, on_event=RunSpans(traces.tracer)) as runtime:
         results = await asyncio.gather(*(runtime.run(flow(research), "a") for _ in range(3)))
-    found = {(trace_of(span), run_of(span)) for span in traces.spans}
-    assert {run for _, run in found} == {result.run_id for result in results}
-    assert len(found) == 3
+    pairs = {(trace_of(span), run_of(span)) for span in traces.spans}
+    assert {run for _, run in pairs} == {result.run_id for result in results}
+    assert len(pairs) == 3
 
 
 def trace_of(span: ReadableSpan) -> int:
@@ -187,7 +189,7 @@ def run_of(span: ReadableSpan) -> str:
     return str((span.attributes or {})["orchestrate.run_id"])
 
 
-async def test_a_run_is_a_child_of_what_was_current_where_it_was_started(
+async def test_a_runs_parent_is_the_current_span_where_it_was_started(
     tmp_path: Path, traces: Traces
 ) -> None:
     async with scripted_runtime(tmp_path, on_event=RunSpans(traces.tracer)) as runtime:
@@ -198,7 +200,7 @@ async def test_a_run_is_a_child_of_what_was_current_where_it_was_started(
     assert run.parent == request.get_span_context()
 
 
-async def test_what_fails_says_by_which_class_of_error_and_nothing_else(
+async def test_a_failed_span_has_the_class_of_the_error_and_no_message(
     tmp_path: Path, traces: Traces
 ) -> None:
     def refuse(_: object) -> str:
@@ -217,7 +219,9 @@ async def test_what_fails_says_by_which_class_of_error_and_nothing_else(
         assert (span.attributes or {})["orchestrate.status"] == "failed"
 
 
-async def test_no_text_of_anybody_is_in_any_span(tmp_path: Path, traces: Traces) -> None:
+async def test_no_span_contains_a_prompt_an_answer_or_an_error_message(
+    tmp_path: Path, traces: Traces
+) -> None:
     engine = ScriptedEngine(lambda _: f"the answer is {SECRET}")
 
     async def body(words: str) -> str:
@@ -234,7 +238,7 @@ async def test_no_text_of_anybody_is_in_any_span(tmp_path: Path, traces: Traces)
     assert not any(SECRET in span.to_json() for span in traces.spans)
 
 
-def test_a_deadline_that_passes_leaves_its_call_no_slack_and_a_run_that_ends_later_less(
+def test_slack_is_zero_for_a_call_cut_off_at_the_deadline_and_negative_for_a_later_end(
     tmp_path: Path, traces: Traces
 ) -> None:
     async def tidy(text: str) -> str:
@@ -262,11 +266,13 @@ def test_a_deadline_that_passes_leaves_its_call_no_slack_and_a_run_that_ends_lat
     assert run["orchestrate.slack_s"] == pytest.approx(-1, abs=1e-6)
 
 
-def test_slack_is_the_sub_deadline_minus_the_end_and_there_is_none_without(traces: Traces) -> None:
+def test_slack_is_the_sub_deadline_minus_the_end_and_absent_without_a_sub_deadline(
+    traces: Traces,
+) -> None:
     spans = RunSpans(traces.tracer)
     spans(RunStarted("r", "f", None))
-    spans(started(0, "llm", sub_deadline_s=1.0))
-    spans(started(1, "llm#2"))
+    spans(call_started(0, "llm", sub_deadline_s=1.0))
+    spans(call_started(1, "llm#2"))
     spans(CallFinished("r", 1, 2, "completed", 1.5, 7))
     spans(CallFinished("r", 0, 2, "completed", 3.5, 7))
     spans(RunFinished("r", "completed", 4.0))
@@ -276,16 +282,16 @@ def test_slack_is_the_sub_deadline_minus_the_end_and_there_is_none_without(trace
     assert late.attributes["orchestrate.sub_deadline_source"] == "learned"
     assert late.attributes["orchestrate.predicted_output_tokens"] == 91.0
     assert late.attributes["gen_ai.provider.name"] == "vllm"
-    assert late.kind is SpanKind.INTERNAL  # it answers in this process
+    assert late.kind is SpanKind.INTERNAL  # the embedded engine is in this process
     for span in (free, traces.by_path()[""]):
         assert not any("slack" in name or "deadline" in name for name in span.attributes or {})
 
 
-def test_what_a_run_leaves_running_ends_with_it_and_is_forgotten(traces: Traces) -> None:
+def test_spans_that_are_open_at_the_end_of_their_run_are_ended_as_running(traces: Traces) -> None:
     spans = RunSpans(traces.tracer)
     spans(RunStarted("r", "f", None))
     spans(StepStarted("r", "ask", "ask", 0.1))
-    spans(started(0, "ask/llm"))
+    spans(call_started(0, "ask/llm"))
     spans(RunFinished("r", "completed", 1.0))
     assert [span.name for span in traces.spans] == ["chat m", "ask", "invoke_workflow f"]
     for path in ("ask", "ask/llm"):
@@ -297,24 +303,24 @@ def test_what_a_run_leaves_running_ends_with_it_and_is_forgotten(traces: Traces)
     assert not spans._runs
 
 
-def test_what_begins_after_its_step_ended_still_lies_in_it(traces: Traces) -> None:
+def test_a_span_that_begins_after_its_steps_end_is_still_its_child(traces: Traces) -> None:
     spans = RunSpans(traces.tracer)
     spans(RunStarted("r", "f", None))
     spans(StepStarted("r", "ask", "ask", 0.1))
     spans(StepFinished("r", "ask", "completed", 0.2))
-    spans(started(0, "ask/unheard-of/llm"))
-    spans(started(1, "unheard-of/llm"))
+    spans(call_started(0, "ask/unheard-of/llm"))
+    spans(call_started(1, "unheard-of/llm"))
     spans.close()
     assert traces.parent_of("ask/unheard-of/llm") == "ask"
     assert traces.parent_of("unheard-of/llm") == ""
 
 
-def test_a_run_whose_end_was_never_told_ends_where_it_is_resumed_or_all_is_closed(
+def test_a_run_without_a_finish_event_is_ended_by_a_restart_or_by_close(
     traces: Traces,
 ) -> None:
     spans = RunSpans(traces.tracer)
     spans(RunStarted("r", "f", 9.0))
-    spans(started())
+    spans(call_started())
     spans(RunStarted("r", "f", 9.0))
     assert len(traces.spans) == 2
     spans.close()

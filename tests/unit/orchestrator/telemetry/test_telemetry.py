@@ -1,4 +1,4 @@
-"""Where OpenTelemetry spans go, as the environment says, and that it disturbs nothing."""
+"""The export of OpenTelemetry spans according to the environment; it disturbs no run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runtime_settings(folder: Path) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "message"),
     [
         ("OTEL_TRACES_EXPORTER", "unheard-of", "'unheard-of' is installed; known are: console, "),
         ("OTEL_TRACES_EXPORTER", "none, unheard-of", "no exporter 'unheard-of'"),
@@ -37,15 +37,15 @@ def runtime_settings(folder: Path) -> Settings:
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "soon", "otlp cannot be used: ValueError"),
     ],
 )
-async def test_what_cannot_be_used_is_named_before_any_engine_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+async def test_an_invalid_variable_is_reported_before_the_engine_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     engine = ScriptedEngine(answer_ok)
     with pytest.raises(InvalidSettings, match="OTEL_") as refused:
         async with open_runtime(runtime_settings(tmp_path), engine=engine):
             pass
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert engine.num_starts == 0
     assert engine.is_closed
 
@@ -53,7 +53,7 @@ async def test_what_cannot_be_used_is_named_before_any_engine_starts(
 @pytest.mark.parametrize(
     ("variable", "value"), [("OTEL_SDK_DISABLED", "True"), ("OTEL_TRACES_EXPORTER", "none")]
 )
-async def test_nothing_is_exported_where_the_standard_variables_say_so(
+async def test_the_standard_variables_can_disable_the_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "unheard-of")
@@ -62,7 +62,7 @@ async def test_nothing_is_exported_where_the_standard_variables_say_so(
         assert (await opened.run(flow(ask))).value == "all is well"
 
 
-async def test_a_collector_that_does_not_answer_holds_up_the_end_for_a_bounded_time(
+async def test_a_collector_that_does_not_answer_delays_the_end_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(telemetry, "FLUSH_LIMIT_S", 0.2)
@@ -72,9 +72,9 @@ async def test_a_collector_that_does_not_answer_holds_up_the_end_for_a_bounded_t
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
         with caplog.at_level(logging.WARNING, "orchestrate"):
-            async with open_telemetry() as tell:
-                tell(RunStarted("r", "f", None))
-                tell(RunFinished("r", "completed", 1.0))
+            async with open_telemetry() as listener:
+                listener(RunStarted("r", "f", None))
+                listener(RunFinished("r", "completed", 1.0))
                 began_s = time.monotonic()
             took_s = time.monotonic() - began_s
     assert 0.2 <= took_s < 1.5
@@ -82,7 +82,7 @@ async def test_a_collector_that_does_not_answer_holds_up_the_end_for_a_bounded_t
 
 
 def in_a_process(code: str, folder: Path, **variables: str) -> str:
-    """What a process prints that runs a flow with a scripted engine."""
+    """The output of a process in which `main` runs a flow on a scripted engine."""
     program = f"""
 import asyncio, sys
 from pathlib import Path
@@ -105,7 +105,7 @@ async def main() -> None:
         "ORCHESTRATE_FIT_EVERY": "0",
         **variables,
     }
-    ended = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,
         capture_output=True,
@@ -113,16 +113,16 @@ async def main() -> None:
         timeout=120,
         check=False,
     )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
-def test_nothing_of_opentelemetry_is_loaded_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_opentelemetry_is_imported_only_if_telemetry_is_enabled(tmp_path: Path) -> None:
     code = "asyncio.run(main()); print([n for n in sys.modules if n.startswith('opentelemetry')])"
     assert in_a_process(code, tmp_path).strip() == "[]"
 
 
-def test_the_exporter_that_the_environment_names_has_every_span_when_the_runtime_ends(
+def test_all_spans_are_exported_when_the_runtime_ends(
     tmp_path: Path,
 ) -> None:
     printed = in_a_process(
@@ -136,7 +136,7 @@ def test_the_exporter_that_the_environment_names_has_every_span_when_the_runtime
     assert '"service.name": "orchestrate"' in printed
 
 
-def test_the_application_s_own_provider_is_used_and_left_open(tmp_path: Path) -> None:
+def test_the_applications_own_tracer_provider_is_used_and_left_open(tmp_path: Path) -> None:
     code = """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -155,5 +155,5 @@ print([span.name for span in exporter.get_finished_spans()])
     assert printed.strip() == str(["chat script", "invoke_workflow greet"] * 2)
 
 
-def test_without_a_provider_none_is_made_the_application_s() -> None:
+def test_no_global_tracer_provider_is_set() -> None:
     assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
