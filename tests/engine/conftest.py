@@ -1,4 +1,4 @@
-"""The session's engine as each test finds it: idle, first come first served, empty handed."""
+"""The session's engine, reset for each test: idle, with the policy fcfs and an empty cache."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.engine.clients.embedded import EmbeddedEngine
-from tests.engine.vllm_driver import at_rest
+from tests.engine.vllm_driver import clean_engine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,6 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 async def engine(demo_engine: EmbeddedEngine) -> AsyncIterator[EmbeddedEngine]:
-    """The engine at rest; a test that leaves anything behind in it fails."""
-    async with at_rest(demo_engine):
+    """The engine, reset; a test that leaves anything behind in it fails."""
+    async with clean_engine(demo_engine):
         yield demo_engine

@@ -1,8 +1,8 @@
-"""Greedy answers of the real engine under a policy, with so many drafts; prints them as JSON.
+"""Prints, as JSON, greedy answers of the real engine with a policy and a number of drafts.
 
     python -m tests.engine.drafting calm 3
 
-In a process of its own: vLLM's CPU platform starts one engine with drafts in a process, no second.
+Needs a process of its own: on a CPU vLLM can start only one engine with drafts per process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from serving.engine.setup.demo_model import ensure_demo_model
 from serving.policies.table import PolicySpec
 from serving.slo import Slo, SloKind, to_tags
 
-SOON = Slo(kind=SloKind.DEADLINE, deadline_s=60.0)
+SLO = Slo(kind=SloKind.DEADLINE, deadline_s=60.0)
 NUM_PROMPTS, ANSWER_TOKENS = 10, 60
 
 
 def answers(policy: str, num_drafts: int) -> dict[str, Any]:
-    """Of prompts that repeat themselves, so that something is drafted; and what drafts brought."""
+    """The answers, and the tokens per decode. The prompts repeat, so that there are drafts."""
     from vllm import SamplingParams
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.llm_engine import LLMEngine
@@ -39,24 +39,24 @@ def answers(policy: str, num_drafts: int) -> dict[str, Any]:
     llm = LLMEngine.from_engine_args(EngineArgs(**arguments))
     scheduler: Any = llm.engine_core.engine_core.scheduler
     for number in range(NUM_PROMPTS):
-        prompt = [(7 * number + place) % 50 + 10 for place in range(60)]
+        prompt = [(7 * number + position) % 50 + 10 for position in range(60)]
         params = SamplingParams(
             temperature=0.0,
             max_tokens=ANSWER_TOKENS,
             ignore_eos=True,
             detokenize=False,
-            extra_args=to_tags(SOON),
+            extra_args=to_tags(SLO),
         )
         llm.add_request(f"{number:02}", {"prompt_token_ids": prompt}, params)
-    found = {}
+    tokens = {}
     while llm.has_unfinished_requests():
         for output in llm.step():
             if output.finished:
-                found[output.request_id] = list(output.outputs[0].token_ids)
+                tokens[output.request_id] = list(output.outputs[0].token_ids)
     speculation = scheduler.speculation
-    computes = None if speculation is None else speculation.computed_per_decode
+    per_decode = None if speculation is None else speculation.computed_per_decode
     llm.engine_core.shutdown()
-    return {"answers": found, "computes": computes}
+    return {"answers": tokens, "computed_per_decode": per_decode}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How engines start, end and fail, each in turn in one process; prints what came of it as JSON.
+"""Scenarios in which engines start, end and fail, one after another; prints outcomes as JSON.
 
-Run by test_lifecycle.py in a process of its own: a process takes one engine at a time, and these
-end badly on purpose.
+test_lifecycle.py runs it in a process of its own: a process has one engine at a time, and these
+fail on purpose.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def scenario(work: Callable[[], Awaitable[Outcome]]) -> Callable[[], Awaitable[O
 
 
 async def outcome(work: Awaitable[Any]) -> list[str]:
-    """What a caller gets: the kind of answer and what it says."""
+    """The type of what a caller gets, and the message if it is an error."""
     try:
         answer = await work
     except ServingError as error:
@@ -48,7 +48,7 @@ def call(engine: EmbeddedEngine, max_tokens: int = 4) -> Awaitable[Any]:
 
 
 async def busy(engine: EmbeddedEngine, count: int) -> list[asyncio.Task[list[str]]]:
-    """Callers with long answers, all of them already in the engine."""
+    """Calls with long answers, all of them in the engine."""
     tasks = [asyncio.create_task(outcome(call(engine, 500))) for _ in range(count)]
     while await engine.call(lambda llm: len(scheduler_of(llm).requests)) < count:
         pass
@@ -56,62 +56,62 @@ async def busy(engine: EmbeddedEngine, count: int) -> list[asyncio.Task[list[str
 
 
 @scenario
-async def work_that_ends_the_engine() -> Outcome:
-    """Whoever hands it in is told, as is everybody else."""
+async def job_that_ends_the_engine() -> Outcome:
+    """Its caller gets its exception, and the other calls get EngineDied."""
     engine = EmbeddedEngine(CONFIG)
     waiting = await busy(engine, 2)
 
     def leave(_: Any) -> None:
         raise SystemExit("enough")
 
-    told = "nothing"
+    raised = "nothing"
     try:
         await engine.call(leave)
     except SystemExit:
-        told = "SystemExit"
-    waited = [await task for task in waiting]
+        raised = "SystemExit"
+    outcomes = [await task for task in waiting]
     await engine.close()
-    return {"told": told, "waited": waited}
+    return {"raised": raised, "waiting": outcomes}
 
 
 @scenario
-async def a_folder_that_is_not_there() -> Outcome:
+async def missing_folder() -> Outcome:
     engine = EmbeddedEngine(replace(CONFIG, model="/no/such/model"))
-    found = {"first": await outcome(engine.start()), "again": await outcome(call(engine))}
+    outcomes = {"start": await outcome(engine.start()), "call": await outcome(call(engine))}
     await engine.close()
-    return found
+    return outcomes
 
 
 @scenario
-async def a_folder_that_is_no_model() -> Outcome:
+async def folder_without_a_model() -> Outcome:
     engine = EmbeddedEngine(replace(CONFIG, model=str(Path(__file__).parent)))
-    return {"first": await outcome(engine.start())}
+    return {"start": await outcome(engine.start())}
 
 
 @scenario
-async def vllm_itself_cannot_load() -> Outcome:
-    """The KV cache holds no request of full length: found late in loading."""
+async def too_small_kv_cache() -> Outcome:
+    """The KV cache cannot hold a request of full length; vLLM detects it late in loading."""
     engine = EmbeddedEngine(EngineConfig(kv_cache_bytes=1 << 20))
-    return {"first": await outcome(engine.start())}
+    return {"start": await outcome(engine.start())}
 
 
 @scenario
-async def a_caller_leaves_while_the_model_loads() -> Outcome:
+async def cancelling_while_the_model_loads() -> Outcome:
     engine = EmbeddedEngine(CONFIG)
-    leaver = asyncio.create_task(outcome(engine.start()))
-    generator = asyncio.create_task(outcome(call(engine)))
-    stayer = asyncio.create_task(outcome(call(engine)))
+    cancelled_start = asyncio.create_task(outcome(engine.start()))
+    cancelled_call = asyncio.create_task(outcome(call(engine)))
+    other_call = asyncio.create_task(outcome(call(engine)))
     await asyncio.sleep(0.05)
-    for task in (leaver, generator):
+    for task in (cancelled_start, cancelled_call):
         task.cancel()
-    found = {
-        "leaver": await leaver,
-        "generator": await generator,
-        "stayer": await stayer,
+    outcomes = {
+        "cancelled start": await cancelled_start,
+        "cancelled call": await cancelled_call,
+        "other call": await other_call,
         "second engine": await outcome(EmbeddedEngine(CONFIG).start()),
     }
     await engine.close()
-    return found
+    return outcomes
 
 
 @scenario
@@ -119,17 +119,17 @@ async def closing_under_load() -> Outcome:
     engine = EmbeddedEngine(CONFIG)
     await engine.start()
     waiting = await busy(engine, 6)
-    racer = asyncio.create_task(outcome(call(engine, 500)))
+    at_close = asyncio.create_task(outcome(call(engine, 500)))
     closing = [asyncio.create_task(engine.close()) for _ in range(2)]
     await asyncio.sleep(0)
-    late = await outcome(call(engine))
+    during_close = await outcome(call(engine))
     await asyncio.gather(*closing)
     return {
         "waiting": [await task for task in waiting],
-        "racer": await racer,
-        "late": late,
-        "later": await outcome(call(engine)),
-        "call": await outcome(engine.call(lambda llm: None)),
+        "at close": await at_close,
+        "during close": during_close,
+        "after close": await outcome(call(engine)),
+        "job": await outcome(engine.call(lambda llm: None)),
         "start": await outcome(engine.start()),
         "close again": await outcome(engine.close()),
     }
@@ -138,14 +138,14 @@ async def closing_under_load() -> Outcome:
 @scenario
 async def closing_while_the_model_loads() -> Outcome:
     engine = EmbeddedEngine(CONFIG)
-    caller = asyncio.create_task(outcome(call(engine)))
+    waiting = asyncio.create_task(outcome(call(engine)))
     await asyncio.sleep(0.05)
     await engine.close()
-    return {"caller": await caller, "later": await outcome(call(engine))}
+    return {"waiting": await waiting, "after close": await outcome(call(engine))}
 
 
 @scenario
-async def the_engines_own_loop_fails() -> Outcome:
+async def failing_policy() -> Outcome:
     engine = EmbeddedEngine(CONFIG)
     await engine.start()
     waiting = await busy(engine, 6)
@@ -159,15 +159,15 @@ async def the_engines_own_loop_fails() -> Outcome:
         scheduler.planner.plan_due = True
 
     await engine.call(sabotage)
-    found: Outcome = {"waiting": [await task for task in waiting]}
-    found |= {"later": await outcome(call(engine)), "start": await outcome(engine.start())}
+    outcomes: Outcome = {"waiting": [await task for task in waiting]}
+    outcomes |= {"call": await outcome(call(engine)), "start": await outcome(engine.start())}
     await engine.close()
-    return found
+    return outcomes
 
 
 @scenario
-async def an_unsound_plan() -> Outcome:
-    """A plan that forgets a request is our bug: it ends the engine, and says which policy."""
+async def invalid_plan() -> Outcome:
+    """A plan without a request of the view is a bug of the policy, so it ends the engine."""
     engine = EmbeddedEngine(CONFIG)
     await engine.start()
 
@@ -176,25 +176,25 @@ async def an_unsound_plan() -> Outcome:
         scheduler.planner.policy = lambda view: Plan(order=(), run=frozenset())
 
     await engine.call(forget)
-    found = {"caller": await outcome(call(engine))}
+    outcomes = {"call": await outcome(call(engine))}
     await engine.close()
-    return found
+    return outcomes
 
 
 @scenario
-async def after_all_that_another_engine() -> Outcome:
+async def another_engine_after_all_others() -> Outcome:
     engine = EmbeddedEngine(CONFIG)
-    found = {"caller": await outcome(call(engine))}
+    outcomes = {"call": await outcome(call(engine))}
     await engine.close()
-    return found
+    return outcomes
 
 
 async def main() -> None:
-    found = {}
+    outcomes = {}
     for name, work in scenarios.items():
         async with asyncio.timeout(120):
-            found[name] = await work()
-    sys.stdout.write("\n" + json.dumps(found) + "\n")
+            outcomes[name] = await work()
+    sys.stdout.write("\n" + json.dumps(outcomes) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Adapters of LoRA: no step computes more of them than vLLM was given places for."""
+"""LoRA adapters: no step computes more of them than vLLM is configured for (max_loras)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from serving.policies.table import POLICIES
 from serving.slo import BEST_EFFORT, Slo, SloKind, to_tags
-from tests.engine.test_placement import Ordered, go_on
-from tests.engine.test_virtual import STEP_S, Clock, Seen, drive, engine_of
+from tests.engine.test_placement import FixedOrder, run_steps
+from tests.engine.test_virtual import STEP_S, Clock, DriveLog, drive, engine_of
 
 if TYPE_CHECKING:
     from serving.sim.drive.virtual_engine import VirtualEngine
@@ -57,43 +57,43 @@ def submit(
     engine.scheduler.add_request(request)
 
 
-def test_nobody_loses_memory_for_one_whose_adapter_has_no_place() -> None:
-    """There is room for all."""
+def test_no_request_is_evicted_for_one_that_only_waits_for_its_adapter() -> None:
+    """There are slots and memory for all requests."""
     clock = Clock()
     engine = engine_of(clock, slots=8, kv_blocks=400, max_model_tokens=1024)
-    script = Ordered(engine)
-    for name in ("pauses 1", "pauses 2", "runs"):
+    script = FixedOrder(engine)
+    for name in ("paused 1", "paused 2", "running"):
         submit(engine, 1, name)
-    script.run("pauses 1", "pauses 2", "runs")
-    go_on(engine, clock, 10)
+    script.run("paused 1", "paused 2", "running")
+    run_steps(engine, clock, 10)
     submit(engine, 2, "other adapter")
-    script.run("runs", "other adapter")
-    assert go_on(engine, clock, 20).tokens == {"runs": 20}
+    script.run("running", "other adapter")
+    assert run_steps(engine, clock, 20).tokens == {"running": 20}
     assert engine.preemptions == 0
     assert not any(each.num_preemptions for each in engine.scheduler.requests.values())
 
 
-def test_who_is_let_go_on_waits_while_another_adapter_has_its_place() -> None:
+def test_a_resumed_request_waits_while_another_adapter_runs() -> None:
     clock = Clock()
     engine = engine_of(clock, slots=8, kv_blocks=400, max_model_tokens=1024)
-    script = Ordered(engine)
+    script = FixedOrder(engine)
     submit(engine, 1, "paused")
     script.run("paused")
-    go_on(engine, clock, 5)
-    submit(engine, 2, "came meanwhile")
-    script.run("came meanwhile")
-    go_on(engine, clock, 5)
-    script.run("came meanwhile", "paused")
-    assert go_on(engine, clock, 5).tokens == {"came meanwhile": 5}
-    script.run("paused", "came meanwhile")
-    assert go_on(engine, clock, 5).tokens == {"paused": 5}
-    assert set(drive(engine, clock).ended) == {"paused", "came meanwhile"}
+    run_steps(engine, clock, 5)
+    submit(engine, 2, "arrived later")
+    script.run("arrived later")
+    run_steps(engine, clock, 5)
+    script.run("arrived later", "paused")
+    assert run_steps(engine, clock, 5).tokens == {"arrived later": 5}
+    script.run("paused", "arrived later")
+    assert run_steps(engine, clock, 5).tokens == {"paused": 5}
+    assert set(drive(engine, clock).ended) == {"paused", "arrived later"}
     assert engine.preemptions == 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_serves_adapters_in_turn(policy: str) -> None:
-    choose, clock, seen = random.Random(1), Clock(), Seen()
+    choose, clock, log = random.Random(1), Clock(), DriveLog()
     engine = engine_of(
         clock, policy, slots=6, kv_blocks=120, step_tokens=128, max_model_tokens=1024
     )
@@ -108,9 +108,9 @@ def test_every_policy_serves_adapters_in_turn(policy: str) -> None:
         )
         for _ in range(choose.randint(1, 40)):
             if engine.has_work:
-                seen.step(engine, clock)
+                log.step(engine, clock)
             else:
                 clock.now_s += STEP_S
-    ended = seen.ended | drive(engine, clock).ended
+    ended = log.ended | drive(engine, clock).ended
     assert len(ended) == 60
     assert not engine.has_work

@@ -1,4 +1,4 @@
-"""The orchestrate command as people run it: whole processes, vLLM inside, one store."""
+"""The orchestrate command in processes of its own, with vLLM and a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 300
 
 
 class Shell:
-    """Starts the command against one store."""
+    """Starts commands with the same store."""
 
     def __init__(self, folder: Path) -> None:
         self._environment = os.environ | {"ORCHESTRATE_STORE": f"sqlite:///{folder / 'runs.db'}"}
@@ -41,7 +41,7 @@ class Shell:
         return self.start("run", "deep-research", QUESTION, *corpus, *options)
 
     def runs(self) -> list[dict[str, Any]]:
-        """The recorded runs; the store opens again, whatever happened to it."""
+        """The recorded runs; the store must be readable after any end of a command."""
         listing = self.start("ps", "--json")
         output, errors = listing.communicate(timeout=LIMIT_S)
         assert listing.returncode == 0, errors
@@ -54,7 +54,7 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path)
 
 
-def test_two_processes_at_once_share_a_store_and_both_are_recorded(shell: Shell) -> None:
+def test_two_processes_can_use_a_store_at_once_and_both_runs_are_recorded(shell: Shell) -> None:
     processes = [shell.research("--json") for _ in range(2)]
     reports = []
     for process in processes:
@@ -65,13 +65,13 @@ def test_two_processes_at_once_share_a_store_and_both_are_recorded(shell: Shell)
     assert {run["id"] for run in runs} == {report["run_id"] for report in reports}
     assert [run["status"] for run in runs] == ["completed"] * 2
     for report in reports:
-        assert report["citations"], "a report cites"
+        assert report["citations"], "a report has citations"
         for citation in report["citations"]:
             lines = (DOCS / citation["file"]).read_text(encoding="utf-8").split("\n")
             assert citation["quote"] in lines[citation["line"] - 1]
 
 
-def test_an_interrupted_run_ends_at_once_and_its_record_says_so(shell: Shell) -> None:
+def test_an_interrupted_run_ends_and_is_recorded_as_cancelled(shell: Shell) -> None:
     process = shell.research("--rounds", "20", "--width", "8")
     assert process.stderr is not None
     for line in process.stderr:
@@ -85,13 +85,13 @@ def test_an_interrupted_run_ends_at_once_and_its_record_says_so(shell: Shell) ->
     assert run["id"] in errors
 
 
-def test_a_signal_after_the_report_takes_nothing_back(shell: Shell) -> None:
+def test_a_signal_after_the_report_does_not_change_a_completed_run(shell: Shell) -> None:
     process = shell.research("--json")
     assert process.stdout is not None
     lines = []
     for line in process.stdout:
         lines.append(line)
-        if line == "}\n":  # the whole report is here, and the engine is still to be closed
+        if line == "}\n":  # the report is complete, and the engine not closed yet
             break
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=LIMIT_S)
@@ -100,7 +100,7 @@ def test_a_signal_after_the_report_takes_nothing_back(shell: Shell) -> None:
     assert (run["id"], run["status"]) == (json.loads("".join(lines))["run_id"], "completed")
 
 
-def test_a_model_that_cannot_be_loaded_leaves_a_message_and_no_run(
+def test_a_model_that_cannot_be_loaded_gives_a_message_and_no_run(
     shell: Shell, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken-model"

@@ -1,4 +1,4 @@
-"""EmbeddedEngine as its callers see it."""
+"""EmbeddedEngine with the demo model: answers, errors, cancellation, concurrency."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def token_count(text: str) -> Any:
 
 
 def state(llm: Any) -> tuple[int, int, int]:
-    """Step, requests in the scheduler, free KV blocks."""
+    """The current step, the number of requests in the scheduler, and of free KV blocks."""
     scheduler: Any = scheduler_of(llm)
     free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     return scheduler.current_step, len(scheduler.requests), free_blocks
 
 
-async def test_the_engine_says_what_it_is(engine: EmbeddedEngine) -> None:
+async def test_the_engine_s_info_describes_it(engine: EmbeddedEngine) -> None:
     await engine.start()
     info = engine.info
     assert (info.name, info.model, info.random_weights) == ("embedded", "demo", True)
@@ -53,10 +53,10 @@ async def test_the_engine_says_what_it_is(engine: EmbeddedEngine) -> None:
     assert info.max_model_tokens == 2048
 
 
-async def test_a_seed_tells_the_answer_however_the_prompt_is_cut_into_steps(
+async def test_a_seeded_answer_does_not_depend_on_how_the_prompt_is_chunked(
     engine: EmbeddedEngine,
 ) -> None:
-    """The second time it is found in the cache, and read in one step; others go on beside it."""
+    """The second time the prompt is cached, and computed in one step; other requests run too."""
 
     def limit(llm: Any, tokens: int) -> int:
         scheduler: Any = scheduler_of(llm)
@@ -66,22 +66,22 @@ async def test_a_seed_tells_the_answer_however_the_prompt_is_cut_into_steps(
 
     prompt = "A prompt with a seed. " * 40
     seeded = {"prompt": prompt, "seed": 7, "temperature": 1.0}
-    usual = await engine.call(lambda llm: limit(llm, 64))
+    step_tokens = await engine.call(lambda llm: limit(llm, 64))
     try:
-        cut, other = await asyncio.gather(
-            engine.generate(call("cut", **seeded)), engine.generate(call("other", seed=3))
+        chunked, other = await asyncio.gather(
+            engine.generate(call("chunked", **seeded)), engine.generate(call("other", seed=3))
         )
         whole = await engine.generate(call("whole", **seeded))
         another = await engine.generate(call("another", **seeded | {"seed": 8}))
     finally:
-        await engine.call(lambda llm: limit(llm, usual))
-    assert cut.usage.prompt_tokens > 3 * 64
-    assert whole.usage.cached_tokens > cut.usage.prompt_tokens - 64
-    assert cut.text == whole.text != another.text
+        await engine.call(lambda llm: limit(llm, step_tokens))
+    assert chunked.usage.prompt_tokens > 3 * 64
+    assert whole.usage.cached_tokens > chunked.usage.prompt_tokens - 64
+    assert chunked.text == whole.text != another.text
     assert other.finish_reason == "length"
 
 
-async def test_a_completion_counts_what_went_in_and_out(engine: EmbeddedEngine) -> None:
+async def test_a_completion_counts_its_input_and_output_tokens(engine: EmbeddedEngine) -> None:
     completion = await engine.generate(call("mine"))
     assert completion.request_id == "mine"
     assert completion.finish_reason == "length"
@@ -99,7 +99,7 @@ async def test_a_repeated_prompt_is_found_in_the_cache(engine: EmbeddedEngine) -
     assert second.text == first.text
 
 
-async def test_the_chunks_join_to_the_completions_text(engine: EmbeddedEngine) -> None:
+async def test_the_chunks_join_to_the_completion_s_text(engine: EmbeddedEngine) -> None:
     chunks = [chunk async for chunk in engine.stream(call(max_tokens=40))]
     *growing, last = chunks
     assert last.completion is not None
@@ -109,7 +109,7 @@ async def test_the_chunks_join_to_the_completions_text(engine: EmbeddedEngine) -
     assert last.completion.text == (await engine.generate(call(max_tokens=40))).text
 
 
-async def test_same_seed_same_text(engine: EmbeddedEngine) -> None:
+async def test_the_same_seed_gives_the_same_text(engine: EmbeddedEngine) -> None:
     texts = [(await engine.generate(call(temperature=1.0, seed=seed))).text for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
@@ -122,12 +122,12 @@ async def test_a_stop_string_ends_the_answer_before_it(engine: EmbeddedEngine) -
     assert cut.text == whole[: whole.index(stop)]
 
 
-async def test_a_chat_is_written_as_the_models_template_says(engine: EmbeddedEngine) -> None:
+async def test_a_chat_is_formatted_by_the_model_s_template(engine: EmbeddedEngine) -> None:
     turns = (Message("system", "Be brief."), Message("user", "Why?"))
     completion = await engine.generate(call(prompt=turns))
-    written = "<|system|>\nBe brief.<|end|>\n<|user|>\nWhy?<|end|>\n<|assistant|>\n"
-    assert completion.usage.prompt_tokens == await engine.call(token_count(written))
-    assert completion.text == (await engine.generate(call(prompt=written))).text
+    text = "<|system|>\nBe brief.<|end|>\n<|user|>\nWhy?<|end|>\n<|assistant|>\n"
+    assert completion.usage.prompt_tokens == await engine.call(token_count(text))
+    assert completion.text == (await engine.generate(call(prompt=text))).text
 
 
 SCHEMA = {
@@ -143,7 +143,7 @@ SCHEMA = {
 }
 
 
-async def test_forty_of_forty_answers_satisfy_their_schema(engine: EmbeddedEngine) -> None:
+async def test_forty_answers_satisfy_their_schema(engine: EmbeddedEngine) -> None:
     completions = await asyncio.gather(
         *(
             engine.generate(
@@ -165,49 +165,49 @@ async def test_forty_of_forty_answers_satisfy_their_schema(engine: EmbeddedEngin
     assert kinds == {"map", "reduce"}
 
 
-class Held:
-    """Keeps the engine's thread between two steps until it is let go."""
+class BlockingJob:
+    """A job that blocks the engine's thread between two steps until it is released."""
 
     def __init__(self) -> None:
-        self._reached = threading.Event()
-        self._let_go = threading.Event()
+        self._started = threading.Event()
+        self._released = threading.Event()
 
     def __call__(self, llm: Any) -> int:
-        self._reached.set()
-        assert self._let_go.wait(60)
+        self._started.set()
+        assert self._released.wait(60)
         return state(llm)[0]
 
-    async def reached(self) -> None:
-        assert await asyncio.to_thread(self._reached.wait, 60)
+    async def started(self) -> None:
+        assert await asyncio.to_thread(self._started.wait, 60)
 
-    def let_go(self) -> None:
-        self._let_go.set()
+    def release(self) -> None:
+        self._released.set()
 
 
-async def test_a_cancelled_caller_frees_its_place_before_the_next_step(
+async def test_a_cancelled_call_frees_its_blocks_before_the_next_step(
     engine: EmbeddedEngine,
 ) -> None:
     *_, free_blocks = await engine.call(state)
-    talking = asyncio.Event()
+    has_text = asyncio.Event()
 
     async def listen() -> None:
         async for _ in engine.stream(call(max_tokens=1500)):
-            talking.set()
+            has_text.set()
 
     task = asyncio.create_task(listen())
-    await talking.wait()
-    held = Held()
-    holding = asyncio.create_task(engine.call(held))
-    await held.reached()
+    await has_text.wait()
+    job = BlockingJob()
+    blocking = asyncio.create_task(engine.call(job))
+    await job.started()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    held.let_go()
-    step_when_held = await holding
-    assert await engine.call(state) == (step_when_held, 0, free_blocks)
+    job.release()
+    step = await blocking
+    assert await engine.call(state) == (step, 0, free_blocks)
 
 
-async def test_leaving_a_stream_early_aborts_it(engine: EmbeddedEngine) -> None:
+async def test_closing_a_stream_early_aborts_its_request(engine: EmbeddedEngine) -> None:
     stream = engine.stream(call(max_tokens=1500))
     assert isinstance(stream, AsyncGenerator)
     async with aclosing(stream) as chunks:
@@ -216,7 +216,9 @@ async def test_leaving_a_stream_early_aborts_it(engine: EmbeddedEngine) -> None:
     assert requests == 0
 
 
-async def test_cancelling_before_submission_leaves_nothing(engine: EmbeddedEngine) -> None:
+async def test_cancelling_a_call_during_its_submission_leaves_nothing_behind(
+    engine: EmbeddedEngine,
+) -> None:
     for pause in range(5):
         task = asyncio.create_task(engine.generate(call(max_tokens=500)))
         for _ in range(pause):
@@ -227,12 +229,12 @@ async def test_cancelling_before_submission_leaves_nothing(engine: EmbeddedEngin
     assert (await engine.generate(call(max_tokens=4))).usage.output_tokens == 4
 
 
-async def test_twenty_callers_in_two_threads_each_get_their_own_answer(
+async def test_twenty_calls_in_two_threads_get_their_own_answers(
     engine: EmbeddedEngine,
 ) -> None:
-    """Two event loops, the same request ids in both: no answer goes astray."""
+    """There are two event loops, and both use the same request ids."""
 
-    async def ten(thread: int) -> list[Completion]:
+    async def ten_calls(thread: int) -> list[Completion]:
         return await asyncio.gather(
             *(
                 engine.generate(call(str(index), prompt=f"{STORY} {thread} {index}"))
@@ -240,19 +242,19 @@ async def test_twenty_callers_in_two_threads_each_get_their_own_answer(
             )
         )
 
-    expected = [await ten(0), await ten(1)]
+    expected = [await ten_calls(0), await ten_calls(1)]
     with ThreadPoolExecutor(2) as threads:
         loop = asyncio.get_running_loop()
-        together = await asyncio.gather(
-            *(loop.run_in_executor(threads, asyncio.run, ten(thread)) for thread in range(2))
+        concurrent = await asyncio.gather(
+            *(loop.run_in_executor(threads, asyncio.run, ten_calls(thread)) for thread in range(2))
         )
-    for mine, others in zip(together, expected, strict=True):
-        assert [each.request_id for each in mine] == [str(index) for index in range(10)]
-        assert [each.text for each in mine] == [each.text for each in others]
+    for answers, alone in zip(concurrent, expected, strict=True):
+        assert [each.request_id for each in answers] == [str(index) for index in range(10)]
+        assert [each.text for each in answers] == [each.text for each in alone]
     assert expected[0][3].text != expected[1][3].text
 
 
-async def test_a_prompt_that_can_never_fit_says_so(engine: EmbeddedEngine) -> None:
+async def test_a_prompt_that_can_never_fit_raises_prompt_too_long(engine: EmbeddedEngine) -> None:
     with pytest.raises(PromptTooLong) as caught:
         await engine.generate(call("big", prompt="plan " * 3000))
     request_id, prompt_tokens, limit = caught.value.args
@@ -260,16 +262,16 @@ async def test_a_prompt_that_can_never_fit_says_so(engine: EmbeddedEngine) -> No
     assert prompt_tokens > limit
 
 
-async def test_an_answer_without_a_limit_ends_where_the_context_does(
+async def test_an_answer_ends_at_the_latest_at_the_end_of_the_context(
     engine: EmbeddedEngine,
 ) -> None:
     long = "plan " * 1000
-    room = 2048 - await engine.call(token_count(long))
-    assert room > 0
+    available_tokens = 2048 - await engine.call(token_count(long))
+    assert available_tokens > 0
     for max_tokens in (None, 10_000):
         completion = await engine.generate(call(prompt=long, max_tokens=max_tokens))
         assert completion.finish_reason in ("length", "stop")
-        assert completion.usage.output_tokens <= room
+        assert completion.usage.output_tokens <= available_tokens
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,7 @@ async def test_an_answer_without_a_limit_ends_where_the_context_does(
     ],
     ids=lambda wrong: repr(wrong)[:60],
 )
-async def test_what_the_engine_cannot_take_is_an_invalid_request(
+async def test_a_request_that_vllm_rejects_raises_invalid_request(
     engine: EmbeddedEngine, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -313,21 +315,21 @@ async def test_what_the_engine_cannot_take_is_an_invalid_request(
 
 
 @pytest.mark.parametrize("place", ["output_processor", "engine_core"])
-async def test_whatever_vllm_raises_for_one_request_is_its_callers_alone(
+async def test_an_error_of_vllm_for_one_request_does_not_affect_others(
     engine: EmbeddedEngine, place: str
 ) -> None:
-    """Before vLLM has any of it, and once half of vLLM has it; nothing is left of it there."""
+    """Also if part of vLLM has the request already; nothing of it is left in vLLM."""
 
     def sabotage(llm: Any) -> Any:
-        part, real = getattr(llm, place), getattr(llm, place).add_request
+        part, add_request = getattr(llm, place), getattr(llm, place).add_request
 
-        def broken(request: Any, *more: Any) -> Any:
+        def failing(request: Any, *more: Any) -> Any:
             if request.external_req_id.startswith("mine"):
                 raise KeyError("lost")
-            return real(request, *more)
+            return add_request(request, *more)
 
-        part.add_request = broken
-        return lambda llm: setattr(part, "add_request", real)
+        part.add_request = failing
+        return lambda llm: setattr(part, "add_request", add_request)
 
     async def outcome(request: GenerationRequest) -> Completion | ServingError:
         try:
@@ -335,12 +337,12 @@ async def test_whatever_vllm_raises_for_one_request_is_its_callers_alone(
         except ServingError as error:
             return error
 
-    mend = await engine.call(sabotage)
+    restore = await engine.call(sabotage)
     try:
         names = ("before", "mine", "after")
         before, mine, after = await asyncio.gather(*(outcome(call(name)) for name in names))
     finally:
-        await engine.call(mend)
+        await engine.call(restore)
     assert isinstance(before, Completion)
     assert isinstance(after, Completion)
     assert isinstance(mine, RequestFailed)
@@ -348,43 +350,43 @@ async def test_whatever_vllm_raises_for_one_request_is_its_callers_alone(
     assert not await engine.call(lambda llm: llm.has_unfinished_requests())
 
 
-async def test_a_huge_prompt_is_refused_by_its_length_and_holds_up_nobody(
+async def test_a_huge_prompt_is_refused_by_its_length_and_delays_no_other_call(
     engine: EmbeddedEngine,
 ) -> None:
-    """Read to its end this one would take half a minute."""
+    """Tokenizing it would take half a minute."""
     huge = asyncio.create_task(engine.generate(call("huge", prompt="plan engine " * 750_000)))
     await asyncio.sleep(0)
     small = await engine.generate(call(max_tokens=2))
     assert small.e2el_s < 10
     began_s = time.monotonic()
-    with pytest.raises(PromptTooLong) as refused:
+    with pytest.raises(PromptTooLong) as raised:
         await huge
     assert time.monotonic() - began_s < 10
-    assert refused.value.args[1] > 1_000_000
+    assert raised.value.args[1] > 1_000_000
 
 
-async def test_a_promise_counts_from_the_submission(engine: EmbeddedEngine) -> None:
-    """Not from when the engine's thread has time for it."""
+async def test_an_slo_counts_from_the_submission(engine: EmbeddedEngine) -> None:
+    """The time for which the engine's thread is busy counts too."""
     slo = Slo(kind=SloKind.COMPOUND, deadline_s=50.0, final_s=100.0)
     in_time = Slo(kind=SloKind.LATENCY, ttft_s=0.1, waiting_s=60.0)
     expired = Slo(kind=SloKind.DEADLINE, deadline_s=0.1, on_late=OnLate.DROP)
-    held = Held()
-    holding = asyncio.create_task(engine.call(held))
-    await held.reached()
+    job = BlockingJob()
+    blocking = asyncio.create_task(engine.call(job))
+    await job.started()
     tasks = [
         asyncio.create_task(engine.generate(call(name, slo=each, max_tokens=300)))
         for name, each in (("run", slo), ("chat", in_time), ("late", expired))
     ]
     await asyncio.sleep(0.3)
-    tags = asyncio.create_task(engine.call(promised))
-    await asyncio.sleep(0.01)  # so that it is asked before a step could drop who is late
-    held.let_go()
-    await holding
-    found = await tags
-    assert 99.0 < found["run"]["slo_final_s"] <= 99.7
-    assert 49.0 < found["run"]["slo_deadline_s"] <= 49.7
-    assert 0 < found["chat"]["slo_ttft_s"] < 0.01
-    assert 0 < found["late"]["slo_deadline_s"] < 0.01
+    tags_job = asyncio.create_task(engine.call(tags_in_engine))
+    await asyncio.sleep(0.01)  # so that this job precedes the step that drops the late request
+    job.release()
+    await blocking
+    tags = await tags_job
+    assert 99.0 < tags["run"]["slo_final_s"] <= 99.7
+    assert 49.0 < tags["run"]["slo_deadline_s"] <= 49.7
+    assert 0 < tags["chat"]["slo_ttft_s"] < 0.01
+    assert 0 < tags["late"]["slo_deadline_s"] < 0.01
     run, chat, late = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(run, Completion)
     assert isinstance(chat, Completion)
@@ -392,8 +394,8 @@ async def test_a_promise_counts_from_the_submission(engine: EmbeddedEngine) -> N
     assert 0.3 <= run.ttft_s < run.e2el_s
 
 
-def promised(llm: Any) -> dict[str, dict[str, Any]]:
-    """The tags of each request in the scheduler, by its caller's name for it."""
+def tags_in_engine(llm: Any) -> dict[str, dict[str, Any]]:
+    """The tags of each request in the scheduler, by the caller's request id."""
     scheduler: Any = scheduler_of(llm)
     return {
         request_id.split(".")[0]: request.sampling_params.extra_args
@@ -401,7 +403,7 @@ def promised(llm: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-async def test_a_process_takes_one_engine(engine: EmbeddedEngine) -> None:
+async def test_a_second_engine_in_the_process_raises_engine_busy(engine: EmbeddedEngine) -> None:
     second = EmbeddedEngine(EngineConfig())
     for _ in range(2):
         with pytest.raises(EngineBusy):
@@ -410,7 +412,7 @@ async def test_a_process_takes_one_engine(engine: EmbeddedEngine) -> None:
     assert (await engine.generate(call(max_tokens=3))).usage.output_tokens == 3
 
 
-async def test_an_engine_that_was_closed_before_it_started_stays_closed() -> None:
+async def test_an_engine_that_is_closed_before_it_starts_stays_closed() -> None:
     never_started = EmbeddedEngine(EngineConfig())
     await never_started.close()
     await never_started.close()
@@ -420,7 +422,7 @@ async def test_an_engine_that_was_closed_before_it_started_stays_closed() -> Non
         await never_started.generate(call())
 
 
-async def test_an_error_of_handed_in_work_is_its_callers_alone(engine: EmbeddedEngine) -> None:
+async def test_an_error_of_a_job_is_raised_in_its_caller_only(engine: EmbeddedEngine) -> None:
     with pytest.raises(ZeroDivisionError):
         await engine.call(lambda llm: 1 // 0)
     assert (await engine.generate(call(max_tokens=3))).usage.output_tokens == 3

@@ -1,4 +1,4 @@
-"""Flows of the SDK on the real engine, recorded in a real store."""
+"""Flows of the SDK on the real engine, with a store in a file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-async def test_ten_flows_at_once_all_finish_on_one_engine(
+async def test_ten_concurrent_flows_complete_on_one_engine(
     engine: EmbeddedEngine, store: Store
 ) -> None:
     runtime = Runtime(engine, store)
@@ -60,13 +60,13 @@ async def test_ten_flows_at_once_all_finish_on_one_engine(
     assert all(call.status is Status.COMPLETED and call.output_tokens for call in calls)
 
 
-async def test_the_scheduler_sees_each_call_with_the_deadline_of_its_stage_and_run(
+async def test_the_scheduler_sees_the_stage_and_run_deadlines_of_each_call(
     engine: EmbeddedEngine, store: Store
 ) -> None:
-    seen: dict[str, RequestView] = {}
+    requests: dict[str, RequestView] = {}
 
     def watch(view: StepView) -> Plan:
-        seen.update({request.request_id: request for request in view.requests})
+        requests.update({request.request_id: request for request in view.requests})
         return decide(view)
 
     scheduler = await engine.call(scheduler_of)
@@ -76,7 +76,7 @@ async def test_the_scheduler_sees_each_call_with_the_deadline_of_its_stage_and_r
         result = await Runtime(engine, store).run(article, "deadlines")
     finally:
         scheduler.planner.policy = decide
-    slos = [request.slo for request in seen.values()]
+    slos = [request.slo for request in requests.values()]
     assert len(slos) == 4
     assert {slo.kind for slo in slos} == {SloKind.COMPOUND}
     assert {slo.program for slo in slos} == {result.run_id}
@@ -87,7 +87,7 @@ async def test_the_scheduler_sees_each_call_with_the_deadline_of_its_stage_and_r
         assert slo.deadline_s <= slo.final_s <= 300
 
 
-async def test_a_run_that_is_cancelled_leaves_no_request_in_the_engine(
+async def test_a_cancelled_run_leaves_no_request_in_the_engine(
     engine: EmbeddedEngine, store: Store
 ) -> None:
     started = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Graphs like those of LangGraph's tutorials, unchanged under attach(), on the real engine."""
+"""Graphs like those in LangGraph's tutorials, passed to attach(), on the real engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.chat_model import ChatOrchestrate
 from orchestrator.langgraph import attach
 from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from store.records import CallKind, CallRecord, RunRecord, Status
-from tests.engine.borrowed import Borrowed
+from tests.engine.shared_engine import SharedEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
 
@@ -37,14 +37,14 @@ def settings(tmp_path: Path) -> Settings:
 
 @tool
 def weather(city: Literal["Bern", "Oslo"]) -> str:
-    """What the sky does over a city."""
+    """The weather in a city."""
     return f"rain in {city}"
 
 
 def agent() -> Any:
-    """The ReAct agent of the tutorials; it must call its tool, as the demo model has no wits.
+    """The ReAct agent of the tutorials; it must call its tool, as the demo model's text is random.
 
-    It remembers its last turns only, or its prompts would soon be too long for that model.
+    It keeps only the last turns: longer prompts would exceed the demo model's context.
     """
     model = ChatOrchestrate(max_tokens=100)
     return create_react_agent(
@@ -65,7 +65,7 @@ class Jokes(TypedDict):
 
 
 def map_reduce(calls: int = 1) -> Any:
-    """Jokes about three subjects, made side by side, of which the best is chosen."""
+    """Writes jokes about three subjects in parallel, then chooses one."""
     model = ChatOrchestrate(max_tokens=16)
 
     def subjects(state: Jokes) -> list[Send]:
@@ -95,7 +95,7 @@ class Mail(TypedDict):
 
 
 def approval(calls: int = 1) -> Any:
-    """A subgraph that drafts a mail and waits for its user, in a graph that sends it."""
+    """A subgraph that drafts a mail and waits for its user, inside a graph that sends the mail."""
     model = ChatOrchestrate(max_tokens=16)
 
     def draft(state: Mail) -> dict[str, Any]:
@@ -123,8 +123,8 @@ def approval(calls: int = 1) -> Any:
     return outer.compile(checkpointer=InMemorySaver())
 
 
-async def ended(runtime: Runtime) -> tuple[RunRecord, list[CallRecord]]:
-    """The newest run, in which nothing is left as running."""
+async def newest_run(runtime: Runtime) -> tuple[RunRecord, list[CallRecord]]:
+    """The newest run and its calls; neither it, nor a call or step of it, is still running."""
     async with runtime.store.reading() as tx:
         run = (await tx.runs.newest())[0]
         calls = list(await tx.calls.of_run(run.id))
@@ -136,7 +136,7 @@ async def ended(runtime: Runtime) -> tuple[RunRecord, list[CallRecord]]:
 
 
 async def in_engine(engine: EmbeddedEngine) -> tuple[int, int]:
-    """Running and waiting requests, as the scheduler has them after its present step."""
+    """Number of running and of waiting requests in the scheduler."""
     return await engine.call(
         lambda llm: (len(scheduler_of(llm).running), len(scheduler_of(llm).waiting))
     )
@@ -145,10 +145,10 @@ async def in_engine(engine: EmbeddedEngine) -> tuple[int, int]:
 async def test_a_react_agent_runs_under_a_deadline(
     engine: EmbeddedEngine, settings: Settings
 ) -> None:
-    async with open_runtime(settings, engine=Borrowed(engine)) as runtime:
+    async with open_runtime(settings, engine=SharedEngine(engine)) as runtime:
         graph = attach(agent(), deadline="5m")
         result = await graph.ainvoke({"messages": [("user", "Bern?")]}, {"recursion_limit": 9})
-        run, calls = await ended(runtime)
+        run, calls = await newest_run(runtime)
     assert isinstance(result["messages"][-1], AIMessage)
     assert run.status is Status.COMPLETED
     kinds = [call.kind for call in calls]
@@ -160,10 +160,10 @@ async def test_a_react_agent_runs_under_a_deadline(
 async def test_a_map_reduce_runs_under_a_deadline(
     engine: EmbeddedEngine, settings: Settings
 ) -> None:
-    async with open_runtime(settings, engine=Borrowed(engine)) as runtime:
+    async with open_runtime(settings, engine=SharedEngine(engine)) as runtime:
         graph = attach(map_reduce(), deadline="5m")
         result = await graph.ainvoke({"topic": "tides"})
-        run, calls = await ended(runtime)
+        run, calls = await newest_run(runtime)
     assert len(result["jokes"]) == 3
     assert run.status is Status.COMPLETED
     assert sorted((call.stage, call.step_path) for call in calls) == [
@@ -178,13 +178,13 @@ async def test_a_map_reduce_runs_under_a_deadline(
 async def test_a_subgraph_with_an_interrupt_runs_under_a_deadline(
     engine: EmbeddedEngine, settings: Settings
 ) -> None:
-    async with open_runtime(settings, engine=Borrowed(engine)) as runtime:
+    async with open_runtime(settings, engine=SharedEngine(engine)) as runtime:
         graph = attach(approval(), deadline="5m")
         asked = await graph.ainvoke({"request": "a loan"}, THREAD)
         assert "draft" in asked["__interrupt__"][0].value
-        assert (await ended(runtime))[0].status is Status.COMPLETED
+        assert (await newest_run(runtime))[0].status is Status.COMPLETED
         sent = await graph.ainvoke(Command(resume="Dear bank"), THREAD)
-        run, calls = await ended(runtime)
+        run, calls = await newest_run(runtime)
         modes = ["messages", "updates"]
         other: RunnableConfig = {"configurable": {"thread_id": "b"}}
         chunks = await asyncio.to_thread(
@@ -198,7 +198,7 @@ async def test_a_subgraph_with_an_interrupt_runs_under_a_deadline(
 
 
 @pytest.mark.parametrize(
-    ("make", "given"),
+    ("make", "graph_input"),
     [
         (agent, {"messages": [("user", "Bern?")]}),
         (lambda: map_reduce(FOREVER), {"topic": "tides"}),
@@ -206,8 +206,8 @@ async def test_a_subgraph_with_an_interrupt_runs_under_a_deadline(
     ],
     ids=["react", "map-reduce", "subgraph"],
 )
-async def test_at_the_deadline_its_requests_leave_the_engine_and_wrap_up_answers(
-    engine: EmbeddedEngine, settings: Settings, make: Any, given: Any
+async def test_at_the_deadline_requests_are_aborted_and_wrap_up_gives_the_answer(
+    engine: EmbeddedEngine, settings: Settings, make: Any, graph_input: Any
 ) -> None:
     at_wrap_up: list[tuple[int, int]] = []
     last = ChatOrchestrate(max_tokens=4)
@@ -218,15 +218,15 @@ async def test_at_the_deadline_its_requests_leave_the_engine_and_wrap_up_answers
         return str((await last.ainvoke("Sum up")).text)
 
     config: RunnableConfig = {**THREAD, "recursion_limit": FOREVER}
-    async with open_runtime(settings, engine=Borrowed(engine)) as runtime:
+    async with open_runtime(settings, engine=SharedEngine(engine)) as runtime:
         graph = attach(make(), deadline="12s", on_deadline="wrap_up", wrap_up=wrap_up, tail="10s")
-        answer = await graph.ainvoke(given, config)
+        answer = await graph.ainvoke(graph_input, config)
         after = await in_engine(engine)
-        run, calls = await ended(runtime)
+        run, calls = await newest_run(runtime)
         with pytest.raises(DeadlineExceeded):
-            await attach(make(), deadline="1s").ainvoke(given, config)
+            await attach(make(), deadline="1s").ainvoke(graph_input, config)
         assert await in_engine(engine) == (0, 0)
-        assert (await ended(runtime))[0].error_type == "DeadlineExceeded"
+        assert (await newest_run(runtime))[0].error_type == "DeadlineExceeded"
     assert isinstance(answer, str)
     assert at_wrap_up == [(0, 0)]
     assert after == (0, 0)
@@ -234,7 +234,7 @@ async def test_at_the_deadline_its_requests_leave_the_engine_and_wrap_up_answers
     assert [call.status for call in calls if call.step_path.startswith("wrap-up[")] == [
         Status.COMPLETED
     ]
-    assert len(calls) > 1  # how many end before the deadline is the machine's affair
+    assert len(calls) > 1  # the number depends on the machine's speed
 
 
 class Verdict(BaseModel):
@@ -245,7 +245,7 @@ class Verdict(BaseModel):
 async def test_structured_output_satisfies_its_schema(
     engine: EmbeddedEngine, settings: Settings
 ) -> None:
-    async with open_runtime(settings, engine=Borrowed(engine)):
+    async with open_runtime(settings, engine=SharedEngine(engine)):
         model = ChatOrchestrate(max_tokens=100)
         assert isinstance(
             await model.with_structured_output(Verdict).ainvoke("Is it good?"), Verdict

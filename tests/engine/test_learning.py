@@ -1,4 +1,4 @@
-"""What past runs taught reaches the scheduler of the real engine with each call."""
+"""Predictions that are learned from past runs reach the scheduler of the real engine."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield opened
 
 
-async def test_the_scheduler_sees_learned_deadlines_lengths_and_what_is_to_come(
+async def test_the_scheduler_sees_learned_deadlines_lengths_and_futures(
     engine: EmbeddedEngine, store: Store
 ) -> None:
     runtime = Runtime(engine, store)
     for _ in range(RUNS):
         result = await runtime.run(paper)
     assert {stage.source for stage in result.stages} == {LEARNED}
-    seen: dict[str, RequestView] = {}
+    requests: dict[str, RequestView] = {}
 
     def watch(view: StepView) -> Plan:
-        seen.update({request.request_id: request for request in view.requests})
+        requests.update({request.request_id: request for request in view.requests})
         return decide(view)
 
     scheduler = await engine.call(scheduler_of)
@@ -61,11 +61,11 @@ async def test_the_scheduler_sees_learned_deadlines_lengths_and_what_is_to_come(
         result = await runtime.run(paper)
     finally:
         scheduler.planner.policy = decide
-    outline, *sections = sorted(seen.values(), key=lambda request: request.slo.stage)
+    outline, *sections = sorted(requests.values(), key=lambda request: request.slo.stage)
     assert len(sections) == 3
     assert outline.slo.future is not None
     assert outline.slo.future.calls == pytest.approx(3)
-    assert 0 < outline.slo.future.serial_tokens <= 8  # the three sections go side by side
+    assert 0 < outline.slo.future.serial_tokens <= 8  # the three sections run in parallel
     assert outline.slo.deadline_s is not None
     assert outline.slo.deadline_s < 300.0
     for request in sections:
@@ -79,7 +79,7 @@ async def test_the_scheduler_sees_learned_deadlines_lengths_and_what_is_to_come(
 async def test_deep_research_learns_to_divide_its_deadline(
     engine: EmbeddedEngine, store: Store, tmp_path: Path
 ) -> None:
-    """From some run on each stage is one that a past run had: its sub-deadline is learned."""
+    """After some runs every stage has occurred before, so its sub-deadline is learned."""
     runtime = Runtime(engine, store)
     corpus: Corpus = open_corpus(tmp_path)
     learned = []
@@ -93,27 +93,27 @@ async def test_deep_research_learns_to_divide_its_deadline(
     assert learned[-1]
 
 
-async def test_an_answer_that_ends_at_a_stop_string_is_a_whole_one(engine: EmbeddedEngine) -> None:
-    """The engine core is only told to abort it, as it is of one whose caller has left."""
+async def test_an_answer_that_ends_at_a_stop_string_meets_its_slo(engine: EmbeddedEngine) -> None:
+    """The engine core gets an abort for it, as for a call that was cancelled."""
 
-    def asked(name: str, **changes: Any) -> GenerationRequest:
+    def request(name: str, **changes: Any) -> GenerationRequest:
         slo = Slo(kind=SloKind.COMPOUND, deadline_s=100.0, final_s=100.0, program=name)
         prompt = "The engine read the plan and"
         return GenerationRequest(
             request_id=name, prompt=prompt, max_tokens=30, temperature=0.0, slo=slo, **changes
         )
 
-    def kept(llm: Any) -> SloCounts:
+    def slo_counts(llm: Any) -> SloCounts:
         return (
             scheduler_of(llm)
             .lifecycle.tracker.snapshot()
             .slo_counts.get(SloKind.COMPOUND, SloCounts())
         )
 
-    answer = (await engine.generate(asked("all"))).text
-    met, missed = await engine.call(kept)
-    piece = answer[len(answer) // 2 :][:4]
-    stopped = await engine.generate(asked("a part", stop=(piece,)))
+    answer = (await engine.generate(request("all"))).text
+    met, missed = await engine.call(slo_counts)
+    stop = answer[len(answer) // 2 :][:4]
+    stopped = await engine.generate(request("a part", stop=(stop,)))
     assert stopped.finish_reason == "stop"
     assert 0 < stopped.usage.output_tokens < 30
-    assert await engine.call(kept) == (met + 1, missed)
+    assert await engine.call(slo_counts) == (met + 1, missed)

@@ -1,4 +1,4 @@
-"""Starting, closing and dying: every caller is told, and the process can start another engine."""
+"""Engines that start, close and fail: every call gets a named error or an answer."""
 
 from __future__ import annotations
 
@@ -6,74 +6,79 @@ from typing import Any
 
 import pytest
 
-from tests.engine.apart import printed_by
+from tests.engine.own_process import json_of_module
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Any]:
-    """What came of each scenario of lifecycle.py, one engine after the other in one process."""
-    return printed_by("lifecycle")
+    """The outcomes of the scenarios in lifecycle.py, which run in one process."""
+    return json_of_module("lifecycle")
 
 
-def test_a_model_that_is_not_there_is_not_loaded(outcomes: dict[str, Any]) -> None:
-    found = outcomes["a_folder_that_is_not_there"]
-    kind, said = found["first"]
-    assert kind == "ModelNotLoaded"
-    assert "/no/such/model" in said
-    assert "config.json" in said
-    assert found["again"] == found["first"]
-    assert outcomes["a_folder_that_is_no_model"]["first"][0] == "ModelNotLoaded"
-
-
-def test_what_vllm_cannot_load_says_why(outcomes: dict[str, Any]) -> None:
-    kind, said = outcomes["vllm_itself_cannot_load"]["first"]
-    assert kind == "ModelNotLoaded"
-    assert "KV cache" in said
-
-
-def test_a_caller_who_leaves_while_the_model_loads_disturbs_nobody(
+def test_a_missing_folder_and_one_without_a_model_raise_model_not_loaded(
     outcomes: dict[str, Any],
 ) -> None:
-    found = outcomes["a_caller_leaves_while_the_model_loads"]
-    assert found["leaver"][0] == found["generator"][0] == "CancelledError"
-    assert found["stayer"][0] == "Completion"
-    assert found["second engine"][0] == "EngineBusy"
+    scenario = outcomes["missing_folder"]
+    kind, message = scenario["start"]
+    assert kind == "ModelNotLoaded"
+    assert "/no/such/model" in message
+    assert "config.json" in message
+    assert scenario["call"] == scenario["start"]
+    assert outcomes["folder_without_a_model"]["start"][0] == "ModelNotLoaded"
 
 
-def test_closing_tells_every_caller(outcomes: dict[str, Any]) -> None:
-    found = outcomes["closing_under_load"]
-    assert [kind for kind, _ in found["waiting"]] == ["EngineClosed"] * 6
-    told = {who: found[who][0] for who in ("racer", "late", "later", "call", "start")}
-    assert told == dict.fromkeys(told, "EngineClosed")
-    assert found["close again"][0] == "NoneType"
+def test_an_error_of_vllm_while_loading_is_in_the_message(outcomes: dict[str, Any]) -> None:
+    kind, message = outcomes["too_small_kv_cache"]["start"]
+    assert kind == "ModelNotLoaded"
+    assert "KV cache" in message
 
 
-def test_closing_while_the_model_loads_tells_who_waits_for_it(outcomes: dict[str, Any]) -> None:
-    found = outcomes["closing_while_the_model_loads"]
-    assert found["caller"][0] == found["later"][0] == "EngineClosed"
+def test_cancelling_a_call_while_the_model_loads_does_not_affect_others(
+    outcomes: dict[str, Any],
+) -> None:
+    scenario = outcomes["cancelling_while_the_model_loads"]
+    assert scenario["cancelled start"][0] == scenario["cancelled call"][0] == "CancelledError"
+    assert scenario["other call"][0] == "Completion"
+    assert scenario["second engine"][0] == "EngineBusy"
 
 
-def test_a_broken_loop_tells_every_caller_why_the_engine_died(outcomes: dict[str, Any]) -> None:
-    found = outcomes["the_engines_own_loop_fails"]
-    assert len(found["waiting"]) == 6
-    for kind, said in [*found["waiting"], found["later"], found["start"]]:
+def test_closing_ends_every_call_with_engine_closed(outcomes: dict[str, Any]) -> None:
+    scenario = outcomes["closing_under_load"]
+    assert [kind for kind, _ in scenario["waiting"]] == ["EngineClosed"] * 6
+    names = ("at close", "during close", "after close", "job", "start")
+    kinds = {name: scenario[name][0] for name in names}
+    assert kinds == dict.fromkeys(kinds, "EngineClosed")
+    assert scenario["close again"][0] == "NoneType"
+
+
+def test_closing_while_the_model_loads_ends_waiting_calls(outcomes: dict[str, Any]) -> None:
+    scenario = outcomes["closing_while_the_model_loads"]
+    assert scenario["waiting"][0] == scenario["after close"][0] == "EngineClosed"
+
+
+def test_every_call_gets_the_reason_for_which_the_engine_died(outcomes: dict[str, Any]) -> None:
+    scenario = outcomes["failing_policy"]
+    assert len(scenario["waiting"]) == 6
+    for kind, message in [*scenario["waiting"], scenario["call"], scenario["start"]]:
         assert kind == "EngineDied"
-        assert "the policy is broken" in said
+        assert "the policy is broken" in message
 
 
-def test_work_that_ends_the_engine_is_its_callers_and_everybodys_end(
+def test_a_job_that_ends_the_engine_ends_the_other_calls_with_engine_died(
     outcomes: dict[str, Any],
 ) -> None:
-    found = outcomes["work_that_ends_the_engine"]
-    assert found["told"] == "SystemExit"
-    assert [kind for kind, _ in found["waited"]] == ["EngineDied"] * 2
+    scenario = outcomes["job_that_ends_the_engine"]
+    assert scenario["raised"] == "SystemExit"
+    assert [kind for kind, _ in scenario["waiting"]] == ["EngineDied"] * 2
 
 
-def test_an_unsound_plan_names_its_policy_and_its_fault(outcomes: dict[str, Any]) -> None:
-    kind, said = outcomes["an_unsound_plan"]["caller"]
+def test_the_error_of_an_invalid_plan_names_the_fault(outcomes: dict[str, Any]) -> None:
+    kind, message = outcomes["invalid_plan"]["call"]
     assert kind == "EngineDied"
-    assert "order must name every request exactly once" in said
+    assert "order must name every request exactly once" in message
 
 
-def test_after_every_end_the_process_can_start_another_engine(outcomes: dict[str, Any]) -> None:
-    assert outcomes["after_all_that_another_engine"]["caller"][0] == "Completion"
+def test_after_every_failure_the_process_can_start_another_engine(
+    outcomes: dict[str, Any],
+) -> None:
+    assert outcomes["another_engine_after_all_others"]["call"][0] == "Completion"

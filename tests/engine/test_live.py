@@ -1,4 +1,4 @@
-"""The live driver on the real engine: forced lengths, closed loops, counters, a fitted machine."""
+"""The live driver on the real engine: forced lengths, closed loops, counters, step costs."""
 
 from __future__ import annotations
 
@@ -6,53 +6,57 @@ from typing import Any
 
 import pytest
 
-from tests.engine.apart import printed_by
 from tests.engine.live_runs import MAX_TOKENS, SETTINGS
+from tests.engine.own_process import json_of_module
 
 LIMIT_S = 600
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    return printed_by("live_runs", limit_s=LIMIT_S)
+def results() -> dict[str, Any]:
+    return json_of_module("live_runs", limit_s=LIMIT_S)
 
 
 @pytest.mark.parametrize("load", ["small", "large"])
-def test_every_call_ends_by_itself_at_its_length(found: dict[str, Any], load: str) -> None:
-    assert all(found[load]["finished"])
-    assert found[load]["delivered"] == found[load]["asked"]
+def test_every_call_ends_at_its_given_length(results: dict[str, Any], load: str) -> None:
+    assert all(results[load]["finished"])
+    assert results[load]["delivered"] == results[load]["lengths"]
 
 
-def test_the_scheduler_sees_the_limit_and_not_the_length(found: dict[str, Any]) -> None:
-    assert found["small"]["max_tokens"] == [MAX_TOKENS]
+def test_the_scheduler_sees_the_limit_and_not_the_given_length(results: dict[str, Any]) -> None:
+    assert results["small"]["max_tokens"] == [MAX_TOKENS]
 
 
-def test_steps_are_counted_and_measured(found: dict[str, Any]) -> None:
-    small = found["small"]
-    assert small["steps"] >= max(map(max, small["asked"]))
+def test_steps_are_counted_and_measured(results: dict[str, Any]) -> None:
+    small = results["small"]
+    assert small["steps"] >= max(map(max, small["lengths"]))
     assert 0 < small["samples"] <= small["steps"]
     assert small["schedule_ms"] > 0
 
 
-def test_a_replay_is_told_of_its_own_arrivals_only(found: dict[str, Any]) -> None:
-    assert [found[load]["arrivals"] for load in ("small", "large", "cut short")] == [4, 6, 8]
+def test_a_policy_sees_only_the_arrivals_of_its_own_replay(results: dict[str, Any]) -> None:
+    assert [results[load]["arrivals"] for load in ("small", "large", "cut short")] == [4, 6, 8]
 
 
-def test_what_memory_pressure_computes_twice_is_counted(found: dict[str, Any]) -> None:
-    assert (found["small"]["preemptions"], found["small"]["recomputed_tokens"]) == (0, 0)
-    assert found["large"]["preemptions"] > 0
-    assert found["large"]["recomputed_tokens"] >= found["large"]["preemptions"]
+def test_tokens_that_are_recomputed_under_memory_pressure_are_counted(
+    results: dict[str, Any],
+) -> None:
+    assert (results["small"]["preemptions"], results["small"]["recomputed_tokens"]) == (0, 0)
+    assert results["large"]["preemptions"] > 0
+    assert results["large"]["recomputed_tokens"] >= results["large"]["preemptions"]
 
 
-def test_what_is_cut_short_leaves_nothing_behind(found: dict[str, Any]) -> None:
-    assert not any(found["cut short"]["finished"])
+def test_a_replay_that_is_cut_short_leaves_no_kv_blocks_behind(results: dict[str, Any]) -> None:
+    assert not any(results["cut short"]["finished"])
     for load in ("small", "large", "cut short"):
-        assert found[load]["held_blocks"] == 0
+        assert results[load]["held_blocks"] == 0
 
 
-def test_the_fitted_machine_has_the_engines_room_and_a_cost(found: dict[str, Any]) -> None:
-    assert found["room"]["slots"] == SETTINGS.slots
-    assert found["room"]["step_tokens"] == SETTINGS.step_tokens
-    assert found["machine"]["kv_tokens"] == SETTINGS.kv_tokens
-    assert found["machine"]["step_s"] > 0
-    assert found["machine"]["samples"] > 20
+def test_the_fitted_machine_has_the_engine_s_capacity_and_a_step_cost(
+    results: dict[str, Any],
+) -> None:
+    assert results["capacity"]["slots"] == SETTINGS.slots
+    assert results["capacity"]["step_tokens"] == SETTINGS.step_tokens
+    assert results["machine"]["kv_tokens"] == SETTINGS.kv_tokens
+    assert results["machine"]["step_s"] > 0
+    assert results["machine"]["samples"] > 20

@@ -1,4 +1,4 @@
-"""Ten thousand events in any order, without a model: every KV block and every record comes back."""
+"""Ten thousand random events without a model: no KV block and no record is leaked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import OnLate, Slo, SloKind
-from tests.engine.vllm_driver import Chaos, Decide, decide_by, left_in
+from serving.view import Policy
+from tests.engine.vllm_driver import Chaos, remaining_in, use_policy
 
 if TYPE_CHECKING:
     from serving.sim.drive.virtual_engine import VirtualEngine
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
 STEP_S = 0.02
-MOST_WAITING = 20
+MAX_REQUESTS = 20
 
 
 def engine_of(prefix_caching: bool, clock: Any) -> VirtualEngine:
-    """Slots and memory for far fewer than arrive: two long requests fill all blocks."""
+    """An engine under pressure: two long requests fill its KV cache."""
     from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     config = VirtualConfig(
@@ -36,32 +37,32 @@ def engine_of(prefix_caching: bool, clock: Any) -> VirtualEngine:
     return VirtualEngine(config, clock)
 
 
-class Storm:
-    """Requests arrive, leave, run late and end, at random; counts what happened to them."""
+class RandomEvents:
+    """Requests arrive, are aborted, are late and end, at random; counts these events."""
 
-    def __init__(self, decide: Decide | PolicySpec, *, seed: int, prefix_caching: bool) -> None:
+    def __init__(self, policy: Policy | PolicySpec, *, seed: int, prefix_caching: bool) -> None:
         self.now_s = 0.0
         self.engine = engine_of(prefix_caching, lambda: self.now_s)
         self.events: Counter[str] = Counter()
         self._choose = random.Random(seed)
-        self._alive: list[str] = []
-        self._held: set[str] = set()
-        decide_by(self.engine.scheduler, decide)
+        self._unfinished: list[str] = []
+        self._paused: set[str] = set()
+        use_policy(self.engine.scheduler, policy)
 
     def run(self, num_events: int) -> None:
-        """So many events, and then until all have ended."""
+        """Cause at least this many events, then run until all requests have ended."""
         while self.events.total() < num_events:
-            if self._choose.random() < 0.6 and len(self._alive) < MOST_WAITING:
+            if self._choose.random() < 0.6 and len(self._unfinished) < MAX_REQUESTS:
                 self._arrive()
-            elif self._alive and self._choose.random() < 0.4:
-                self._leave()
+            elif self._unfinished and self._choose.random() < 0.4:
+                self._abort()
             for _ in range(self._choose.randint(0, 3)):
                 self._step()
         for _ in range(5000):
             if not self.engine.has_work:
                 return
             self._step()
-        raise AssertionError(f"still working: {self._alive}")
+        raise AssertionError(f"still working: {self._unfinished}")
 
     def _arrive(self) -> None:
         choose = self._choose
@@ -75,12 +76,12 @@ class Storm:
         self.engine.submit(
             name, prompt=prompt, output_tokens=choose.randint(1, 40), slo=slo, max_tokens=60
         )
-        self._alive.append(name)
+        self._unfinished.append(name)
         self.events["arrive"] += 1
 
-    def _leave(self) -> None:
-        name = self._choose.choice(self._alive)
-        self._alive.remove(name)
+    def _abort(self) -> None:
+        name = self._choose.choice(self._unfinished)
+        self._unfinished.remove(name)
         self.engine.abort(name)
         self.events["abort"] += 1
 
@@ -91,37 +92,39 @@ class Storm:
         self.engine.plan_step()
         self.now_s += STEP_S
         for ended in self.engine.finish_step().ended:
-            if ended.request_id in self._alive:
-                self._alive.remove(ended.request_id)
+            if ended.request_id in self._unfinished:
+                self._unfinished.remove(ended.request_id)
                 self.events["drop" if ended.finish_reason == "abort" else "finish"] += 1
         paused = set(self.engine.scheduler.placement.paused)
-        self.events["pause"] += len(paused - self._held)
-        self._held = paused
+        self.events["pause"] += len(paused - self._paused)
+        self._paused = paused
         self.events["preempt"] += self.engine.preemptions - before
 
 
-def weather(decide: Decide | PolicySpec, num_events: int, *, prefix_caching: bool) -> Counter[str]:
-    """What happened in a storm that left nothing behind."""
-    storm = Storm(decide, seed=5, prefix_caching=prefix_caching)
-    free_blocks = storm.engine.free_blocks
-    storm.run(num_events)
-    left = left_in(storm.engine.scheduler)
+def events_without_leak(
+    policy: Policy | PolicySpec, num_events: int, *, prefix_caching: bool
+) -> Counter[str]:
+    """Run random events and check that nothing is left; returns their counts."""
+    load = RandomEvents(policy, seed=5, prefix_caching=prefix_caching)
+    free_blocks = load.engine.free_blocks
+    load.run(num_events)
+    left = remaining_in(load.engine.scheduler)
     assert left.pop("kv blocks") == free_blocks
     assert not any(left.values()), left
-    assert not storm.engine._output_tokens
-    assert not storm.engine._computed
-    return storm.events
+    assert not load.engine._output_tokens
+    assert not load.engine._computed
+    return load.events
 
 
 @pytest.mark.parametrize("prefix_caching", [False, True])
-def test_chaos_leaks_nothing(prefix_caching: bool) -> None:
+def test_random_plans_leak_nothing(prefix_caching: bool) -> None:
     chaos = Chaos(0, drop_chance=0.003)
-    events = weather(chaos, 10_000, prefix_caching=prefix_caching)
+    events = events_without_leak(chaos, 10_000, prefix_caching=prefix_caching)
     kinds = ("arrive", "abort", "finish", "preempt", "pause", "drop")
     assert min(events[kind] for kind in kinds) > 100, events
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_policy_leaks(policy: str) -> None:
-    events = weather(PolicySpec(policy), 2500, prefix_caching=True)
+    events = events_without_leak(PolicySpec(policy), 2500, prefix_caching=True)
     assert min(events[kind] for kind in ("arrive", "abort", "finish", "drop")) > 20, events

@@ -1,4 +1,4 @@
-"""PlanQueue against a plain list: what is admitted, in which order, and what is held."""
+"""PlanQueue compared with a list: the admitted requests, their order, and the held ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 @dataclass(frozen=True)
 class Waiting:
-    """A request as a queue needs it."""
+    """The fields of a request that the queue reads."""
 
     request_id: str
 
@@ -39,15 +39,15 @@ class QueueAndList(RuleBasedStateMachine):
             key=lambda request_id: (self.rank[request_id], request_id),
         )
 
-    @rule(request_id=IDS, back=st.booleans())
-    def arrive_or_come_back(self, request_id: str, back: bool) -> None:
+    @rule(request_id=IDS, is_preempted=st.booleans())
+    def add(self, request_id: str, is_preempted: bool) -> None:
         if request_id not in self.ids:
             self.ids.append(request_id)
-            enter = self.queue.prepend_request if back else self.queue.add_request
-            enter(Waiting(request_id))
+            add = self.queue.prepend_request if is_preempted else self.queue.add_request
+            add(Waiting(request_id))
 
     @rule(request_ids=st.lists(IDS, unique=True))
-    def several_come_back(self, request_ids: list[str]) -> None:
+    def prepend_several(self, request_ids: list[str]) -> None:
         new = [request_id for request_id in request_ids if request_id not in self.ids]
         self.ids += new
         self.queue.prepend_requests([Waiting(request_id) for request_id in new])
@@ -78,19 +78,19 @@ class QueueAndList(RuleBasedStateMachine):
 
     @rule(request_ids=st.lists(IDS, unique=True))
     def remove_several(self, request_ids: list[str]) -> None:
-        """vLLM also names requests that are not here."""
+        """vLLM also removes requests that are not in the queue."""
         self.queue.remove_requests([Waiting(request_id) for request_id in request_ids])
         self.ids = [request_id for request_id in self.ids if request_id not in request_ids]
 
     @invariant()
-    def shows_the_admitted_best_first_and_counts_all(self) -> None:
+    def iterates_over_the_admitted_best_first_and_counts_all(self) -> None:
         listed = [request.request_id for request in self.queue]
         assert listed[: len(self.admitted)] == self.admitted
         assert sorted(listed) == sorted(self.ids)
         assert len(self.queue) == len(self.ids)
 
     @invariant()
-    def is_true_and_peeks_only_while_somebody_is_admitted(self) -> None:
+    def is_true_and_peeks_only_while_a_request_is_admitted(self) -> None:
         assert bool(self.queue) == bool(self.admitted)
         if self.admitted:
             assert self.queue.peek_request() == Waiting(self.admitted[0])
@@ -99,5 +99,5 @@ class QueueAndList(RuleBasedStateMachine):
                 self.queue.peek_request()
 
 
-def test_the_queue_is_a_list_of_which_a_plan_admits_some(imported_vllm: None) -> None:
+def test_the_queue_equals_a_list_of_which_a_plan_admits_some(imported_vllm: None) -> None:
     run_state_machine_as_test(QueueAndList, settings=settings(deadline=None, max_examples=60))

@@ -1,8 +1,8 @@
-"""The simulator plans as production does: the same events, the same plans, step by step.
+"""Simulator and production make the same plans, step by step, for the same events.
 
-Production is vLLM's engine with the demo model, the simulator the same scheduler class without a
-model. Both read a clock that counts steps, have the same room, and are told of the same arrivals
-and departures; after each step everything is compared that a plan decides.
+Production is vLLM's engine with the demo model. The simulator is the same scheduler class without a
+model. Both have a clock that counts steps, the same slots and memory, and the same arrivals and
+aborts. After each step everything that a plan decides is compared.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from serving.policies.table import POLICIES, PolicySpec
 from serving.requests import Requests
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 from serving.step_cost import Composition
-from serving.view import Plan, StepView
+from serving.view import Plan, Policy, StepView
 from tests.conftest import DEMO_CONFIG
-from tests.engine.vllm_driver import Chaos, Decide, Driver, decide_by
+from tests.engine.vllm_driver import Chaos, Driver, use_policy
 
 if TYPE_CHECKING:
     from serving.sim.drive.virtual_engine import VirtualEngine
 
 NUM_REQUESTS = 40
 SLOTS = 6  # fewer than arrive, so that many wait
-MOST_STEPS = 3000
+MAX_STEPS = 3000
 
 
 class Arrival(NamedTuple):
@@ -42,23 +42,23 @@ class Arrival(NamedTuple):
     prompt: list[int]
     output_tokens: int
     slo: Slo
-    leaves_at: int | None
+    aborted_at: int | None
 
 
 class Step(NamedTuple):
-    """What one step of either engine came to."""
+    """The result of one step of either engine."""
 
-    plan: Plan | None  # that was made for it, if any was, by the requests' names
-    view: tuple[object, ...]  # what it was made of
-    composition: Composition  # the chunks of prompts in their order, the decodes summed up
+    plan: Plan | None  # made before this step, with the names of requests; None: not any
+    view: tuple[object, ...]  # the policy's input for this plan
+    composition: Composition
     running: tuple[str, ...]  # in the engine's order
     paused: frozenset[str]
-    progress: dict[str, tuple[int, int, int]]  # tokens computed, tokens said, preemptions
+    progress: dict[str, tuple[int, int, int]]  # computed tokens, output tokens, preemptions
     free_blocks: int
 
 
 def workload(seed: int) -> list[Arrival]:
-    """More than the slots and the memory hold, with promises kept, missed, and given up."""
+    """More requests than slots and memory hold: some meet their SLO, others miss it."""
     choose = random.Random(seed)
     arrivals, at = [], 0
     for number in range(NUM_REQUESTS):
@@ -66,17 +66,17 @@ def workload(seed: int) -> list[Arrival]:
         output_tokens = choose.randint(1, 40)
         prompt = [choose.randint(2, 4000) for _ in range(choose.choice([5, 60, 400, 1500]))]
         if choose.random() < 0.3:
-            prompt = [9] * 256 + prompt  # which the prefix cache knows
-        leaves_at = at + choose.randint(1, 60) if choose.random() < 0.15 else None
-        slo = promise(choose, number, output_tokens)
-        arrivals.append(Arrival(f"{number:03}", at, prompt, output_tokens, slo, leaves_at))
+            prompt = [9] * 256 + prompt  # a common prefix
+        aborted_at = at + choose.randint(1, 60) if choose.random() < 0.15 else None
+        slo = random_slo(choose, number, output_tokens)
+        arrivals.append(Arrival(f"{number:03}", at, prompt, output_tokens, slo, aborted_at))
     return arrivals
 
 
-def promise(choose: random.Random, number: int, output_tokens: int) -> Slo:
-    guess = sorted(output_tokens * choose.lognormvariate(0.2, 0.4) for _ in LENGTH_LEVELS)
+def random_slo(choose: random.Random, number: int, output_tokens: int) -> Slo:
+    predicted = sorted(output_tokens * choose.lognormvariate(0.2, 0.4) for _ in LENGTH_LEVELS)
     more: dict[str, Any] = {
-        "length": choose.choice([None, LengthSketch(tuple(guess))]),
+        "length": choose.choice([None, LengthSketch(tuple(predicted))]),
         "on_late": choose.choice(list(OnLate)),
         "user": choose.choice("xyz"),
         "weight": choose.choice([0.5, 1.0, 1.0, 4.0]),
@@ -95,10 +95,10 @@ def promise(choose: random.Random, number: int, output_tokens: int) -> Slo:
 
 
 class Recorder:
-    """Stands where a scheduler makes its plans, and writes down what comes of each step."""
+    """Replaces a planner's `decide`, and records the plan and the result of each step."""
 
-    def __init__(self, scheduler: Any, decide: Decide | PolicySpec, name: Callable[[str], str]):
-        decide_by(scheduler, decide)
+    def __init__(self, scheduler: Any, policy: Policy | PolicySpec, name: Callable[[str], str]):
+        use_policy(scheduler, policy)
         self._decide = scheduler.planner.decide
         self._scheduler = scheduler
         self._name = name
@@ -122,7 +122,7 @@ class Recorder:
         return plan
 
     def _rows(self, part: object) -> object:
-        """A part of a view; requests by name, for what they are in is no order."""
+        """A field of a view, comparable: requests are sorted by name, as they have no order."""
         if isinstance(part, np.ndarray):
             return part.tolist()
         if not isinstance(part, Requests):
@@ -130,8 +130,8 @@ class Recorder:
         named = [each._replace(request_id=self._name(each.request_id)) for each in part]
         return sorted(named, key=lambda each: each.request_id)
 
-    def note_step(self) -> None:
-        """A step just ended."""
+    def record_step(self) -> None:
+        """Record the step that has just ended."""
         scheduler = self._scheduler
         plan, view = self._planned
         self._planned = (None, ())
@@ -167,7 +167,7 @@ class Production:
     def submit(self, each: Arrival) -> None:
         self._driver.submit(each.name, each.prompt, max_tokens=each.output_tokens, slo=each.slo)
 
-    def leave(self, name: str) -> None:
+    def abort(self, name: str) -> None:
         self._driver.abort(name)
 
     def step(self) -> None:
@@ -190,7 +190,7 @@ class Simulated:
             each.name, prompt=each.prompt, output_tokens=limit, slo=each.slo, max_tokens=limit
         )
 
-    def leave(self, name: str) -> None:
+    def abort(self, name: str) -> None:
         self._engine.abort(name)
 
     def step(self) -> None:
@@ -199,31 +199,31 @@ class Simulated:
 
 
 def play(
-    player: Production | Simulated, decide: Decide | PolicySpec, arrivals: list[Arrival]
+    player: Production | Simulated, policy: Policy | PolicySpec, arrivals: list[Arrival]
 ) -> list[Step]:
-    """All arrivals and departures; an idle engine takes no steps, so that the next one comes."""
+    """Play all arrivals and aborts; an idle engine skips to the next arrival."""
     scheduler = player.scheduler
-    recorder = Recorder(scheduler, decide, player.name)
-    coming, leaving = list(arrivals), [each for each in arrivals if each.leaves_at is not None]
-    while coming or scheduler.has_requests():
+    recorder = Recorder(scheduler, policy, player.name)
+    to_arrive, to_abort = list(arrivals), [each for each in arrivals if each.aborted_at is not None]
+    while to_arrive or scheduler.has_requests():
         now = scheduler.lifecycle.ledger.clock()
-        if coming and not scheduler.has_requests():
-            now = max(now, coming[0].at)
-        while coming and coming[0].at <= now:
-            player.submit(coming.pop(0))
-        known = {player.name(request_id) for request_id in scheduler.requests}
-        for each in [each for each in leaving if (each.leaves_at or 0) <= now]:
-            leaving.remove(each)
-            if each.name in known:
-                player.leave(each.name)
+        if to_arrive and not scheduler.has_requests():
+            now = max(now, to_arrive[0].at)
+        while to_arrive and to_arrive[0].at <= now:
+            player.submit(to_arrive.pop(0))
+        present = {player.name(request_id) for request_id in scheduler.requests}
+        for each in [each for each in to_abort if (each.aborted_at or 0) <= now]:
+            to_abort.remove(each)
+            if each.name in present:
+                player.abort(each.name)
         player.step()
-        recorder.note_step()
-        assert len(recorder.steps) < MOST_STEPS, "a live-lock"
+        recorder.record_step()
+        assert len(recorder.steps) < MAX_STEPS, "a live-lock"
     return recorder.steps
 
 
 def simulator(scheduler: Any) -> Simulated:
-    """With the room that production's engine has."""
+    """A simulator with the slots and memory of production's engine."""
     from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
     engine = VirtualEngine(
@@ -242,9 +242,9 @@ def simulator(scheduler: Any) -> Simulated:
 
 
 async def both(
-    engine: EmbeddedEngine, decides: tuple[Decide | PolicySpec, Decide | PolicySpec], seed: int
+    engine: EmbeddedEngine, policies: tuple[Policy | PolicySpec, Policy | PolicySpec], seed: int
 ) -> tuple[list[Step], list[Step]]:
-    """What production and the simulator do with the same workload."""
+    """The steps of production and of the simulator with the same workload."""
     arrivals = workload(seed)
 
     def work(llm: Any) -> list[Step]:
@@ -253,7 +253,7 @@ async def both(
         lifecycle = scheduler.lifecycle
         own = {name: getattr(lifecycle, name) for name in ("ledger", "tracker")}
         try:
-            return play(player, decides[0], arrivals)
+            return play(player, policies[0], arrivals)
         finally:
             llm.abort_request(list(llm.output_processor.request_states), internal=True)
             vars(lifecycle).update(own)
@@ -261,18 +261,20 @@ async def both(
 
     real = await engine.call(work)
     simulated = simulator(await engine.call(scheduler_of))
-    return real, play(simulated, decides[1], arrivals)
+    return real, play(simulated, policies[1], arrivals)
 
 
 def assert_same(real: list[Step], simulated: list[Step]) -> None:
-    for number, (one, other) in enumerate(zip(real, simulated, strict=False)):
+    for number, (left, right) in enumerate(zip(real, simulated, strict=False)):
         for name in Step._fields:
-            assert getattr(one, name) == getattr(other, name), f"step {number}, {name}"
+            assert getattr(left, name) == getattr(right, name), f"step {number}, {name}"
     assert len(real) == len(simulated)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_production_and_simulator_plan_alike(engine: EmbeddedEngine, policy: str) -> None:
+async def test_production_and_simulator_make_the_same_plans(
+    engine: EmbeddedEngine, policy: str
+) -> None:
     spec = PolicySpec(policy)
     real, simulated = await both(engine, (spec, spec), seed=3)
     assert_same(real, simulated)
@@ -281,8 +283,10 @@ async def test_production_and_simulator_plan_alike(engine: EmbeddedEngine, polic
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-async def test_and_honour_any_plan_alike(engine: EmbeddedEngine, seed: int) -> None:
-    """Pauses, preemptions, drops and budgets without sense."""
+async def test_production_and_simulator_carry_out_random_plans_alike(
+    engine: EmbeddedEngine, seed: int
+) -> None:
+    """The plans have random pauses, preemptions, drops and budgets."""
     chaos = Chaos(seed, drop_chance=0.005), Chaos(seed, drop_chance=0.005)
     real, simulated = await both(engine, chaos, seed)
     assert_same(real, simulated)
@@ -290,8 +294,8 @@ async def test_and_honour_any_plan_alike(engine: EmbeddedEngine, seed: int) -> N
     assert sum(len(step.plan.preempt) for step in real if step.plan) > 5
 
 
-async def test_a_difference_in_what_is_planned_shows(engine: EmbeddedEngine) -> None:
-    """The comparison can fail: two policies on the two engines are told apart."""
+async def test_the_comparison_detects_different_plans(engine: EmbeddedEngine) -> None:
+    """It fails for two different policies."""
     real, simulated = await both(engine, (PolicySpec("edf"), PolicySpec("fcfs")), seed=3)
     with pytest.raises(AssertionError, match="step "):
         assert_same(real, simulated)

@@ -1,4 +1,4 @@
-"""The plan honoured on the real engine: same answers, no leaks, and nobody is stuck."""
+"""Plans on the real engine: they change no answer, leak nothing, and block no request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tokens(seed: object, count: int) -> list[int]:
 
 
 def mixed_prompts() -> list[list[int]]:
-    """Short and long ones, half of them with a common beginning that the prefix cache knows."""
+    """Short and long prompts, half of them with a common prefix."""
     choose = random.Random(7)
     common = tokens("common", 300)
     prompts = []
@@ -34,10 +34,10 @@ def mixed_prompts() -> list[list[int]]:
     return prompts
 
 
-def outputs(llm: Any, decide: Any) -> list[list[int]]:
-    """The greedy answers to the mixed prompts, each arriving a few steps after the last."""
+def outputs(llm: Any, policy: Any) -> list[list[int]]:
+    """Greedy answers to the mixed prompts, which arrive a few steps apart."""
     assert llm.reset_prefix_cache()
-    driver = Driver(llm, decide)
+    driver = Driver(llm, policy)
     choose = random.Random(11)
     for index, prompt in enumerate(mixed_prompts()):
         driver.submit(str(index), prompt, max_tokens=choose.randint(10, 60))
@@ -46,8 +46,8 @@ def outputs(llm: Any, decide: Any) -> list[list[int]]:
     return [request.tokens for request in driver.requests.values()]
 
 
-async def test_no_plan_changes_what_the_model_says(engine: EmbeddedEngine) -> None:
-    """Pauses, preemptions and step budgets at random, against first come first served."""
+async def test_no_plan_changes_the_answers(engine: EmbeddedEngine) -> None:
+    """Random pauses, preemptions and step budgets, compared with fcfs."""
     expected = await engine.call(lambda llm: outputs(llm, FCFS))
     assert all(expected)
     for seed in range(3):
@@ -60,14 +60,14 @@ async def test_no_plan_changes_what_the_model_says(engine: EmbeddedEngine) -> No
 EVENTS = 600
 
 
-def storm(llm: Any, seed: int) -> dict[str, int]:
-    """Requests arrive, are aborted, run late, are refused and dropped under a senseless policy."""
+def random_events(llm: Any, seed: int) -> dict[str, int]:
+    """Requests arrive, are aborted, are late, are rejected and dropped under random plans."""
     chaos = Chaos(seed, drop_chance=0.01)
     driver = Driver(llm, chaos)
     choose = random.Random(seed)
     free_blocks = driver.free_blocks
-    aborted = refused = 0
-    while len(driver.requests) + aborted + refused + chaos.dropped + chaos.preempted < EVENTS:
+    aborted = rejected = 0
+    while len(driver.requests) + aborted + rejected + chaos.dropped + chaos.preempted < EVENTS:
         kind = choose.random()
         name = f"{len(driver.requests):04}"
         size = choose.choice([3, 130, 300, 900])
@@ -78,7 +78,7 @@ def storm(llm: Any, seed: int) -> dict[str, int]:
             slo = Slo(kind=SloKind.DEADLINE, deadline_s=8.0, on_late=OnLate.DROP)
             driver.submit(name, prompt, max_tokens=limit, slo=slo)
         elif kind < 0.65:
-            refused += 1
+            rejected += 1
             driver.submit(name, prompt, max_tokens=limit, tags={"slo_weight": -1.0})
         elif unfinished := driver.unfinished():
             aborted += 1
@@ -89,7 +89,7 @@ def storm(llm: Any, seed: int) -> dict[str, int]:
     reasons = [request.ended.finish_reason for request in driver.requests.values()]
     return {
         "aborted": aborted,
-        "refused": refused,
+        "rejected": rejected,
         "dropped": chaos.dropped,
         "preempted": chaos.preempted,
         "finished": reasons.count("length"),
@@ -98,13 +98,13 @@ def storm(llm: Any, seed: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-async def test_every_kv_block_comes_back(engine: EmbeddedEngine, seed: int) -> None:
+async def test_every_kv_block_is_freed(engine: EmbeddedEngine, seed: int) -> None:
     """The `engine` fixture also checks that no record of any request is left."""
-    counts = await engine.call(lambda llm: storm(llm, seed))
+    counts = await engine.call(lambda llm: random_events(llm, seed))
     assert min(counts.values()) >= 5, counts
 
 
-async def test_a_paused_request_keeps_its_cache_and_goes_on_from_there(
+async def test_a_paused_request_keeps_its_kv_cache_and_resumes_from_it(
     engine: EmbeddedEngine,
 ) -> None:
     def work(llm: Any) -> None:
@@ -114,18 +114,19 @@ async def test_a_paused_request_keeps_its_cache_and_goes_on_from_there(
         script = Scripted(driver, "a")
         driver.steps(6)
         assert driver.running == ["a"]
-        computed, said = driver.request("a").num_computed_tokens, len(driver.requests["a"].tokens)
+        computed_tokens = driver.request("a").num_computed_tokens
+        output_tokens = len(driver.requests["a"].tokens)
 
         script.run("b")
         driver.steps(6)
         assert driver.running == ["b", "a"]
-        assert driver.request("a").num_computed_tokens == computed
-        assert len(driver.requests["a"].tokens) == said
+        assert driver.request("a").num_computed_tokens == computed_tokens
+        assert len(driver.requests["a"].tokens) == output_tokens
         assert len(driver.requests["b"].tokens) == 6
 
         script.run("a", "b")
         driver.step()
-        assert driver.request("a").num_computed_tokens == computed + 1
+        assert driver.request("a").num_computed_tokens == computed_tokens + 1
         assert driver.request("a").num_preemptions == 0
         driver.run()
 
@@ -133,7 +134,7 @@ async def test_a_paused_request_keeps_its_cache_and_goes_on_from_there(
 
 
 @pytest.mark.parametrize(("first", "last"), [("a", "b"), ("b", "a")])
-async def test_the_last_of_the_paused_gives_its_slot_to_who_is_admitted(
+async def test_the_last_paused_request_loses_its_slot_to_an_admitted_one(
     engine: EmbeddedEngine, first: str, last: str
 ) -> None:
     def work(llm: Any) -> None:
@@ -155,10 +156,10 @@ async def test_the_last_of_the_paused_gives_its_slot_to_who_is_admitted(
     await engine.call(work)
 
 
-async def test_paused_requests_that_hold_all_memory_give_way_one_by_one(
+async def test_paused_requests_that_hold_all_memory_are_evicted_one_by_one(
     engine: EmbeddedEngine,
 ) -> None:
-    """Each of them holds a third of the blocks; whoever is admitted needs a third as well."""
+    """Each of them holds a third of the blocks; an admitted request needs a third too."""
 
     def work(llm: Any) -> None:
         driver = Driver(llm, FCFS)
@@ -183,15 +184,15 @@ async def test_paused_requests_that_hold_all_memory_give_way_one_by_one(
     await engine.call(work)
 
 
-async def test_a_paused_request_that_vllm_evicts_runs_again_when_it_is_admitted(
+async def test_a_paused_request_that_vllm_preempts_runs_again_when_it_is_admitted(
     engine: EmbeddedEngine,
 ) -> None:
-    """It must not stay paused: under one long plan that would hold its slot for nothing."""
+    """If it stayed paused, it would hold its slot without running for as long as the plan."""
 
     def work(llm: Any) -> None:
         driver = Driver(llm, FCFS)
         block = driver.scheduler.block_size
-        third = driver.free_blocks // 3 * block - 10  # soon each needs one block more
+        third = driver.free_blocks // 3 * block - 10  # each soon needs one more block
         for name in "abc":
             driver.submit(name, tokens(name, third), max_tokens=200)
         script = Scripted(driver, "a", "b", "c")
@@ -207,16 +208,16 @@ async def test_a_paused_request_that_vllm_evicts_runs_again_when_it_is_admitted(
         script.run("a", "b")
         driver.steps(5)
         assert "b" in driver.running
-        said = len(driver.requests["b"].tokens)
+        output_tokens = len(driver.requests["b"].tokens)
         driver.steps(5)
-        assert len(driver.requests["b"].tokens) == said + 5
+        assert len(driver.requests["b"].tokens) == output_tokens + 5
         driver.abort("a")
         driver.abort("b")
 
     await engine.call(work)
 
 
-async def test_who_is_preempted_gives_its_memory_back_at_once(engine: EmbeddedEngine) -> None:
+async def test_a_preempted_request_frees_its_memory_at_once(engine: EmbeddedEngine) -> None:
     def work(llm: Any) -> None:
         driver = Driver(llm, FCFS)
         free_blocks = driver.free_blocks
@@ -228,18 +229,18 @@ async def test_who_is_preempted_gives_its_memory_back_at_once(engine: EmbeddedEn
         def evict(view: StepView) -> Plan:
             return Plan(order=(second, first), run=frozenset({second}), preempt=frozenset({first}))
 
-        driver.decide_by(evict)
+        driver.use_policy(evict)
         driver.step()
         assert driver.running == ["b"]
         assert free_blocks - driver.free_blocks == 1
-        driver.decide_by(FCFS)
+        driver.use_policy(FCFS)
         driver.run()
         assert [len(driver.requests[name].tokens) for name in "ab"] == [30, 30]
 
     await engine.call(work)
 
 
-async def test_a_plans_step_budget_bounds_each_step_until_the_next_plan(
+async def test_no_step_exceeds_the_token_budget_of_its_plan(
     engine: EmbeddedEngine,
 ) -> None:
     def steps_to_first_token(llm: Any, name: str, budget: int | None) -> int:
@@ -256,7 +257,7 @@ async def test_a_plans_step_budget_bounds_each_step_until_the_next_plan(
     assert await engine.call(lambda llm: steps_to_first_token(llm, "b", None)) == 1
 
 
-async def test_a_plan_holds_until_its_steps_are_over_or_something_happens(
+async def test_a_plan_is_valid_until_its_last_step_or_an_arrival_or_end(
     engine: EmbeddedEngine,
 ) -> None:
     def work(llm: Any) -> None:
@@ -274,14 +275,14 @@ async def test_a_plan_holds_until_its_steps_are_over_or_something_happens(
         driver.steps(10)
         driver.abort("b")
         driver.run()
-        # Its arrival, ten steps later, b's arrival, and a's end, of which b hears.
+        # At a's arrival, ten steps later, at b's arrival, and at a's end.
         assert [step - began for step in planned[:4]] == [0, 10, 15, 24]
 
     await engine.call(work)
 
 
-async def test_a_plan_ends_when_a_promise_does(engine: EmbeddedEngine) -> None:
-    """Nobody arrives or ends; the deadline passes in the middle of a plan of fifty steps."""
+async def test_a_plan_expires_when_a_deadline_passes(engine: EmbeddedEngine) -> None:
+    """No request arrives or ends; the deadline passes within a plan of fifty steps."""
 
     def work(llm: Any) -> None:
         driver = Driver(llm, FCFS)

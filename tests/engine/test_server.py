@@ -1,6 +1,6 @@
-"""vLLM's real API server with our scheduler, in a process of its own, and RemoteEngine before it.
+"""vLLM's real API server with our scheduler, in a process of its own, called by RemoteEngine.
 
-The tests share one server and run in order: the last one ends it.
+Most tests share one server and run in order; the first interrupt ends it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.places import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-START_S = 180  # two processes import vLLM, on a machine that may be busy
+START_S = 180  # two processes import vLLM; the machine may be busy
 STOP_S = 40
 CALL_S = 60
 PROGRAM = """
@@ -39,7 +39,7 @@ from serving.engine.setup.config import EngineConfig
 from serving.engine.server.server import serve
 serve(EngineConfig(slots=4, step_tokens=512), port=int(sys.argv[1]))
 """
-HOPELESS = Slo(kind=SloKind.DEADLINE, deadline_s=0.02, on_late=OnLate.DROP)
+UNREACHABLE = Slo(kind=SloKind.DEADLINE, deadline_s=0.02, on_late=OnLate.DROP)
 SCHEMA = {
     "type": "object",
     "properties": {"title": {"type": "string", "maxLength": 20}, "score": {"type": "integer"}},
@@ -49,7 +49,7 @@ SCHEMA = {
 
 
 def free_port() -> int:
-    """Below the ports of outgoing connections: it must stay free while vLLM is imported."""
+    """A port outside the range of outgoing connections, so that it stays free while vLLM loads."""
     while True:
         port = random.randrange(20_000, 32_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -62,8 +62,8 @@ def start_server() -> tuple[subprocess.Popen[bytes], str]:
     return process, f"http://127.0.0.1:{port}"
 
 
-def end_for_sure(process: subprocess.Popen[bytes]) -> None:
-    """After a failed test: nothing that it started stays."""
+def kill_if_running(process: subprocess.Popen[bytes]) -> None:
+    """Kill a server and its processes, if a failed test left them."""
     if process.poll() is None:
         started = psutil.Process(process.pid).children(recursive=True)
         process.kill()
@@ -77,7 +77,7 @@ def wait_until_healthy(process: subprocess.Popen[bytes], url: str) -> None:
     deadline_s = time.monotonic() + START_S
     with httpx.Client(trust_env=False, timeout=5) as client:
         while True:
-            assert process.poll() is None, "the server ended before it served"
+            assert process.poll() is None, "the server ended before it was ready"
             assert time.monotonic() < deadline_s, f"no server after {START_S} s"
             with contextlib.suppress(httpx.TransportError):
                 if client.get(f"{url}/health").status_code == 200:
@@ -92,7 +92,7 @@ def server() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         wait_until_healthy(process, url)
         yield process, url
     finally:
-        end_for_sure(process)
+        kill_if_running(process)
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ async def post(url: str, path: str, **body: Any) -> httpx.Response:
 async def num_running(url: str) -> int:
     async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
         text = (await client.get(f"{url}/metrics")).text
-    found = re.search(r"^vllm:num_requests_running\{.*\} ([\d.]+)$", text, re.MULTILINE)
-    assert found is not None
-    return int(float(found[1]))
+    match = re.search(r"^vllm:num_requests_running\{.*\} ([\d.]+)$", text, re.MULTILINE)
+    assert match is not None
+    return int(float(match[1]))
 
 
 async def until_running(url: str, count: int) -> None:
@@ -133,7 +133,7 @@ async def until_running(url: str, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_the_server_tells_what_it_is(engine: RemoteEngine) -> None:
+async def test_the_server_reports_its_model_and_scheduler(engine: RemoteEngine) -> None:
     assert engine.info.model == "demo"
     assert engine.info.random_weights
     assert engine.info.scheduler == "SloScheduler"
@@ -141,46 +141,48 @@ async def test_the_server_tells_what_it_is(engine: RemoteEngine) -> None:
     assert engine.info.max_model_tokens == 8192
 
 
-async def test_a_chat_with_a_schema_ends_in_what_the_schema_asks(engine: RemoteEngine) -> None:
-    kept = Slo(kind=SloKind.DEADLINE, deadline_s=50.0, program="run-1")
-    completion = await engine.generate(chat(schema=SCHEMA, max_tokens=300, slo=kept, priority=3))
+async def test_the_answer_to_a_chat_satisfies_its_schema(engine: RemoteEngine) -> None:
+    slo = Slo(kind=SloKind.DEADLINE, deadline_s=50.0, program="run-1")
+    completion = await engine.generate(chat(schema=SCHEMA, max_tokens=300, slo=slo, priority=3))
     parsed = completion.parsed()
     assert set(parsed) == {"title", "score"}
     assert completion.usage.prompt_tokens > 0
 
 
-async def test_a_plain_prompt_with_a_schema_does_too(engine: RemoteEngine) -> None:
-    asked = chat(prompt="A book:", schema=SCHEMA, max_tokens=300)
-    assert set((await engine.generate(asked)).parsed()) == {"title", "score"}
+async def test_the_answer_to_a_plain_prompt_satisfies_its_schema(engine: RemoteEngine) -> None:
+    request = chat(prompt="A book:", schema=SCHEMA, max_tokens=300)
+    assert set((await engine.generate(request)).parsed()) == {"title", "score"}
 
 
-async def test_a_stream_is_the_answer_in_pieces_and_seeded(engine: RemoteEngine) -> None:
-    asked = chat(max_tokens=40, seed=7)
-    chunks = [chunk async for chunk in engine.stream(asked)]
+async def test_a_stream_joins_to_the_answer_and_a_seed_repeats_it(engine: RemoteEngine) -> None:
+    request = chat(max_tokens=40, seed=7)
+    chunks = [chunk async for chunk in engine.stream(request)]
     completion = chunks[-1].completion
     assert completion is not None
     assert len(chunks) > 5
     assert "".join(chunk.text for chunk in chunks) == completion.text
     assert (completion.finish_reason, completion.usage.output_tokens) == ("length", 40)
     assert 0 < completion.ttft_s < completion.e2el_s
-    assert (await engine.generate(asked)).text == completion.text
+    assert (await engine.generate(request)).text == completion.text
 
 
 async def test_a_plain_prompt_may_use_the_whole_context(engine: RemoteEngine) -> None:
-    """Left to itself vLLM would give it 16 tokens."""
-    asked = chat(prompt="word " * 3900, max_tokens=None, temperature=0.0)
-    completion = await engine.generate(asked)
+    """vLLM's default for plain prompts is 16 tokens."""
+    request = chat(prompt="word " * 3900, max_tokens=None, temperature=0.0)
+    completion = await engine.generate(request)
     assert completion.usage.output_tokens > 16
     assert completion.usage.prompt_tokens + completion.usage.output_tokens <= 8192
 
 
-async def test_a_prompt_beyond_the_context_is_too_long(engine: RemoteEngine) -> None:
+async def test_a_prompt_longer_than_the_context_raises_prompt_too_long(
+    engine: RemoteEngine,
+) -> None:
     with pytest.raises(PromptTooLong) as raised:
         await engine.generate(chat("word " * 20000))
     assert raised.value.args[1] > raised.value.args[2] == 8191
 
 
-async def test_a_schema_that_is_none_is_an_invalid_request(engine: RemoteEngine) -> None:
+async def test_an_invalid_schema_raises_invalid_request(engine: RemoteEngine) -> None:
     with pytest.raises(InvalidRequest):
         await engine.generate(chat(schema={"type": "no such type"}))
 
@@ -208,15 +210,15 @@ async def test_a_body_nested_too_deeply_is_answered_400(url: str) -> None:
     assert answer.status_code == 400
 
 
-@pytest.mark.parametrize("prompt", ["hi", "word " * 3900], ids=["while it runs", "before a token"])
+@pytest.mark.parametrize("prompt", ["hi", "word " * 3900], ids=["while running", "before a token"])
 @pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "plain"])
-async def test_a_deadline_that_cannot_be_met_ends_as_a_drop(
+async def test_a_deadline_that_cannot_be_met_raises_request_dropped(
     engine: RemoteEngine, prompt: str, is_chat: bool
 ) -> None:
     turns = (Message("user", prompt),)
-    asked = chat(prompt=turns if is_chat else prompt, max_tokens=None, slo=HOPELESS)
+    request = chat(prompt=turns if is_chat else prompt, max_tokens=None, slo=UNREACHABLE)
     with pytest.raises(RequestDropped, match="deadline"):
-        await engine.generate(asked)
+        await engine.generate(request)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +230,7 @@ async def test_a_deadline_that_cannot_be_met_ends_as_a_drop(
     ],
 )
 @pytest.mark.parametrize("stream", [True, False])
-async def test_any_client_is_told_of_a_drop(
+async def test_every_client_can_see_a_drop_in_the_response(
     url: str, path: str, body: dict[str, Any], stream: bool
 ) -> None:
     tags = {"slo_kind": "deadline", "slo_deadline_s": 0.02, "slo_on_late": "drop"}
@@ -238,7 +240,7 @@ async def test_any_client_is_told_of_a_drop(
     assert answer.headers.get("x-should-retry") == (None if stream else "false")
 
 
-async def test_a_client_that_leaves_frees_its_place(engine: RemoteEngine, url: str) -> None:
+async def test_a_client_that_disconnects_frees_its_slot(engine: RemoteEngine, url: str) -> None:
     call = asyncio.create_task(engine.generate(chat(max_tokens=8000)))
     await until_running(url, 1)
     call.cancel()
@@ -247,18 +249,18 @@ async def test_a_client_that_leaves_frees_its_place(engine: RemoteEngine, url: s
     await until_running(url, 0)
 
 
-async def test_a_second_server_cannot_take_the_same_port(url: str) -> None:
+async def test_a_second_server_on_the_same_port_fails(url: str) -> None:
     port = url.rpartition(":")[2]
     second = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PROGRAM, port, cwd=ROOT, stderr=asyncio.subprocess.PIPE
     )
     async with asyncio.timeout(START_S):
-        _, said = await second.communicate()
+        _, errors = await second.communicate()
     assert second.returncode == 1
-    assert b"InvalidEngineConfig: port=" in said
+    assert b"InvalidEngineConfig: port=" in errors
 
 
-async def test_an_interrupt_ends_the_server_its_calls_and_its_processes(
+async def test_an_interrupt_ends_the_server_with_its_calls_and_processes(
     server: tuple[subprocess.Popen[bytes], str],
 ) -> None:
     process, url = server
@@ -278,12 +280,14 @@ async def test_an_interrupt_ends_the_server_its_calls_and_its_processes(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_while_the_model_loads_leaves_nothing(number: signal.Signals) -> None:
+def test_an_interrupt_while_the_model_loads_leaves_no_processes(number: signal.Signals) -> None:
     process, _ = start_server()
     try:
         parent = psutil.Process(process.pid)
         deadline_s = time.monotonic() + START_S
-        while len(started := parent.children(recursive=True)) < 2:  # the tracker and the core
+        while (
+            len(started := parent.children(recursive=True)) < 2
+        ):  # the resource tracker and the engine core
             assert time.monotonic() < deadline_s
             assert process.poll() is None
             time.sleep(0.05)
@@ -292,10 +296,10 @@ def test_an_interrupt_while_the_model_loads_leaves_nothing(number: signal.Signal
         _, left = psutil.wait_procs(started, STOP_S)
         assert left == []
     finally:
-        end_for_sure(process)
+        kill_if_running(process)
 
 
-def test_a_server_that_is_killed_leaves_no_engine_behind() -> None:
+def test_a_killed_server_leaves_no_engine_process() -> None:
     process, url = start_server()
     try:
         wait_until_healthy(process, url)
@@ -306,4 +310,4 @@ def test_a_server_that_is_killed_leaves_no_engine_behind() -> None:
         _, left = psutil.wait_procs(started, STOP_S)
         assert left == []
     finally:
-        end_for_sure(process)
+        kill_if_running(process)

@@ -1,4 +1,4 @@
-"""The production scheduler without a model: what it computes, and that nothing is left behind."""
+"""VirtualEngine: the production scheduler without a model; its steps, its ends, its memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from serving.policies.baselines.orderings import fcfs
 from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
-from tests.engine.vllm_driver import decide_by
+from tests.engine.vllm_driver import use_policy
 
 if TYPE_CHECKING:
     from serving.sim.drive.stepped import Ended, Progress
@@ -28,7 +28,7 @@ DRAFTS = {"drafted_tokens": 4, "accepted_tokens": 2}
 
 
 class Clock:
-    """Time that a test moves."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -50,8 +50,8 @@ def engine_of(clock: Clock, policy: str = "fcfs", **changes: int) -> VirtualEngi
     return VirtualEngine(replace(small, **changes), clock)
 
 
-class Seen:
-    """What a drive brought to each request."""
+class DriveLog:
+    """The steps of a drive, and each request's tokens and end."""
 
     def __init__(self) -> None:
         self.tokens: Counter[str] = Counter()
@@ -59,7 +59,7 @@ class Seen:
         self.trace: list[tuple[Composition, Progress]] = []
 
     def step(self, engine: VirtualEngine, clock: Clock) -> None:
-        """One more step, which takes STEP_S."""
+        """Run a step, which takes STEP_S."""
         composition = engine.plan_step()
         clock.now_s += STEP_S
         progress = engine.finish_step()
@@ -68,12 +68,12 @@ class Seen:
         self.ended.update({end.request_id: end for end in progress.ended})
 
 
-def drive(engine: VirtualEngine, clock: Clock, *, limit: int = 5000) -> Seen:
-    seen = Seen()
+def drive(engine: VirtualEngine, clock: Clock, *, limit: int = 5000) -> DriveLog:
+    log = DriveLog()
     for _ in range(limit):
         if not engine.has_work:
-            return seen
-        seen.step(engine, clock)
+            return log
+        log.step(engine, clock)
     raise AssertionError("still working")
 
 
@@ -95,7 +95,7 @@ def submit(
 
 @pytest.mark.parametrize("drafts", [{}, DRAFTS], ids=["plain", "drafts"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_request_gets_its_true_length_and_leaves_no_block(
+def test_every_request_gets_its_given_length_and_frees_its_blocks(
     policy: str, drafts: dict[str, int]
 ) -> None:
     """Also under memory pressure: eight requests do not fit into the blocks together."""
@@ -105,9 +105,9 @@ def test_every_request_gets_its_true_length_and_leaves_no_block(
     lengths = {f"r{number}": 1 + 13 * number for number in range(8)}
     for name, length in lengths.items():
         submit(engine, name, 90, length)
-    seen = drive(engine, clock)
-    assert seen.tokens == lengths
-    assert {end.finish_reason for end in seen.ended.values()} == {"stop"}
+    log = drive(engine, clock)
+    assert log.tokens == lengths
+    assert {end.finish_reason for end in log.ended.values()} == {"stop"}
     assert engine.free_blocks == free
 
 
@@ -125,7 +125,7 @@ def test_the_same_seed_gives_the_same_steps(policy: str) -> None:
     assert traces[0] == traces[1]
 
 
-def test_a_step_is_composed_of_what_it_computes() -> None:
+def test_a_step_s_composition_has_its_prefill_chunks_and_decodes() -> None:
     clock = Clock()
     engine = engine_of(clock)
     submit(engine, "long", 100, 3)
@@ -141,36 +141,36 @@ def test_a_step_is_composed_of_what_it_computes() -> None:
     assert third.prefill_chunks == ()
 
 
-def test_what_the_scheduler_gives_up_ends_with_its_reason() -> None:
+def test_a_request_that_the_scheduler_drops_has_a_stop_reason() -> None:
     clock = Clock()
     engine = engine_of(clock, slots=1)
     submit(engine, "first", 10, 50)
-    hopeless = Slo(kind=SloKind.DEADLINE, deadline_s=0.05, on_late=OnLate.DROP)
-    submit(engine, "late", 10, 50, hopeless)
-    seen = drive(engine, clock)
-    assert seen.ended["first"].finish_reason == "stop"
-    assert seen.ended["late"].finish_reason == "abort"
-    assert seen.ended["late"].stop_reason
+    too_tight = Slo(kind=SloKind.DEADLINE, deadline_s=0.05, on_late=OnLate.DROP)
+    submit(engine, "late", 10, 50, too_tight)
+    log = drive(engine, clock)
+    assert log.ended["first"].finish_reason == "stop"
+    assert log.ended["late"].finish_reason == "abort"
+    assert log.ended["late"].stop_reason
 
 
-def test_a_request_whose_caller_left_frees_its_blocks() -> None:
+def test_an_aborted_request_frees_its_blocks() -> None:
     clock = Clock()
     engine = engine_of(clock)
     free = engine.free_blocks
-    submit(engine, "gone", 100, 50)
+    submit(engine, "aborted", 100, 50)
     engine.plan_step()
     engine.finish_step()
     assert engine.free_blocks < free
-    engine.abort("gone")
+    engine.abort("aborted")
     drive(engine, clock)
     assert engine.free_blocks == free
 
 
-def test_no_chunk_of_a_prompt_is_larger_than_the_plan_allows() -> None:
-    """While the plan holds; what a prompt leaves of the step goes to the next one."""
+def test_no_chunk_exceeds_the_plan_s_limit() -> None:
+    """The tokens that one prompt leaves of a step go to the next prompt."""
     clock = Clock()
     engine = engine_of(clock)
-    decide_by(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=16))
+    use_policy(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=16))
     for name in "abc":
         submit(engine, name, 100, 3)
     first = engine.plan_step()
@@ -182,39 +182,39 @@ def test_no_chunk_of_a_prompt_is_larger_than_the_plan_allows() -> None:
     assert sum(sizes) == 3 * (100 - 16)
 
 
-def test_a_plan_without_a_bound_on_chunks_takes_the_engines_own_again() -> None:
+def test_a_plan_without_a_limit_on_chunks_restores_the_engine_s_own() -> None:
     clock = Clock()
     engine = engine_of(clock)
-    decide_by(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=8))
+    use_policy(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=8))
     submit(engine, "a", 100, 3)
     submit(engine, "b", 100, 3)
     assert engine.plan_step().prefill_chunks == ((8, 0), (8, 0))
     engine.finish_step()
-    decide_by(engine.scheduler, fcfs)
+    use_policy(engine.scheduler, fcfs)
     assert engine.plan_step().prefill_chunks == ((64, 8),)
 
 
-def test_a_lone_prompt_is_read_at_the_steps_budget_however_small_its_chunks() -> None:
-    """vLLM's own exception: there is nobody whom a long chunk would hold up."""
+def test_the_limit_on_chunks_does_not_apply_to_a_single_request() -> None:
+    """vLLM's own exception: a long chunk would delay no other request."""
     engine = engine_of(Clock())
-    decide_by(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=16))
+    use_policy(engine.scheduler, lambda view: fcfs(view)._replace(chunk_tokens=16))
     submit(engine, "a", 100, 3)
     assert engine.plan_step().prefill_chunks == ((64, 0),)
 
 
-def test_a_plans_budget_bounds_each_step() -> None:
+def test_no_step_exceeds_the_plan_s_token_budget() -> None:
     clock = Clock()
     engine = engine_of(clock)
-    decide_by(engine.scheduler, lambda view: fcfs(view)._replace(step_tokens=10))
+    use_policy(engine.scheduler, lambda view: fcfs(view)._replace(step_tokens=10))
     submit(engine, "a", 100, 3)
     submit(engine, "b", 50, 3)
     steps = compositions(engine, clock)
     assert max(step.new_tokens for step in steps) == 10
 
 
-def test_with_a_prefix_cache_what_is_shared_is_read_once() -> None:
-    """Whole blocks of 16 tokens, and never a prompt's last token."""
-    for caching, begins_at in ((False, 0), (True, 48)):
+def test_with_a_prefix_cache_a_shared_prefix_is_computed_once() -> None:
+    """In whole blocks of 16 tokens, and never a prompt's last token."""
+    for caching, cached_tokens in ((False, 0), (True, 48)):
         clock = Clock()
         engine = engine_of(clock, prefix_caching=caching)
         free = engine.free_blocks
@@ -222,31 +222,31 @@ def test_with_a_prefix_cache_what_is_shared_is_read_once() -> None:
         drive(engine, clock)
         submit(engine, "again", 60, 3)
         [(_, context)] = engine.plan_step().prefill_chunks
-        assert context == begins_at
+        assert context == cached_tokens
         engine.finish_step()
         assert drive(engine, clock).tokens == {"again": 2}
         assert engine.free_blocks == free
 
 
-def test_blocks_may_be_of_another_size() -> None:
-    for block_tokens, held in ((16, 4), (32, 2)):
+def test_the_size_of_blocks_can_be_set() -> None:
+    for block_tokens, num_held in ((16, 4), (32, 2)):
         engine = engine_of(Clock(), block_tokens=block_tokens)
         free = engine.free_blocks
         submit(engine, "a", 60, 3)
         engine.plan_step()
-        assert free - engine.free_blocks == held
+        assert free - engine.free_blocks == num_held
 
 
 def compositions(engine: VirtualEngine, clock: Clock) -> list[Composition]:
-    """What each step of a drive computes."""
+    """The composition of each step of a drive."""
     return [step for step, _ in drive(engine, clock).trace]
 
 
 @pytest.mark.parametrize("is_v2", [False, True])
-def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -> None:
-    """Read from the cache, evicted and computed again: each token of its calls counts once.
+def test_the_value_of_a_program_does_not_depend_on_how_often_it_is_computed(is_v2: bool) -> None:
+    """Each token of its calls counts once, if it is cached or recomputed after a preemption too.
 
-    The GPU's model runner is told of who goes on after an eviction as of one that is new.
+    vLLM's newer model runner gets a resumed request as if it were new.
     """
     from serving.policies.calm.program_demand import calls_of, present_programs
 
@@ -261,11 +261,11 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -
         names = view.requests.slo[programs.first]
         return {slo.program: tokens for slo, tokens in zip(names, programs.tokens, strict=True)}
 
-    def found() -> dict[str, int]:
-        seen = scheduler.lifecycle.ledger.requests(scheduler.running, ())
-        return dict(zip(seen.request_id, seen.cached_tokens.tolist(), strict=True))
+    def cached_tokens() -> dict[str, int]:
+        requests = scheduler.lifecycle.ledger.requests(scheduler.running, ())
+        return dict(zip(requests.request_id, requests.cached_tokens.tolist(), strict=True))
 
-    def go_on(steps: int) -> None:
+    def run_steps(steps: int) -> None:
         for _ in range(steps):
             engine.plan_step()
             clock.now_s += STEP_S
@@ -274,31 +274,31 @@ def test_a_program_is_worth_the_same_however_often_it_is_computed(is_v2: bool) -
     length = LengthSketch((20.0,) * len(LENGTH_LEVELS))
     slo = Slo(kind=SloKind.COMPOUND, deadline_s=90, final_s=200, program="first", length=length)
     submit(engine, "a/0", 160, 20, slo)
-    go_on(5)
+    run_steps(5)
     submit(engine, "b/0", 160, 20, replace(slo, program="second"))  # all but a block is cached
     assert value() == {"first": 180.0, "second": 180.0}
-    assert found() == {"a/0": 0, "b/0": 144}
-    go_on(4)
+    assert cached_tokens() == {"a/0": 0, "b/0": 144}
+    run_steps(4)
     assert scheduler.requests["b/0"].num_computed_tokens > 160
-    assert found() == {"a/0": 0, "b/0": 144}
+    assert cached_tokens() == {"a/0": 0, "b/0": 144}
     assert value() == {"first": 180.0, "second": 180.0}
     for _ in range(3):
         scheduler.placement.evict(scheduler.running[0])
-        go_on(2)
+        run_steps(2)
     assert value() == {"first": 180.0, "second": 180.0}
-    assert found() == {"a/0": 0, "b/0": 144}
+    assert cached_tokens() == {"a/0": 0, "b/0": 144}
     while "a/0" in scheduler.requests:
-        go_on(1)
+        run_steps(1)
     submit(engine, "a/1", 160, 20, replace(slo, program="first", stage=1))
     assert value()["first"] == 360.0
-    go_on(2)
+    run_steps(2)
     engine.abort("a/1")
     submit(engine, "a/2", 160, 20, replace(slo, program="first", stage=1))
-    assert value()["first"] == 360.0  # who gave it up has nothing of it
+    assert value()["first"] == 360.0  # an aborted call does not count
 
 
-def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
-    """vLLM adds the parts of a session whose input is streamed under one id."""
+def test_more_input_for_a_session_does_not_add_a_second_request() -> None:
+    """vLLM adds every part of a session's streamed input under the same id."""
     from vllm.sampling_params import SamplingParams
     from vllm.v1.request import Request, RequestStatus
 
@@ -308,16 +308,20 @@ def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
 
     def add(tokens: int, max_tokens: int) -> None:
         params = SamplingParams(max_tokens=max_tokens)
-        given = [5] * tokens
         scheduler.add_request(
             Request(
-                "session", given, params, None, resumable=True, block_hasher=engine._block_hasher
+                "session",
+                [5] * tokens,
+                params,
+                None,
+                resumable=True,
+                block_hasher=engine._block_hasher,
             )
         )
 
     add(20, 4)
     engine._output_tokens["session"] = 4
-    shown = [scheduler.view().requests[0]]
+    views = [scheduler.view().requests[0]]
     for _ in range(8):
         if not engine.has_work:
             break
@@ -328,15 +332,15 @@ def test_more_input_for_a_request_that_is_here_is_no_second_request() -> None:
     view = scheduler.view()
     plan = scheduler.planner.decide(view)
     assert plan.run == {"session"}
-    shown += view.requests
-    assert [(each.prompt_tokens, each.max_tokens) for each in shown] == [(20, 4), (323, 40)]
+    views += view.requests
+    assert [(each.prompt_tokens, each.max_tokens) for each in views] == [(20, 4), (323, 40)]
     scheduler.finish_requests("session", RequestStatus.FINISHED_ABORTED)
     assert len(scheduler.lifecycle.ledger.requests([], ())) == 0
 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
-def test_production_counts_who_begins_again_as_the_simulator_does(runner: str) -> None:
-    """vLLM's newer model runner is told of them as of new requests."""
+def test_production_and_simulator_count_the_same_preemptions(runner: str) -> None:
+    """vLLM's newer model runner gets a resumed request as if it were new."""
     from serving.sim.drive.counting_scheduler import CountingScheduler
     from serving.sim.drive.virtual_engine import VirtualConfig, VirtualEngine
 
@@ -357,10 +361,10 @@ def test_production_counts_who_begins_again_as_the_simulator_does(runner: str) -
             clock.now_s += STEP_S
             engine.finish_step()
     drive(engine, clock)
-    counted = engine.scheduler.counters()
-    assert (counted.preemptions, counted.recomputed_tokens) == (
+    counters = engine.scheduler.counters()
+    assert (counters.preemptions, counters.recomputed_tokens) == (
         engine.preemptions,
         engine.recomputed_tokens,
     )
-    assert counted.preemptions == 3
+    assert counters.preemptions == 3
     assert not engine.scheduler._lost_tokens

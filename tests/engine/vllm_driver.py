@@ -1,4 +1,4 @@
-"""vLLM's engine driven by hand: nothing happens in it but what a test does."""
+"""Drives vLLM's engine step by step from a test, and resets it after the test."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ from typing import Any
 from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.policies.table import PolicySpec
 from serving.slo import BEST_EFFORT, Slo, to_tags
-from serving.view import Plan, StepView, plan_faults
-
-Decide = Callable[[StepView], Plan]
+from serving.view import Plan, Policy, StepView, plan_faults
 
 
-def decide_by(scheduler: Any, decide: Decide | PolicySpec) -> None:
-    """Plan by a policy of the table, or by any function, from the next step on."""
-    scheduler.planner.use(decide if isinstance(decide, PolicySpec) else PolicySpec("fcfs"))
-    if not isinstance(decide, PolicySpec):
-        scheduler.planner.policy = decide
+def use_policy(scheduler: Any, policy: Policy | PolicySpec) -> None:
+    """Use a policy of the table, or any function, from the next step on."""
+    scheduler.planner.use(policy if isinstance(policy, PolicySpec) else PolicySpec("fcfs"))
+    if not isinstance(policy, PolicySpec):
+        scheduler.planner.policy = policy
 
 
 @dataclass
 class Ended:
-    """How a request ended, and at which step of the engine."""
+    """The end of a request, and the engine step in which it ended."""
 
     step: int
     finish_reason: str | None
@@ -34,7 +32,7 @@ class Ended:
 
 @dataclass
 class Submitted:
-    """A request in the engine under its own id there."""
+    """A request, under the id that the engine gave it."""
 
     engine_id: str
     step: int
@@ -43,22 +41,22 @@ class Submitted:
 
 
 class Driver:
-    """Submits, aborts and steps, on the engine's thread; time is the number of steps.
+    """Submits, aborts and steps, on the engine's thread; the clock counts steps.
 
-    Use it within `EmbeddedEngine.call`, whose own loop stands still meanwhile.
+    Use it within `EmbeddedEngine.call`: the engine's own loop waits meanwhile.
     """
 
-    def __init__(self, llm: Any, decide: Decide | PolicySpec) -> None:
+    def __init__(self, llm: Any, policy: Policy | PolicySpec) -> None:
         self.llm = llm
         self.scheduler: Any = scheduler_of(llm)
         self.requests: dict[str, Submitted] = {}
         self._names: dict[str, str] = {}
         self.scheduler.lifecycle.ledger.clock = lambda: float(self.scheduler.current_step)
-        self.decide_by(decide)
+        self.use_policy(policy)
 
-    def decide_by(self, decide: Decide | PolicySpec) -> None:
-        """Plan by a policy of the table, or by any function."""
-        decide_by(self.scheduler, decide)
+    def use_policy(self, policy: Policy | PolicySpec) -> None:
+        """Use a policy of the table, or any function."""
+        use_policy(self.scheduler, policy)
 
     def submit(
         self,
@@ -70,7 +68,7 @@ class Driver:
         tags: Mapping[str, Any] | None = None,
         choice: Sequence[str] = (),
     ) -> None:
-        """Add a greedy request that generates exactly `max_tokens`, or one of the choices."""
+        """Add a greedy request: it generates `max_tokens` tokens, or one of the choices."""
         from vllm.sampling_params import (
             RequestOutputKind,
             SamplingParams,
@@ -92,12 +90,12 @@ class Driver:
         self._names[engine_id] = name
 
     def abort(self, name: str) -> None:
-        """End a request as its caller would by leaving."""
+        """Abort a request, as a cancelled caller does."""
         self.llm.abort_request([name])
         self.requests[name].ended = Ended(self.scheduler.current_step, "abort", None)
 
     def step(self) -> list[str]:
-        """One step of the engine; the names of those that it ended."""
+        """Run one step of the engine; returns the names of the requests that it ended."""
         ended = []
         for output in self.llm.step():
             [part] = output.outputs
@@ -110,12 +108,12 @@ class Driver:
         return ended
 
     def steps(self, count: int) -> None:
-        """So many steps."""
+        """Run this many steps."""
         for _ in range(count):
             self.step()
 
     def run(self, limit: int = 5000) -> None:
-        """Step until all is done; a live-lock fails."""
+        """Run steps until all requests have ended; AssertionError after `limit` steps."""
         for _ in range(limit):
             if not self.llm.has_unfinished_requests():
                 return
@@ -123,52 +121,52 @@ class Driver:
         raise AssertionError(f"still working after {limit} steps: {self.unfinished()}")
 
     def unfinished(self) -> list[str]:
-        """Who has not ended."""
+        """Names of the requests that have not ended."""
         return [name for name, request in self.requests.items() if request.ended is None]
 
     def steps_taken(self, name: str) -> int:
-        """Steps from a request's arrival to its end."""
+        """Number of steps from a request's arrival to its end."""
         request = self.requests[name]
         assert request.ended is not None
         return request.ended.step - request.step
 
     def request(self, name: str) -> Any:
-        """vLLM's own record of a request."""
+        """vLLM's Request object."""
         return self.scheduler.requests[self.requests[name].engine_id]
 
     def engine_ids(self, names: Iterable[str]) -> list[str]:
-        """The ids by which a view knows these requests."""
+        """The ids of these requests in views and plans."""
         return [self.requests[name].engine_id for name in names]
 
     def name(self, engine_id: str) -> str:
-        """The name under which a view's request was submitted."""
+        """The name of the request with this id in views and plans."""
         return self._names[engine_id]
 
     @property
     def free_blocks(self) -> int:
-        """KV blocks that nobody holds."""
+        """Number of free KV blocks."""
         return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     @property
     def running(self) -> list[str]:
-        """Who holds a slot, in the engine's order."""
+        """Names of the requests that hold a slot, in the engine's order."""
         return [self.name(request.request_id) for request in self.scheduler.running]
 
 
 class Scripted:
-    """A policy that runs whom it is told to, in that order, until it is told otherwise.
+    """A policy that runs the requests that the test names, in that order.
 
-    Then come those in `then`, and the others as they arrived. Where nobody named is left, the
-    first of the rest runs.
+    The others are ordered by `then`, and after that by arrival. If no named request is left, the
+    first of the others runs.
     """
 
     def __init__(self, driver: Driver, *run: str) -> None:
         self._driver = driver
         self.run(*run)
-        driver.decide_by(self)
+        driver.use_policy(self)
 
     def run(self, *names: str, then: Sequence[str] = ()) -> None:
-        """From the next step on these run and all others are held or paused."""
+        """Run these requests from the next step on; all others are held or paused."""
         self._run = frozenset(names)
         self._rank = {name: rank for rank, name in enumerate([*names, *then])}
         self._driver.scheduler.planner.plan_due = True
@@ -186,10 +184,10 @@ class Scripted:
 
 
 class Chaos:
-    """A seeded policy without sense: any order, any holds, pauses, preemptions and budgets.
+    """A policy that makes random valid plans: order, holds, pauses, preemptions and budgets.
 
-    With `drop_chance` it also gives requests up. It counts what it did, so that a test can tell
-    that there was chaos.
+    It drops each request with probability `drop_chance`. It counts its pauses, preemptions and
+    drops, so that a test can check that there were some.
     """
 
     def __init__(self, seed: int, *, drop_chance: float = 0.0) -> None:
@@ -204,10 +202,10 @@ class Chaos:
         drop = [each for each in order if choose.random() < self._drop_chance]
         rest = [each for each in order if each not in drop]
         run = set(choose.sample(rest, choose.randint(1, len(rest)))) if rest else set()
-        out = [r.request_id for r in view.requests if r.computed_tokens and r.request_id in rest]
-        out = [request_id for request_id in out if request_id not in run]
-        preempt = {request_id for request_id in out if choose.random() < 0.2}
-        self.paused += len(out) - len(preempt)
+        stop = [r.request_id for r in view.requests if r.computed_tokens and r.request_id in rest]
+        stop = [request_id for request_id in stop if request_id not in run]
+        preempt = {request_id for request_id in stop if choose.random() < 0.2}
+        self.paused += len(stop) - len(preempt)
         self.preempted += len(preempt)
         self.dropped += len(drop)
         plan = Plan(
@@ -224,18 +222,18 @@ class Chaos:
 
 
 @asynccontextmanager
-async def at_rest(engine: EmbeddedEngine) -> AsyncIterator[None]:
-    """The engine idle, first come first served; whoever leaves something behind in it fails."""
+async def clean_engine(engine: EmbeddedEngine) -> AsyncIterator[None]:
+    """Reset the engine before and after the block; AssertionError if the block leaves anything."""
     clock, slots, free_blocks = await engine.call(_settings)
-    await engine.call(_rest(clock, slots))
+    await engine.call(_reset(clock, slots))
     try:
         yield
     finally:
-        left = await engine.call(_left_behind)
-        left["kv blocks"] = free_blocks - left["kv blocks"]
-        await engine.call(_rest(clock, slots))
-    kept = {what: number for what, number in left.items() if number}
-    assert not kept, f"left in the engine: {kept}"
+        counts = await engine.call(_remaining)
+        counts["kv blocks"] = free_blocks - counts["kv blocks"]
+        await engine.call(_reset(clock, slots))
+    left = {name: count for name, count in counts.items() if count}
+    assert not left, f"left in the engine: {left}"
 
 
 def _settings(llm: Any) -> tuple[Any, int, int]:
@@ -244,8 +242,8 @@ def _settings(llm: Any) -> tuple[Any, int, int]:
     return scheduler.lifecycle.ledger.clock, scheduler.max_num_active_reqs, free_blocks
 
 
-def left_in(scheduler: Any) -> dict[str, int]:
-    """What an idle scheduler still keeps, by what it is; all 0 but the free blocks."""
+def remaining_in(scheduler: Any) -> dict[str, int]:
+    """Counts of a scheduler's records; in an idle scheduler all are 0, except free KV blocks."""
     ledger = scheduler.lifecycle.ledger
     return {
         "kv blocks": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
@@ -255,19 +253,19 @@ def left_in(scheduler: Any) -> dict[str, int]:
         "paused": len(scheduler.placement.paused),
         "blocked": len(scheduler.placement.blocked),
         "rejected": len(scheduler.lifecycle._rejected),
-        "ends not told": len(scheduler._ends_to_report),
-        "followed": len(ledger._rows) + len(ledger._place) + len(ledger._stale),
-        "promises": sum(isinstance(each, Slo) for each in ledger._columns["slo"]),
-        "accounts": len(ledger._programs._open) + len(ledger._users._open),
+        "unreported ends": len(scheduler._ends_to_report),
+        "ledger rows": len(ledger._requests) + len(ledger._row) + len(ledger._stale),
+        "slos": sum(isinstance(each, Slo) for each in ledger._columns["slo"]),
+        "open names": len(ledger._programs._num_open) + len(ledger._users._num_open),
     }
 
 
-def _left_behind(llm: Any) -> dict[str, int]:
-    callers = llm.output_processor.get_num_unfinished_requests()
-    return left_in(scheduler_of(llm)) | {"callers": callers}
+def _remaining(llm: Any) -> dict[str, int]:
+    calls = llm.output_processor.get_num_unfinished_requests()
+    return remaining_in(scheduler_of(llm)) | {"calls": calls}
 
 
-def _rest(clock: Any, slots: int) -> Callable[[Any], None]:
+def _reset(clock: Any, slots: int) -> Callable[[Any], None]:
     def work(llm: Any) -> None:
         scheduler: Any = scheduler_of(llm)
         llm.abort_request(list(llm.output_processor.request_states), internal=True)
@@ -275,7 +273,7 @@ def _rest(clock: Any, slots: int) -> Callable[[Any], None]:
         scheduler.lifecycle.ledger.clock = clock
         scheduler.max_num_active_reqs = slots
         scheduler.planner.use(PolicySpec("fcfs"))
-        llm.step()  # the model runner hears who is gone
+        llm.step()  # so that the model runner learns of the aborts
         assert llm.reset_prefix_cache()
 
     return work

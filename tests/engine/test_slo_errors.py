@@ -1,4 +1,4 @@
-"""A promise that is malformed, or that asks to be given up, ends at its own caller by name."""
+"""A request with a malformed SLO, or one that asks to be dropped, ends with a named error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
 
 
 def one_at_a_time(llm: Any) -> None:
-    """First come first served with one place; seconds are engine steps."""
+    """Use fcfs with one running request, and a clock that counts engine steps."""
     scheduler: Any = scheduler_of(llm)
     scheduler.planner.use(PolicySpec("fcfs", {"batch": 1}))
     scheduler.lifecycle.ledger.clock = lambda: float(scheduler.current_step)
@@ -28,15 +28,15 @@ def call(name: str, slo: Slo = BEST_EFFORT, max_tokens: int = 8) -> GenerationRe
 
 
 def malformed(**values: object) -> Slo:
-    """A promise that no constructor would let through, as another client may send it."""
+    """An SLO that its constructor would reject, but that another client may send."""
     slo = Slo()
     for name, value in values.items():
         object.__setattr__(slo, name, value)
     return slo
 
 
-async def occupied(engine: EmbeddedEngine, max_tokens: int) -> asyncio.Task[Completion]:
-    """A call that holds the one place, already computed."""
+async def running_call(engine: EmbeddedEngine, max_tokens: int) -> asyncio.Task[Completion]:
+    """A call that runs, so that no other one can."""
     task = asyncio.create_task(engine.generate(call("busy", max_tokens=max_tokens)))
     while not await engine.call(lambda llm: len(scheduler_of(llm).running)):
         pass
@@ -52,7 +52,7 @@ async def occupied(engine: EmbeddedEngine, max_tokens: int) -> asyncio.Task[Comp
         ({"user": 3}, "slo_user"),
     ],
 )
-async def test_a_malformed_tag_ends_at_its_caller_and_at_no_other(
+async def test_a_malformed_tag_ends_its_own_call_only(
     engine: EmbeddedEngine, values: dict[str, object], key: str
 ) -> None:
     answers = await asyncio.gather(
@@ -68,9 +68,9 @@ async def test_a_malformed_tag_ends_at_its_caller_and_at_no_other(
         assert answer.usage.output_tokens == 8
 
 
-async def test_who_waits_longer_than_it_asked_is_dropped(engine: EmbeddedEngine) -> None:
+async def test_a_call_that_waits_longer_than_its_limit_is_dropped(engine: EmbeddedEngine) -> None:
     await engine.call(one_at_a_time)
-    busy = await occupied(engine, max_tokens=120)
+    busy = await running_call(engine, max_tokens=120)
     patient = asyncio.create_task(engine.generate(call("patient")))
     with pytest.raises(RequestDropped, match="slo_waiting_s is 20") as dropped:
         await engine.generate(call("hurried", Slo(waiting_s=20.0)))
@@ -80,7 +80,7 @@ async def test_who_waits_longer_than_it_asked_is_dropped(engine: EmbeddedEngine)
     assert (await patient).usage.output_tokens == 8
 
 
-async def test_who_is_late_is_dropped_only_if_it_asked_to_be(engine: EmbeddedEngine) -> None:
+async def test_a_late_call_is_dropped_only_if_its_slo_asks_for_it(engine: EmbeddedEngine) -> None:
     """Four steps are not enough for sixty tokens."""
     await engine.call(one_at_a_time)
     late = {

@@ -1,4 +1,4 @@
-"""The session's engine, lent to a runtime."""
+"""The engine of the test session, for use by a runtime."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 from serving.engine.clients.embedded import EmbeddedEngine
 
 
-class Borrowed:
-    """The session's engine for a runtime, which would close it."""
+class SharedEngine:
+    """The session's engine, without the effect of `close`: a runtime closes its engine."""
 
     def __init__(self, engine: EmbeddedEngine) -> None:
         self._engine = engine
@@ -17,4 +17,4 @@ class Borrowed:
         return getattr(self._engine, name)
 
     async def close(self) -> None:
-        """Left to the session."""
+        """Does nothing; the session closes the engine."""

@@ -1,4 +1,4 @@
-"""A module of these tests in a process of its own, as it may start one engine, or end badly."""
+"""Runs a module of these tests in a process of its own, which may start an engine or crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tests.places import ROOT
 
 
-def printed_by(module: str, *arguments: str, limit_s: float = 300) -> dict[str, Any]:
+def json_of_module(module: str, *arguments: str, limit_s: float = 300) -> dict[str, Any]:
     """The JSON object on the last line that `tests.engine.MODULE` prints."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.engine.{module}", *arguments],
@@ -21,5 +21,5 @@ def printed_by(module: str, *arguments: str, limit_s: float = 300) -> dict[str, 
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result

@@ -1,4 +1,4 @@
-"""A connector of vLLM's to a KV cache that is elsewhere: the scheduler's side of one, for tests."""
+"""A KV connector of vLLM for tests: the scheduler's side of a remote KV cache."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
-FAR = "far"
-"""The prompts of requests whose ids begin so are elsewhere, but for their last block."""
+REMOTE = "remote"
+"""Prefix of the ids of requests whose prompt, except the last block, is in the remote cache."""
 
 
-class FarCache(KVConnectorBase_V1):
-    """Each prompt is loaded once, beside the steps; a test says when that has ended."""
+class RemoteKvCache(KVConnectorBase_V1):
+    """Loads each prompt once, in parallel with the steps; the test ends the loading."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
 
     def get_num_new_matched_tokens(
         self, request: Request, num_computed_tokens: int
     ) -> tuple[int, bool]:
-        if not request.request_id.startswith(FAR) or request.request_id in self._asked:
+        if not request.request_id.startswith(REMOTE) or request.request_id in self._requested:
             return 0, False
-        whole = (request.num_prompt_tokens - 1) // 16 * 16
-        return whole - num_computed_tokens, True
+        stored_tokens = (request.num_prompt_tokens - 1) // 16 * 16
+        return stored_tokens - num_computed_tokens, True
 
     def update_state_after_alloc(self, request: Request, *_: Any) -> None:
-        self._asked.add(request.request_id)
+        self._requested.add(request.request_id)
 
     def build_connector_meta(self, *_: Any) -> KVConnectorMetadata:
         return KVConnectorMetadata()
