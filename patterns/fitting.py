@@ -73,7 +73,7 @@ def fit_kernel(table: PatternTable, *, best: int = BEST_K) -> StageKernel:
 
 
 def _standard_deviations(table: PatternTable) -> list[float]:
-    """Of each attribute about its stage's mean, over all stages; 1 where it is 0."""
+    """The standard deviations of the attributes from their stages' means; 1 if one is 0."""
     has = np.arange(table.features.shape[1])[None, :] < table.num_stages[:, None]
     counts = np.maximum(has.sum(axis=0), 1)
     centred = table.features - table.features.sum(axis=0) / counts[:, None]

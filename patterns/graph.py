@@ -198,7 +198,7 @@ class PatternGraph:
 
 
 def from_networkx(graph: "nx.DiGraph[Any]") -> PatternGraph:
-    """The pattern graph of a DiGraph whose nodes have the attributes that `to_networkx` writes.
+    """The pattern graph of a DiGraph with the node attributes that `to_networkx` writes.
 
     Nodes are in topological order; ties are broken by the graph's own order.
 

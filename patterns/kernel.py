@@ -85,7 +85,7 @@ class StageKernel:
         return squared
 
     def similarity(self, squared: Floats, num_stages: int) -> Floats:
-        """Similarity of prefixes of so many stages whose squared distances sum to `squared`."""
+        """Similarity of prefixes of so many stages, from the sum of their squared distances."""
         similarity: Floats = np.exp(-0.5 * squared / max(num_stages, 1))
         return similarity
 
@@ -146,5 +146,5 @@ def distances(table: PatternTable, kernel: StageKernel) -> Floats:
 
     The distance in the kernel's feature space: sqrt(k(a,a) + k(b,b) - 2k(a,b)).
     """
-    apart: Floats = np.sqrt(np.maximum(2.0 - 2.0 * similarities(table, kernel), 0.0))
-    return apart
+    result: Floats = np.sqrt(np.maximum(2.0 - 2.0 * similarities(table, kernel), 0.0))
+    return result

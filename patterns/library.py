@@ -159,11 +159,11 @@ class PatternLibrary:
         """
         if not self.patterns or (len(self) <= max_patterns and not by_silhouette):
             return self._with([replace(pattern, weight=1.0) for pattern in self.patterns])
-        apart = distances(self.table, self.kernel)
+        distance_matrix = distances(self.table, self.kernel)
         clustering: Clustering = (
-            cluster_by_silhouette(apart, max_patterns, seed=seed)
+            cluster_by_silhouette(distance_matrix, max_patterns, seed=seed)
             if by_silhouette
-            else cluster(apart, max_patterns, seed=seed)
+            else cluster(distance_matrix, max_patterns, seed=seed)
         )
         return self._with(
             [

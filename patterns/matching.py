@@ -83,7 +83,7 @@ class LiveMatch:
         return bool(self.alive.any())
 
     def extend(self, stage: Stage) -> LiveMatch:
-        """The match of the prefix with a further stage, whose calls have all ended."""
+        """The match of the prefix and a further stage; all calls of this stage have ended."""
         table, kernel = self.matcher.table, self.matcher.kernel
         if self.num_stages >= table.features.shape[1]:
             none_alive = np.zeros_like(self.alive)

@@ -23,7 +23,7 @@ MAX_BYTES = 8192
 """Largest chunk."""
 
 _MASK = MEAN_BYTES - 1
-_WINDOW = 16  # a chunk may end after a byte if the hash of so many last bytes fits; a power of 2
+_WINDOW = 16  # bytes before a possible end of a chunk that decide about it; a power of 2
 
 
 def split_into_chunks(data: bytes) -> Iterator[bytes]:

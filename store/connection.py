@@ -77,7 +77,7 @@ class InlineConnection:
         self._results: list[CursorResult[Any]] = []
 
     def close_results(self) -> None:
-        """Close statements whose rows were not all read, for example because reading them failed.
+        """Close statements with unread rows, for example because reading a row failed.
 
         While such a statement is open, SQLite keeps the connection at the snapshot that the
         statement sees, in later transactions too. A traceback may keep the statement alive.

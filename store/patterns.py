@@ -98,7 +98,7 @@ class Patterns:
         return newest
 
     async def count_since(self, application: str, pattern_id: int) -> int:
-        """The number of an application's patterns whose id is greater than `pattern_id`."""
+        """The number of an application's patterns with an id greater than `pattern_id`."""
         count: int | None = await self._connection.scalar(
             select(func.count()).where(Pattern.application == application, Pattern.id > pattern_id)
         )

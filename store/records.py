@@ -100,7 +100,7 @@ class RunRecord(Failure):
     entry: str | None = None  # where its flow's code is, "module:name"
     claimed_at: datetime | None = None  # when its process started or resumed it
     leased_until: datetime | None = None  # no other process may resume it before
-    slo_user: str = ""  # the user to whom the scheduler accounts it
+    slo_user: str = ""  # its user, for fairness between users
 
 
 @dataclass(frozen=True, slots=True)

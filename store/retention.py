@@ -45,7 +45,7 @@ from store.urls import WAIT_S
 from store.usage import IS_UNUSED, REFERENCES, Usage
 
 PARTS = (Edge, Call, Step, Stage)
-"""Tables whose rows are removed with their run. A table precedes those to which it refers."""
+"""Tables with rows that are removed with their run. A table precedes those to which it refers."""
 
 _EXPIRED = Table(
     "gc_runs", MetaData(), Column("id", Text, primary_key=True), prefixes=["TEMPORARY"]
@@ -92,7 +92,7 @@ class Removal:
     is_complete: bool = True
 
     def and_then(self, later: Removal) -> Removal:
-        """The sum of this removal and one by a later transaction, whose state it has."""
+        """This removal followed by one of a later transaction: sums, and the later one's state."""
         return replace(
             later,
             num_runs=self.num_runs + later.num_runs,

@@ -84,11 +84,11 @@ class Runs:
             raise RunChanged(run_id)
         raise AlreadyRecorded(run_id, "the end")
 
-    async def resume(self, former: RunRecord, record: RunRecord) -> None:
+    async def resume(self, previous: RunRecord, record: RunRecord) -> None:
         """Record a new attempt of a run; all but _KEPT_ON_RESUME is taken from `record`.
 
         Args:
-            former: the run as it was read.
+            previous: the run as it was read.
         Raises:
             RunChanged: the run has changed since it was read; nothing was written.
         """
@@ -96,14 +96,14 @@ class Runs:
         result = await self._connection.execute(
             update(Run)
             .where(
-                Run.id == former.id,
-                Run.status == former.status,
-                Run.attempts == former.attempts,
+                Run.id == previous.id,
+                Run.status == previous.status,
+                Run.attempts == previous.attempts,
             )
             .values(**{name: values[name] for name in values.keys() - _KEPT_ON_RESUME})
         )
         if not result.rowcount:
-            raise RunChanged(former.id)
+            raise RunChanged(previous.id)
 
     async def lease(self, attempts: Mapping[str, int], until: datetime) -> Collection[str]:
         """Lease runs until a moment; runs that have ended are not changed.
@@ -139,7 +139,7 @@ class Runs:
         return record_of(RunRecord, row)
 
     async def find(self, prefix: str) -> RunRecord:
-        """The run with this id, or else the only run whose id has this prefix.
+        """The run with this id, or else the only run with this prefix of its id.
 
         Raises:
             RunNotFound: no id has this prefix.

@@ -41,7 +41,7 @@ def plain_json(value: Any) -> Any:
 
 
 def record_of(record_type: type[RecordT], row: RowMapping) -> RecordT:
-    """The record of a row whose columns are exactly the record's fields."""
+    """The record of a row; the row's columns are exactly the record's fields."""
     return record_type(**dict(row))
 
 

@@ -64,8 +64,8 @@ class Usage:
             excluded_runs: ids of runs that do not count as users of their payloads.
 
         Returns:
-            number of payloads in use whose list of chunks is damaged; only the chunks that can
-            still be found are marked. The bytes of payloads are not checked.
+            number of payloads in use with a damaged list of chunks; only the chunks that can still
+            be found are marked. The bytes of payloads are not checked.
         """
         await self._connection.execute(CreateTable(USED))
         referenced = union(

@@ -73,7 +73,7 @@ class CorpusIndex:
         """Add or replace files in one transaction; for unchanged bytes only update the time.
 
         Args:
-            entries: without passages for a file whose bytes are in the index already.
+            entries: without passages if the index has the file's bytes already.
         """
         with self.file.connection() as db, transaction(db):
             for entry in entries:

@@ -35,8 +35,8 @@ def html_pieces(lines: list[str]) -> list[Piece]:
     Args:
         lines: the source, split into lines.
     Returns:
-        pieces whose `line` is the source line of their text. White space within a piece is reduced
-        to single spaces. A block begins a new piece, also in the middle of a line.
+        pieces; `line` is the source line of their text. White space within a piece is reduced to
+        single spaces. A block begins a new piece, also in the middle of a line.
     """
     parser = _VisibleText()
     parser.feed(_cleaned("\n".join(lines)))

@@ -44,7 +44,7 @@ class IndexReport:
 
     Attributes:
         num_indexed: files read and indexed this time.
-        num_unchanged: files whose passages were kept.
+        num_unchanged: files with passages that were kept.
         num_removed: files that no longer exist; their passages were removed.
         num_ignored: files that are hidden or have another suffix.
         num_passages: passages in the index now.

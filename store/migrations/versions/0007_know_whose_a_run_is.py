@@ -12,8 +12,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    whose = sa.Column("slo_user", sa.Text(), nullable=False, server_default=sa.text("''"))
-    op.add_column("runs", whose)
+    column = sa.Column("slo_user", sa.Text(), nullable=False, server_default=sa.text("''"))
+    op.add_column("runs", column)
 
 
 def downgrade() -> None:

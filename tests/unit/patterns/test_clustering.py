@@ -77,17 +77,17 @@ def test_the_same_seed_gives_the_same_medoids(
     positions: list[float], seed: int, data: st.DataObject
 ) -> None:
     num = data.draw(st.integers(1, len(positions)))
-    apart = distances_on_line(positions)
+    distance_matrix = distances_on_line(positions)
     for choose in (cluster, cluster_by_silhouette):
-        assert choose(apart, num, seed=seed) == choose(apart, num, seed=seed)
+        assert choose(distance_matrix, num, seed=seed) == choose(distance_matrix, num, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_separated_groups_are_found_with_every_seed(seed: int) -> None:
-    apart = distances_on_line(THREE_GROUPS)
+    distance_matrix = distances_on_line(THREE_GROUPS)
     for clustering in (
-        cluster(apart, 3, seed=seed),
-        cluster_by_silhouette(apart, 10, seed=seed),
+        cluster(distance_matrix, 3, seed=seed),
+        cluster_by_silhouette(distance_matrix, 10, seed=seed),
     ):
         assert clustering.members == (9, 12, 7)
         assert clustering.medoids[0] == 4  # the middle of the first group

@@ -169,10 +169,10 @@ def test_similarities_of_patterns_are_symmetric_and_1_for_equal_patterns(
     assert ((similarity >= 0.0) & (similarity <= 1.0)).all()
     assert (np.diag(similarity) == 1.0).all()
     assert (np.diag(similarity[: len(past), len(past) :]) == 1.0).all()
-    apart = distances(table, kernel)
-    assert (apart == apart.T).all()
-    assert ((apart >= 0.0) & (apart <= math.sqrt(2.0))).all()
-    assert (np.diag(apart) == 0.0).all()
+    distance_matrix = distances(table, kernel)
+    assert (distance_matrix == distance_matrix.T).all()
+    assert ((distance_matrix >= 0.0) & (distance_matrix <= math.sqrt(2.0))).all()
+    assert (np.diag(distance_matrix) == 0.0).all()
 
 
 def test_the_similarity_of_patterns_with_different_calls_is_0() -> None:

@@ -309,11 +309,11 @@ def test_the_spread_is_the_standard_deviation_of_the_matches_shares() -> None:
 def test_similarity_does_not_depend_on_the_number_of_equally_different_stages() -> None:
     """Otherwise the similarity of long prefixes would be low only because of their length."""
     past, live = chain(*(("plan", 10, 1.0),) * 5), chain(*(("plan", 100, 1.0),) * 4)
-    apart = math.log(101.0 / 11.0)
+    difference = math.log(101.0 / 11.0)
     for num_revealed in range(1, 5):
         estimate = matcher_of([past]).match(live[:num_revealed]).estimate()
         assert estimate is not None
-        assert estimate.matches[0].similarity == pytest.approx(math.exp(-(apart**2) / 2))
+        assert estimate.matches[0].similarity == pytest.approx(math.exp(-(difference**2) / 2))
 
 
 def test_a_matcher_cannot_be_changed() -> None:
