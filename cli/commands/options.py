@@ -97,7 +97,7 @@ def deadline_option(own: str) -> Any:
     option = typer.Option(
         "--deadline",
         metavar="TIME",
-        help=f"Have the result within this time, end to end: 60s, 2m, 1.5h. Default: {own}.",
+        help=f"End-to-end deadline of the run, such as 60s, 2m or 1.5h. Default: {own}.",
     )
     return Annotated[str | None, option]
 

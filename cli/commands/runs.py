@@ -63,7 +63,7 @@ def ps(
 
         print_json({"runs": [run_document(run, shown, now=now) for run, shown in runs]})
     elif not runs:
-        say("no runs to list" if status else "no runs yet: try `orchestrate run`")
+        say("no runs with this status" if status else "no runs yet: try `orchestrate run`")
     else:
         from cli.render.describe import below_table, run_table
 

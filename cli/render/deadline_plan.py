@@ -167,7 +167,7 @@ def _outcome_line(stage: PlannedStage, before: StageRecord | None, glyphs: Glyph
     if plan.sub_deadline_s is not None:
         line.append(f"due at {shown(plan.sub_deadline_s)}")
         if before is not None and before.sub_deadline_s == plan.sub_deadline_s:
-            line.append(f", not before stage {before.stage}")
+            line.append(f", the same as stage {before.stage}")
         line.append("; ")
     if row is None or row.ended_s is None:
         line.append("did not end", style="yellow")

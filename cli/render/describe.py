@@ -52,7 +52,7 @@ def elapsed_s(run: RunRecord, status: str, now: datetime) -> float | None:
 
 
 def deadline_outcome(run: RunRecord, taken_s: float | None) -> str:
-    """Whether the deadline was "met" or "missed"; "" without one, or before it if not completed."""
+    """Either "met" or "missed"; "" without a deadline, or if neither completed nor past it."""
     if run.deadline_s is None:
         return ""
     if run.error_type == "DeadlineExceeded" or (taken_s is not None and taken_s > run.deadline_s):

@@ -36,7 +36,7 @@ class Executed(Generic[R]):
 
 
 def check_engine_settings(settings: Settings) -> None:
-    """Refuse what the engine would refuse, before anything slow begins.
+    """Reject settings that the engine would reject, before anything slow starts.
 
     Raises:
         BadInput, InvalidEngineConfig: a setting is invalid; the message lists valid values.

@@ -155,7 +155,7 @@ def learned_stages(*, dues: Sequence[float | None] = (7.5, 15.0, 15.5, 60.0)) ->
 
 
 def fill_explained_run(url: str, **changes: Any) -> None:
-    """A run of four stages with plans; two of its LLM calls had length bounds, one exceeded it."""
+    """A run of four stages with plans; two LLM calls have length bounds, one is exceeded."""
     bounds = {0: (130.0, "forest"), 3: (100.0, "step"), 4: (None, "limit")}
     deadline = {"sub_deadline_s": None} if changes.get("deadline_s", 60.0) is None else {}
     calls = []

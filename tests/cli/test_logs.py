@@ -163,7 +163,7 @@ def test_the_end_of_a_call_lost_with_its_process_precedes_the_resumption() -> No
     assert events[2].line.plain.split() == ["?", "call", "#0", "plan", "(llm)", "cancelled"]
 
 
-def test_a_question_and_its_answer_are_events_of_their_own_and_the_answer_has_no_time() -> None:
+def test_a_question_and_its_answer_are_separate_events_and_the_answer_has_no_time() -> None:
     asked = a_step("input", 2.0, 2.0, kind=StepKind.INPUT, name="May I\nbuy it?")
     events = event_lines(history_of(steps=[asked, a_step("buy", 9.0, 9.5)]))
     assert events[1].text.plain == "input input asks: May I buy it?"

@@ -158,7 +158,7 @@ def test_an_unknown_run_is_bad_input(store_url: str, capsys: pytest.CaptureFixtu
     assert "aaaa00010000" in captured.err
 
 
-def test_a_sub_deadline_raised_to_that_of_an_earlier_stage_is_marked() -> None:
+def test_a_sub_deadline_equal_to_that_of_the_previous_stage_is_marked() -> None:
     match = [MatchRecord(1, "aaaa00010000", 1.0)]
     stages = [
         planned(0, 0.0, 10.0, source="learned", share=0.2, matches=match, num_candidates=1),
@@ -169,7 +169,7 @@ def test_a_sub_deadline_raised_to_that_of_an_earlier_stage_is_marked() -> None:
     output = [line.plain for line in explanation(history, width=80)]
     assert "  20% of the time by its end: due at 10.0 s; ended at 1.0 s, 9.0 s early" in output
     assert (
-        "  30% of the time by its end: due at 10.0 s, not before stage 0; "
+        "  30% of the time by its end: due at 10.0 s, the same as stage 0; "
         "ended at 12.0 s, 2.0 s late"
     ) in output
 

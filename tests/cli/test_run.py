@@ -141,9 +141,7 @@ def test_an_engine_that_cannot_start_leaves_no_run(research: Research, store_url
     assert recorded_runs(store_url) == []
 
 
-def test_a_deadline_that_passes_has_an_exit_code_of_its_own(
-    research: Research, store_url: str
-) -> None:
+def test_a_missed_deadline_has_its_own_exit_code(research: Research, store_url: str) -> None:
     def slow(request: GenerationRequest) -> str:
         time.sleep(0.05)  # blocks the event loop: the run may end late or raise DeadlineExceeded
         return answer_by_schema(request)
