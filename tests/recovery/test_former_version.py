@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import shutil
 import sys
@@ -106,7 +107,7 @@ async def test_a_run_that_was_killed_is_resumed_from_its_last_outcome(
 async def test_a_question_of_a_run_that_ended_can_be_answered_and_the_run_resumed(
     url: str, flows: ModuleType
 ) -> None:
-    assert exit_code("answer", "asking", "by all means") == 0
+    assert await asyncio.to_thread(exit_code, "answer", "asking", "by all means") == 0
     engine = scripted()
     assert (await resumed(url, "asking", engine)).startswith("2026: sent ")
     assert prompts(engine) == []
@@ -125,18 +126,25 @@ async def test_a_completed_run_returns_its_recorded_result(url: str, flows: Modu
     assert prompts(engine) == []
 
 
-async def test_a_new_run_learns_from_the_former_ones_and_uses_their_cached_results(
+async def test_a_new_run_learns_its_deadlines_and_lengths_from_the_former_ones(
+    url: str, flows: ModuleType
+) -> None:
+    async with open_runtime(Settings(store=url, fit_every=0), engine=scripted()) as runtime:
+        result = await runtime.run(flows.handbook, "txnew")
+        found = await recorded(runtime.store, result.run_id)
+        sources = await stage_sources(runtime, result.run_id)
+    assert found.run.status is Status.COMPLETED
+    assert set(sources) == {LEARNED}
+    bounds = {call.bound_source for call in found.calls if call.kind.value == "llm"}
+    assert bounds == {"forest"}
+
+
+async def test_a_new_run_uses_the_cached_results_of_the_former_ones(
     url: str, flows: ModuleType
 ) -> None:
     engine = scripted()
     async with open_runtime(Settings(store=url, fit_every=0), engine=engine) as runtime:
-        result = await runtime.run(flows.handbook, "tx4")
-        record = await recorded(runtime.store, result.run_id)
-        sources = await stage_sources(runtime, result.run_id)
-    assert record.run.status is Status.COMPLETED
-    assert set(sources) == {LEARNED}
-    bounds = {call.bound_source for call in record.calls if call.kind.value == "llm"}
-    assert bounds == {"forest"}
+        await runtime.run(flows.handbook, "tx4")
     assert not any(prompt.startswith("Summarise") for prompt in prompts(engine))
 
 
