@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -211,14 +212,11 @@ def _space(folder: Path) -> Space:
 
 def _has_fts5() -> bool:
     try:
-        with sqlite3.connect(":memory:") as connection:
+        with closing(sqlite3.connect(":memory:")) as connection:
             connection.execute("CREATE VIRTUAL TABLE probe USING fts5(text)")
     except sqlite3.Error:
         return False
-    else:
-        return True
-    finally:
-        connection.close()
+    return True
 
 
 def _store(url: str) -> tuple[str, bool, str | None]:

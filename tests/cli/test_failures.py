@@ -21,7 +21,7 @@ PACKAGES = ("agents", "cli", "orchestrator", "serving", "store")
 
 def error_classes() -> list[type[BaseException]]:
     """All error classes that our errors.py modules define."""
-    files = [file for package in PACKAGES for file in ROOT.glob(f"{package}/**/errors.py")]
+    files = [file for package in PACKAGES for file in ROOT.glob(f"{package}/**/*errors.py")]
     modules = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files]
     return [
         kind

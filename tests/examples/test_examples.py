@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 
 from tests.places import ROOT
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = [ROOT / "examples" / name for name in ("first_flow.py", "langgraph_graph.py")]
+POLICY = "examples/my_policy.py:shortest_prompt_first"
 
 
 @pytest.mark.engine
@@ -33,3 +35,23 @@ def test_an_example_runs_and_warns_that_the_demo_models_text_is_meaningless(
 def test_the_readme_shows_the_example_unchanged(example: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"```python\n{example.read_text(encoding='utf-8')}```" in readme
+
+
+@pytest.mark.engine
+def test_the_flow_and_the_policy_run_from_the_command_line_as_the_documents_say(
+    tmp_path: Path,
+) -> None:
+    environment = os.environ | {"ORCHESTRATE_STORE": f"sqlite:///{tmp_path / 'runs.db'}"}
+    flow = ["examples/first_flow.py:article", "--topic", "deadlines", "--deadline", "60s"]
+    process = subprocess.run(
+        [sys.executable, "-m", "cli", "run", *flow, "--policy", POLICY, "--json"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    document = json.loads(process.stdout)
+    assert document["in_time"] is True
+    assert document["random_weights"] is True
