@@ -105,14 +105,14 @@ def predict(
     match = library.matcher.begin()
     for num_revealed, stage in enumerate(live.stages):
         if num_revealed:
-            begun = [(call.kind, call.identity) for call in stage.calls]
+            next_calls = [(call.kind, call.identity) for call in stage.calls]
             yield PredictedStage(
                 run=live.key,
                 num_revealed=num_revealed,
                 num_stages=len(live.stages),
                 mean_num_stages=float(np.average(counts, weights=weights)),
                 truth=Outlook(*truths[num_revealed].tolist()),
-                estimates={best: match.estimate(begun, best=best) for best in bests},
+                estimates={best: match.estimate(next_calls, best=best) for best in bests},
             )
         match = match.extend(stage)
 

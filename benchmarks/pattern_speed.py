@@ -112,10 +112,10 @@ def _matching_times(matcher: Matcher, lives: Sequence[Run]) -> dict[str, float]:
     for live in lives:
         num_revealed = rng.randrange(len(live))
         prefix, stage = live[:num_revealed], live[num_revealed]
-        begun = [(call.kind, call.identity) for call in stage.calls]
+        next_calls = [(call.kind, call.identity) for call in stage.calls]
         began_s = time.perf_counter()
         match = matcher.match(prefix)
-        match.estimate(begun)
+        match.estimate(next_calls)
         match_s.append(time.perf_counter() - began_s)
         began_s = time.perf_counter()
         extended = match.extend(stage)

@@ -49,7 +49,7 @@ def call_seconds(calls: Sequence[Call]) -> list[float]:
     while unread or last_steps:
         step += 1
         budget = STEP_TOKENS - decodes
-        chunks, begun = [], []
+        chunks, completed_prompts = [], []
         while unread and budget > 0:
             prompt_tokens = calls[unread[0]][0]
             tokens = min(prompt_tokens - read, budget)
@@ -57,7 +57,7 @@ def call_seconds(calls: Sequence[Call]) -> list[float]:
             budget -= tokens
             read += tokens
             if read == prompt_tokens:
-                begun.append(unread.popleft())
+                completed_prompts.append(unread.popleft())
                 read = 0
         now_s += COST.seconds(
             Composition(
@@ -68,7 +68,7 @@ def call_seconds(calls: Sequence[Call]) -> list[float]:
             )
         )
         decode_contexts += decodes
-        for call in begun:  # the step that completes a prompt yields the first token
+        for call in completed_prompts:  # the step that completes a prompt yields the first token
             prompt_tokens, output_tokens, samples = calls[call]
             heapq.heappush(last_steps, (step + max(output_tokens, 1) - 1, call))
             decodes += samples

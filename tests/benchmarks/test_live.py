@@ -21,7 +21,7 @@ def no_engine(*_: Any) -> NoReturn:
         (["--policy", "nope"], "policy='nope'"),
         (["--policy", "fcfs", "--policy", "fcfs"], "each only once"),
         (["--workload", "nope"], "workload='nope'"),
-        (["--loads", "high"], "commas between"),
+        (["--loads", "high"], "separated by commas"),
         (["--loads", "0"], "above 0"),
         (["--seeds", "0"], "seeds=0"),
         (["--window-s", "0"], "window_s=0.0"),

@@ -77,7 +77,7 @@ def test_the_output_states_the_numbers_of_seeds_that_its_ratios_compare(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policy", "nope"], "error: policy='nope': know fcfs"),
+        (["--policy", "nope"], "error: policy='nope': unknown; known: fcfs"),
         (["--policy", "edf:batch"], "write batch=VALUE"),
         (["--router", "nope"], "error: router='nope'"),
     ],

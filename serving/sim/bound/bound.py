@@ -10,13 +10,13 @@ The relaxation keeps these constraints of a schedule:
   due early enough for the later stages to end in time on an idle machine. A token of a stream is
   due by TTFT and TBT.
 - The steps of a bin cost at most its seconds. A step costs at least as much as each of the two
-  lines of StepCost, a decode at least its share of a full batch's base cost, a prompt at least one
-  chunk for each full step that it fills. Over a bin: decodes <= slots * steps, new tokens <=
+  lines of StepCost, a decode at least its share of a full batch's base cost, a prompt of n tokens
+  at least ceil(n / step_tokens) chunks. Over a bin: decodes <= slots * steps, new tokens <=
   step_tokens * steps, contexts <= KV cache tokens * steps.
 - A program of n sequential steps needs n steps between its release and its due time; a fraction x
   of it needs n * x. For several programs the mixing inequalities hold too (mixing_cuts.py).
-- Programs that arrived outside the window are not served: they earn nothing and take capacity. A
-  stream's late tokens are not computed.
+- Programs that arrived outside the window are not served: they earn nothing and would take
+  capacity. A stream's late tokens are not computed.
 
 Any schedule, even one that knows all arrivals and lengths in advance, satisfies these constraints
 with the programs that it serves completely. So the optimum is at least its goodput. The optimum is

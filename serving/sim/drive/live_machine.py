@@ -55,7 +55,7 @@ async def measured_machine(
     return Machine(
         step_cost=fit(
             samples,
-            name="the engine at hand",
+            name="the measured engine",
             source=f"its latest {len(samples)} steps of {calibration_s:g} s of rising load",
         ),
         kv_blocks=capacity.kv_blocks * capacity.block_tokens // SIMULATED_BLOCK_TOKENS,

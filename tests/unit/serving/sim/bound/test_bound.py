@@ -62,10 +62,10 @@ def bound(programs: list[Program], on: Machine, *, until_s: float = 10.0, **chan
 
 
 def test_a_program_alone_is_served_completely() -> None:
-    found = bound([program(Stage((Call(100, 20),)))], A100)
-    assert found.token_goodput == pytest.approx(12.0, rel=ROUNDING)
-    assert found.request_goodput == pytest.approx(0.1, rel=ROUNDING)
-    assert found.tokens.served == {"deadline": pytest.approx(1.0)}
+    result = bound([program(Stage((Call(100, 20),)))], A100)
+    assert result.token_goodput == pytest.approx(12.0, rel=ROUNDING)
+    assert result.request_goodput == pytest.approx(0.1, rel=ROUNDING)
+    assert result.tokens.served == {"deadline": pytest.approx(1.0)}
 
 
 @pytest.mark.parametrize(("deadline_s", "is_possible"), [(5.9, False), (6.0, True)])
@@ -73,17 +73,17 @@ def test_a_program_without_time_for_its_steps_earns_nothing(
     deadline_s: float, is_possible: bool
 ) -> None:
     late = program(Stage((Call(7, 2),)), Stage((Call(1, 2),), tool_s=2.0), deadline_s=deadline_s)
-    found = bound([late], machine(fixed_s=1.0))
-    assert (found.token_goodput > 0) is is_possible
-    assert (found.request_goodput > 0) is is_possible
+    result = bound([late], machine(fixed_s=1.0))
+    assert (result.token_goodput > 0) is is_possible
+    assert (result.request_goodput > 0) is is_possible
 
 
 def test_under_overload_only_as_many_programs_are_served_as_fit() -> None:
     """20 prompts of one token; a token costs a second, and all are due after 10 s."""
     programs = copies(program(Stage((Call(1, 1),))), 20)
-    found = bound(programs, machine(small_token_s=1.0))
-    assert found.request_goodput == pytest.approx(1.0, rel=ROUNDING)
-    assert found.token_goodput == pytest.approx(2.0, rel=ROUNDING)
+    result = bound(programs, machine(small_token_s=1.0))
+    assert result.request_goodput == pytest.approx(1.0, rel=ROUNDING)
+    assert result.token_goodput == pytest.approx(2.0, rel=ROUNDING)
 
 
 def test_programs_that_earn_more_per_second_are_served_first() -> None:
@@ -93,16 +93,16 @@ def test_programs_that_earn_more_per_second_are_served_first() -> None:
         for name, lengths in (("long", (1000, 10)), ("short", (10, 10)))
     )
     cost = machine(small_base_s=0.0, decode_sequence_s=0.1, chunk_base_s=0.1)
-    found = bound([*copies(long, 1), *copies(short, 200)], cost)
-    assert found.token_goodput == pytest.approx((1010 + 9 * 20) / 10, rel=0.01)
-    assert found.request_goodput == pytest.approx(1.0, rel=0.01)
+    result = bound([*copies(long, 1), *copies(short, 200)], cost)
+    assert result.token_goodput == pytest.approx((1010 + 9 * 20) / 10, rel=0.01)
+    assert result.request_goodput == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_batch_has_no_more_sequences_than_slots() -> None:
     """1 s a step and 100 steps each: 2 of 6 programs at a time, in 100 s."""
     programs = copies(program(Stage((Call(1, 100),)), deadline_s=100.0), 6)
-    found = bound(programs, machine(fixed_s=1.0), until_s=100.0, slots=2)
-    assert found.request_goodput * 100 == pytest.approx(2.0, rel=0.02)
+    result = bound(programs, machine(fixed_s=1.0), until_s=100.0, slots=2)
+    assert result.request_goodput * 100 == pytest.approx(2.0, rel=0.02)
 
 
 def test_a_batch_shares_the_base_cost_of_its_decodes() -> None:
@@ -133,23 +133,23 @@ def test_chains_of_different_lengths_are_not_all_served_by_fractions(bin_s: floa
     programs = [program(Stage((Call(*each),)), id=str(each)) for each in lengths]
     later = program(Stage((Call(1, 1),)), id="later", arrival_s=10.0)
     on = machine(fixed_s=1.0, small_token_s=0.1)
-    found = bound([*programs, later], on, until_s=20.0, bin_s=bin_s)
-    assert found.request_goodput * 20 == pytest.approx(3.1, rel=ROUNDING)
+    result = bound([*programs, later], on, until_s=20.0, bin_s=bin_s)
+    assert result.request_goodput * 20 == pytest.approx(3.1, rel=ROUNDING)
 
 
 def test_a_step_has_at_most_step_tokens_tokens() -> None:
     """1 s a step of 100 tokens: ten prompts of 100 tokens in 10 s."""
-    found = bound(
+    result = bound(
         copies(program(Stage((Call(100, 1),))), 50), machine(fixed_s=1.0), step_tokens=100
     )
-    assert found.request_goodput == pytest.approx(1.0, rel=ROUNDING)
+    assert result.request_goodput == pytest.approx(1.0, rel=ROUNDING)
 
 
 def test_the_contexts_of_a_batch_fit_the_kv_cache() -> None:
     """1 s a step and 100 steps each: 2 contexts of more than 1,000 tokens at a time."""
     programs = copies(program(Stage((Call(1000, 100),)), deadline_s=100.0), 6)
-    found = bound(programs, machine(fixed_s=1.0, kv_tokens=2100), until_s=100.0)
-    assert 2.0 <= found.request_goodput * 100 <= 2.1
+    result = bound(programs, machine(fixed_s=1.0, kv_tokens=2100), until_s=100.0)
+    assert 2.0 <= result.request_goodput * 100 <= 2.1
 
 
 def test_programs_far_apart_do_not_share_the_time_between_them() -> None:
@@ -158,16 +158,16 @@ def test_programs_far_apart_do_not_share_the_time_between_them() -> None:
         *copies(program(Stage((Call(1, 1),)), id="early"), 20),
         *copies(program(Stage((Call(1, 1),)), id="late", arrival_s=50.0), 20),
     ]
-    found = bound(bursts, machine(small_token_s=1.0), until_s=100.0)
-    assert found.request_goodput * 100 == pytest.approx(20.0, rel=ROUNDING)
+    result = bound(bursts, machine(small_token_s=1.0), until_s=100.0)
+    assert result.request_goodput * 100 == pytest.approx(20.0, rel=ROUNDING)
 
 
 def test_a_stream_earns_the_tokens_that_can_be_in_time() -> None:
     """Token i is possible after i + 1 s and due after 3 + i / 2 s: tokens 0 to 4 are in time."""
     slow = stream(1, 20, ttft_s=3.0, tbt_s=0.5)
-    found = bound([slow], machine(fixed_s=1.0))
-    assert found.token_goodput * 10 == pytest.approx(5.0, rel=ROUNDING)
-    assert found.request_goodput == 0
+    result = bound([slow], machine(fixed_s=1.0))
+    assert result.token_goodput * 10 == pytest.approx(5.0, rel=ROUNDING)
+    assert result.request_goodput == 0
 
 
 def test_a_stream_needs_nine_tenths_of_its_tokens_in_time() -> None:
@@ -206,9 +206,9 @@ def test_programs_that_arrive_outside_the_window_do_not_count() -> None:
     programs = [
         replace(base, id=f"{arrival_s}", arrival_s=arrival_s) for arrival_s in (4.0, 5.0, 9.0)
     ]
-    found = upper_bound(programs, A100, window_s=(5.0, 9.0))
-    assert found.request_goodput * 4 == pytest.approx(1.0, rel=ROUNDING)
-    assert set(found.requests.programs) == {"5.0"}
+    result = upper_bound(programs, A100, window_s=(5.0, 9.0))
+    assert result.request_goodput * 4 == pytest.approx(1.0, rel=ROUNDING)
+    assert set(result.requests.programs) == {"5.0"}
 
 
 def test_work_after_the_observation_earns_nothing() -> None:
@@ -279,9 +279,9 @@ def run_schedule(programs: list[Program], on: Machine, engine: RandomEngine) -> 
     return replay(programs, engine, VirtualTime(), on.step_cost, until_s=30.0)
 
 
-def assert_not_exceeded(found: Bound, report: Report) -> None:
-    assert report.token_goodput <= found.token_goodput * (1 + ROUNDING)
-    assert report.request_goodput <= found.request_goodput * (1 + ROUNDING)
+def assert_not_exceeded(result: Bound, report: Report) -> None:
+    assert report.token_goodput <= result.token_goodput * (1 + ROUNDING)
+    assert report.request_goodput <= result.request_goodput * (1 + ROUNDING)
 
 
 @settings(deadline=None, max_examples=150)
@@ -310,8 +310,10 @@ def test_no_schedule_exceeds_the_bound(
     engine = RandomEngine(seed, order, disruption, slots, step_tokens, on.kv_tokens)
     run = run_schedule(programs, on, engine)
     measured = {"window_s": (1.0, 5.0), "observed_until_s": observed_until_s}
-    found = upper_bound(programs, on, slots=slots, step_tokens=step_tokens, bin_s=bin_s, **measured)
-    assert_not_exceeded(found, summarise(run.programs, **measured))
+    result = upper_bound(
+        programs, on, slots=slots, step_tokens=step_tokens, bin_s=bin_s, **measured
+    )
+    assert_not_exceeded(result, summarise(run.programs, **measured))
 
 
 @settings(deadline=None, max_examples=30)
@@ -363,12 +365,12 @@ def test_if_the_solver_fails_with_cuts_the_bound_is_the_one_without_cuts(
 
 
 def test_on_a_machine_without_limits_every_program_meets_its_slo(busy: list[Program]) -> None:
-    found = bound(busy, machine(fixed_s=1e-9), until_s=30.0)
-    assert found.request_goodput == pytest.approx(len(busy) / 30, rel=ROUNDING)
+    result = bound(busy, machine(fixed_s=1e-9), until_s=30.0)
+    assert result.request_goodput == pytest.approx(len(busy) / 30, rel=ROUNDING)
     earned = sum(
         each.output_tokens if each.kind is SloKind.LATENCY else each.total_tokens for each in busy
     )
-    assert found.token_goodput == pytest.approx(earned / 30, rel=ROUNDING)
+    assert result.token_goodput == pytest.approx(earned / 30, rel=ROUNDING)
 
 
 def test_narrower_bins_give_a_slightly_tighter_bound(busy: list[Program]) -> None:
