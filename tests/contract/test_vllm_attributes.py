@@ -62,7 +62,7 @@ def test_every_attribute_of_vllm_that_a_module_uses_is_listed(path: Path) -> Non
         for owner, name in touched_by_owner(path)
         if name not in TOUCHED.get(owner, set()) and name not in our_names()
     }
-    assert unlisted == set(), "used attributes of objects whose annotation is a class of vLLM"
+    assert unlisted == set(), "used attributes of objects that are annotated with a class of vLLM"
     if imported_of_vllm(path):
         known = our_names().union(*TOUCHED.values())
         assert {node.attr for node in attributes_in(path)} - known == set()
@@ -204,7 +204,7 @@ def test_vllm_accepts_every_engine_argument_of_a_config(platform: str) -> None:
         # No more adapters run than fit, and a request with one token left also runs its drafts.
         ("schedule", "assert len(scheduled_loras) <= self.lora_config.max_loras"),
         ("schedule", "assert num_new_tokens == 1 + self.num_spec_tokens"),
-        # Requests whose KV cache a connector loads are among those with an incomplete prompt.
+        # Requests that wait for a connector are among those with an incomplete prompt.
         ("schedule", "self._inflight_prefills.add(request)"),
     ],
 )

@@ -61,12 +61,12 @@ async def job_that_ends_the_engine() -> Outcome:
     engine = EmbeddedEngine(CONFIG)
     waiting = await busy(engine, 2)
 
-    def leave(_: Any) -> None:
+    def end_thread(_: Any) -> None:
         raise SystemExit("enough")
 
     raised = "nothing"
     try:
-        await engine.call(leave)
+        await engine.call(end_thread)
     except SystemExit:
         raised = "SystemExit"
     outcomes = [await task for task in waiting]

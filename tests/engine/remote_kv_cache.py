@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 REMOTE = "remote"
-"""Prefix of the ids of requests whose prompt, except the last block, is in the remote cache."""
+"""Prefix of request ids: their prompts, except the last block, are in the remote cache."""
 
 
 class RemoteKvCache(KVConnectorBase_V1):

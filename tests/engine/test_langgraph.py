@@ -180,8 +180,8 @@ async def test_a_subgraph_with_an_interrupt_runs_under_a_deadline(
 ) -> None:
     async with open_runtime(settings, engine=SharedEngine(engine)) as runtime:
         graph = attach(approval(), deadline="5m")
-        asked = await graph.ainvoke({"request": "a loan"}, THREAD)
-        assert "draft" in asked["__interrupt__"][0].value
+        interrupted = await graph.ainvoke({"request": "a loan"}, THREAD)
+        assert "draft" in interrupted["__interrupt__"][0].value
         assert (await newest_run(runtime))[0].status is Status.COMPLETED
         sent = await graph.ainvoke(Command(resume="Dear bank"), THREAD)
         run, calls = await newest_run(runtime)

@@ -49,7 +49,7 @@ def end_loading(engine: VirtualEngine, *names: str) -> None:
 def test_other_requests_are_computed_while_the_caches_of_urgent_ones_are_loaded(
     policy: str,
 ) -> None:
-    """There are four slots, and four urgent requests whose KV cache is loaded."""
+    """There are four slots, and four urgent requests that wait for their KV cache."""
     clock = Clock()
     engine = engine_of(clock, policy, kv_blocks=200, max_model_tokens=1024)
     remote = [f"remote {number}" for number in range(4)]

@@ -48,7 +48,7 @@ class Arrival(NamedTuple):
 class Step(NamedTuple):
     """The result of one step of either engine."""
 
-    plan: Plan | None  # made before this step, with the names of requests; None: not any
+    plan: Plan | None  # made before this step, with the names of requests; None: no new plan
     view: tuple[object, ...]  # the policy's input for this plan
     composition: Composition
     running: tuple[str, ...]  # in the engine's order

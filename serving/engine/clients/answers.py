@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Answer = Chunk | ServingError
 
 MIN_TAG_S = 0.001
-"""Seconds in a tag of an SLO whose time has run out: a tag must be above 0."""
+"""Value of a time in an SLO tag after it has run out, in seconds; a tag must be above 0."""
 
 
 class PendingCall:

@@ -14,8 +14,8 @@ WINDOWS_S = (60.0, 120.0, 240.0, 480.0)
 """Lengths of the windows of arrivals, in seconds.
 
 A program belongs to the longest window that does not exceed its allowed time (deadline minus
-arrival), and to the first window if all do. A burst of programs loads the engine for as long as
-their deadlines allow, so arrivals with later deadlines are counted for longer.
+arrival); to the first window if all do, or if it has no deadline. A burst of programs loads the
+engine for as long as their deadlines allow, so arrivals with later deadlines count for longer.
 """
 
 MIN_WINDOW_S = 10.0

@@ -16,8 +16,8 @@ KEPT_ANSWERS = 256
 MIN_USER_ANSWERS = 8
 """Answers from which on a user has quantiles of its own; with fewer it gets those of all users.
 
-The quantiles of all users are computed from as many of the latest answers of each user, so that
-a user with many answers does not dominate them.
+The quantiles of all users are computed from this number of the latest answers of each user, so
+that a user with many answers does not dominate them.
 """
 
 MAX_USERS = 64

@@ -28,7 +28,7 @@ MAX_SHARED_RATIO = 4.0
 CHANCE = 2.0
 """A user's ratio counts as chance, and is taken as 1, if |log(ratio)| <= CHANCE / sqrt(calls).
 
-`calls` are those of all users, with PRIOR_CALLS. The other ratios are moved towards 1 by as much.
+`calls` are those of all users, with PRIOR_CALLS. Other ratios are moved towards 1 by that factor.
 """
 
 
@@ -50,9 +50,9 @@ class FutureBias:
 
     Predicted tokens of a stage = previous future - current future, divided evenly among its calls.
     Each call's share is compared with the tokens that it decoded. Over a program these differences
-    sum to the future that its first call predicted. A program that is given up counts up to there,
-    so the ratio does not depend only on programs with a short predicted future, which are the ones
-    that policies admit.
+    sum to the future that its first call predicted. A program that is aborted counts as far as it
+    ran. So the ratio is not learned only from programs with a short predicted future, which
+    policies prefer to admit.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class FutureBias:
             self._predicted[request_id] = (latest.before - after) / slo.stage_calls
 
     def ended(self, request_id: str, user: int, output_tokens: int, *, is_complete: bool) -> None:
-        """Count a call of this user that ended; one that was given up does not count.
+        """Count a call of this user that ended; an aborted call does not count.
 
         Args:
             is_complete: whether its answer is complete.

@@ -146,7 +146,7 @@ class ServiceCounters:
 
 
 class ProgramCalls:
-    """The calls of each program that have not arrived yet, and tokens of its ended calls.
+    """For each program: calls of its stage that have not arrived, and tokens of its ended calls.
 
     The calls of a stage are made at once but reach the engine one after another. A policy that saw
     only the first of them would underestimate the program.

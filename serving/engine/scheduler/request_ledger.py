@@ -59,7 +59,7 @@ class RequestLedger:
         self._columns = new_columns(_INITIAL_ROWS)
         self._requests: list[Request] = []  # by row
         self._row: dict[str, int] = {}  # request id -> index of its row
-        self._stale: set[str] = set()  # ids whose rows must be read again
+        self._stale: set[str] = set()  # ids of rows to read again
         self._programs = ServiceCounters()
         self._users = ServiceCounters(lifted=True, memory_s=FAIR_MEMORY_S)
         self._calls = ProgramCalls()

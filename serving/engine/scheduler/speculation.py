@@ -1,4 +1,4 @@
-"""Speculative decoding, shown to policies as a machine whose steps yield one token per decode.
+"""Speculative decoding, shown to policies as steps that yield one token per decode.
 
 With drafts a decode computes several tokens in a step and keeps some of them. Policies reason in
 steps that yield each answer one token. So they see such steps, shorter than real ones by the tokens

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 KEEP_ALIVE_S = 10
-"""Seconds between the comments in a silent stream: a client can tell a queue from a dead server."""
+"""Seconds between comments in a silent stream: they show clients that the server is alive."""
 
 CLOSING_S = 2
 """Seconds to finish responses after a signal; most never end, as their engine has stopped."""

@@ -26,7 +26,7 @@ SCHEDULER_HEADER = "x-orchestrate-scheduler"
 POLICY_HEADER = "x-orchestrate-policy"
 
 TAGGED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
-"""Paths whose requests may carry SLO tags."""
+"""Paths of requests that may carry SLO tags."""
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
 """Paths that need no API key."""

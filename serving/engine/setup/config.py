@@ -10,7 +10,7 @@ from serving.errors import EngineMissing, InvalidEngineConfig
 from serving.policies.table import PolicySpec
 
 PINNED_VLLM = "0.32.0"
-"""The version of vLLM whose internals the scheduler is written for."""
+"""The version of vLLM that the scheduler is written for: it uses vLLM's internals."""
 
 DEMO_MODEL = "demo"
 """Name of the demo model (see demo_model)."""

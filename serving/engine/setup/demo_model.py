@@ -34,7 +34,7 @@ TEMPLATE = (
 
 
 def has_random_weights(model_path: str | Path) -> bool:
-    """Whether a model folder holds a demo model, whose output is meaningless."""
+    """Whether a model folder holds a demo model: its output is meaningless."""
     return (Path(model_path) / MARKER).is_file()
 
 

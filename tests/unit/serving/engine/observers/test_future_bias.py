@@ -44,7 +44,7 @@ class Engine:
         until: int = NUM_STAGES,
         is_complete: bool = True,
     ) -> None:
-        """Run programs whose calls predict `factor` times their future, with log-normal errors."""
+        """Run programs; calls predict `factor` times the true future, with log-normal errors."""
         rng = np.random.default_rng(0)
         for _ in range(programs):
             self.num_programs += 1
@@ -89,14 +89,14 @@ def test_random_errors_are_not_corrected() -> None:
     assert engine.ratios(0) == pytest.approx([1.0], abs=0.1)
 
 
-def test_programs_that_are_given_up_half_way_give_the_same_ratio() -> None:
+def test_programs_that_are_aborted_half_way_give_the_same_ratio() -> None:
     whole, half = Engine(), Engine()
     whole.run(0, 300, factor=2.0)
     half.run(0, 450, factor=2.0, until=3)
     assert half.ratios(0) == pytest.approx(whole.ratios(0), rel=0.02)
 
 
-def test_calls_that_are_given_up_do_not_count() -> None:
+def test_aborted_calls_do_not_count() -> None:
     engine = Engine()
     engine.run(0, 100, factor=2.0, is_complete=False)
     assert engine.ratios(0) == [1.0]

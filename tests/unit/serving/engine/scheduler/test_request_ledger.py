@@ -407,8 +407,8 @@ def test_the_composition_of_a_step_has_decodes_and_prompt_chunks() -> None:
         total_num_scheduled_tokens=84,
         scheduled_spec_decode_tokens={"drafted": [-1] * 4},
     )
-    made = composition_of(output, requests)  # type: ignore[arg-type]
+    step = composition_of(output, requests)  # type: ignore[arg-type]
     contexts = 14 + 30 + 20
-    assert (made.new_tokens, made.num_decodes, made.decode_context_tokens) == (84, 3, contexts)
-    assert made.prefill_chunks == ((64, 0), (1, 9), (12, 0))
-    assert made.prompt_tokens == 77
+    assert (step.new_tokens, step.num_decodes, step.decode_context_tokens) == (84, 3, contexts)
+    assert step.prefill_chunks == ((64, 0), (1, 9), (12, 0))
+    assert step.prompt_tokens == 77
