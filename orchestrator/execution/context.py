@@ -140,7 +140,7 @@ class CallContext:
     Attributes:
         deadline_at_s: on the run's clock; infinity without one.
         owner: the task or thread that begins steps here one after another; None: any.
-        stage_calls: calls known to be made side by side from here, under one limit.
+        stage_calls: calls known to be made in parallel from here, under one limit.
         num_programs: parallel branches that have a limit of their own each; the scheduler sees
             each branch as a program.
         best: results so far of the flow around; the last is used if the deadline passes.
@@ -161,8 +161,8 @@ class CallContext:
     def derive(self, **changes: Any) -> CallContext:
         """The same context with some fields changed; its deadline can only come earlier.
 
-        A shorter deadline is a promise of its own. How many of the calls made side by side are
-        under it is not known, so `stage_calls` starts at 1 again.
+        Calls under a shorter deadline form a program of their own. How many of the parallel calls
+        are under it is not known, so `stage_calls` starts at 1 again.
         """
         changed = replace(self, **changes)
         assert changed.deadline_at_s <= self.deadline_at_s, "children only shorten a deadline"
