@@ -25,7 +25,7 @@ MIN_TAG_S = 0.001
 class PendingCall:
     """A call that waits for its answer: collects vLLM's output, and wakes the caller's event loop.
 
-    Runs on the engine's thread.
+    Its methods run on the engine's thread.
 
     Attributes:
         submitted_s: when the caller submitted the request, by time.monotonic. The time before vLLM

@@ -6,8 +6,9 @@
 - `speculation.Speculation`: converts between vLLM's steps with drafts and steps of one token.
 - `step_timer.StepTimer`: the duration of each step.
 
-vLLM's scheduler interface is not public. So vLLM is pinned exactly, its methods are
-overridden in this module only, and a contract test lists every attribute of vLLM that is used.
+vLLM's scheduler interface is not public. So vLLM is pinned exactly, its methods are overridden in
+this module only (simulations subclass it to count), and a contract test lists every attribute of
+vLLM that is used.
 """
 
 from __future__ import annotations
