@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
+
+from anyio.from_thread import BlockingPortalProvider
 
 from orchestrator.cancellation import until_ended
 from orchestrator.errors import RunEnded, WouldBlock
@@ -40,8 +41,8 @@ def loop_for_sync_call(
     if loop is not None:
         yield loop
         return
-    with _portal.loop() as shared:
-        yield shared
+    with _portal as portal:
+        yield portal.call(asyncio.get_running_loop)
 
 
 def run_on_loop(loop: asyncio.AbstractEventLoop, what: str, work: Work[T]) -> T:
@@ -120,45 +121,5 @@ def _is_current(loop: asyncio.AbstractEventLoop) -> bool:
         return False
 
 
-class _Portal:
-    """An event loop in a thread of its own, which exists while it is in use."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    @contextmanager
-    def loop(self) -> Iterator[asyncio.AbstractEventLoop]:
-        """The loop, for as long as the block lasts; stopped when the last such block ends."""
-        with self._lock:
-            loop = self._loop or self._start()
-            self._users += 1
-        try:
-            yield loop
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    self._stop(loop)
-
-    def _start(self) -> asyncio.AbstractEventLoop:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="orchestrate-loop", daemon=True
-        )
-        self._thread.start()
-        return self._loop
-
-    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
-        assert self._thread is not None
-        for shutdown in (loop.shutdown_asyncgens, loop.shutdown_default_executor):
-            asyncio.run_coroutine_threadsafe(shutdown(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-        loop.close()
-        self._loop = self._thread = None
-
-
-_portal = _Portal()
+_portal = BlockingPortalProvider()
+"""An event loop in a thread of its own, which exists while a synchronous call needs it."""

@@ -7,6 +7,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    wait_exponential,
+)
+
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
 from orchestrator.execution.context import CallContext, current_context, using_context
 from orchestrator.execution.deadline_handling import cancel_after, is_expiry
@@ -59,15 +67,21 @@ class Retries:
         may need fewer tries.
         """
         context = current_context("a step's tries")
-        for index in range(self.retries):
-            try:
-                return await self._try(_context_of_try(context, index), work)
-            except Exception as error:
-                pause_s = min(FIRST_PAUSE_S * 2**index, MAX_PAUSE_S)
-                if not _is_transient(error) or pause_s >= context.remaining_s():
-                    raise
-            await asyncio.sleep(pause_s)
-        return await self._try(_context_of_try(context, self.retries), work)
+
+        def deadline_is_first(state: RetryCallState) -> bool:
+            return state.upcoming_sleep >= context.remaining_s()
+
+        async for attempt in AsyncRetrying(
+            retry=retry_if_exception(_is_transient),
+            stop=stop_after_attempt(self.retries + 1) | deadline_is_first,
+            wait=wait_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S),
+            sleep=asyncio.sleep,
+            reraise=True,
+        ):
+            with attempt:
+                number = attempt.retry_state.attempt_number
+                return await self._try(_context_of_try(context, number), work)
+        raise AssertionError("the last attempt returns or raises")
 
     async def _try(self, context: CallContext, work: Callable[[], Awaitable[R]]) -> R:
         if self.timeout_s is None:
@@ -85,15 +99,15 @@ class Retries:
                 raise DeadlineExceeded(context.step_path.text, self.timeout_s) from None
 
 
-def _context_of_try(context: CallContext, index: int) -> CallContext:
-    """The context of a try; 0 is the first."""
-    if not index:
+def _context_of_try(context: CallContext, number: int) -> CallContext:
+    """The context of a try; 1 is the first."""
+    if number == 1:
         return context
-    return context.derive(step_path=context.step_path.isolated(f"try{index + 1}"))
+    return context.derive(step_path=context.step_path.isolated(f"try{number}"))
 
 
-def _is_transient(error: Exception) -> bool:
+def _is_transient(error: BaseException) -> bool:
     """Whether another try may succeed."""
     if isinstance(error, DeadlineExceeded):
         return True  # the try's own timeout; the run's deadline would have cancelled this task
-    return not isinstance(error, _PERMANENT)
+    return isinstance(error, Exception) and not isinstance(error, _PERMANENT)
