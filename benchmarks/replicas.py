@@ -170,8 +170,10 @@ def load_of(config: ReplicaConfig, cell: Cell) -> GeneratedLoad:
 
 def simulate(config: ReplicaConfig, cell: Cell) -> Figures:
     """Run one cell in virtual time."""
-    from serving.sim.drive.virtual_engine import VirtualConfig
-    from serving.sim.drive.virtual_replica import VirtualReplica  # imports vLLM
+    from serving.sim.drive.virtual_engine import (
+        VirtualConfig,
+        VirtualReplica,  # imports vLLM
+    )
 
     engine_config = VirtualConfig(
         policy=spec_of(PolicySpec, cell.policy),

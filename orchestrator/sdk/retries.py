@@ -14,6 +14,7 @@ from tenacity import (
     stop_after_attempt,
     wait_exponential,
 )
+from tenacity.stop import stop_base
 
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
 from orchestrator.execution.context import CallContext, current_context, using_context
@@ -67,13 +68,9 @@ class Retries:
         may need fewer tries.
         """
         context = current_context("a step's tries")
-
-        def deadline_is_first(state: RetryCallState) -> bool:
-            return state.upcoming_sleep >= context.remaining_s()
-
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(_is_transient),
-            stop=stop_after_attempt(self.retries + 1) | deadline_is_first,
+            stop=stop_after_attempt(self.retries + 1) | _DeadlineIsFirst(context),
             wait=wait_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S),
             sleep=asyncio.sleep,
             reraise=True,
@@ -97,6 +94,16 @@ class Retries:
                 if not is_expiry(error, limit, context.run, around=context):
                     raise
                 raise DeadlineExceeded(context.step_path.text, self.timeout_s) from None
+
+
+class _DeadlineIsFirst(stop_base):
+    """Stops retrying if the deadline would pass during the pause before the next try."""
+
+    def __init__(self, context: CallContext) -> None:
+        self._context = context
+
+    def __call__(self, retry_state: RetryCallState) -> bool:
+        return retry_state.upcoming_sleep >= self._context.remaining_s()
 
 
 def _context_of_try(context: CallContext, number: int) -> CallContext:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from serving.errors import InvalidEngineConfig
-from serving.router.outlook import admits, predicted_end_s, priority_on
+from serving.router.prediction import admits, predicted_end_s, priority_on
 from serving.router.snapshot import ReplicaSnapshot, RoutedRequest
 from serving.slo import Slo, SloKind
 

@@ -34,8 +34,7 @@ def busy() -> tuple[Program, ...]:
 def run(
     programs: tuple[Program, ...], router: RouterSpec, num_replicas: int, policy: str = "edf"
 ) -> FleetReplay:
-    from serving.sim.drive.virtual_engine import VirtualConfig
-    from serving.sim.drive.virtual_replica import VirtualReplica
+    from serving.sim.drive.virtual_engine import VirtualConfig, VirtualReplica
 
     config = VirtualConfig(policy=PolicySpec(policy), slots=SLOTS)
     replicas = []

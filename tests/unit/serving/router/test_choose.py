@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serving.errors import InvalidEngineConfig
 from serving.router.choose import Router, as_best_effort
-from serving.router.outlook import admits, predicted_end_s, priority_on
+from serving.router.prediction import admits, predicted_end_s, priority_on
 from serving.router.snapshot import ReplicaSnapshot, RoutedRequest, Speed, snapshot_of
 from serving.router.table import ROUTERS, RouterSpec
 from serving.slo import Slo, SloKind
