@@ -2,19 +2,56 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
+from serving.policies.table import POLICIES
 from serving.requests import Requests, RequestState, RequestView, program_name
 from serving.slo import FutureWork, OnLate, Slo, SloKind
-from serving.view import StepModel, StepView
+from serving.view import Plan, StepModel, StepView
+
+AnyPolicy = Callable[..., Plan]
 
 law = settings(deadline=None)
 """Settings of a property test: no time limit for an example."""
+
+Test = Callable[..., None]
+
+
+def of_each_policy(policies: Mapping[str, AnyPolicy] = POLICIES) -> Callable[[Test], Test]:
+    """Runs a property test, which takes a `policy`, for each of these on the same examples.
+
+    To draw a view takes longer than to plan it by every policy.
+    """
+
+    def decorate(test: Test) -> Test:
+        whole = inspect.signature(test)
+        drawn = [each for each in whole.parameters.values() if each.name != "policy"]
+        signature = whole.replace(parameters=drawn)
+
+        @functools.wraps(test)
+        def of_all(*args: Any, **kwargs: Any) -> None:
+            arguments = signature.bind(*args, **kwargs).arguments
+            for name, policy in policies.items():
+                try:
+                    test(policy=policy, **arguments)
+                except BaseException as error:
+                    error.add_note(f"policy {name}")
+                    raise
+
+        vars(of_all)["__signature__"] = signature
+        return of_all
+
+    return decorate
+
 
 finite = {"allow_nan": False, "allow_infinity": False}
 positive = st.floats(min_value=0, exclude_min=True, **finite)

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policies.table import POLICIES
 from serving.requests import Requests, RequestState, RequestView
 from serving.slo import FutureWork, Slo, SloKind
 from serving.view import Plan, StepModel, StepView, plan_faults
-from tests.strategies import law, sketches, slos, step_views
-
-AnyPolicy = Callable[..., Plan]
-
-law = settings(law, max_examples=50)
-"""Views for each policy and law."""
-
-every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+from tests.strategies import AnyPolicy, law, of_each_policy, sketches, slos, step_views
 
 DEADLINE_BLIND = {"fcfs"}
 """First come, first served ignores deadlines, so law 5 does not hold for it."""
@@ -48,33 +39,33 @@ deadline_aware = {name: policy for name, policy in POLICIES.items() if name not 
 batches = st.integers(0, 5)
 
 
-@every_policy
 @law
 @given(view=step_views(), batch=batches)
+@of_each_policy()
 def test_a_plan_satisfies_the_contract_of_the_engine(
     policy: AnyPolicy, view: StepView, batch: int
 ) -> None:
     assert plan_faults(view, policy(view, batch=batch)) == []
 
 
-@every_policy
 @law
 @given(view=step_views())
+@of_each_policy()
 def test_a_policy_orders_each_request_exactly_once(policy: AnyPolicy, view: StepView) -> None:
     """A policy may reorder requests; it may not invent, repeat or lose one."""
     assert sorted(policy(view).order) == sorted(r.request_id for r in view.requests)
 
 
-@every_policy
 @law
 @given(view=step_views())
+@of_each_policy()
 def test_the_same_view_gives_the_same_plan(policy: AnyPolicy, view: StepView) -> None:
     assert policy(view) == policy(view)
 
 
-@every_policy
 @law
 @given(view=step_views(), data=st.data())
+@of_each_policy()
 def test_a_plan_does_not_depend_on_the_order_of_requests_in_the_view(
     policy: AnyPolicy, view: StepView, data: st.DataObject
 ) -> None:
@@ -82,9 +73,9 @@ def test_a_plan_does_not_depend_on_the_order_of_requests_in_the_view(
     assert policy(shuffled) == policy(view)
 
 
-@pytest.mark.parametrize("policy", work_conserving.values(), ids=work_conserving.keys())
 @law
 @given(view=step_views(), batch=batches)
+@of_each_policy(work_conserving)
 def test_no_slot_stays_empty_unless_requests_that_begin_lack_memory(
     policy: AnyPolicy, view: StepView, batch: int
 ) -> None:
@@ -100,9 +91,9 @@ def test_no_slot_stays_empty_unless_requests_that_begin_lack_memory(
         assert wanted > view.free_kv_tokens
 
 
-@every_policy
 @law
 @given(view=step_views(), batch=batches)
+@of_each_policy()
 def test_a_request_runs_while_there_is_work(policy: AnyPolicy, view: StepView, batch: int) -> None:
     plan = policy(view, batch=batch)
     could_run = len(view.requests) - len(plan.drop)
@@ -111,9 +102,9 @@ def test_a_request_runs_while_there_is_work(policy: AnyPolicy, view: StepView, b
     assert len(plan.run) <= max(batch or view.slots, holding)
 
 
-@every_policy
 @law
 @given(view=step_views())
+@of_each_policy()
 def test_running_requests_precede_the_others_in_the_order(
     policy: AnyPolicy, view: StepView
 ) -> None:
@@ -148,9 +139,9 @@ def feasible(request: RequestView, view: StepView) -> bool:
     )
 
 
-@pytest.mark.parametrize("policy", deadline_aware.values(), ids=deadline_aware.keys())
 @law
 @given(view=step_views(), batch=batches)
+@of_each_policy(deadline_aware)
 def test_expired_work_never_outranks_feasible_work(
     policy: AnyPolicy, view: StepView, batch: int
 ) -> None:
@@ -158,9 +149,9 @@ def test_expired_work_never_outranks_feasible_work(
     assert_expired_is_last(view, policy(view, batch=batch))
 
 
-@every_policy
 @law
 @given(view=step_views(), batch=batches, fairness=st.sampled_from([0.1, 0.5, 1.0]))
+@of_each_policy()
 def test_expired_work_never_outranks_feasible_work_with_fairness(
     policy: AnyPolicy, view: StepView, batch: int, fairness: float
 ) -> None:
@@ -238,9 +229,9 @@ def quiet_requests(
     )
 
 
-@every_policy
 @law
 @given(view=quiet_views())
+@of_each_policy()
 def test_at_low_load_no_request_is_preempted_or_dropped(policy: AnyPolicy, view: StepView) -> None:
     """Law 4, for a single plan."""
     plan = policy(view)
@@ -248,9 +239,9 @@ def test_at_low_load_no_request_is_preempted_or_dropped(policy: AnyPolicy, view:
     assert not plan.drop
 
 
-@pytest.mark.parametrize("policy", not_pacing.values(), ids=not_pacing.keys())
 @law
 @given(view=quiet_views())
+@of_each_policy(not_pacing)
 def test_at_low_load_every_policy_runs_the_same_requests_as_fcfs(
     policy: AnyPolicy, view: StepView
 ) -> None:

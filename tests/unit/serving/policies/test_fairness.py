@@ -29,7 +29,7 @@ from serving.policies.urgency import deadline_class
 from serving.requests import Requests, RequestView
 from serving.slo import OnLate, Slo
 from serving.view import Plan, StepModel, StepView, plan_faults
-from tests.strategies import law, step_views
+from tests.strategies import AnyPolicy, law, of_each_policy, step_views
 from tests.unit.serving.serving_examples import deadline, request, running, step
 
 fractions = st.floats(0.0, 1.0, exclude_min=True)
@@ -158,13 +158,13 @@ def test_a_fairness_outside_0_to_1_is_refused(fairness: float) -> None:
         PolicySpec("edf", {"fairness": fairness})
 
 
-@pytest.mark.parametrize("name", POLICIES)
 @law
 @given(view=served_views(), fairness=fractions)
+@of_each_policy()
 def test_the_plan_of_every_policy_with_fairness_satisfies_the_contract(
-    name: str, view: StepView, fairness: float
+    policy: AnyPolicy, view: StepView, fairness: float
 ) -> None:
-    assert plan_faults(view, POLICIES[name](view, fairness=fairness)) == []
+    assert plan_faults(view, policy(view, fairness=fairness)) == []
 
 
 def crowd(*, num_flooding: int, flooder_tokens: float, **changes: Any) -> StepView:
