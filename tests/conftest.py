@@ -1,14 +1,21 @@
-"""Fixtures of all tests: vLLM imported without warnings, and one real engine per session."""
+"""Fixtures of all tests, the markers that they imply, and what `make quick` leaves out.
+
+A test is marked by its fixtures: `engine` if it uses vLLM, `subprocess` if it starts processes.
+A test without these marks which imports vLLM or starts a process fails.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import os
+import signal
+import sys
 import warnings
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from serving.engine.clients.embedded import EmbeddedEngine
 from serving.engine.setup.config import EngineConfig, vllm_platform
@@ -21,6 +28,60 @@ DEMO_CONFIG = EngineConfig(
     max_model_tokens=2048,
     kv_cache_bytes=4 << 20,  # 32 blocks of 128 tokens: eight long requests do not fit
 )
+
+MARKERS = {"imported_vllm": "engine", "subprocesses": "subprocess"}
+"""The marker of each test that uses this fixture, itself or through another."""
+
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+"""The audit events of a new process; multiprocessing's `spawn` raises none."""
+
+settings.register_profile("quick", max_examples=10)
+
+_running: pytest.Item | None = None
+
+
+def pytest_configure() -> None:
+    """Restores Ctrl-C: a shell ignores SIGINT for what it starts in the background.
+
+    Child processes inherit that, and tests interrupt theirs.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for fixture in MARKERS.keys() & set(getattr(item, "fixturenames", ())):
+            item.add_marker(MARKERS[fixture])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    global _running
+    _running = item
+    try:
+        return (yield)
+    finally:
+        _running = None
+
+
+def _refuse_unmarked(event: str, arguments: tuple[object, ...]) -> None:
+    """An audit hook: an unmarked test neither imports vLLM nor starts a process."""
+    imports = event == "import" and arguments[0] == "vllm"
+    if not imports and event not in STARTS:
+        return
+    if _running is None or any(_running.get_closest_marker(name) for name in MARKERS.values()):
+        return
+    action, fixture = ("imports vLLM", "imported_vllm") if imports else (event, "subprocesses")
+    raise AssertionError(f"{_running.nodeid}: {action}, so the test must use {fixture!r}")
+
+
+sys.addaudithook(_refuse_unmarked)
+
+
+@pytest.fixture(scope="session")
+def subprocesses() -> None:
+    """Says that a test starts other processes."""
 
 
 @pytest.fixture(scope="session")

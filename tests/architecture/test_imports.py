@@ -8,6 +8,8 @@ import pytest
 
 from tests.places import ROOT
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 ENGINE = {"torch", "vllm", "transformers"}
 HEAVY = ENGINE | {
     "langgraph",

@@ -4,12 +4,15 @@ import subprocess
 import sys
 from collections import Counter
 
+import pytest
+
 from tests.places import ROOT
 
 PACKAGES = ("agents", "cli", "orchestrator", "patterns", "serving", "store")
 MAX_MODULES = 22
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_imports_respect_the_layers() -> None:
     script = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     process = subprocess.run(

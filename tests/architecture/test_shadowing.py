@@ -11,6 +11,8 @@ import pytest
 
 from tests.places import ROOT
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 
 def import_orchestrator(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
     """Run `import orchestrator` with the folder first on the path, as for a script in it."""

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.step_time import FORMULA
 from tests.places import ROOT
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 WORKFLOWS = "jitserve_deepresearch_sample.json"
 TRACE = "AzureLLMInferenceTrace_conv.csv"
 HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -87,6 +87,7 @@ def options_of(first: str, rest: list[str]) -> set[str]:
     return set(_ADD_ARGUMENT.findall(text))
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_the_output_of_a_command_is_stored_and_the_command_not_run_again(
     figures: dict[str, Figure], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,6 +102,7 @@ def test_the_output_of_a_command_is_stored_and_the_command_not_run_again(
     assert {each.name for each in output.parent.iterdir()} == {"one.txt", ".lock"}
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_a_changed_command_or_code_version_is_run_again(
     figures: dict[str, Figure], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +119,7 @@ def test_a_changed_command_or_code_version_is_run_again(
     assert versions == {"# code a", "# code b"}
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_a_failed_command_is_reported_with_its_output_and_the_others_run(
     figures: dict[str, Figure], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +137,7 @@ def test_a_failed_command_is_reported_with_its_output_and_the_others_run(
     assert not (tmp_path / "bad.failed.txt").exists()
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_commands_with_missing_files_or_packages_are_left_out_and_reported(
     figures: dict[str, Figure], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,6 +175,7 @@ def test_an_output_that_cannot_be_written_is_an_error_in_one_line(
     assert capfd.readouterr().err.splitlines()[-1].startswith("error: cannot write to")
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_two_processes_cannot_use_one_folder(
     figures: dict[str, Figure], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,6 +197,7 @@ def is_running(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_command_and_its_child_processes_and_leaves_no_output(
     tmp_path: Path, sent: signal.Signals

@@ -318,6 +318,7 @@ def test_the_remaining_time_is_extrapolated_from_the_computed_weight() -> None:
     assert left_s(0.0, 6.0) is None  # all completed results were cached
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_no_worker_process_and_keeps_completed_results(
     tmp_path: Path, number: signal.Signals

@@ -12,6 +12,8 @@ from store.records import Status
 from tests.cli.cli_samples import recorded_runs
 from tests.places import ROOT
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_recorded_as_cancelled(

@@ -209,6 +209,7 @@ async def test_following_ends_when_the_run_ends(store_url: str) -> None:
     assert queue.empty()
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_a_run_of_another_process_is_followed_until_it_ends(corpus: Path, store_url: str) -> None:
     with started(*slow_run(corpus)) as run:
         read_until(run.stderr, "stage 0")
@@ -225,6 +226,7 @@ def test_a_run_of_another_process_is_followed_until_it_ends(corpus: Path, store_
     assert (logs.returncode, errors) == (0, "")
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_following_without_a_message(store_url: str, number: signal.Signals) -> None:
     now = datetime.now(UTC)

@@ -87,6 +87,7 @@ def shell(command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("unbuffered", ["PYTHONUNBUFFERED=", "PYTHONUNBUFFERED=1"])
 @pytest.mark.parametrize("arguments", PRINTING_COMMANDS, ids=" ".join)
 def test_a_full_disk_under_stdout_is_a_named_error(arguments: list[str], unbuffered: str) -> None:
@@ -98,6 +99,7 @@ def test_a_full_disk_under_stdout_is_a_named_error(arguments: list[str], unbuffe
     assert "Exception" not in done.stderr
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("unbuffered", ["PYTHONUNBUFFERED=", "PYTHONUNBUFFERED=1"])
 @pytest.mark.parametrize("arguments", PRINTING_COMMANDS, ids=" ".join)
 def test_a_closed_pipe_is_no_error(arguments: list[str], unbuffered: str) -> None:
@@ -108,6 +110,7 @@ def test_a_closed_pipe_is_no_error(arguments: list[str], unbuffered: str) -> Non
     assert not any("rror" in line or "Exception" in line for line in errors)
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 def test_a_closed_stream_is_no_error_and_the_other_stream_is_unaffected(closed: str) -> None:
     number = {"stdout": 1, "stderr": 2}[closed]

@@ -183,6 +183,7 @@ def test_patterns_that_this_version_cannot_read_are_kept_and_reported(
     assert (fit["patterns_kept"], fit["patterns_unreadable"]) == (2, 1)
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_fit_does_not_change_the_library(
     two_applications: str, number: signal.Signals

@@ -17,6 +17,8 @@ from orchestrator.testing import ScriptedEngine
 from tests.cli.cli_samples import exit_code
 from tests.places import ROOT
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 SCRIPT = """
 import asyncio, os, signal, sys
 from orchestrator import Settings, flow, input_required, open_runtime, step

@@ -191,6 +191,7 @@ def test_an_empty_store_is_reported(store_url: str, capsys: pytest.CaptureFixtur
     assert "no runs yet" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_without_a_terminal_events_are_printed_until_the_run_ends(
     corpus: Path, store_url: str
 ) -> None:
@@ -211,6 +212,7 @@ def test_without_a_terminal_events_are_printed_until_the_run_ends(
         run.communicate(timeout=TIMEOUT_S)
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_on_a_terminal_the_run_is_redrawn_and_the_cursor_is_restored(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +224,7 @@ def test_on_a_terminal_the_run_is_redrawn_and_the_cursor_is_restored(
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # shown again at the end
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_on_a_terminal_the_table_is_redrawn_until_ctrl_c(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from store.session import Store, open_store
 from tests.unit.store.store_places import DATABASES, fresh_store_url
 from tests.unit.store.store_samples import NOON, a_fit, a_pattern, a_run
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 OPENER = """
 import asyncio, sys
 from store.session import open_store

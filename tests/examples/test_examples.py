@@ -16,6 +16,7 @@ EXAMPLES = [ROOT / "examples" / name for name in ("first_flow.py", "langgraph_gr
 POLICY = "examples/my_policy.py:shortest_prompt_first"
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.engine
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
 def test_an_example_runs_and_warns_that_the_demo_models_text_is_meaningless(
@@ -37,6 +38,7 @@ def test_the_readme_shows_the_example_unchanged(example: Path) -> None:
     assert f"```python\n{example.read_text(encoding='utf-8')}```" in readme
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.engine
 def test_the_flow_and_the_policy_run_from_the_command_line_as_the_documents_say(
     tmp_path: Path,

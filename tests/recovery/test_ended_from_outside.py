@@ -30,6 +30,8 @@ from tests.unit.orchestrator.orchestrator_samples import (
     store_url,
 )
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 
 @pytest.fixture
 def research(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:

@@ -28,6 +28,8 @@ from orchestrator.testing import ScriptedEngine, crash_at
 from tests.unit.agents.deep_research_samples import QUESTION, Model, open_corpus
 from tests.unit.orchestrator.orchestrator_samples import store_url
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 RUN_ID = "the-run"
 
 MODEL = Model(Reflection={"questions": ["Which share does a stage get?"]})

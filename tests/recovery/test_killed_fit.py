@@ -19,6 +19,8 @@ from tests.recovery.killed_fit import POINTS
 from tests.unit.orchestrator.learning_samples import typical
 from tests.unit.orchestrator.orchestrator_samples import recorded, scripted_runtime, store_url
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 FLOW = "typical"
 
 

@@ -66,6 +66,7 @@ Path(sys.argv[1]).write_text(json.dumps(document))
 """
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_two_processes_with_different_hash_seeds_give_the_same_document(tmp_path: Path) -> None:
     """With prefix caching, which identifies blocks by their hashes."""
     for seed in ("1", "2"):

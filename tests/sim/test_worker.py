@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.places import ROOT
+
+pytestmark = pytest.mark.usefixtures("subprocesses")
 
 SCRIPT = """
 import sys

@@ -12,6 +12,8 @@ from agents.tools.corpus import Corpus
 from tests.places import ROOT
 from tests.unit.agents.corpus_samples import write
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 
 @pytest.fixture
 def index_path(tmp_path: Path) -> Path:

@@ -21,7 +21,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-def dead_process_id() -> int:
+def dead_process_id(subprocesses: None) -> int:
     """The id of a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
@@ -29,7 +29,7 @@ def dead_process_id() -> int:
 
 
 @pytest.fixture
-def living_process() -> Iterator[subprocess.Popen[bytes]]:
+def living_process(subprocesses: None) -> Iterator[subprocess.Popen[bytes]]:
     """Another process, which runs until it is killed."""
     command = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:

@@ -137,6 +137,7 @@ def test_32_calls_that_depend_on_32_others_take_far_fewer_bytes_than_edges() -> 
     assert len(encode(PatternGraph((call,) * 64, edges))) < 100
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_documents_do_not_depend_on_the_hash_seed_of_the_process() -> None:
     program = """
 from patterns import LlmNode, PatternGraph, ToolNode, encode, encode_stages

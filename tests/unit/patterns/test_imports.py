@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 
 def loaded_by(program: str) -> set[str]:
     """The top-level modules that a program loads, in a new process."""

@@ -179,6 +179,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_a_limit_on_the_size_of_files_means_a_full_store(sqlite_url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WRITES_TOO_MUCH, sqlite_url],
@@ -196,6 +197,7 @@ async def test_an_error_does_not_contain_the_values_to_be_stored(store: Store) -
     assert "a secret prompt" not in f"{refused.value} {refused.value.__cause__}"
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_the_error_for_a_missing_driver_names_the_extra_to_install() -> None:
     program = (
         "import asyncio, sys\n"

@@ -105,6 +105,7 @@ async def test_a_migration_that_fails_does_not_change_the_database(store_url: st
         assert inspect(connection).get_table_names() == ["stages"]
 
 
+@pytest.mark.usefixtures("subprocesses")
 async def test_a_store_at_the_newest_revision_opens_without_alembic(store_url: str) -> None:
     async with await open_store(store_url):
         pass
@@ -122,6 +123,7 @@ async def test_a_store_at_the_newest_revision_opens_without_alembic(store_url: s
     assert done.stdout.strip() == "False"
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_alembic_check_works_on_the_command_line(store_url: str) -> None:
     upgrade(normalised(store_url))
     arguments = ["-c", "store/migrations/alembic.ini", "-x", f"url={blocking(store_url)}", "check"]

@@ -65,6 +65,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.usefixtures("subprocesses")
 async def test_a_full_disk_keeps_all_committed_transactions(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(400_000))
@@ -77,6 +78,7 @@ async def test_a_full_disk_keeps_all_committed_transactions(small_disk: Path) ->
             await tx.payloads.put(b"there is room again")
 
 
+@pytest.mark.usefixtures("subprocesses")
 async def test_opening_a_store_on_a_full_disk_raises_store_full(small_disk: Path) -> None:
     (small_disk / "ballast").write_bytes(bytes((2 << 20) - 16_384))
     with pytest.raises(StoreFull):

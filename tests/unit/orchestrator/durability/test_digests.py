@@ -84,6 +84,7 @@ def test_values_with_the_same_content_have_the_same_digest(first: object, second
     assert digest_of(first) == digest_of(second)
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_sets_have_one_digest_in_every_process() -> None:
     module = "orchestrator.durability.digests"
     script = f"from {module} import digest_of; print(digest_of({{'a', 'b', 'c', 'd'}}))"

@@ -188,6 +188,7 @@ def late() -> None:
     raise DeadlineExceeded("it", 5.0)
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize(
     ("failing", "kind", "message"),
     [

@@ -33,6 +33,7 @@ def test_this_process_is_alive() -> None:
     assert status_shown(a_run()) == "running"
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_a_process_that_has_ended_leaves_its_run_orphaned(dead_process_id: int) -> None:
     assert is_orphaned(a_run(process_id=dead_process_id))
     assert status_shown(a_run(process_id=dead_process_id)) == ORPHANED
@@ -43,6 +44,7 @@ def test_a_run_with_an_id_that_no_process_has_is_orphaned(process_id: int) -> No
     assert is_orphaned(a_run(process_id=process_id))
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_process_counts_as_ended_also_while_it_is_a_zombie(
     living_process: subprocess.Popen[bytes], is_known: bool
@@ -59,6 +61,7 @@ def test_a_process_counts_as_ended_also_while_it_is_a_zombie(
     assert is_orphaned(run)
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("expired", [False, True])
 def test_a_process_is_identified_by_its_start_time_whatever_the_clock_and_the_lease(
     living_process: subprocess.Popen[bytes], expired: bool
@@ -89,6 +92,7 @@ def test_a_run_of_another_container_or_boot_is_orphaned_once_its_lease_has_expir
     assert is_orphaned(run) == (hours < 0)
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_a_process_in_another_pid_namespace_has_another_identity_under_the_same_proc() -> None:
     """Under a /proc that was mounted outside, it has another id than within its namespace."""
     script = "import orchestrator.durability.liveness as it; print(it.process_identity())"
@@ -113,6 +117,7 @@ def test_a_process_in_another_pid_namespace_has_another_identity_under_the_same_
     assert int(identity[2]) >= int(start)
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_a_process_without_a_recorded_identity_is_found_by_its_id(
     living_process: subprocess.Popen[bytes], dead_process_id: int
 ) -> None:

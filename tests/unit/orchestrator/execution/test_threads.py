@@ -149,6 +149,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_an_abandoned_thread_does_not_keep_the_process_from_exiting(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", ABANDONS_A_THREAD],

@@ -257,6 +257,7 @@ def test_concurrent_synchronous_calls_share_one_event_loop() -> None:
         assert third is not first
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_importing_the_sdk_does_not_import_langchain() -> None:
     script = "import sys, orchestrator; print([m for m in sys.modules if m.startswith('lang')])"
     result = subprocess.run(

@@ -174,6 +174,7 @@ async def test_only_one_fit_of_an_application_runs_at_a_time(tmp_path: Path) -> 
             assert await tx.fits.get("app") is not None
 
 
+@pytest.mark.usefixtures("subprocesses")
 async def test_a_background_fit_changes_what_the_next_run_knows(
     tmp_path: Path,
 ) -> None:
@@ -196,6 +197,7 @@ async def test_a_background_fit_changes_what_the_next_run_knows(
     assert not watcher.is_alive()
 
 
+@pytest.mark.usefixtures("subprocesses")
 async def test_a_failed_background_fit_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

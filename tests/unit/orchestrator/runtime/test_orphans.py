@@ -35,6 +35,7 @@ async def work() -> str:
     return "done"
 
 
+@pytest.mark.usefixtures("subprocesses")
 async def test_an_orphaned_run_is_resumed_and_recorded_as_run_by_this_process(
     runtime: Runtime, dead_process_id: int
 ) -> None:
@@ -45,6 +46,7 @@ async def test_an_orphaned_run_is_resumed_and_recorded_as_run_by_this_process(
     assert (run.process_id, run.host, run.process) == (os.getpid(), HERE, process_identity())
 
 
+@pytest.mark.usefixtures("subprocesses")
 async def test_a_run_of_another_process_is_refused_until_that_process_has_ended(
     runtime: Runtime, living_process: subprocess.Popen[bytes]
 ) -> None:
@@ -123,6 +125,7 @@ class StartsTogether(ScriptedEngine):
         await self._barrier.wait()
 
 
+@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.parametrize("num_contenders", [2, 5])
 async def test_of_several_runtimes_that_read_the_same_orphan_exactly_one_resumes_it(
     tmp_path: Path, dead_process_id: int, num_contenders: int
@@ -198,6 +201,7 @@ def wait_until(condition: Any) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("subprocesses")
 async def test_of_two_processes_that_resume_an_orphan_at_the_same_time_exactly_one_succeeds(
     tmp_path: Path,
 ) -> None:

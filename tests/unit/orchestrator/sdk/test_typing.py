@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 PROGRAM = """
 from pydantic import BaseModel
 from orchestrator import flow, gather, llm, step, tool

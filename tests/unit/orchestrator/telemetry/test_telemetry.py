@@ -117,11 +117,13 @@ async def main() -> None:
     return result.stdout
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_opentelemetry_is_imported_only_if_telemetry_is_enabled(tmp_path: Path) -> None:
     code = "asyncio.run(main()); print([n for n in sys.modules if n.startswith('opentelemetry')])"
     assert in_a_process(code, tmp_path).strip() == "[]"
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_all_spans_are_exported_when_the_runtime_ends(
     tmp_path: Path,
 ) -> None:
@@ -136,6 +138,7 @@ def test_all_spans_are_exported_when_the_runtime_ends(
     assert '"service.name": "orchestrate"' in printed
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_the_applications_own_tracer_provider_is_used_and_left_open(tmp_path: Path) -> None:
     code = """
 from opentelemetry import trace

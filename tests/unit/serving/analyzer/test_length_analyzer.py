@@ -35,6 +35,7 @@ def new_calls(num_calls: int, *, factor: float = 1.0, seed: int = 1) -> list[Sam
     return application(num_calls, seed=seed, factor=factor)
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_importing_the_analyzer_does_not_load_machine_learning_libraries() -> None:
     modules = "analyzer", "fitted", "forest", "features"
     imports = "; ".join(f"import serving.analyzer.{module}" for module in modules)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.places import ROOT
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 DATA = ROOT.parent / "shared" / "data"
 FILES = ("traces/AzureLLMInferenceTrace_conv.csv", "agentic/tot_game24_dag.json")
 NAMES = ("azure", "azure_random", "deep_research", "tree_of_thoughts")

@@ -161,6 +161,7 @@ def test_repeated_text_never_has_lower_counts(text: str, repeated: int) -> None:
     assert all(left <= right for left, right in zip(once, often, strict=True))
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_word_counts_are_the_same_in_every_process() -> None:
     text = "Summarise the sources; cite each of them. ÄÖ 漢字"
     script = f"from serving.analyzer.words import count_words; print(count_words({text!r}).hex())"

@@ -26,6 +26,7 @@ def must_not_run(task: Task) -> dict[str, Any]:
     raise AssertionError(task)
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_the_process_that_computes_a_result_caches_it(tmp_path: Path) -> None:
     cache = ResultCache(tmp_path, code_version())
     with Runner(cache=cache, work=fake_result, prepare=prepare_nothing) as runner:
@@ -43,6 +44,7 @@ def test_a_runner_removes_files_of_interrupted_writers_when_it_starts(tmp_path: 
         assert not abandoned.exists()
 
 
+@pytest.mark.usefixtures("subprocesses")
 def test_a_worker_of_another_code_version_raises_an_error_instead_of_computing(
     tmp_path: Path,
 ) -> None:

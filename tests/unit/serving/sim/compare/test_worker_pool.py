@@ -13,6 +13,8 @@ import pytest
 from serving.sim.compare.worker_pool import WorkerPool
 from serving.workload_errors import InvalidWorkload, WorkerDied
 
+pytestmark = pytest.mark.usefixtures("subprocesses")
+
 _PREPARED: list[int] = []
 
 
