@@ -3,9 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test check static figures lock clean
+.PHONY: help demo quick test check static figures lock clean
 help:
 	@echo "make demo    a deep-research run over this project's own documents, on vLLM"
+	@echo "make quick   the tests that need neither vLLM nor another process: a minute"
 	@echo "make test    the whole test suite"
 	@echo "make static  format, lint, types, layers"
 	@echo "make check   these, and the tests"
@@ -22,13 +23,20 @@ demo: $(INSTALLED)
 	$(BIN)/orchestrate show
 
 # A file's tests stay together, since some share an engine; each worker has engines of its own.
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
+
+quick: $(INSTALLED)
+	$(PYTEST) -m "not (engine or subprocess or slow)" --hypothesis-profile quick
+
 test: $(INSTALLED)
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
+	$(PYTEST)
 
 static: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typing/sdk.py
+	$(BIN)/pyright --pythonpath $(BIN)/python tests/typing/sdk.py
 	$(BIN)/lint-imports
 
 check: static test

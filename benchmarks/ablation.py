@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,12 +22,13 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import NamedTuple
 
+from benchmarks.command import exit_code, print_result, say
 from benchmarks.comparing import (
     BASELINE,
     OURS,
     Session,
     config_of,
-    exit_code,
+    document,
     format_ratio,
     loads,
     options,
@@ -228,35 +228,30 @@ def simulate(arguments: argparse.Namespace) -> None:
     requested = {name: VARIANTS[name] for name in arguments.variant or VARIANTS}
     selection = select_variants(requested, defaults())
     for name, reason in selection.skipped.items():
-        print(f"not run: {name}: {reason}", file=sys.stderr)
+        say(f"not run: {name}: {reason}")
     with session(arguments.jobs) as running:
         results = compare_variants(arguments, selection.variants, running)
-    if arguments.json:
-        document = {
-            "simulated": True,
-            "workload": arguments.workload,
-            "window_s": arguments.window_s,
-            "seeds": arguments.seeds,
-            "variants": selection.variants,
-            "skipped": selection.skipped,
-            "rows": [
-                {
-                    "load": row.load,
-                    "name": row.name,
-                    "tokens": row.tokens._asdict(),
-                    "requests": row.requests._asdict(),
-                }
-                for row in results
-            ],
-        }
-        print(json.dumps(document))
-    else:
-        print(table(results, selection.skipped))
+    result = document(
+        arguments,
+        workload=arguments.workload,
+        variants=selection.variants,
+        skipped=selection.skipped,
+        rows=[
+            {
+                "load": row.load,
+                "name": row.name,
+                "tokens": row.tokens._asdict(),
+                "requests": row.requests._asdict(),
+            }
+            for row in results
+        ],
+    )
+    print_result(result, table(results, selection.skipped), as_json=arguments.json)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print; returns the exit code."""
-    parser = options(__doc__ or "", loads="1.0,1.5,2.0")
+    parser = options(__doc__, loads="1.0,1.5,2.0")
     parser.add_argument("--workload", choices=WORKLOADS, default="mixed")
     parser.add_argument("--variant", action="append", choices=VARIANTS, help="default: all")
     return exit_code(partial(simulate, parser.parse_args(given)))

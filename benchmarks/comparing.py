@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cli.errors import CommandError
+from benchmarks.command import parser_of, positive, say
 from cli.terminal.warnings import logged_as_warnings
 from cli.work.bench_request import loads_of, policy_of
-from serving.errors import ServingError
 from serving.policies.table import PolicySpec
 from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
 from serving.sim.compare.compare import Comparison, Plan, Progress, compare, label_of
@@ -33,16 +31,15 @@ FLOOR = 0.98
 """A policy below this share of the baseline's result counts as worse."""
 
 
-def options(description: str, *, loads: str, seeds: int = 3) -> argparse.ArgumentParser:
+def options(documentation: str | None, *, loads: str, seeds: int = 3) -> argparse.ArgumentParser:
     """A parser with the options that all these benchmarks have; the caller adds its own."""
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser = parser_of(documentation)
     parser.add_argument("--loads", default=loads, help="multiples of the rate that fcfs drains")
     parser.add_argument("--seeds", type=positive, default=seeds, help="number of seeds")
     parser.add_argument("--window-s", type=float, default=DEFAULT_WINDOW_S)
     parser.add_argument("--warmup-s", type=float, default=DEFAULT_WARMUP_S)
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--jobs", type=positive, default=cores, help="processes at once")
-    parser.add_argument("--json", action="store_true")
     return parser
 
 
@@ -55,6 +52,12 @@ def config_of(arguments: argparse.Namespace, workload: str = "mixed") -> Experim
     """A workload with the command line's window and warm-up, on the default machine."""
     source = Source.generator(workload)
     return ExperimentConfig(source=source, window_s=arguments.window_s, warmup_s=arguments.warmup_s)
+
+
+def document(arguments: argparse.Namespace, **fields: object) -> dict[str, object]:
+    """A simulated result with the options that it depends on, as JSON."""
+    window = {"window_s": arguments.window_s, "seeds": arguments.seeds}
+    return {"simulated": True} | window | fields
 
 
 def policies(names: Sequence[str]) -> tuple[PolicySpec, ...]:
@@ -100,16 +103,6 @@ def session(jobs: int) -> Iterator[Session]:
         yield Session(runner)
 
 
-def exit_code(work: Callable[[], None]) -> int:
-    """Run a command; returns 0, or 2 after a named error, which is logged."""
-    try:
-        work()
-    except (ServingError, CommandError) as error:
-        say(f"error: {error}")
-        return 2
-    return 0
-
-
 def ratio(value: float, baseline: float) -> float | None:
     """value / baseline; None if the baseline is 0."""
     return value / baseline if baseline > 0 else None
@@ -123,16 +116,3 @@ def format_ratio(share: float | None) -> str:
 def verdict(is_ok: bool | None) -> str:
     """A verdict in one word; empty for None."""
     return {True: "ok", False: "MISS", None: ""}[is_ok]
-
-
-def positive(text: str) -> int:
-    """Parse a positive integer argument."""
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return count
-
-
-def say(message: str) -> None:
-    """Print a message to stderr at once."""
-    print(message, file=sys.stderr, flush=True)

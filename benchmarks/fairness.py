@@ -11,7 +11,6 @@ users / their goodput under the same policy without a flood and without fairness
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,10 +23,11 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from benchmarks import floods
+from benchmarks.command import exit_code, print_result
 from benchmarks.comparing import (
     Session,
     config_of,
-    exit_code,
+    document,
     format_ratio,
     loads,
     options,
@@ -228,22 +228,17 @@ def simulate(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
     with session(arguments.jobs) as running:
         rows, results = run_cells(arguments, running)
-    if arguments.json:
-        document = {
-            "simulated": True,
-            "window_s": arguments.window_s,
-            "seeds": arguments.seeds,
-            "rows": [row._asdict() for row in rows],
-            "runs": [cell._asdict() | {"seeds": documents} for cell, documents in results.items()],
-        }
-        print(json.dumps(document))
-    else:
-        print(table(rows))
+    result = document(
+        arguments,
+        rows=[row._asdict() for row in rows],
+        runs=[cell._asdict() | {"seeds": documents} for cell, documents in results.items()],
+    )
+    print_result(result, table(rows), as_json=arguments.json)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print; returns the exit code."""
-    parser = options(__doc__ or "", loads="0.7")
+    parser = options(__doc__, loads="0.7")
     parser.set_defaults(window_s=WINDOW_S, warmup_s=WARMUP_S)
     parser.add_argument("--policy", action="append", help="repeatable; default: edf and calm")
     parser.add_argument("--flood", action="append", choices=FLOODS, help="default: all")

@@ -62,13 +62,13 @@ FIGURES = {
     ),
     "patterns": Figure(
         "accuracy and speed of predictions from past runs",
-        "python benchmarks/patterns.py --data {data}/agentic",
+        "python -m benchmarks.patterns --data {data}/agentic",
         reads=("agentic",),
         is_timed=True,
     ),
     "lengths": Figure(
         "upper bounds on the length of answers",
-        "python benchmarks/lengths.py --data {data}",
+        "python -m benchmarks.lengths --data {data}",
         reads=("traces", "agentic"),
         is_timed=True,
     ),

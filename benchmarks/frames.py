@@ -10,19 +10,17 @@ their simulated duration, for which an arrival may have to wait for the next pla
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from time import thread_time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from benchmarks.command import parser_of, print_result, say
 from serving.policies.table import POLICIES, PolicySpec
 from serving.sim.programs.call_slos import Predictions, slo_of
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
@@ -209,11 +207,10 @@ def table(costs: Sequence[Cost]) -> str:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=list(POLICIES))
     parser.add_argument("--requests", nargs="+", type=int, default=[256, 1024, 4096])
     parser.add_argument("--frames", type=int, default=40)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -221,13 +218,10 @@ def main() -> None:
     costs = []
     for policy in arguments.policy:
         for num_requests in arguments.requests:
-            sys.stderr.write(f"{policy} with {num_requests} requests\n")
+            say(f"{policy} with {num_requests} requests")
             costs.append(measure(policy, num_requests, arguments.frames))
-    if arguments.json:
-        documents: list[dict[str, Any]] = [asdict(cost) for cost in costs]
-        print(json.dumps({"time": "cpu", "steps": "simulated", "rows": documents}))
-        return
-    print(table(costs))
+    document = {"time": "cpu", "steps": "simulated", "rows": [asdict(cost) for cost in costs]}
+    print_result(document, table(costs), as_json=arguments.json)
 
 
 if __name__ == "__main__":

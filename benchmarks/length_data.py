@@ -1,4 +1,4 @@
-"""Data sets of completed calls for benchmarks/lengths.py.
+"""Data sets of completed calls for lengths.py.
 
 azure: chat trace. Its identities are synthetic and CARRY SIGNAL BY CONSTRUCTION: in 4 of 5 calls
     the identity is the power of two below the true length (like a step with a specific purpose), in
@@ -22,8 +22,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from data_files import BadData, Stages, read_rows, read_workflows, tokens_of
-
+from benchmarks.data_files import BadData, Stages, read_rows, read_workflows, tokens_of
 from serving.analyzer.features import CallFeatures
 from serving.analyzer.fitted import MIN_CALLS
 from serving.analyzer.samples import Sample

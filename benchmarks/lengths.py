@@ -1,6 +1,6 @@
 """Coverage and tightness of length bounds: our analyzer against empirical quantiles.
 
-    python benchmarks/lengths.py --data ../shared/data [--only NAME ...] [--json]
+    python -m benchmarks.lengths --data ../shared/data [--only NAME ...] [--json]
 
 Each data set is split by time: the first two thirds are training calls; the last third is replayed
 as in production, each call estimated at its start and observed at its end. The baselines learn
@@ -16,7 +16,6 @@ The data sets, and the synthetic identities of traces without any, are described
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -24,13 +23,14 @@ import time
 from bisect import insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from data_files import BadData
-from length_data import DATA_SETS, Split, load
 from numpy.typing import NDArray
 
+from benchmarks.command import exit_code, parser_of, print_result, say
+from benchmarks.length_data import DATA_SETS, Split, load
 from serving.analyzer.analyzer import LengthEstimate, RequestAnalyzer
 from serving.analyzer.calibration import BOUND_INDEX, BOUND_LEVEL
 from serving.analyzer.fitted import FittedLengths, fit
@@ -193,15 +193,12 @@ def timings(model: FittedLengths, split: Split) -> dict[str, float]:
     }
 
 
-def say(text: str) -> None:
-    """Print a message to stderr at once."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def print_table(figures: dict[str, float], names: Sequence[str]) -> None:
-    """Print the figures as a text table."""
-    print("Level 0.9: coverage and mean bound/truth; =: a rival's mean bound/truth at our coverage")
-    print(f"{'':17}{'calls':>6}{'forest':>15}{'refined':>15}{'step':>24}{'global':>24}  tightest")
+def table(figures: dict[str, float], names: Sequence[str]) -> str:
+    """The figures as a text table."""
+    lines = [
+        "Level 0.9: coverage and mean bound/truth; =: a rival's mean bound/truth at our coverage",
+        f"{'':17}{'calls':>6}{'forest':>15}{'refined':>15}{'step':>24}{'global':>24}  tightest",
+    ]
     for name in names:
         line = f"{name:17}{figures[f'{name}_calls']:6.0f}"
         line += f"{figures[f'{name}_coverage']:9.3f}{figures[f'{name}_ratio']:6.2f}"
@@ -211,40 +208,33 @@ def print_table(figures: dict[str, float], names: Sequence[str]) -> None:
             ratios[baseline] = figures[f"{name}_{baseline}_ratio"]
             line += f"{figures[f'{name}_{baseline}_nominal_coverage']:9.3f}"
             line += f"{figures[f'{name}_{baseline}_nominal_ratio']:6.2f} ={ratios[baseline]:6.2f} "
-        print(f"{line}  {min(ratios, key=lambda method: ratios[method])}")
-    for key in ("predict_ms", "forest_us", "refine_us", "quantile_forest_ms", "fit_s"):
-        print(f"{key:20}{figures[key]:10.3f}")
-    print(f"{'model_bytes':20}{figures['model_bytes']:10.0f} ({figures['model_calls']:.0f} calls)")
+        lines.append(f"{line}  {min(ratios, key=lambda method: ratios[method])}")
+    times = ("predict_ms", "forest_us", "refine_us", "quantile_forest_ms", "fit_s")
+    lines += [f"{key:20}{figures[key]:10.3f}" for key in times]
+    calls = f"({figures['model_calls']:.0f} calls)"
+    lines.append(f"{'model_bytes':20}{figures['model_bytes']:10.0f} {calls}")
+    return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with traces/ and agentic/")
-    parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    files = dict.fromkeys(arguments.data / DATA_SETS[name][0] for name in arguments.only)
-    missing = [str(file) for file in files if not file.is_file()]
-    if missing:
-        say(f"data files are missing, see --data: {', '.join(missing)}")
-        sys.exit(2)
-    try:
-        splits = {name: load(arguments.data, name) for name in arguments.only}
-    except BadData as error:
-        say(str(error))
-        sys.exit(2)
+def run(arguments: argparse.Namespace) -> None:
+    """Measure and print; raises BadData."""
+    splits = {name: load(arguments.data, name) for name in arguments.only}
     figures: dict[str, float] = {}
     for name in reversed(arguments.only):
         own_figures, model = compare(name, splits[name])
         figures |= own_figures
     figures |= timings(model, splits[arguments.only[0]])
     figures["fit_s"] = figures[f"{arguments.only[0]}_fit_s"]
-    if arguments.json:
-        print(json.dumps(figures))
-    else:
-        print_table(figures, arguments.only)
+    print_result(figures, table(figures, arguments.only), as_json=arguments.json)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure and print; returns the exit code."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with traces/ and agentic/")
+    parser.add_argument("--only", nargs="+", choices=DATA_SETS, default=list(DATA_SETS))
+    return exit_code(partial(run, parser.parse_args(given)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

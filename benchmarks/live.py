@@ -25,7 +25,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from benchmarks.comparing import exit_code, loads
+from benchmarks.command import exit_code, say
+from benchmarks.comparing import loads
 from cli.work.bench_request import policies_of
 from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
 from serving.sim.compare.compare import Plan, label_of
@@ -69,13 +70,13 @@ def measure(options: argparse.Namespace) -> None:
     """Measure, simulate and print."""
     plan, settings = _plan(options), LiveSettings()
     with replaying_engine(settings) as engine:
-        _say("measuring the engine's steps")
+        say("measuring the engine's steps")
         machine = measure_machine(engine, settings)
         scale = scale_of(machine, settings)
         config = replace(plan.config, machine=machine, scaling=Scaling(settings, scale))
         capacity = drained_by_fcfs(config)
-        _say(f"{machine.step_cost}")
-        _say(
+        say(f"{machine.step_cost}")
+        say(
             f"scale {scale.tokens:g} in tokens, {scale.step:.3f} in steps;"
             f" fcfs drains {capacity:.2f} programs/s (simulated)"
         )
@@ -192,7 +193,7 @@ def _measure(experiment: Experiment, engine: LiveEngine) -> Measured:
         waited = (after_s - before_s) / replayed.ended_s
     report = report_of(load, replayed)
     wait_text = "" if waited is None else f"; waited {waited:.2f}"
-    _say(f"measured  {_line(experiment, report)}{wait_text}")
+    say(f"measured  {_line(experiment, report)}{wait_text}")
     return Measured(report, _refitted(config.machine, asyncio.run(engine.samples())), waited)
 
 
@@ -219,7 +220,7 @@ def _simulate(experiment: Experiment, machine: Machine) -> Report:
     config = experiment.config
     load = config.generate_load(rate_per_s=experiment.rate_per_s, seed=experiment.seed)
     report = report_of(load, experiment.replay(load))
-    _say(f"simulated {_line(experiment, report)}")
+    say(f"simulated {_line(experiment, report)}")
     return report
 
 
@@ -237,12 +238,8 @@ def _line(experiment: Experiment, report: Report) -> str:
     )
 
 
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workload", default="mixed")
     parser.add_argument("--policy", action="append")
     parser.add_argument("--loads", default="0.6,2.0")

@@ -29,6 +29,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import parser_of, print_result, say
 from benchmarks.conversation import TURNS, turns
 
 Flow = Callable[[Path, int], Awaitable[float]]
@@ -40,11 +41,10 @@ WITH_CONVERSATION = ("ours", "langgraph")
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--branches", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -52,10 +52,7 @@ def main() -> int:
         print(json.dumps(measure(framework, kind, int(count))))
         return 0
     figures = compare(options.steps, options.branches, options.repeats)
-    if options.json:
-        print(json.dumps(figures, indent=1))
-    else:
-        _print(figures)
+    print_result(figures, table(figures), as_json=options.json)
     return 0
 
 
@@ -67,7 +64,7 @@ def compare(steps: int, branches: int, repeats: int) -> dict[str, float]:
     results: dict[tuple[str, str], list[dict[str, float]]] = {}
     for repeat in range(repeats):
         for framework, kind, count in runs:
-            print(f"{repeat + 1} of {repeats}: {framework}, {kind}", file=sys.stderr)
+            say(f"{repeat + 1} of {repeats}: {framework}, {kind}")
             result = _measure_in_process(framework, kind, count)
             results.setdefault((framework, kind), []).append(result)
 
@@ -125,15 +122,18 @@ def _measure_in_process(framework: str, kind: str, count: int) -> dict[str, floa
     return result
 
 
-def _print(figures: dict[str, float]) -> None:
-    print(f"{'':<18}{'ms a step':>12}{'ms a branch':>13}{'bytes a step':>14}")
+def table(figures: dict[str, float]) -> str:
+    """The figures as a text table."""
+    lines = [f"{'':<18}{'ms a step':>12}{'ms a branch':>13}{'bytes a step':>14}"]
     for framework in FRAMEWORKS:
         cells = [figures[f"{framework}_ms_per_{unit}"] for unit in ("step", "branch")]
         size = figures[f"{framework}_bytes_per_step"]
-        print(f"{framework:<18}{cells[0]:>12.3f}{cells[1]:>13.3f}{size:>14,.0f}")
-    print(f"\na conversation of {figures['conversation_text_bytes']:,.0f} bytes of text:")
+        lines.append(f"{framework:<18}{cells[0]:>12.3f}{cells[1]:>13.3f}{size:>14,.0f}")
+    lines.append(f"\na conversation of {figures['conversation_text_bytes']:,.0f} bytes of text:")
     for framework in WITH_CONVERSATION:
-        print(f"{framework:<18}{figures[f'{framework}_conversation_bytes']:>12,.0f} bytes")
+        size = figures[f"{framework}_conversation_bytes"]
+        lines.append(f"{framework:<18}{size:>12,.0f} bytes")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from benchmarks.command import exit_code, parser_of, say
 from benchmarks.data_files import BadData, DataMissing
 from benchmarks.leave_one_out import PLACEMENTS, SEEDS, SIZES
 from benchmarks.pattern_figures import (
@@ -26,41 +27,36 @@ from benchmarks.step_time import DATASETS, load_graphs
 from patterns import BEST_K, Formulation, PatternGraph
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "agentic"
-UNUSABLE = 2
-"""Exit status if the data files are missing or invalid."""
 
 
-def main(description: str) -> int:
-    """Measure and print; returns the process's exit status."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data", type=Path, default=DATA, help="Folder of the workflows.")
-    parser.add_argument("--only", choices=["errors", "speed"], help="Measure only one of them.")
-    parser.add_argument("--json", action="store_true", help="One object instead of tables.")
-    arguments = parser.parse_args()
+def main(documentation: str | None, given: Sequence[str] | None = None) -> int:
+    """Measure and print; returns the exit code."""
+    parser = parser_of(documentation)
+    parser.add_argument("--data", type=Path, default=DATA, help="folder of the workflows")
+    parser.add_argument("--only", choices=["errors", "speed"], help="measure only one of them")
+    return exit_code(partial(measure, parser.parse_args(given)))
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Measure and print; raises BadData."""
     are_synthetic = False
     try:
         graphs = {dataset: load_graphs(arguments.data, dataset) for dataset in DATASETS}
     except DataMissing as error:
-        print(error, file=sys.stderr)
         if arguments.only != "speed":
-            return UNUSABLE
-        print("Using synthetic runs instead.", file=sys.stderr)
+            raise
+        say(f"{error}\nUsing synthetic runs instead.")
         graphs = {dataset: synthetic_graphs(dataset) for dataset in DATASETS}
         are_synthetic = True
-    except BadData as error:
-        print(error, file=sys.stderr)
-        return UNUSABLE
     try:
         errors = _errors(graphs) if arguments.only != "speed" else {}
     except NothingPredicted as error:
-        print(f"{arguments.data / DATASETS[error.dataset][0]}: {error}", file=sys.stderr)
-        return UNUSABLE
+        raise BadData(arguments.data / DATASETS[error.dataset][0], str(error)) from error
     speed = _speed(graphs) if arguments.only != "errors" else {}
     if arguments.json:
         print(json.dumps(_one_object(errors, speed, are_synthetic=are_synthetic), indent=1))
     else:
         _print(errors, speed, are_synthetic=are_synthetic)
-    return 0
 
 
 def _errors(graphs: dict[str, list[PatternGraph]]) -> dict[str, Figures]:

@@ -13,7 +13,6 @@ counts it as half a replica.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,11 +22,11 @@ from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from statistics import fmean
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from benchmarks.comparing import exit_code, format_ratio, positive, ratio
-from serving.errors import InvalidEngineConfig
-from serving.policies.table import PolicySpec
+from benchmarks.command import exit_code, parser_of, positive, print_result, say
+from benchmarks.comparing import format_ratio, ratio
+from cli.work.bench_request import name_and_params, policy_of
 from serving.router.table import RouterSpec
 from serving.sim.compare.experiments import report_of
 from serving.sim.drive.driver import VirtualTime
@@ -59,8 +58,6 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",
 }
-
-S = TypeVar("S", PolicySpec, RouterSpec)
 
 
 class ReplicaConfig(NamedTuple):
@@ -126,23 +123,9 @@ class Row(NamedTuple):
     figures: Figures
 
 
-def spec_of(kind: type[S], text: str) -> S:
-    """Parse `name` or `name:key=value,...`; values are JSON or plain words.
-
-    Raises:
-        InvalidEngineConfig: the spec rejects it, or a parameter has no value.
-    """
-    name, _, rest = text.partition(":")
-    params: dict[str, bool | int | float | str] = {}
-    for each in filter(None, rest.split(",")):
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise InvalidEngineConfig("parameter", each, f"write {key}=VALUE")
-        try:
-            params[key] = json.loads(value)
-        except ValueError:
-            params[key] = value
-    return kind(name, params)
+def router_of(written: str) -> RouterSpec:
+    """`name`, or `name:key=value,key=value`; raises BadInput, InvalidEngineConfig."""
+    return RouterSpec(*name_and_params("--router", written))
 
 
 def capacity(num_replicas: int, slow: float) -> float:
@@ -176,7 +159,7 @@ def simulate(config: ReplicaConfig, cell: Cell) -> Figures:
     )
 
     engine_config = VirtualConfig(
-        policy=spec_of(PolicySpec, cell.policy),
+        policy=policy_of(cell.policy),
         slots=config.slots,
         kv_blocks=MACHINE.kv_blocks,
     )
@@ -192,7 +175,7 @@ def simulate(config: ReplicaConfig, cell: Cell) -> Figures:
         futures=FutureErrors(seed=cell.seed),
         max_tokens=Source.generator(config.workload).max_tokens,
     )
-    router = spec_of(RouterSpec, cell.router if cell.replicas > 1 else ROUTERS[0]).build()
+    router = router_of(cell.router if cell.replicas > 1 else ROUTERS[0]).build()
     result = run_fleet(
         load.programs, replicas, router, predictions=predictions, until_s=load.decided_s
     )
@@ -257,7 +240,7 @@ def run(config: ReplicaConfig, cells: Sequence[Cell], jobs: int) -> dict[Cell, F
         futures = {cell: pool.submit(simulate, config, cell) for cell in cells}
         for number, (cell, future) in enumerate(futures.items(), start=1):
             results[cell] = future.result()
-            print(f"{number}/{len(cells)} {' '.join(map(str, cell))}", file=sys.stderr)
+            say(f"{number}/{len(cells)} {' '.join(map(str, cell))}")
     return dict(sorted(results.items()))
 
 
@@ -312,7 +295,7 @@ def _numbers(parse: Callable[[str], float]) -> Callable[[str], list[float]]:
 
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--workload", choices=list(WORKLOADS), default="mixed")
     parser.add_argument("--policy", action="append", help="name or name:key=value,...")
     parser.add_argument("--router", action="append", help="name or name:key=value,...")
@@ -328,7 +311,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--slots", type=positive, default=256)
     parser.add_argument("--slow", type=_above_zero, default=1.0)
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args(given)
     arguments.policy = arguments.policy or ["edf"]
     arguments.router = arguments.router or list(ROUTERS)
@@ -337,9 +319,10 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 
 def print_figures(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
-    for kind, texts in ((PolicySpec, arguments.policy), (RouterSpec, arguments.router)):
-        for each in texts:
-            spec_of(kind, each)  # reject invalid specs before any run
+    for policy in arguments.policy:  # reject invalid specs before any run
+        policy_of(policy)
+    for router in arguments.router:
+        router_of(router)
     config = ReplicaConfig(
         workload=arguments.workload,
         rate_per_s=arguments.rate,
@@ -349,18 +332,16 @@ def print_figures(arguments: argparse.Namespace) -> None:
         slow=arguments.slow,
     )
     results = rows(run(config, cells(arguments), arguments.jobs), arguments.slow)
-    if arguments.json:
-        documents = [{**row._asdict(), "figures": row.figures._asdict()} for row in results]
-        document = {
-            "simulated": True,
-            "setting": config._asdict(),
-            "seeds": arguments.seeds,
-            "singles": arguments.singles,
-            "rows": documents,
-        }
-        print(json.dumps(document))
-    else:
-        print(table(results, seeds=arguments.seeds, singles=arguments.singles))
+    documents = [{**row._asdict(), "figures": row.figures._asdict()} for row in results]
+    document = {
+        "simulated": True,
+        "setting": config._asdict(),
+        "seeds": arguments.seeds,
+        "singles": arguments.singles,
+        "rows": documents,
+    }
+    printed = table(results, seeds=arguments.seeds, singles=arguments.singles)
+    print_result(document, printed, as_json=arguments.json)
 
 
 def main(given: Sequence[str] | None = None) -> int:

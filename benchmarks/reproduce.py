@@ -30,7 +30,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from benchmarks.comparing import say
+from benchmarks.command import say
 from benchmarks.figures import FIGURES, Figure
 from cli.errors import BadInput, CannotWrite, CommandError
 from serving.sim.compare.result_cache import code_version

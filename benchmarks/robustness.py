@@ -12,7 +12,6 @@ and the mean end-to-end latency at most 1.02 of that of fcfs.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,13 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from benchmarks.command import exit_code, print_result
 from benchmarks.comparing import (
     BASELINE,
     FLOOR,
     OURS,
     Session,
-    exit_code,
+    document,
     format_ratio,
     loads,
     options,
@@ -229,21 +229,16 @@ def simulate(arguments: argparse.Namespace) -> None:
     """Simulate and print."""
     with session(arguments.jobs) as running:
         rows = list(run_conditions(arguments, running))
-    if arguments.json:
-        document = {
-            "simulated": True,
-            "window_s": arguments.window_s,
-            "seeds": arguments.seeds,
-            "rows": [row._asdict() for row in rows],
-        }
-        print(json.dumps(document))
-    else:
-        print(table(rows))
+    result = document(
+        arguments,
+        rows=[row._asdict() for row in rows],
+    )
+    print_result(result, table(rows), as_json=arguments.json)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print; returns the exit code."""
-    parser = options(__doc__ or "", loads="1.0,2.0")
+    parser = options(__doc__, loads="1.0,2.0")
     parser.add_argument("--policy", action="append", help="next to fcfs; repeatable; default: calm")
     parser.add_argument("--condition", action="append", choices=CONDITIONS, help="default: all")
     return exit_code(partial(simulate, parser.parse_args(given)))

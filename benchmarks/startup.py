@@ -1,18 +1,18 @@
 """Start-up times: `orchestrate --help`, the import of vLLM, a first answer of the embedded engine.
 
-    python benchmarks/startup.py [--runs 5] [--json]
+    python -m benchmarks.startup [--runs 5] [--json]
 
 Wall seconds of whole processes; the median of several runs after one that is not counted.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import subprocess
 import sys
 import time
+
+from benchmarks.command import parser_of, print_result
 
 HELP = [sys.executable, "-m", "cli", "--help"]
 IMPORT_VLLM = [sys.executable, "-c", "import vllm.v1.engine.llm_engine"]
@@ -21,6 +21,7 @@ FIRST_ANSWER = [
     "-c",
     """
 import asyncio
+from benchmarks.command import parser_of, print_result
 from serving.engine.setup.config import EngineConfig
 from serving.engine.clients.embedded import EmbeddedEngine
 from serving.generation import GenerationRequest
@@ -48,16 +49,12 @@ def median_seconds(command: list[str], runs: int) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     figures = {name: median_seconds(command, arguments.runs) for name, command in MEASURED.items()}
-    if arguments.json:
-        print(json.dumps(figures))
-        return
-    for name, seconds in figures.items():
-        print(f"{name:16} {seconds:7.2f}")
+    lines = [f"{name:16} {seconds:7.2f}" for name, seconds in figures.items()]
+    print_result(figures, "\n".join(lines), as_json=arguments.json)
 
 
 if __name__ == "__main__":

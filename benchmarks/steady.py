@@ -10,22 +10,21 @@ one constant step duration and all work known in advance (one_pace.py); it is no
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
+from benchmarks.command import exit_code, print_result, say
 from benchmarks.comparing import (
     OURS,
     config_of,
-    exit_code,
+    document,
     format_ratio,
     loads,
     options,
     ratio,
-    say,
     session,
 )
 from benchmarks.one_pace import Best, best_of_each
@@ -96,16 +95,11 @@ def simulate(arguments: argparse.Namespace) -> None:
     )
     with session(arguments.jobs) as running:
         results = list(rows(running.compare("steady", plan)))
-    if arguments.json:
-        document = {
-            "simulated": True,
-            "window_s": arguments.window_s,
-            "seeds": arguments.seeds,
-            "rows": [row._asdict() | {"goodputs": row.goodputs._asdict()} for row in results],
-        }
-        print(json.dumps(document))
-    else:
-        print(table(results))
+    result = document(
+        arguments,
+        rows=[row._asdict() | {"goodputs": row.goodputs._asdict()} for row in results],
+    )
+    print_result(result, table(results), as_json=arguments.json)
 
 
 def _best(comparison: Comparison, load: float, seed: int) -> tuple[Best, Best]:
@@ -127,7 +121,7 @@ def _reference_row(load: float, name: str, own: Goodputs, reference: Goodputs) -
 
 def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print; returns the exit code."""
-    parser = options(__doc__ or "", loads="1.0,1.5,2.0", seeds=1)
+    parser = options(__doc__, loads="1.0,1.5,2.0", seeds=1)
     parser.set_defaults(window_s=WINDOW_S)
     parser.add_argument("--policy", default=OURS, help="NAME or NAME:KEY=VALUE,...")
     return exit_code(partial(simulate, parser.parse_args(given)))

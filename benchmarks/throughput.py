@@ -14,20 +14,20 @@ scheduling per step are real: of one uncached run each, in a process without par
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 from typing import NamedTuple
 
+from benchmarks.command import exit_code, print_result
 from benchmarks.comparing import (
     BASELINE,
     FLOOR,
     OURS,
     Session,
     config_of,
-    exit_code,
+    document,
     format_ratio,
     loads,
     options,
@@ -181,22 +181,17 @@ def simulate(arguments: argparse.Namespace) -> None:
         comparison = running.compare(AS_THEY_ARE, plan)
         rows = list(all_rows(comparison, running))
     costs = scheduling(plan, comparison.capacity_programs_s)
-    if arguments.json:
-        document = {
-            "simulated": True,
-            "window_s": arguments.window_s,
-            "seeds": arguments.seeds,
-            "rows": [row._asdict() for row in rows],
-            "scheduling": [cost._asdict() for cost in costs],
-        }
-        print(json.dumps(document))
-    else:
-        print(table(rows, costs))
+    result = document(
+        arguments,
+        rows=[row._asdict() for row in rows],
+        scheduling=[cost._asdict() for cost in costs],
+    )
+    print_result(result, table(rows, costs), as_json=arguments.json)
 
 
 def main(given: Sequence[str] | None = None) -> int:
     """Simulate and print; returns the exit code."""
-    parser = options(__doc__ or "", loads="2.0")
+    parser = options(__doc__, loads="2.0")
     parser.add_argument("--policy", action="append", help="next to fcfs; repeatable; default: calm")
     return exit_code(partial(simulate, parser.parse_args(given)))
 

@@ -20,10 +20,21 @@ from serving.view import Plan, StepModel, StepView
 
 AnyPolicy = Callable[..., Plan]
 
+PLAN_KINDS = ("edf", "slos_serve", "calm_published", "calm")
+"""Policies that together use every field of a plan, for the tests of what carries plans out.
+
+An order alone; a token budget for one step; preemption; chunks and a plan valid for many steps.
+"""
+
 law = settings(deadline=None)
 """Settings of a property test: no time limit for an example."""
 
 Test = Callable[..., None]
+
+
+def examples(number: int) -> int:
+    """This many examples of a property; fewer for `make quick`, by its profile."""
+    return min(number, settings().max_examples)
 
 
 def of_each_policy(policies: Mapping[str, AnyPolicy] = POLICIES) -> Callable[[Test], Test]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cli.commands.options import policy_names
+
 _PROGRAMS, _MACHINE = "The programs", "The machine"
 
 
@@ -14,12 +16,6 @@ def _workloads() -> list[str]:
     from serving.sim.workloads.workloads import WORKLOADS
 
     return list(WORKLOADS)
-
-
-def _policies() -> list[str]:
-    from serving.policies.table import POLICIES
-
-    return list(POLICIES)
 
 
 Workload = Annotated[
@@ -35,9 +31,10 @@ Policies = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
-        metavar="NAME[:KEY=VALUE,...]",
-        help="Policy to compare; repeatable. Default: fcfs and the engine's default policy.",
-        autocompletion=_policies,
+        metavar="NAME|FILE.py:FUNCTION[:KEY=VALUE,...]",
+        help="Policy to compare, by name or your own; repeatable. Default: fcfs and the engine's "
+        "default policy.",
+        autocompletion=policy_names,
         show_default=False,
     ),
 ]

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 
-def _policies() -> list[str]:
+def policy_names() -> list[str]:
+    """The names of all policies, for the shell's completion."""
     from serving.policies.table import POLICIES
 
     return list(POLICIES)
@@ -42,7 +43,7 @@ Policy = Annotated[
         "--policy",
         metavar="NAME|FILE.py:FUNCTION",
         help="Scheduling policy of the embedded engine; your own function works too.",
-        autocompletion=_policies,
+        autocompletion=policy_names,
         rich_help_panel=_ENGINE,
     ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +19,6 @@ from cli.terminal.output import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
-    from datetime import datetime
     from typing import TypeVar
 
     from rich.console import Console
@@ -66,7 +66,7 @@ def list_(store: options.Store = None, json: options.Json = False) -> None:
         console = stdout_console()
         width = width_of(console, narrowest=_NARROWEST)
         ascii_only = is_plain_ascii(console)
-        now = _now()
+        now = datetime.now(UTC)
         table = applications_table(applications, now=now, width=width, ascii_only=ascii_only)
         console.print(table, width=width)
         _print_lines(console, below_applications(applications, now=now, width=width))
@@ -91,7 +91,7 @@ def show(
 
     learned = _read(read_learned(read_settings(store=store).store, application))
     if json:
-        document = library_document(learned, now=_now())
+        document = library_document(learned, now=datetime.now(UTC))
         print_json(document | {"steps": steps_document(step_lengths(learned.samples))})
     else:
         _draw_library(learned, limit=limit)
@@ -168,7 +168,7 @@ def explain(
     if json:
         from cli.render.describe import run_document
 
-        document = {"run": run_document(history.run, history.status, now=_now())}
+        document = {"run": run_document(history.run, history.status, now=datetime.now(UTC))}
         print_json(document | plan_document(history))
     else:
         _draw_plan(history)
@@ -181,7 +181,7 @@ def _draw_library(learned: LearnedData, *, limit: int) -> None:
     from cli.render.lengths import step_lengths, steps_table
     from cli.render.library import library_lines, summary_lines
 
-    console, now = stdout_console(), _now()
+    console, now = stdout_console(), datetime.now(UTC)
     width = width_of(console, narrowest=_NARROWEST)
     ascii_only = is_plain_ascii(console)
     _print_lines(console, summary_lines(learned, now=now, ascii_only=ascii_only))
@@ -203,7 +203,7 @@ def _draw_plan(history: History) -> None:
     from cli.render.describe import elapsed_s, header
     from cli.render.lengths import bounds_line, calls_table, calls_with_source
 
-    console, now = stdout_console(), _now()
+    console, now = stdout_console(), datetime.now(UTC)
     width = width_of(console, narrowest=_NARROWEST)
     ascii_only = is_plain_ascii(console)
     title = header(history, now=now, ascii_only=ascii_only)[:2]
@@ -242,9 +242,3 @@ def _read(work: Awaitable[T]) -> T:
             return await work
 
     return asyncio.run(read())
-
-
-def _now() -> datetime:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC)

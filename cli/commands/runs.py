@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,8 +19,6 @@ from cli.terminal.output import (
 )
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from cli.reading.history import History
     from store.records import RunRecord
 
@@ -57,7 +56,7 @@ def ps(
 
     url = read_settings(store=store).store
     runs = asyncio.run(_newest(url, limit, status))
-    now = _now()
+    now = datetime.now(UTC)
     if json:
         from cli.render.describe import run_document
 
@@ -96,7 +95,7 @@ def show(
     if json:
         from cli.render.describe import document_of
 
-        print_json(document_of(history, now=_now()))
+        print_json(document_of(history, now=datetime.now(UTC)))
     else:
         _draw(history, with_calls=calls)
 
@@ -107,7 +106,7 @@ def _draw(history: History, *, with_calls: bool) -> None:
     console = stdout_console()
     lines = run_lines(
         history,
-        now=_now(),
+        now=datetime.now(UTC),
         width=width_of(console),
         ascii_only=is_plain_ascii(console),
         with_calls=with_calls,
@@ -132,9 +131,3 @@ async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tup
         runs = await tx.runs.newest(limit=None if reads_all else limit, status=recorded)
     with_status = [(run, status_shown(run)) for run in runs]
     return [(run, shown) for run, shown in with_status if status is None or shown == status][:limit]
-
-
-def _now() -> datetime:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC)

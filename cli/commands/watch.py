@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,6 @@ from cli.terminal.output import is_plain_ascii, print_line, stdout_console, widt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
 
     from rich.console import Console, RenderableType
     from rich.live import Live
@@ -134,7 +134,7 @@ def change_printer(console: Console) -> Callable[[Sequence[RunSummary]], None]:
         for summary in summaries:
             if printed.get(summary.run.id) != summary.state:
                 printed[summary.run.id] = summary.state
-                print_line(console, Text(plain_line(summary, now=_now())))
+                print_line(console, Text(plain_line(summary, now=datetime.now(UTC))))
 
     return print_changes
 
@@ -179,7 +179,9 @@ def _overview(console: Console, summaries: Sequence[RunSummary]) -> RenderableTy
     from cli.render.overview import overview
 
     ascii_only = is_plain_ascii(console)
-    return overview(summaries, now=_now(), width=width_of(console), ascii_only=ascii_only)
+    return overview(
+        summaries, now=datetime.now(UTC), width=width_of(console), ascii_only=ascii_only
+    )
 
 
 def _print(console: Console, history: History) -> None:
@@ -191,10 +193,4 @@ def _lines(console: Console, history: History) -> list[Text]:
     from cli.render.run_view import run_lines
 
     ascii_only = is_plain_ascii(console)
-    return run_lines(history, now=_now(), width=width_of(console), ascii_only=ascii_only)
-
-
-def _now() -> datetime:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC)
+    return run_lines(history, now=datetime.now(UTC), width=width_of(console), ascii_only=ascii_only)

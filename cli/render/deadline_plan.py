@@ -12,6 +12,7 @@ from cli.reading.history import History
 from cli.render.axis import Axis, axis_for
 from cli.render.describe import counted, short_ids
 from cli.render.lengths import calls_with_source, held
+from cli.render.slack import early_or_late, slack_of
 from cli.render.timeline import Row, bar, fitted, legend, mark_deadline, rows_of, rule
 from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
 from orchestrator.durations import shown
@@ -38,10 +39,7 @@ class PlannedStage:
     @property
     def slack_s(self) -> float | None:
         """Sub-deadline minus end, in seconds; negative if the stage was late; None if unknown."""
-        ended_s = None if self.row is None else self.row.ended_s
-        if ended_s is None or self.plan.sub_deadline_s is None:
-            return None
-        return self.plan.sub_deadline_s - ended_s
+        return slack_of(self.plan.sub_deadline_s, None if self.row is None else self.row.ended_s)
 
 
 def planned_stages(history: History, *, glyphs: Glyphs = UNICODE) -> list[PlannedStage]:
@@ -174,8 +172,7 @@ def _outcome_line(stage: PlannedStage, before: StageRecord | None, glyphs: Glyph
         return line
     line.append(f"ended at {shown(row.ended_s)}")
     if slack_s is not None:
-        how = f", {shown(slack_s)} early" if slack_s >= 0 else f", {shown(-slack_s)} late"
-        line.append(how, style="green" if slack_s >= 0 else "red")
+        line.append(", ").append_text(early_or_late(slack_s))
     return line
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from cli.reading.history import History
 from cli.render.describe import STATUS_STYLES, deadline_outcome, error_of
 from cli.render.event_line import EventLine
+from cli.render.slack import early_or_late, slack_of
 from cli.render.timeline import call_name
 from cli.terminal.sanitize import one_line
 from orchestrator.durability.liveness import ORPHANED
@@ -196,7 +197,7 @@ def _call_events(run: RunRecord, call: CallRecord, *, lost_at_s: float) -> Itera
         {
             **fields,
             **_end_fields(call, ended_s),
-            "slack_s": _slack_s(call),
+            "slack_s": slack_of(call.sub_deadline_s, call.finished_s),
             "prompt_tokens": call.prompt_tokens,
             "cached_tokens": call.cached_tokens,
             "output_tokens": call.output_tokens,
@@ -219,18 +220,9 @@ def _measurements(call: CallRecord) -> Iterator[Text]:
         yield Text(f"first token after {shown(call.ttft_s)}")
     if call.finish_reason not in (None, "stop"):
         yield Text(f"ended by {call.finish_reason}", style="yellow")
-    slack_s = _slack_s(call)
+    slack_s = slack_of(call.sub_deadline_s, call.finished_s)
     if slack_s is not None:
-        is_early = slack_s >= 0
-        how = f"{shown(slack_s)} early" if is_early else f"{shown(-slack_s)} late"
-        yield Text(how, style="green" if is_early else "red")
-
-
-def _slack_s(call: CallRecord) -> float | None:
-    """Sub-deadline minus end of a call, in seconds; None if it lacks either."""
-    if call.sub_deadline_s is None or call.finished_s is None:
-        return None
-    return call.sub_deadline_s - call.finished_s
+        yield early_or_late(slack_s)
 
 
 def _end_fields(ended: StepRecord | CallRecord, ended_s: float | None) -> dict[str, object]:

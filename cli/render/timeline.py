@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from cli.render.axis import Axis, axis_for
+from cli.render.slack import slack_of
 from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
 from cli.terminal.sanitize import one_line
 from orchestrator.durations import shown
@@ -43,9 +44,7 @@ class Row:
     @property
     def slack_s(self) -> float | None:
         """Sub-deadline minus end, in seconds; negative if late; None if either is missing."""
-        if self.ended_s is None or self.due_s is None:
-            return None
-        return self.due_s - self.ended_s
+        return slack_of(self.due_s, self.ended_s)
 
 
 def timeline(

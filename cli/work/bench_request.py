@@ -56,17 +56,28 @@ def policy_of(written: str) -> PolicySpec:
         BadInput: the text does not have this form.
         InvalidEngineConfig: there is no such policy, or it has no such parameter or value.
     """
+    name, _, rest = written.rpartition(":")
+    if "=" not in rest and is_reference(written) and name not in POLICIES:
+        return PolicySpec(written.strip())
+    return PolicySpec(*name_and_params("--policy", written))
+
+
+def name_and_params(option: str, written: str) -> tuple[str, dict[str, Parameter]]:
+    """The parts of `name` or `name:key=value,key=value`; raises BadInput for another form.
+
+    A name may have colons itself if parameters follow.
+    """
     name, colon, rest = written.rpartition(":")
-    if not colon or ("=" not in rest and is_reference(written) and name not in POLICIES):
-        name, colon, rest = written, "", ""
+    if not colon:
+        return written.strip(), {}
     params: dict[str, Parameter] = {}
-    for part in rest.split(",") if colon else ():
+    for part in rest.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (key and equals and value) or key in params:
             form = "write NAME:KEY=VALUE,KEY=VALUE with each key once"
-            raise BadInput(f"--policy {written!r}: {form}")
+            raise BadInput(f"{option} {written!r}: {form}")
         params[key] = _value(value)
-    return PolicySpec(name.strip(), params)
+    return name.strip(), params
 
 
 def _value(written: str) -> Parameter:

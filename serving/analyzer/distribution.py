@@ -62,8 +62,3 @@ class LengthDistribution:
             return min(0.0, scaled - float(self._scaled[0]))
         high, low = float(self._scaled[index]), float(self._scaled[index - 1])
         return (int(self._below[index - 1]) - 1 + (scaled - low) / (high - low)) / self._last
-
-    def probability(self, tokens: float) -> float:
-        """The share of the weight at or below this length."""
-        index = int(np.searchsorted(self._scaled, np.log1p(tokens), side="right"))
-        return int(self._below[index - 1]) / (self._last + 1) if index else 0.0

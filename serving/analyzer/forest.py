@@ -158,10 +158,6 @@ class LengthForest:
         """Output tokens at these levels; shape (len(levels),)."""
         return self.predict(vector).quantiles(levels)
 
-    def cdf(self, vector: NDArray[np.float32], value: float) -> float:
-        """The probability of at most this many output tokens."""
-        return self.predict(vector).probability(value)
-
 
 def fit_forest(
     vectors: NDArray[np.float32], output_tokens: NDArray[np.int64], *, seed: int

@@ -1,16 +1,13 @@
 """A benchmark with invalid data files ends with an error in one line, before it measures."""
 
 import json
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks import lengths, pattern_report
 from benchmarks.step_time import FORMULA
-from tests.places import ROOT
-
-pytestmark = pytest.mark.usefixtures("subprocesses")
 
 WORKFLOWS = "jitserve_deepresearch_sample.json"
 TRACE = "AzureLLMInferenceTrace_conv.csv"
@@ -52,19 +49,24 @@ BAD_TRACES = {
 }
 
 
-def error_of(benchmark: str, *arguments: str) -> str:
-    """The error line with which a benchmark ends."""
-    completed = subprocess.run(
-        [sys.executable, f"benchmarks/{benchmark}.py", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert completed.returncode == 2, completed.stderr
-    assert not completed.stdout
-    [line] = completed.stderr.splitlines()
-    return line
+ErrorOf = Callable[..., str]
+
+
+@pytest.fixture
+def error_of(capsys: pytest.CaptureFixture[str]) -> ErrorOf:
+    """Runs a benchmark; returns the error line with which it ends."""
+
+    def run(main: Callable[[list[str]], int], *arguments: str | Path) -> str:
+        assert main([*map(str, arguments)]) == 2
+        output, errors = capsys.readouterr()
+        assert not output
+        return errors.splitlines()[-1].removeprefix("error: ")
+
+    return run
+
+
+def patterns(arguments: list[str]) -> int:
+    return pattern_report.main("", arguments)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -82,13 +84,13 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("content", "reason"), BAD_WORKFLOWS.values(), ids=BAD_WORKFLOWS)
 def test_the_error_of_invalid_workflows_names_the_file_and_the_place(
-    data: Path, content: str | bytes, reason: str
+    data: Path, error_of: ErrorOf, content: str | bytes, reason: str
 ) -> None:
     file = write(data / "agentic" / WORKFLOWS, content)
     for line in (
-        error_of("lengths", "--data", str(data), "--only", "deep_research"),
-        error_of("patterns", "--data", str(data / "agentic"), "--only", "errors"),
-        error_of("patterns", "--data", str(data / "agentic"), "--only", "speed"),
+        error_of(lengths.main, "--data", data, "--only", "deep_research"),
+        error_of(patterns, "--data", data / "agentic", "--only", "errors"),
+        error_of(patterns, "--data", data / "agentic", "--only", "speed"),
     ):
         assert line.startswith(f"{file}: ")
         assert reason in line
@@ -96,15 +98,15 @@ def test_the_error_of_invalid_workflows_names_the_file_and_the_place(
 
 @pytest.mark.parametrize(("content", "reason"), BAD_TRACES.values(), ids=BAD_TRACES)
 def test_the_error_of_an_invalid_trace_names_the_file_and_the_line(
-    tmp_path: Path, content: str | bytes, reason: str
+    tmp_path: Path, error_of: ErrorOf, content: str | bytes, reason: str
 ) -> None:
     file = write(tmp_path / "traces" / TRACE, content)
-    line = error_of("lengths", "--data", str(tmp_path), "--only", "azure")
+    line = error_of(lengths.main, "--data", tmp_path, "--only", "azure")
     assert line.startswith(f"{file}: ")
     assert reason in line
 
 
-def test_workflows_that_all_begin_differently_are_an_error(data: Path) -> None:
+def test_workflows_that_all_begin_differently_are_an_error(data: Path, error_of: ErrorOf) -> None:
     folder = data / "agentic"
     calls = [{"in": 9, "out": 1}]
     for name, kind, key in (
@@ -113,9 +115,5 @@ def test_workflows_that_all_begin_differently_are_an_error(data: Path) -> None:
     ):
         runs = [{"stages": [{kind: state, key: calls}]} for state in "ab"]
         write(folder / name, json.dumps({"workflows": runs}))
-    command = [sys.executable, "benchmarks/patterns.py", "--data", str(folder), "--only", "errors"]
-    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert completed.returncode == 2
-    assert completed.stderr.splitlines()[-1].startswith(
-        f"{folder / WORKFLOWS}: no workflow in it begins"
-    )
+    line = error_of(patterns, "--data", folder, "--only", "errors")
+    assert line.startswith(f"{folder / WORKFLOWS}: no workflow in it begins")

@@ -83,7 +83,7 @@ def main() -> None:
     """Run all replays, then measure the machine."""
     with replaying_engine(SETTINGS) as engine:
         small = [chain(number, prompt=20, output=30) for number in range(4)]
-        large = [chain(number, prompt=200, output=400) for number in range(6)]
+        large = [chain(number, prompt=200, output=250) for number in range(6)]
         endless = [chain(number, prompt=100, output=500) for number in range(8)]
         results = {
             "small": outcomes(engine, small, until_s=120.0),
@@ -91,7 +91,7 @@ def main() -> None:
             "cut short": outcomes(engine, endless, until_s=0.3),
             "capacity": asyncio.run(engine.capacity())._asdict(),
         }
-        machine = measure_machine(engine, SETTINGS, calibration_s=5.0)
+        machine = measure_machine(engine, SETTINGS, calibration_s=2.0)
         results["machine"] = {
             "kv_tokens": machine.kv_tokens,
             "step_s": machine.step_cost.seconds(Composition(8, 8, 800, ())),

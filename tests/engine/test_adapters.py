@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from serving.policies.table import POLICIES
 from serving.slo import BEST_EFFORT, Slo, SloKind, to_tags
 from tests.engine.test_placement import FixedOrder, run_steps
 from tests.engine.test_virtual import STEP_S, Clock, DriveLog, drive, engine_of
+from tests.strategies import PLAN_KINDS
 
 if TYPE_CHECKING:
     from serving.sim.drive.virtual_engine import VirtualEngine
@@ -91,8 +91,8 @@ def test_a_resumed_request_waits_while_another_adapter_runs() -> None:
     assert engine.preemptions == 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_serves_adapters_in_turn(policy: str) -> None:
+@pytest.mark.parametrize("policy", PLAN_KINDS)
+def test_plans_of_each_kind_serve_adapters_in_turn(policy: str) -> None:
     choose, clock, log = random.Random(1), Clock(), DriveLog()
     engine = engine_of(
         clock, policy, slots=6, kv_blocks=120, step_tokens=128, max_model_tokens=1024

@@ -19,6 +19,7 @@ from tests.places import ROOT
 DOCS = ROOT / "docs"
 QUESTION = "How is a deadline divided over the stages of a run?"
 LIMIT_S = 300
+SMALL = ("--rounds", "1", "--width", "2")
 
 
 class Shell:
@@ -55,7 +56,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_two_processes_can_use_a_store_at_once_and_both_runs_are_recorded(shell: Shell) -> None:
-    processes = [shell.research("--json") for _ in range(2)]
+    processes = [shell.research("--json", *SMALL) for _ in range(2)]
     reports = []
     for process in processes:
         output, errors = process.communicate(timeout=LIMIT_S)
@@ -86,7 +87,7 @@ def test_an_interrupted_run_ends_and_is_recorded_as_cancelled(shell: Shell) -> N
 
 
 def test_a_signal_after_the_report_does_not_change_a_completed_run(shell: Shell) -> None:
-    process = shell.research("--json")
+    process = shell.research("--json", *SMALL)
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

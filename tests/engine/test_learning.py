@@ -21,7 +21,7 @@ from serving.view import Plan, StepView
 from store.session import Store, open_store
 from tests.unit.agents.deep_research_samples import QUESTION, open_corpus
 
-RUNS = 10
+RUNS = 6
 
 
 @step

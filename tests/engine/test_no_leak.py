@@ -126,5 +126,5 @@ def test_random_plans_leak_nothing(prefix_caching: bool) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_policy_leaks(policy: str) -> None:
-    events = events_without_leak(PolicySpec(policy), 2500, prefix_caching=True)
-    assert min(events[kind] for kind in ("arrive", "abort", "finish", "drop")) > 20, events
+    events = events_without_leak(PolicySpec(policy), 1000, prefix_caching=True)
+    assert min(events[kind] for kind in ("arrive", "abort", "finish", "drop")) > 5, events

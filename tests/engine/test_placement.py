@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from serving.engine.clients.embedded import EmbeddedEngine
-from serving.policies.table import POLICIES, PolicySpec
+from serving.policies.table import PolicySpec
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind, to_tags
 from serving.view import Plan, StepView
 from tests.engine.test_scheduler import tokens
 from tests.engine.test_virtual import STEP_S, Clock, DriveLog, drive, engine_of, submit
 from tests.engine.vllm_driver import Driver, Scripted, use_policy
+from tests.strategies import PLAN_KINDS
 
 if TYPE_CHECKING:
     from serving.sim.drive.virtual_engine import VirtualEngine
@@ -444,7 +445,7 @@ def test_an_engine_without_progress_evicts_paused_requests(monkeypatch: Any) -> 
     assert run_steps(engine, clock, 51).tokens["waiting"] == 50
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLAN_KINDS)
 def test_without_chunked_prefill_each_prompt_is_computed_in_one_step(
     policy: str, monkeypatch: Any
 ) -> None:

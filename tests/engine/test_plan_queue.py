@@ -10,6 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from tests.strategies import examples
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -100,4 +102,6 @@ class QueueAndList(RuleBasedStateMachine):
 
 
 def test_the_queue_equals_a_list_of_which_a_plan_admits_some(imported_vllm: None) -> None:
-    run_state_machine_as_test(QueueAndList, settings=settings(deadline=None, max_examples=60))
+    run_state_machine_as_test(
+        QueueAndList, settings=settings(deadline=None, max_examples=examples(60))
+    )

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from serving.policies.table import POLICIES
 from serving.slo import Slo, SloKind
 from tests.engine.test_placement import planned_ids, run_steps
 from tests.engine.test_virtual import Clock, drive, engine_of, submit
+from tests.strategies import PLAN_KINDS
 
 if TYPE_CHECKING:
     from serving.sim.drive.virtual_engine import VirtualEngine
@@ -45,7 +45,7 @@ def end_loading(engine: VirtualEngine, *names: str) -> None:
     engine.scheduler.finished_recving_kv_req_ids.update(names)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLAN_KINDS)
 def test_other_requests_are_computed_while_the_caches_of_urgent_ones_are_loaded(
     policy: str,
 ) -> None:

@@ -18,13 +18,14 @@ from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.engine.observers.step_tracker import StepTracker
 from serving.engine.scheduler.request_ledger import RequestLedger
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
-from serving.policies.table import POLICIES, PolicySpec
+from serving.policies.table import PolicySpec
 from serving.requests import Requests
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 from serving.step_cost import Composition
 from serving.view import Plan, Policy, StepView
 from tests.conftest import DEMO_CONFIG
 from tests.engine.vllm_driver import Chaos, Driver, use_policy
+from tests.strategies import PLAN_KINDS
 
 if TYPE_CHECKING:
     from serving.sim.drive.virtual_engine import VirtualEngine
@@ -271,7 +272,7 @@ def assert_same(real: list[Step], simulated: list[Step]) -> None:
     assert len(real) == len(simulated)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLAN_KINDS)
 async def test_production_and_simulator_make_the_same_plans(
     engine: EmbeddedEngine, policy: str
 ) -> None:

@@ -14,6 +14,7 @@ from serving.policies.baselines.orderings import fcfs
 from serving.policies.table import POLICIES, PolicySpec
 from serving.slo import BEST_EFFORT, OnLate, Slo, SloKind
 from tests.engine.vllm_driver import use_policy
+from tests.strategies import PLAN_KINDS
 
 if TYPE_CHECKING:
     from serving.sim.drive.stepped import Ended, Progress
@@ -111,7 +112,7 @@ def test_every_request_gets_its_given_length_and_frees_its_blocks(
     assert engine.free_blocks == free
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLAN_KINDS)
 def test_the_same_seed_gives_the_same_steps(policy: str) -> None:
     traces = []
     for _ in range(2):

@@ -17,7 +17,7 @@ from serving.step_cost import MACHINES
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
 MACHINE = MACHINES["a100-llama3-8b"]
-WINDOW_S = (0.0, 15.0)
+WINDOW_S = (0.0, 10.0)
 
 
 @pytest.fixture(scope="module", params=[(1.5, 1), (6.0, 2)], ids=["calm", "busy"])
@@ -31,7 +31,7 @@ def bound(programs: tuple[Program, ...]) -> Bound:
     return upper_bound(programs, MACHINE, window_s=WINDOW_S)
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "edf", "srpt", "calm_published", "calm", "slos_serve"])
+@pytest.mark.parametrize("policy", ["edf", "calm"])
 def test_no_policy_exceeds_the_bound(
     policy: str, programs: tuple[Program, ...], bound: Bound
 ) -> None:
@@ -57,6 +57,6 @@ def run(policy: str, programs: tuple[Program, ...], *, prefix_caching: bool = Fa
     engine = VirtualEngine(config, clock)
     learned = Predictions(lengths=LengthErrors(), futures=FutureErrors())
     replayed = replay(
-        programs, engine, clock, MACHINE.step_cost, predictions=learned, until_s=140.0
+        programs, engine, clock, MACHINE.step_cost, predictions=learned, until_s=100.0
     )
     return summarise(replayed.programs, window_s=WINDOW_S)

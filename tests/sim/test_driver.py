@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from serving.policies.table import POLICIES, PolicySpec
+from serving.policies.table import PolicySpec
 from serving.sim.drive.driver import Replay, VirtualTime, replay
 from serving.sim.programs.call_slos import Predictions
 from serving.sim.programs.predictions import FutureErrors, LengthErrors
@@ -14,6 +14,7 @@ from serving.sim.programs.programs import Call, Program, Stage
 from serving.sim.workloads.workloads import generate
 from serving.slo import SloKind
 from serving.step_cost import STEP_COSTS
+from tests.strategies import PLAN_KINDS
 
 pytestmark = pytest.mark.usefixtures("imported_vllm")
 
@@ -64,8 +65,8 @@ def research(number: int, arrival_s: float, *, tool_s: float = 0.5) -> Program:
 
 @pytest.fixture(scope="module")
 def busy() -> tuple[Program, ...]:
-    """30 s of mixed work at more than the machine's capacity."""
-    return generate("mixed", rate_per_s=3.0, window_s=30.0, seed=1)
+    """15 s of mixed work at more than the machine's capacity."""
+    return generate("mixed", rate_per_s=3.0, window_s=15.0, seed=1)
 
 
 def test_a_stage_starts_when_the_previous_one_has_ended_and_its_tools_have_run() -> None:
@@ -79,7 +80,7 @@ def test_a_stage_starts_when_the_previous_one_has_ended_and_its_tools_have_run()
                 assert call.submitted_s == ended_s + tool_s
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLAN_KINDS)
 def test_every_program_ends_and_every_token_is_delivered_once(
     policy: str, busy: tuple[Program, ...]
 ) -> None:
@@ -92,9 +93,9 @@ def test_every_program_ends_and_every_token_is_delivered_once(
         assert outcome.arrival_s == program.arrival_s
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", PLAN_KINDS)
 def test_the_same_arguments_give_the_same_outcomes(policy: str, busy: tuple[Program, ...]) -> None:
-    first, second = [run(busy, policy, until_s=15.0) for _ in range(2)]
+    first, second = [run(busy, policy, until_s=8.0) for _ in range(2)]
     assert first.programs == second.programs
     assert first.counters.steps == second.counters.steps
 
@@ -102,16 +103,16 @@ def test_the_same_arguments_give_the_same_outcomes(policy: str, busy: tuple[Prog
 def test_programs_that_have_not_ended_by_the_end_are_reported_with_their_progress(
     busy: tuple[Program, ...],
 ) -> None:
-    replayed = run(busy, until_s=20.0)
+    replayed = run(busy, until_s=10.0)
     assert len(replayed.programs) == len(busy)
-    late = [each for each in replayed.programs if each.arrival_s > 20.5]
+    late = [each for each in replayed.programs if each.arrival_s > 10.5]
     assert late
     assert all(not each.calls for each in late)
     times = [
         t for each in replayed.programs for call in each.each_call() for t in call.token_times_s
     ]
     assert max(times) <= replayed.ended_s
-    assert any(not each.finished for each in replayed.programs if each.arrival_s < 20.0)
+    assert any(not each.finished for each in replayed.programs if each.arrival_s < 10.0)
 
 
 def test_under_memory_pressure_requests_are_preempted_and_all_finish() -> None:
@@ -124,6 +125,6 @@ def test_under_memory_pressure_requests_are_preempted_and_all_finish() -> None:
 
 def test_predictions_do_not_change_fcfs(busy: tuple[Program, ...]) -> None:
     without, learned = [
-        run(busy, predictions=each, until_s=20.0) for each in (Predictions(), LEARNED)
+        run(busy, predictions=each, until_s=10.0) for each in (Predictions(), LEARNED)
     ]
     assert without.programs == learned.programs

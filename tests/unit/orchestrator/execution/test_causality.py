@@ -16,6 +16,7 @@ from orchestrator import Runtime, flow, gather, llm, step, tool
 from orchestrator.execution.causality import CausalLog, own_task
 from patterns import stage_depths
 from store.records import Status
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import (
     Boom,
     Recorded,
@@ -117,7 +118,7 @@ def assert_stages_are_longest_paths(record: Recorded) -> None:
     assert record.pattern.stage_of == tuple(sorted(completed))
 
 
-@settings(law, max_examples=30)
+@settings(law, max_examples=examples(30))
 @given(program=programs(), seed=st.integers())
 def test_with_steps_and_gathers_exactly_the_direct_predecessors_of_each_call_are_recorded(
     program: Program, seed: int

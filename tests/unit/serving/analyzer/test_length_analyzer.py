@@ -16,7 +16,7 @@ from serving.analyzer.samples import Sample
 from serving.analyzer.step_calibration import Score
 from serving.length_sketch import LENGTH_LEVELS
 from tests.places import ROOT
-from tests.strategies import law
+from tests.strategies import examples, law
 from tests.unit.serving.analyzer.length_examples import application, call, run_calls
 
 TRAINED = 1500
@@ -190,7 +190,7 @@ def test_equal_answers_are_not_a_shift() -> None:
     assert set(sketch.tokens) == {1024.0}
 
 
-@settings(law, max_examples=50)
+@settings(law, max_examples=examples(50))
 @given(
     st.integers(0, 3000),
     st.integers(0, 10**6),

@@ -25,10 +25,13 @@ from serving.errors import (
     TooFewSamples,
     UnknownModelVersion,
 )
+from tests.strategies import examples
 from tests.unit.serving.analyzer.length_examples import application, call
 
 file_law = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 HEADER_BYTES = struct.calcsize("<8sHH6Id")
 

@@ -58,16 +58,6 @@ def test_the_same_seed_gives_the_same_forest_and_another_seed_another() -> None:
     assert not np.array_equal(first, other)
 
 
-def test_the_cdf_is_the_share_of_weights_up_to_a_length() -> None:
-    vectors, tokens = data(300, seed=1)
-    forest = fit_forest(vectors, tokens, seed=0)
-    assert forest.cdf(vectors[0], -0.5) == 0.0
-    assert forest.cdf(vectors[0], 1023) < forest.cdf(vectors[0], 1024) <= 1.0
-    assert forest.cdf(vectors[0], float(tokens.max())) == 1.0
-    [median] = forest.quantiles(vectors[0], [0.5])
-    assert forest.cdf(vectors[0], median) >= 0.5
-
-
 @law
 @given(lengths, st.floats(0, 1))
 def test_quantiles_are_those_of_numpy_on_logarithms(answers: list[int], level: float) -> None:
@@ -100,7 +90,6 @@ def test_the_level_of_a_length_is_the_lowest_with_a_quantile_that_reaches_it(
 def test_the_level_of_an_atom_is_the_probability_of_shorter_lengths(answers: list[int]) -> None:
     distribution = LengthDistribution.of([*answers, 5000, 5000, 5000])
     assert distribution.level(5000) == pytest.approx(len(answers) / (len(answers) + 2))
-    assert distribution.probability(4999) == pytest.approx(len(answers) / (len(answers) + 3))
 
 
 def test_the_level_of_a_seen_length_has_no_rounding_error() -> None:

@@ -16,8 +16,9 @@ from serving.router.snapshot import (
     snapshot_of,
 )
 from serving.slo import Slo, SloKind
+from tests.strategies import examples
 
-law = settings(deadline=None, max_examples=40)
+law = settings(deadline=None, max_examples=examples(40))
 
 SPEED = Speed(prefill_token_s=0.001, decode_token_s=0.002, token_s=0.004)
 

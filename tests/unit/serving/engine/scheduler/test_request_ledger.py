@@ -23,7 +23,7 @@ from serving.engine.scheduler.request_ledger import OUTPUT_WEIGHT, RequestLedger
 from serving.engine.scheduler.step_output import composition_of
 from serving.requests import COLUMNS, Requests, RequestState, RequestView, program_name
 from serving.slo import BEST_EFFORT, Slo, to_tags
-from tests.strategies import slos
+from tests.strategies import examples, slos
 from tests.unit.serving.serving_examples import compound, deadline
 
 
@@ -303,7 +303,8 @@ def partition(numbers: Any) -> list[int]:
 
 def test_the_columns_equal_rows_that_are_built_from_scratch() -> None:
     run_state_machine_as_test(
-        BothLedgers, settings=settings(deadline=None, max_examples=60, stateful_step_count=30)
+        BothLedgers,
+        settings=settings(deadline=None, max_examples=examples(60), stateful_step_count=30),
     )
 
 

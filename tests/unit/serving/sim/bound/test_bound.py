@@ -19,6 +19,7 @@ from serving.sim.workloads.workloads import generate
 from serving.slo import SloKind
 from serving.step_cost import MACHINES, Machine, StepCost
 from serving.workload_errors import SimError
+from tests.strategies import examples
 from tests.unit.serving.sim.random_engine import RandomEngine
 
 A100 = MACHINES["a100-llama3-8b"]
@@ -284,7 +285,7 @@ def assert_not_exceeded(result: Bound, report: Report) -> None:
     assert report.request_goodput <= result.request_goodput * (1 + ROUNDING)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     programs=workloads(),
     on=step_costs,
@@ -316,7 +317,7 @@ def test_no_schedule_exceeds_the_bound(
     assert_not_exceeded(result, summarise(run.programs, **measured))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(programs=workloads(), on=step_costs)
 def test_looser_limits_never_lower_the_bound(programs: list[Program], on: Machine) -> None:
     limits = {"slots": 2, "step_tokens": 16, "observed_until_s": 6.0}

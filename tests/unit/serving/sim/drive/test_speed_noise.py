@@ -86,7 +86,6 @@ def test_unsteadiness_changes_the_step_cost_and_the_key_of_runs_only() -> None:
     assert unsteady.predictions_key() != STREAMS.predictions_key()
 
 
-@pytest.mark.usefixtures("subprocesses")
 @pytest.mark.usefixtures("imported_vllm")
 def test_the_same_seed_gives_the_same_result() -> None:
     experiment = Experiment(

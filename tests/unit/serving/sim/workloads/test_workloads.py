@@ -11,9 +11,10 @@ from serving.sim.programs.programs import Program
 from serving.sim.workloads.workloads import WORKLOADS, generate
 from serving.slo import SloKind
 from serving.workload_errors import InvalidProgram, InvalidWorkload
+from tests.strategies import examples
 
 names = st.sampled_from(sorted(WORKLOADS))
-few_examples = settings(deadline=None, max_examples=30)
+few_examples = settings(deadline=None, max_examples=examples(30))
 
 COMPOUND_MEANS = {"tree_of_thoughts": (1300, 4458), "deep_research": (12223, 3541)}
 

@@ -1,0 +1,19 @@
+"""How early or late something ended: its sub-deadline minus its end. Pure."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from orchestrator.durations import shown
+
+
+def slack_of(due_s: float | None, ended_s: float | None) -> float | None:
+    """Sub-deadline minus end, in seconds; negative if late; None if either is missing."""
+    return None if due_s is None or ended_s is None else due_s - ended_s
+
+
+def early_or_late(slack_s: float) -> Text:
+    """A slack in words."""
+    if slack_s >= 0:
+        return Text(f"{shown(slack_s)} early", style="green")
+    return Text(f"{shown(-slack_s)} late", style="red")

@@ -1,0 +1,106 @@
+# pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedFunction=false
+"""Type checkers see the user's own signatures of decorated functions.
+
+`make static` checks this file with mypy and pyright; nothing runs it. Each `type: ignore` marks a
+wrong call: a checker that accepts one reports the comment as unused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_type
+
+from pydantic import BaseModel
+
+from orchestrator import RunHandle, flow, gather, llm, step, tool
+
+
+class Point(BaseModel):
+    x: int
+
+
+@step
+async def a_step(text: str, *, times: int = 1) -> list[str]:
+    return [text] * times
+
+
+@flow
+async def a_flow(text: str) -> Point:
+    return Point(x=len(text))
+
+
+@flow(deadline="60s", name="other")
+async def another_flow(text: str, times: int) -> bytes:
+    return text.encode() * times
+
+
+@step(retries=3, timeout="5s", cache="1h")
+async def a_step_with_retries(text: str) -> bytes:
+    return text.encode()
+
+
+@step
+def a_plain_step(text: str) -> bytes:
+    return text.encode()
+
+
+@flow(deadline="60s")
+def a_plain_flow(text: str) -> bytes:
+    return text.encode()
+
+
+@tool(effects="pure")
+def a_pure_tool(number: float) -> dict[str, int]:
+    return {"x": int(number)}
+
+
+@tool
+def a_tool(number: float) -> dict[str, int]:
+    return {"x": int(number)}
+
+
+@tool
+async def an_async_tool(number: float) -> complex:
+    return complex(number)
+
+
+def functions() -> list[Callable[[str], Coroutine[None, None, bytes]]]:
+    """Decorated functions are coroutine functions, plain ones too."""
+    return [a_step_with_retries, a_plain_step]
+
+
+async def right_calls() -> None:
+    assert_type(await a_step("x", times=2), list[str])
+    assert_type(await a_step(text="x"), list[str])
+    assert_type(await a_flow(text="x"), Point)
+    assert_type(await a_plain_step("x"), bytes)
+    assert_type(await a_plain_flow("x"), bytes)
+    assert_type(await a_pure_tool(1), dict[str, int])
+    assert_type(await another_flow("x", times=2), bytes)
+    assert_type(await another_flow.options(deadline=5)("x", times=2), bytes)
+    assert_type((await a_flow.run("x")).value, Point)
+    assert_type(await a_flow.start("x"), RunHandle[Point])
+    assert_type((await a_flow.resume("an-id")).value, Point)
+    assert_type(await a_tool(1), dict[str, int])
+    assert_type(await an_async_tool(1), complex)
+    assert_type(await gather(a_step("x"), a_flow("y")), tuple[list[str], Point])
+    assert_type(
+        await gather(a_step("x"), a_flow("y"), a_tool(1)),
+        tuple[list[str], Point, dict[str, int]],
+    )
+    assert_type(await gather(*(a_step(each) for each in "abc")), tuple[list[str], ...])
+    assert_type(await llm("x"), str)
+    assert_type(await llm("x", schema=Point), Point)
+    assert_type(await llm("x", schema={"type": "object"}), Any)
+
+
+async def wrong_calls() -> None:
+    await a_step(5)  # type: ignore[arg-type]
+    await a_step("x", time=2)  # type: ignore[call-arg]
+    await a_flow()  # type: ignore[call-arg]
+    await another_flow("x", "y")  # type: ignore[arg-type]
+    await another_flow.options(deadline=5)("x")  # type: ignore[call-arg]
+    await a_flow.run(5)  # type: ignore[arg-type]
+    await a_tool("x")  # type: ignore[arg-type]
+    await gather(5)  # type: ignore[call-overload]
+    await llm("x", schema=Point, max_token=3)  # type: ignore[call-overload]
