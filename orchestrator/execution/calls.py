@@ -133,9 +133,9 @@ def _begin(context: CallContext, kind: Kind, identity: str) -> _NewCall:
     node, stage, parents = run.causality.begin()
     begins_stage = not run.stage_deadlines.has(stage)
     stage_deadline = run.stage_deadlines.of(
-        stage, now_s, first_call=(kind, identity), reveal=run.stage_so_far
+        stage, now_s, first_call=(kind, identity), summary_of=run.stage_so_far
     )
-    deadline = stage_deadline.by(context.deadline_at_s)
+    deadline = stage_deadline.not_after(context.deadline_at_s)
     record = stage_record(run, stage, now_s, deadline) if begins_stage else None
     if record is not None:
         count_pattern_use(run, record)

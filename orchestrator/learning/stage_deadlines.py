@@ -25,7 +25,8 @@ MIN_REMAINING_S = 0.001
 LIMIT_RESOLUTION_S = 0.001
 """Time limits that end within this many seconds of each other are equal: the rest is rounding."""
 
-Reveal = Callable[[int], Stage | None]
+SummaryOf = Callable[[int], Stage | None]
+"""The summary of an earlier stage of the run; None if none of its calls has ended."""
 
 
 def is_shorter(limit_at_s: float, around_at_s: float) -> bool:
@@ -53,7 +54,7 @@ class StageDeadline(NamedTuple):
     source: str
     estimate: Estimate | None = None
 
-    def by(self, limit_at_s: float) -> StageDeadline:
+    def not_after(self, limit_at_s: float) -> StageDeadline:
         """The same, but not later than a limit."""
         return self._replace(at_s=min(self.at_s, limit_at_s))
 
@@ -93,23 +94,23 @@ class StageDeadlines:
         now_s: float,
         *,
         first_call: Call | None = None,
-        reveal: Reveal | None = None,
+        summary_of: SummaryOf | None = None,
     ) -> StageDeadline:
         """The sub-deadline of a stage; fixed now if its first call begins now.
 
         Args:
             first_call: the call that begins in it, used to find similar past runs.
-            reveal: returns the summary of an earlier stage; None if none of its calls has ended.
+            summary_of: for comparing the run so far with past runs.
         """
         deadline = self._stages.get(stage)
         if deadline is None:
-            estimate = self._estimate(stage, first_call, reveal)
+            estimate = self._estimate(stage, first_call, summary_of)
             deadline = self._divide(stage, now_s, estimate)
             self._stages[stage] = deadline
         return deadline
 
     def _estimate(
-        self, stage: int, first_call: Call | None, reveal: Reveal | None
+        self, stage: int, first_call: Call | None, summary_of: SummaryOf | None
     ) -> Estimate | None:
         """The estimate for a stage from past runs; None from the first stage on that none matches.
 
@@ -117,7 +118,7 @@ class StageDeadlines:
         """
         match = self._match
         while match is not None and match.num_stages < stage:
-            past = None if reveal is None else reveal(match.num_stages)
+            past = None if summary_of is None else summary_of(match.num_stages)
             match = None if past is None else match.extend(past)
             if match is not None and not match.is_possible:
                 match = None
@@ -177,7 +178,7 @@ def call_slo(
     share = _share_before(limit_at_s, stage_deadline.at_s, run.deadline_at_s)
     return Slo(
         kind=SloKind.COMPOUND,
-        deadline_s=max(stage_deadline.by(limit_at_s).at_s - now_s, MIN_REMAINING_S),
+        deadline_s=max(stage_deadline.not_after(limit_at_s).at_s - now_s, MIN_REMAINING_S),
         final_s=max(limit_at_s - now_s, MIN_REMAINING_S),
         on_late=OnLate.CONTINUE,
         program=_program(run_id, limit_at_s, run),

@@ -84,7 +84,7 @@ def test_a_stage_gets_the_share_of_time_that_past_runs_spent_on_it() -> None:
     for stage, name in enumerate(NAMES):
         now_s = stages[-1].at_s if stages else 0.0
         call = llm_call(name)
-        stages.append(deadlines.of(stage, now_s, first_call=call, reveal=lambda at: run[at]))
+        stages.append(deadlines.of(stage, now_s, first_call=call, summary_of=lambda at: run[at]))
     assert [deadline.at_s for deadline in stages] == pytest.approx([10.0, 70.0, 100.0])
     assert {deadline.source for deadline in stages} == {LEARNED}
     assert stages[-1].at_s == 100.0
@@ -95,10 +95,10 @@ def test_time_that_a_stage_saved_goes_to_later_stages() -> None:
     on_time, early = deadlines_for(library_of(run)), deadlines_for(library_of(run))
     for deadlines in (on_time, early):
         deadlines.of(0, 0.0, first_call=llm_call("plan"))
-    assert on_time.of(1, 50.0, first_call=llm_call("read"), reveal=lambda _: run[0]).at_s == 60.0
+    assert on_time.of(1, 50.0, first_call=llm_call("read"), summary_of=lambda _: run[0]).at_s == 60.0
     # Its share of the remaining 99 s ends before 50 s, but sub-deadlines never decrease.
-    assert early.of(1, 1.0, first_call=llm_call("read"), reveal=lambda _: run[0]).at_s == 50.0
-    last = early.of(2, 2.0, first_call=llm_call("write"), reveal=lambda at: run[at])
+    assert early.of(1, 1.0, first_call=llm_call("read"), summary_of=lambda _: run[0]).at_s == 50.0
+    last = early.of(2, 2.0, first_call=llm_call("write"), summary_of=lambda at: run[at])
     assert last.at_s == 100.0
 
 
@@ -109,7 +109,7 @@ def test_the_first_call_of_a_stage_selects_the_past_runs_that_match() -> None:
     for name, due_s in (("write", 100.0), ("read", 50.0 + 50.0 / 9)):
         deadlines = deadlines_for(library_of(short, long))
         deadlines.of(0, 0.0, first_call=llm_call("plan"))
-        stage = deadlines.of(1, 50.0, first_call=llm_call(name), reveal=lambda at: short[at])
+        stage = deadlines.of(1, 50.0, first_call=llm_call(name), summary_of=lambda at: short[at])
         assert stage.at_s == pytest.approx(due_s)
         assert stage.estimate is not None
         assert stage.estimate.num_candidates == 1
@@ -119,11 +119,11 @@ def test_from_the_first_stage_that_no_past_run_matches_time_is_divided_evenly() 
     run = a_run(1.0, 1.0, 1.0)
     deadlines = deadlines_for(library_of(run), expected_stages=4)
     assert deadlines.of(0, 0.0, first_call=llm_call("plan")).source == LEARNED
-    other = deadlines.of(1, 40.0, first_call=("tool", "search"), reveal=lambda at: run[at])
+    other = deadlines.of(1, 40.0, first_call=("tool", "search"), summary_of=lambda at: run[at])
     assert (other.source, other.at_s, other.estimate) == (FALLBACK, 60.0, None)
     searched = summarise(1, (0,), (ToolNode("search", 1.0),))
     seen = {0: run[0], 1: searched}
-    third = deadlines.of(2, 50.0, first_call=llm_call("write"), reveal=seen.__getitem__)
+    third = deadlines.of(2, 50.0, first_call=llm_call("write"), summary_of=seen.__getitem__)
     assert (third.source, third.at_s) == (FALLBACK, 75.0)
 
 
@@ -133,7 +133,7 @@ def test_a_run_with_more_stages_than_every_past_run_falls_back_for_the_later_one
     longer = a_run(1.0, 1.0, 1.0, 1.0)
     sources = [
         deadlines.of(
-            stage, 10.0 * stage, first_call=llm_call(name), reveal=lambda at: longer[at]
+            stage, 10.0 * stage, first_call=llm_call(name), summary_of=lambda at: longer[at]
         ).source
         for stage, name in enumerate((*NAMES, "plan"))
     ]
@@ -144,7 +144,7 @@ def test_a_stage_without_a_completed_call_ends_the_matching() -> None:
     deadlines = deadlines_for(library_of(a_run(1.0, 1.0, 1.0)))
     deadlines.of(0, 0.0, first_call=llm_call("plan"))
     assert (
-        deadlines.of(1, 1.0, first_call=llm_call("read"), reveal=lambda _: None).source == FALLBACK
+        deadlines.of(1, 1.0, first_call=llm_call("read"), summary_of=lambda _: None).source == FALLBACK
     )
 
 
@@ -191,7 +191,7 @@ def test_learned_sub_deadlines_never_decrease_and_never_exceed_the_runs_deadline
     for stage in live:
         call = stage.calls[0]
         deadline = deadlines.of(
-            stage.index, now_s, first_call=(call.kind, call.identity), reveal=live.__getitem__
+            stage.index, now_s, first_call=(call.kind, call.identity), summary_of=live.__getitem__
         )
         assert before_s <= deadline.at_s <= deadline_s
         assert deadline.at_s >= min(now_s, deadline_s)
