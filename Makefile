@@ -26,7 +26,7 @@ demo: $(INSTALLED)
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20
 
 quick: $(INSTALLED)
-	$(PYTEST) -m "not (engine or subprocess or slow)" --hypothesis-profile quick
+	$(PYTEST) -m "not (engine or subprocess or slow)" --hypothesis-profile quick -r fE
 
 test: $(INSTALLED)
 	$(PYTEST)

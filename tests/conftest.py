@@ -7,19 +7,26 @@ A test without these marks which imports vLLM or starts a process fails.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
+import shutil
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from sqlalchemy import URL
 
+import store.schema
 from serving.engine.clients.embedded import EmbeddedEngine
 from serving.engine.setup.config import EngineConfig, vllm_platform
 from serving.policies.table import PolicySpec
+from store.schema import upgrade
+from store.urls import file_of, is_sqlite, normalised
 
 DEMO_CONFIG = EngineConfig(
     policy=PolicySpec("fcfs"),
@@ -55,6 +62,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(MARKERS[fixture])
 
 
+def pytest_collection_finish() -> None:
+    """Takes all that was imported out of later garbage collections, which else take 0.1 s each."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     global _running
@@ -77,6 +90,32 @@ def _refuse_unmarked(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(_refuse_unmarked)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A new SQLite file is a copy of an empty store: to migrate each takes longer than most tests.
+
+    The tests of migrations call `upgrade` itself, and processes that tests start do as well.
+    """
+    template = tmp_path_factory.mktemp("empty") / "runs.db"
+    upgrade(normalised(f"sqlite:///{template}"))
+
+    def copy(url: URL) -> None:
+        file = file_of(url) if is_sqlite(url) else None
+        if file is None or (file.exists() and file.stat().st_size):
+            upgrade(url)
+            return
+        copied = file.with_name(f"{file.name}-{threading.get_ident()}")
+        try:
+            shutil.copyfile(template, copied)
+            copied.replace(file)
+        except OSError:
+            upgrade(url)  # and this raises the named error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store.schema, "upgrade", copy)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -96,6 +96,7 @@ def test_programs_outside_the_window_do_not_count() -> None:
     assert (tokens.goodput, requests.goodput) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate_per_s", [1.0, 4.0])
 def test_on_the_mixed_workload_the_best_pace_is_below_the_bound(rate_per_s: float) -> None:
     config = ExperimentConfig(source=Source.generator("mixed"), window_s=120.0)

@@ -78,7 +78,7 @@ def test_the_output_states_the_numbers_of_seeds_that_its_ratios_compare(
     ("arguments", "message"),
     [
         (["--policy", "nope"], "error: policy='nope': unknown; known: fcfs"),
-        (["--policy", "edf:batch"], "write batch=VALUE"),
+        (["--policy", "edf:batch"], "NAME:KEY=VALUE"),
         (["--router", "nope"], "error: router='nope'"),
     ],
 )

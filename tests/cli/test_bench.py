@@ -160,6 +160,7 @@ def test_a_trace_file_can_be_the_workload(
     assert (document["workload"], document["trace"]) == ("hour", "hour.jsonl")
 
 
+@pytest.mark.slow
 def test_a_chart_is_drawn(tmp_path: Path) -> None:
     assert exit_code(*SMALL, "--plot", str(tmp_path / "goodput.png")) == 0
     assert (tmp_path / "goodput.png").read_bytes().startswith(b"\x89PNG")

@@ -26,6 +26,7 @@ def fake_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("extra", [[], ["--json"]])
 def test_the_results_are_printed_even_if_the_chart_cannot_be_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], extra: list[str]
@@ -40,6 +41,7 @@ def test_the_results_are_printed_even_if_the_chart_cannot_be_written(
     assert last.startswith(f"error: cannot write to {tmp_path / 'full.png'}: No space left")
 
 
+@pytest.mark.slow
 def test_the_chart_is_drawn_even_if_stdout_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ def test_the_index_is_stored_in_the_cache_and_never_in_the_folder(
     assert not default_index_path(folder).is_relative_to(tmp_path)
 
 
+@pytest.mark.slow
 def test_huge_files_are_indexed(tmp_path: Path, index_path: Path) -> None:
     many = "".join(f"line number {i} of many\n" for i in range(400_000))
     folder = write(

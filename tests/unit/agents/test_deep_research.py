@@ -265,6 +265,7 @@ async def test_a_question_of_a_hundred_thousand_characters_gets_a_report(
 # Deadlines. The engine's speed is such that the tests pass on slow machines, too.
 
 
+@pytest.mark.slow
 async def test_a_deadline_leaves_out_rounds_and_not_the_report(corpus: Corpus) -> None:
     """A round takes a fifth of the deadline, so that twenty rounds are impossible."""
     engine = ScriptedEngine(Model(Reading={"note": "it says so itself"}), token_s=0.02)
@@ -278,6 +279,7 @@ async def test_a_deadline_leaves_out_rounds_and_not_the_report(corpus: Corpus) -
     assert records.still_running() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stalled", [PLAN, READ, REFLECT, WRITE])
 async def test_a_call_that_never_ends_leaves_out_its_part_and_not_the_report(
     corpus: Corpus, stalled: str

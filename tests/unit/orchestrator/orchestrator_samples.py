@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from hypothesis import HealthCheck, settings
@@ -20,9 +18,7 @@ from orchestrator.testing import ScriptedEngine
 from patterns import PatternGraph, decode
 from serving.generation import GenerationRequest
 from store.records import CallRecord, PatternRecord, RunRecord, Status, StepKind, StepRecord
-from store.schema import upgrade
 from store.session import Store
-from store.urls import normalised
 
 T = TypeVar("T")
 
@@ -48,14 +44,6 @@ def store_url(folder: Path) -> str:
     return f"sqlite:///{folder / 'store.db'}"
 
 
-@cache
-def _empty_store() -> bytes:
-    """The file of an empty store, made once, as that takes longer than most tests."""
-    with TemporaryDirectory() as folder:
-        upgrade(normalised(store_url(Path(folder))))
-        return (Path(folder) / "store.db").read_bytes()
-
-
 @asynccontextmanager
 async def scripted_runtime(
     folder: Path,
@@ -67,9 +55,6 @@ async def scripted_runtime(
     clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
     """A runtime with a store in the folder; its engine answers "all is well" by default."""
-    file = folder / "store.db"
-    if not file.exists():
-        file.write_bytes(_empty_store())
     settings = Settings(
         store=store_url(folder), durable=durable, record_text=record_text, fit_every=0
     )

@@ -226,6 +226,7 @@ async def pauses() -> str:
     return "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_by", ["its end", "an error", "a cancellation"])
 @pytest.mark.parametrize(
     ("waits", "reached"), [(uses, CallStarted), (asks, InputRequired), (pauses, RunStarted)]

@@ -39,6 +39,7 @@ def test_the_stages_of_a_workflow_with_simulated_times_take_at_most_200_bytes(
     assert max(len(encode_stages(graph.stages)) for graph in real_graphs(dataset)) <= 200
 
 
+@pytest.mark.slow
 @every_dataset
 def test_several_patterns_predict_better_than_the_nearest_one(dataset: str) -> None:
     predicted = LeaveOneOut(real_graphs(dataset), bests=(1,)).predicted

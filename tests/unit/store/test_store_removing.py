@@ -136,6 +136,7 @@ async def test_a_transaction_that_began_before_a_removal_does_not_deadlock_with_
         assert (await everything_of(other, "new"))[-1] == [CHUNKED]
 
 
+@pytest.mark.slow
 async def test_the_time_to_remove_payloads_is_linear_in_their_number(store: Store) -> None:
     """Without the removal's indexes, each removed payload would cost a scan of all steps."""
     num_steps = 2_000

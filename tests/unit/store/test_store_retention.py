@@ -21,6 +21,7 @@ from store.records import Encoding, Status
 from store.retention import PARTS, Removal
 from store.session import Store, open_store
 from store.usage import REFERENCES
+from tests.strategies import examples
 from tests.unit.store.retention_samples import (
     BETWEEN,
     CHUNKED,
@@ -87,6 +88,7 @@ async def check_law(
     assert await remove(store) == NOTHING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("database", DATABASES)
 def test_kept_runs_are_complete_and_unused_payloads_are_removed(
     database: str, tmp_path: Path
@@ -96,7 +98,7 @@ def test_kept_runs_are_complete_and_unused_payloads_are_removed(
         rows = runner.run(rows_by_text(store))
 
         @given(runs=runs)
-        @settings(max_examples=25, deadline=None)
+        @settings(max_examples=examples(25), deadline=None)
         def law(runs: list[tuple[list[bytes | None], datetime | None]]) -> None:
             runner.run(remove_all(store))
             runner.run(check_law(store, runs, rows))

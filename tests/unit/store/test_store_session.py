@@ -213,6 +213,7 @@ async def test_a_cancelled_transaction_is_rolled_back_and_releases_the_store(sto
     assert await ids(store) == ["next"]
 
 
+@pytest.mark.slow
 async def test_a_transaction_cancelled_at_any_await_is_committed_as_a_whole_or_not_at_all(
     store: Store,
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from orchestrator import Runtime, flow, gather, step
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.identity import StepPath
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import law, recorded, scripted_runtime
 
 # A program: steps, each a name and an inner program, and gathers, each a tuple of programs.
@@ -81,7 +82,7 @@ def test_a_path_consists_of_the_names_of_the_steps_that_led_to_it() -> None:
     assert third.branches(2)[1].branches(2)[0].enter("x").text == "read[3]/x[1][0]"
 
 
-@settings(law, max_examples=15)
+@settings(law, max_examples=examples(15))
 @given(program=programs(), seed=st.integers())
 def test_a_run_records_the_paths_of_its_program_whichever_branch_is_faster(
     program: Program, seed: int

@@ -25,6 +25,7 @@ from store.models import Run
 from store.records import RunRecord, Status
 from store.session import Store
 from store.unit_of_work import Transaction
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import NEVER_S, law, recorded, scripted_runtime
 from tests.unit.orchestrator.run_samples import HERE, ID, a_run, add, fields_of
 from tests.unit.orchestrator.virtual_time import LoopClock, run_in_virtual_time, timed_runtime
@@ -37,7 +38,7 @@ async def the_lease(store: Store, run_id: str = ID) -> datetime:
     return run.leased_until
 
 
-@settings(law, max_examples=25)
+@settings(law, max_examples=examples(25))
 @given(after_s=st.floats(0, 10 * LEASE_S))
 def test_the_lease_of_an_executing_run_never_gets_close_to_its_expiry(after_s: float) -> None:
     """At any moment all renewals but one could fail before it expires."""

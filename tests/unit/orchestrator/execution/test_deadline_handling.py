@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from orchestrator import DeadlineExceeded, OutsideRun, best_so_far, flow, step, within
 from orchestrator.execution.deadline_handling import RECANCEL_S, DeadlineHandling
+from tests.strategies import examples
 from tests.unit.orchestrator.deadline_samples import (
     DEADLINE_OPTIONS,
     DeadlineOptions,
@@ -38,7 +39,7 @@ def test_with_on_deadline_fail_the_whole_deadline_is_used_and_deadline_exceeded_
     assert elapsed.seconds == pytest.approx(40)
 
 
-@settings(law, max_examples=25)
+@settings(law, max_examples=examples(25))
 @given(
     gaps_s=st.lists(st.integers(0, 5), max_size=8),
     deadline_s=st.integers(0, 20).map(lambda whole: whole + 0.5),

@@ -20,6 +20,7 @@ from orchestrator import (
 )
 from orchestrator.execution.deadline_handling import TAIL_SHARE
 from store.records import Status
+from tests.strategies import examples
 from tests.unit.orchestrator.deadline_samples import Elapsed, keep_best
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
@@ -38,7 +39,7 @@ from tests.unit.orchestrator.virtual_time import (
 )
 
 
-@settings(law, max_examples=25)
+@settings(law, max_examples=examples(25))
 @given(
     deadline_s=st.floats(0.1, 1000),
     tail_share=st.none() | st.floats(0.01, 0.99),

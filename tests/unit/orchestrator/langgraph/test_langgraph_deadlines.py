@@ -33,6 +33,8 @@ from tests.unit.orchestrator.orchestrator_samples import (
     the_run,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def stalling(after: int) -> ScriptedEngine:
     """An engine that answers `after` requests quickly, and all later ones very slowly."""

@@ -124,6 +124,7 @@ async def fit_after_runs(runtime: Runtime, num_runs: int, tmp_path: Path) -> Fit
     )
 
 
+@pytest.mark.slow
 async def test_with_enough_calls_a_length_model_predicts_the_next_runs_answers(
     tmp_path: Path,
 ) -> None:
@@ -144,6 +145,7 @@ async def test_with_fewer_calls_no_length_model_is_fitted(tmp_path: Path) -> Non
     assert not models_folder(store_url(tmp_path)).exists()
 
 
+@pytest.mark.slow
 async def test_if_the_length_model_cannot_be_saved_the_rest_is_fitted(
     tmp_path: Path,
 ) -> None:

@@ -95,9 +95,10 @@ def test_time_that_a_stage_saved_goes_to_later_stages() -> None:
     on_time, early = deadlines_for(library_of(run)), deadlines_for(library_of(run))
     for deadlines in (on_time, early):
         deadlines.of(0, 0.0, first_call=llm_call("plan"))
-    assert on_time.of(1, 50.0, first_call=llm_call("read"), summary_of=lambda _: run[0]).at_s == 60.0
+    read = llm_call("read")
+    assert on_time.of(1, 50.0, first_call=read, summary_of=lambda _: run[0]).at_s == 60.0
     # Its share of the remaining 99 s ends before 50 s, but sub-deadlines never decrease.
-    assert early.of(1, 1.0, first_call=llm_call("read"), summary_of=lambda _: run[0]).at_s == 50.0
+    assert early.of(1, 1.0, first_call=read, summary_of=lambda _: run[0]).at_s == 50.0
     last = early.of(2, 2.0, first_call=llm_call("write"), summary_of=lambda at: run[at])
     assert last.at_s == 100.0
 
@@ -143,9 +144,8 @@ def test_a_run_with_more_stages_than_every_past_run_falls_back_for_the_later_one
 def test_a_stage_without_a_completed_call_ends_the_matching() -> None:
     deadlines = deadlines_for(library_of(a_run(1.0, 1.0, 1.0)))
     deadlines.of(0, 0.0, first_call=llm_call("plan"))
-    assert (
-        deadlines.of(1, 1.0, first_call=llm_call("read"), summary_of=lambda _: None).source == FALLBACK
-    )
+    stage = deadlines.of(1, 1.0, first_call=llm_call("read"), summary_of=lambda _: None)
+    assert stage.source == FALLBACK
 
 
 def test_a_run_without_deadline_has_estimates_too() -> None:

@@ -73,6 +73,7 @@ async def assert_all_ended(store: Store) -> int:
     return len(runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_run_that_is_cancelled_at_any_moment_records_all_ends(
     runtime: Runtime, seed: int

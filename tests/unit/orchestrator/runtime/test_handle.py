@@ -28,6 +28,7 @@ from orchestrator.events import CallFinished, CallStarted, Event, RunFinished, R
 from orchestrator.testing import ScriptedEngine
 from orchestrator.wiring import shared_runtime, unannounced_runtime
 from store.records import Status
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -217,7 +218,7 @@ async def test_a_run_that_is_cancelled_before_its_first_turn_leaves_nothing_behi
     assert isinstance((await all_of(again))[0], RunStarted)
 
 
-@settings(law, max_examples=20)
+@settings(law, max_examples=examples(20))
 @given(turns=st.lists(st.integers(0, 6), min_size=1, max_size=40))
 def test_every_reader_gets_every_event_once_and_in_order(turns: list[int]) -> None:
     """Whenever it begins to read, and however long it takes for each event."""

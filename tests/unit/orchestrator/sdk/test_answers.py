@@ -21,6 +21,7 @@ from orchestrator import (
     input_required,
 )
 from orchestrator.events import Event, InputRequired
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import law, recorded
 from tests.unit.orchestrator.sdk.human_input_samples import (
     ID,
@@ -128,7 +129,7 @@ def test_typed_text_is_read_as_the_requested_type(
     assert results == [expected]
 
 
-@settings(law, max_examples=25)
+@settings(law, max_examples=examples(25))
 @given(typed=st.text())
 def test_a_requested_text_is_the_typed_text(typed: str) -> None:
     @flow

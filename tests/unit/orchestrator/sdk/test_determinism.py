@@ -18,6 +18,7 @@ from orchestrator import FlowChanged, OutsideRun, Runtime, flow, gather, now, ra
 from orchestrator import map as map_
 from orchestrator.testing import VirtualClock
 from store.records import Status, StepKind
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import (
     Boom,
     law,
@@ -26,7 +27,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 )
 
 ID = "the-run"
-few = settings(law, max_examples=25)
+few = settings(law, max_examples=examples(25))
 
 SOURCES: dict[str, Callable[[], Any]] = {"now": now, "random": random, "uuid": uuid}
 kinds = st.sampled_from(sorted(SOURCES))

@@ -23,6 +23,7 @@ from orchestrator import (
 from orchestrator.events import Event, InputRequired
 from orchestrator.sdk.human_input import POLL_S
 from store.records import Status
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import Boom, law, recorded
 from tests.unit.orchestrator.sdk.human_input_samples import (
     ID,
@@ -65,7 +66,7 @@ def test_a_question_is_recorded_and_emitted_and_its_answer_is_the_result(tmp_pat
     run_in_virtual_time(run())
 
 
-@settings(law, max_examples=25)
+@settings(law, max_examples=examples(25))
 @given(after_s=st.floats(0, 100))
 def test_an_answer_is_found_within_one_poll_interval(after_s: float) -> None:
     @flow

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from orchestrator import OutsideRun, Runtime, flow, gather, step
 from orchestrator import map as map_
 from store.records import Status
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -31,7 +32,7 @@ from tests.unit.orchestrator.orchestrator_samples import (
 T = TypeVar("T")
 
 ID = "the-run"
-few = settings(law, max_examples=25)
+few = settings(law, max_examples=examples(25))
 
 
 async def value_of(runtime: Runtime, body: Callable[[], Awaitable[T]]) -> T:

@@ -25,6 +25,7 @@ from orchestrator.sdk.retries import FIRST_PAUSE_S, MAX_PAUSE_S, Retries
 from serving.errors import EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreFull
 from store.records import Status
+from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -84,7 +85,7 @@ def result_with(failing: Failing, *, deadline: float | None = None, **options: A
     return result_of(body).value
 
 
-@settings(law, max_examples=25)
+@settings(law, max_examples=examples(25))
 @given(failures=st.integers(0, 12), retries=st.integers(0, 12))
 def test_a_step_is_tried_until_it_succeeds_or_its_retries_are_used_up(
     failures: int, retries: int

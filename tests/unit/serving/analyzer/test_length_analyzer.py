@@ -146,6 +146,7 @@ def test_the_forest_gives_tighter_bounds_than_the_step_if_features_are_informati
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.2, 0.6, 1.5, 6.0])
 def test_calibration_restores_the_coverage_of_a_biased_forest(factor: float) -> None:
     """It was fitted on answers that are `factor` times as long, and has no scores."""
@@ -168,6 +169,7 @@ def test_a_shift_is_detected_and_coverage_is_restored(model: FittedLengths, fact
     assert run_calls(analyzer, shifted[2 * WATCHED_CALLS :]) == pytest.approx(0.9, abs=0.035)
 
 
+@pytest.mark.slow
 def test_coverage_is_right_if_many_answers_end_at_max_tokens() -> None:
     """Half of the long answers are cut, and a bound at the limit covers all of these."""
     samples = application(2400, max_tokens=700)

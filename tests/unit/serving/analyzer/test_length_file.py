@@ -74,6 +74,7 @@ def test_the_same_calls_and_seed_give_the_same_file(path: Path, tmp_path: Path) 
     assert again.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_model_of_two_thousand_calls_takes_a_few_hundred_kilobytes(tmp_path: Path) -> None:
     fit(application(2000), seed=0).save(tmp_path / "lengths")
     assert (tmp_path / "lengths").stat().st_size < 400_000

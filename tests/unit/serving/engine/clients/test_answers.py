@@ -190,6 +190,7 @@ def test_malformed_deadlines_are_still_rejected() -> None:
             from_tags(remaining_tags(slo, 0.5))
 
 
+@pytest.mark.usefixtures("imported_vllm")
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

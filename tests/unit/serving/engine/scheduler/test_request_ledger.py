@@ -301,6 +301,7 @@ def partition(numbers: Any) -> list[int]:
     return [values.index(value) for value in values]
 
 
+@pytest.mark.slow
 def test_the_columns_equal_rows_that_are_built_from_scratch() -> None:
     run_state_machine_as_test(
         BothLedgers,

@@ -334,6 +334,7 @@ def busy() -> list[Program]:
     return list(generate("mixed", rate_per_s=6.0, window_s=30.0, seed=2))
 
 
+@pytest.mark.slow
 def test_each_round_of_cuts_tightens_the_bound_until_no_cut_is_violated(
     busy: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +346,7 @@ def test_each_round_of_cuts_tightens_the_bound_until_no_cut_is_violated(
     assert goodputs[4] == pytest.approx(goodputs[3], rel=ROUNDING)
 
 
+@pytest.mark.slow
 def test_if_the_solver_fails_with_cuts_the_bound_is_the_one_without_cuts(
     busy: list[Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:

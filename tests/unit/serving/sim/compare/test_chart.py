@@ -11,6 +11,8 @@ from serving.sim.compare.compare import compare
 from serving.sim.drive.live_scale import LiveSettings
 from tests.unit.serving.sim.bench_examples import InProcessRunner, make_comparison, make_plan
 
+pytestmark = pytest.mark.slow
+
 MANY = ("fcfs", "priority", "edf", "sjf", "srpt", "calm_published")
 
 

@@ -282,6 +282,7 @@ def test_a_setting_out_of_range_raises_an_error_with_its_name(invalid: dict[str,
         LiveSettings(**invalid)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_the_machine_of_an_engine_has_its_step_cost_and_its_kv_cache() -> None:
     engine = QuickEngine(step_s=2.0)
     machine = await measured_machine(engine, LiveSettings(), calibration_s=0.1)

@@ -73,11 +73,13 @@ def test_mixed_is_a_third_of_each_kind_with_the_slos_of_the_thesis() -> None:
             assert each.deadline_s == 20.0 * len(each.stages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["latency", "deadline", "compound"])
 def test_a_workload_named_after_a_kind_has_no_other_kind(name: str) -> None:
     assert {each.kind.value for each in sample(name)} == {name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("application", sorted(COMPOUND_MEANS))
 def test_compound_programs_have_the_tables_mean_tokens_in_total(application: str) -> None:
     programs = [each for each in sample("compound") if each.application == application]
