@@ -211,7 +211,7 @@ def table(rows: Sequence[Row]) -> str:
     """The rows as a text table."""
     width = max(16, *(len(row.policy) for row in rows))
     lines = [
-        "simulated goodput of the others; 1: nobody floods and fairness is off",
+        "simulated goodput of the others; 1: without a flood and without fairness",
         f"{'policy':{width}} {'load':>5} {'fair':>5}  {'flood':14}"
         f"{'tokens':>7}{'requests':>9}{'least user':>11}{'flooder, tokens/s':>18}",
     ]

@@ -58,7 +58,7 @@ def error_figures(dataset: str, graphs: Sequence[PatternGraph]) -> Figures:
         "seconds_max": max(graph.critical_seconds for graph in graphs),
         "bests": results.bests,
         "stages": len(results.predicted),
-        "stages_foretold": sum(stage.is_predicted for stage in results.predicted),
+        "stages_predicted": sum(stage.is_predicted for stage in results.predicted),
     }
     for estimate, best in (("nearest_one", 1), ("best_k", BEST_K)):
         for formulation in Formulation:
@@ -78,7 +78,7 @@ def error_figures(dataset: str, graphs: Sequence[PatternGraph]) -> Figures:
         figures[f"best_{best}_position_as_production_percent"] = mean(placed)
     for size in (*SIZES, "all"):
         errors = results.with_all() if isinstance(size, str) else results.with_size(size)
-        figures[f"library_{size}_foretold"] = errors.predicted
+        figures[f"library_{size}_predicted"] = errors.predicted
         figures[f"library_{size}_accumulated"] = errors.relative
         figures[f"library_{size}_position_as_production_percent"] = errors.placed
         figures[f"library_{size}_position_even_percent"] = errors.even

@@ -118,7 +118,7 @@ def print_errors(dataset: str, figures: Figures) -> None:
     """Print the tables of one dataset."""
     print(
         f"\n=== {dataset}: {figures['runs']} runs of {figures['seconds_min']:.0f} to"
-        f" {figures['seconds_max']:.0f} simulated seconds; {figures['stages_foretold']} of"
+        f" {figures['seconds_max']:.0f} simulated seconds; {figures['stages_predicted']} of"
         f" {figures['stages']} stages predicted ==="
     )
     _print_formulations(figures)
@@ -178,12 +178,17 @@ def _print_bests(figures: Figures) -> None:
 
 
 def _print_sizes(figures: Figures) -> None:
-    columns = ("foretold", "accumulated", "position_as_production_percent", "position_even_percent")
+    columns = (
+        "predicted",
+        "accumulated",
+        "position_as_production_percent",
+        "position_even_percent",
+    )
     print_table(
         f"By size of the library ({SEEDS} seeds), over predicted stages: relative error of the\n"
         "accumulated share (simulated times); position error in % of simulated duration, as\n"
         "production and by an even split over the library's mean number of stages",
-        ("patterns", "foretold", "relative", "position %", "even split %"),
+        ("patterns", "predicted", "relative", "position %", "even split %"),
         [
             (size, *(figures[f"library_{size}_{column}"] for column in columns))
             for size in (*SIZES, "all")
