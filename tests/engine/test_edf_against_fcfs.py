@@ -19,7 +19,7 @@ from tests.engine.vllm_driver import Driver
 
 BATCH = 4
 NUM_REQUESTS = 40
-SEEDS = range(6)
+SEEDS = range(12)
 FEW_SEEDS = range(4)
 
 

@@ -76,6 +76,8 @@ async def research_and_look(corpus: Corpus, folder: str) -> tuple[Report, str]:
 
 
 FLOWS = {"unknown": research, "reconciled": research_and_look}
+FIRST_WRITE = {"unknown": 0, "reconciled": -8}
+"""The flows differ in their last effect only, which takes fewer writes than eight."""
 
 
 async def run_once(
@@ -143,9 +145,10 @@ def test_a_run_that_is_killed_at_any_write_has_the_same_result_when_resumed(
 
     uninterrupted = once(tmp_path / "whole")
     assert uninterrupted is not None
-    assert uninterrupted["writes"] > 30
+    num_writes = uninterrupted["writes"]
+    assert num_writes > 30
     num_unknown = 0
-    for number in range(uninterrupted["writes"]):
+    for number in range(FIRST_WRITE[kind] % num_writes, num_writes):
         for when in ("before", "after"):
             folder = tmp_path / f"{number}-{when}"
             assert once(folder, (number, when)) is None
