@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from cli.terminal.warnings import logged_as_warnings
 from cli.work.bench_request import loads_of, policy_of
 from serving.policies.table import PolicySpec
 from serving.sim.compare.capacity import CAPACITY_SEEDS, CapacityExperiment, capacity_of
-from serving.sim.compare.compare import Comparison, Plan, Progress, compare, label_of
+from serving.sim.compare.compare import Comparison, Plan, Progress, compare
 from serving.sim.compare.experiment_config import (
     DEFAULT_WARMUP_S,
     DEFAULT_WINDOW_S,
@@ -62,7 +63,8 @@ def document(arguments: argparse.Namespace, **fields: object) -> dict[str, objec
 
 def policies(names: Sequence[str]) -> tuple[PolicySpec, ...]:
     """The baseline, then the given policies, each once; raises BadInput, InvalidEngineConfig."""
-    return tuple({label_of(each): each for each in map(policy_of, [BASELINE, *names])}.values())
+    specs = map(policy_of, [BASELINE, *names])
+    return tuple({json.dumps(each.to_json(), sort_keys=True): each for each in specs}.values())
 
 
 @dataclass(frozen=True, slots=True)

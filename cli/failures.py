@@ -57,6 +57,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "ServingError",
             "InvalidSlo",
             "InvalidRequest",
+            "PolicyFailed",
             "PromptTooLong",
             "StructuredOutputInvalid",
             "TooFewSamples",

@@ -21,7 +21,7 @@ def require_own_packages() -> None:
     for name in NEEDED:
         spec = importlib.util.find_spec(name)
         found = None if spec is None or spec.origin is None else Path(spec.origin).resolve()
-        if found is not None and found.parents[1] != root:
+        if found is not None and found != root / name / "__init__.py":
             raise PackageShadowed(name, str(found), ", ".join(sorted(RESERVED)))
 
 

@@ -150,6 +150,16 @@ class EngineDied(ServingError):
         return f"the engine died: {self.args[0]}"
 
 
+class PolicyFailed(ServingError):
+    """A scheduling policy raised an error, or returned no valid plan."""
+
+    def __init__(self, policy: str, reason: str) -> None:
+        super().__init__(policy, reason)
+
+    def __str__(self) -> str:
+        return "policy {}: {}".format(*self.args)
+
+
 class RemoteUnavailable(ServingError):
     """The remote engine did not answer."""
 

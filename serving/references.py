@@ -7,10 +7,8 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
-
-from blake3 import blake3
 
 from serving.errors import InvalidReference
 
@@ -53,10 +51,9 @@ def load_reference(reference: str) -> Any:
     except InvalidReference:
         raise
     except (Exception, SystemExit) as error:  # the user's module may raise anything
-        reason = (
-            f"its module cannot be imported ({type(error).__name__}: {error}); put code that must"
-            ' run only as a script under `if __name__ == "__main__":`'
-        )
+        reason = f"its module cannot be imported ({type(error).__name__}: {error})"
+        if not isinstance(error, ImportError | SyntaxError):
+            reason += '; put code that must run only as a script under `if __name__ == "__main__":`'
         raise InvalidReference(reference, reason) from error
     for part in name.split("."):
         try:
@@ -84,19 +81,16 @@ def reference_to(function: Callable[..., Any], qualified_name: str) -> str | Non
     return None if file is None else f"{Path(file).resolve()}:{qualified_name}"
 
 
-def code_digest(reference: str) -> str:
-    """A hash of the file that a reference names; the modules that it imports are not included."""
-    module = sys.modules[load_reference(reference).__module__]
-    return blake3(Path(str(module.__file__)).read_bytes()).hexdigest()
-
-
 def public_names(module: object) -> list[str]:
-    """Names without underscore that a module defines itself."""
+    """Names without underscore in a module: not other modules, and no function or class of them."""
     own = getattr(module, "__name__", None)
     return [
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == own
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and type(value).__module__ != "typing"
+        and (not isinstance(value, type | FunctionType) or value.__module__ == own)
     ]
 
 
@@ -136,7 +130,7 @@ def _search_in(folder: Path) -> None:
         return
     for name in RESERVED_NAMES:
         for file in (folder / f"{name}.py", folder / name / "__init__.py"):
-            if file.exists() and not file.is_relative_to(_PROJECT_ROOT):
+            if file.exists() and file != _PROJECT_ROOT / name / "__init__.py":
                 reason = (
                     f"{name!r} is an import name of orchestrate, and one of the two would shadow"
                     f" the other: rename this file (reserved names: {_RESERVED})"

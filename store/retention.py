@@ -39,10 +39,10 @@ from sqlalchemy.schema import CreateTable, DropTable
 
 from store.connection import StoreConnection
 from store.models import Call, Edge, Pattern, Payload, Run, Stage, Step
+from store.payload_references import IS_UNUSED, REFERENCES, Usage
 from store.payloads import MAX_UNSPLIT_BYTES
 from store.records import Status
 from store.urls import WAIT_S
-from store.usage import IS_UNUSED, REFERENCES, Usage
 
 PARTS = (Edge, Call, Step, Stage)
 """Tables with rows that are removed with their run. A table precedes those to which it refers."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import multiprocessing.util
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -39,8 +41,8 @@ DEMO_CONFIG = EngineConfig(
 MARKERS = {"imported_vllm": "engine", "subprocesses": "subprocess"}
 """The marker of each test that uses this fixture, itself or through another."""
 
-STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
-"""The audit events of a new process; multiprocessing's `spawn` raises none."""
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "spawn"}
+"""The audit events of a new process; multiprocessing raises none, `spawn` is ours (below)."""
 
 settings.register_profile("quick", max_examples=10)
 
@@ -89,7 +91,14 @@ def _refuse_unmarked(event: str, arguments: tuple[object, ...]) -> None:
     raise AssertionError(f"{_running.nodeid}: {action}, so the test must use {fixture!r}")
 
 
+def _audited_spawn(*arguments: Any) -> int:
+    sys.audit("spawn", *arguments[:1])
+    return _spawn(*arguments)
+
+
 sys.addaudithook(_refuse_unmarked)
+_spawn = multiprocessing.util.spawnv_passfds
+multiprocessing.util.spawnv_passfds = _audited_spawn
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperGroup
 
 from cli.commands import options
@@ -29,19 +30,19 @@ class _Flows(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The installed pipelines."""
-        from cli.work.pipelines import pipeline_names
+        from cli.work.pipelines import pipelines
 
-        return pipeline_names()
+        return list(pipelines())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of a pipeline or flow."""
         from cli.errors import BadInput
-        from cli.work.pipelines import find_pipeline, pipeline_names
+        from cli.work.pipelines import find_pipeline, pipelines
 
         pipeline = find_pipeline(cmd_name)
         if pipeline is None:
             raise BadInput(
-                f"no pipeline {cmd_name!r}: there is {', '.join(pipeline_names()) or 'none'};"
+                f"no pipeline {cmd_name!r}: there is {', '.join(pipelines()) or 'none'};"
                 " a flow of your own is run as path/to/file.py:flow or module:flow"
             )
         return _command_of(cmd_name, pipeline)
@@ -68,7 +69,7 @@ def _command_of(name: str, pipeline: Pipeline[Any]) -> Any:
     from cli.work.flow_arguments import parameters_of, summary_of
     from orchestrator.durations import shown
 
-    taken = {each.replace("_", "-") for each in options.RUN_OPTIONS}
+    taken = {"help", *(each.replace("_", "-") for each in options.RUN_OPTIONS)}
     parameters = parameters_of(pipeline.flow, taken=taken)
 
     def command(**given: Any) -> None:
@@ -105,7 +106,8 @@ def _command_of(name: str, pipeline: Pipeline[Any]) -> Any:
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    alone.command(name, help=summary_of(pipeline.flow) or None, epilog=example)(command)
+    summary = escape(summary_of(pipeline.flow)) or None
+    alone.command(name, help=summary, epilog=example)(command)
     return typer.main.get_command(alone)
 
 
@@ -126,7 +128,7 @@ def _option_of(parameter: FlowParameter, *, is_argument: bool) -> tuple[Any, obj
     kind: Any = {Shape.FLAG: bool, Shape.REPEATED: list[str]}.get(parameter.shape, str)
     default = inspect.Parameter.empty if parameter.is_required else parameter.typed_default
     if is_argument:
-        argument = typer.Argument(metavar=parameter.option.upper(), help=parameter.help)
+        argument = typer.Argument(metavar=parameter.option.upper(), help=escape(parameter.help))
         return Annotated[kind, argument], default
     flag = f"--{parameter.option}"
     if parameter.shape is Shape.FLAG:
@@ -134,6 +136,7 @@ def _option_of(parameter: FlowParameter, *, is_argument: bool) -> tuple[Any, obj
     option = typer.Option(
         flag,
         metavar=None if parameter.shape is Shape.FLAG else parameter.metavar,
-        help=parameter.help,
+        help=escape(parameter.help),
+        show_default=parameter.shown_default or True,
     )
     return Annotated[kind if parameter.is_required else kind | None, option], default

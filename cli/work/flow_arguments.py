@@ -4,10 +4,11 @@
 |---|---|
 | text, numbers, dates, paths, enums, Literal | `--name VALUE` |
 | bool | `--name / --no-name` |
-| list, tuple or set of these | `--name VALUE --name VALUE` |
+| list, set or tuple of any length, of these | `--name VALUE --name VALUE` |
 | pydantic models, dataclasses, dicts, anything else | `--name JSON`, or `--name @FILE` to read it |
 
 Types, limits and help come from the annotations (pydantic's); help also from the docstring's Args.
+A parameter without an annotation has the type of its default, or is a text.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic.fields import FieldInfo
 
 from cli.errors import BadInput
 from orchestrator import Flow
@@ -80,8 +82,11 @@ class FlowParameter:
         kinds = _kinds_in(schema, schema.get("$defs", {}))
         if kinds == {"boolean"} or kinds == {"boolean", "null"}:
             return Shape.FLAG
-        if kinds == {"array"} and _kinds_in(schema.get("items", {}), schema.get("$defs", {})) <= (
-            _METAVARS.keys()
+        items = _items_in(schema)
+        if (
+            kinds <= {"array", "null"}
+            and items
+            and _kinds_in(items, schema.get("$defs", {})) <= (_METAVARS.keys())
         ):
             return Shape.REPEATED
         return Shape.JSON if kinds & {"array", "object", "any"} else Shape.TEXT
@@ -91,7 +96,7 @@ class FlowParameter:
         """What stands for its value in the help."""
         if self.shape is Shape.JSON:
             return "JSON|@FILE"
-        schema = self._schema.get("items", self._schema)
+        schema = _items_in(self._schema) or self._schema
         choices = _choices_in(schema, self._schema.get("$defs", {}))
         if choices:
             return "|".join(choices)
@@ -115,8 +120,21 @@ class FlowParameter:
             return None if self.default is None else bool(self.default)
         if self.default is None or self.shape is not Shape.TEXT:
             return None
-        typed = self._adapter.dump_python(self.default, mode="json", warnings=False)
-        return str(typed)
+        return str(self._dumped_default)
+
+    @property
+    def shown_default(self) -> str | None:
+        """The default in the help, where it is none of `typed_default`; None without one."""
+        if self.is_required or self.default is None or self.typed_default is not None:
+            return None
+        dumped = self._dumped_default
+        if self.shape is Shape.REPEATED:
+            return ", ".join(map(str, dumped)) or None
+        return json.dumps(dumped)
+
+    @property
+    def _dumped_default(self) -> Any:
+        return self._adapter.dump_python(self.default, mode="json", warnings=False)
 
     def read(self, typed: str | bool | list[str]) -> Any:
         """The argument that was typed.
@@ -167,21 +185,36 @@ def parameters_of(flow: Flow[..., Any], *, taken: Collection[str]) -> list[FlowP
     except Exception as error:  # names that exist for type checkers alone
         raise BadInput(f"flow {flow.name}: its annotations cannot be resolved: {error}") from error
     described = _descriptions_in(inspect.getdoc(body) or "")
-    found = []
+    found: list[FlowParameter] = []
     for parameter in inspect.signature(body).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise BadInput(f"flow {flow.name} takes *{parameter.name}: give each argument a name")
+        if isinstance(parameter.default, FieldInfo):
+            raise BadInput(
+                f"flow {flow.name}: {parameter.name} = Field(...) has no default for the flow"
+                f" itself; write {parameter.name}: Annotated[TYPE, Field(...)] = DEFAULT"
+            )
         option = parameter.name.replace("_", "-").strip("-")
+        option = f"arg-{option}" if option in taken else option
+        same = next((each.name for each in found if each.option == option), None)
+        if same is not None:
+            names = f"{same} and {parameter.name}"
+            raise BadInput(f"flow {flow.name}: {names} would both be --{option}: rename one")
         found.append(
             FlowParameter(
                 name=parameter.name,
-                option=f"arg-{option}" if option in taken else option,
-                annotation=hints.get(parameter.name, Any),
+                option=option,
+                annotation=hints.get(parameter.name, _type_of(parameter.default)),
                 default=parameter.default,
                 description=described.get(parameter.name, ""),
             )
         )
     return found
+
+
+def _type_of(default: object) -> Any:
+    """The type of a parameter without an annotation."""
+    return str if default is inspect.Parameter.empty or default is None else type(default)
 
 
 def summary_of(flow: Flow[..., Any]) -> str:
@@ -196,6 +229,12 @@ def bound(flow: Flow[..., Any], values: Mapping[str, Any]) -> inspect.BoundArgum
     call.arguments.update({name: values[name] for name in signature.parameters if name in values})
     call.apply_defaults()
     return call
+
+
+def _items_in(schema: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The schema of the items of a list, also of one that may be null; None for anything else."""
+    parts = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    return parts[0].get("items") if len(parts) == 1 and "prefixItems" not in parts[0] else None
 
 
 def _kinds_in(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> set[str]:
@@ -217,7 +256,7 @@ def _choices_in(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> li
 
 def _file_content(name: str) -> str:
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return Path(name).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(f"@{name} cannot be read: {reason}") from error

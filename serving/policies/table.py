@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +23,7 @@ from serving.policies.baselines.slai import slai
 from serving.policies.baselines.slos_serve import slos_serve
 from serving.policies.calm.calm import calm
 from serving.policies.policy_smoke_test import smoke_test_faults
-from serving.references import absolute, code_digest, is_reference, load_reference
+from serving.references import absolute, is_reference, load_reference
 from serving.view import Plan, Policy
 
 POLICIES: Mapping[str, Callable[..., Plan]] = {
@@ -93,20 +94,19 @@ class PolicySpec:
             raise InvalidEngineConfig("policy", self.to_json(), "; ".join(faults))
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is a user's own function, given by a reference."""
+        return is_reference(self.name)
+
+    @property
     def label(self) -> str:
-        """The name for display: without the file or module of a reference."""
-        return self.name.rpartition(":")[2]
+        """The name for display; of a user's function with its file only if one of ours has it."""
+        source, _, function = self.name.rpartition(":")
+        return f"{Path(source).name}:{function}" if function in POLICIES and source else function
 
     def build(self) -> Policy:
         """The policy with its parameters: a pure function of a view."""
         return partial(self._function(), **self.params)
-
-    def key(self) -> dict[str, object]:
-        """The key of this policy in caches: the spec, and a hash of the code of a user's policy."""
-        document = self.to_json()
-        if is_reference(self.name):
-            document["code"] = code_digest(self.name)
-        return document
 
     def _function(self) -> Callable[..., Plan]:
         if self.name in POLICIES:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 import pytest
 
+from agents.pipeline import ENTRY_POINT_GROUP
 from cli.errors import BadInput
 from cli.work.flow_arguments import FlowParameter, Shape, parameters_of
+from cli.work.pipelines import pipeline_of_flow
 from serving.references import load_reference
 from tests.cli.cli_samples import exit_code, recorded_runs
 
@@ -77,6 +80,31 @@ async def starred(*words: str) -> str:
 @flow
 async def failing(text: str) -> str:
     raise ValueError("never again")
+
+
+@flow
+async def plain(topic, times=2):
+    """Write [about] a topic.
+
+    Args:
+        topic: a [/b] thing.
+    """
+    return topic * times
+
+
+@flow
+async def lists(sizes: list[int] | None = None, help: str = "x", tags: list[str] = ["a"]) -> str:
+    return f"{sizes} {help}"
+
+
+@flow
+async def colliding(x: str, x_: str) -> str:
+    return x + x_
+
+
+@flow
+async def field(x: int = Field(default=3)) -> int:
+    return x
 
 
 def no_flow() -> None: ...
@@ -202,6 +230,8 @@ def test_a_text_result_is_printed_unchanged_and_saved(
         ("everything", ["--text", "x", "--when", "soon"], 2, "--when soon: "),
         ("everything", ["--text", "x", "--nothing", "1"], 2, "--nothing"),
         ("everything", ["--text", "x", "--deadline", "soon"], 2, "60s"),
+        ("colliding", ["--x", "x"], 2, "x and x_ would both be --x: rename one"),
+        ("field", [], 2, "write x: Annotated[TYPE, Field(...)] = DEFAULT"),
         ("starred", ["--words", "x"], 2, "give each argument a name"),
         ("failing", ["--text", "x"], 1, "never again"),
         ("no_flow", [], 2, "it is not a flow; flows in its module: everything, positional"),
@@ -235,6 +265,90 @@ def test_the_error_for_an_unknown_name_says_what_is_missing(
 ) -> None:
     assert exit_code("run", name) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_parameter_without_annotation_has_the_type_of_its_default_or_is_a_text(
+    run,  # type: ignore[no-untyped-def]
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("plain", "--topic", "ab", "--times", "3") == 0
+    assert capsys.readouterr().out == "ababab\n"
+
+
+def test_an_optional_list_is_repeated_and_help_is_no_name_of_a_parameter(
+    run,  # type: ignore[no-untyped-def]
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("lists", "--sizes", "1", "--sizes", "2", "--arg-help", "y") == 0
+    assert capsys.readouterr().out == "[1, 2] y\n"
+
+
+def test_the_help_shows_a_docstring_as_it_is_and_the_defaults_of_lists(
+    run,  # type: ignore[no-untyped-def]
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run("plain", "--help") == 0
+    output = capsys.readouterr().out
+    assert "Write [about] a topic." in output
+    assert "A [/b] thing." in output
+    assert run("lists", "--help") == 0
+    assert "[default: (a)]" in capsys.readouterr().out
+
+
+def test_a_file_without_a_flow_s_name_lists_its_flows(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_code("run", str(file)) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert f"{file}:everything, {file}:positional" in message
+
+
+def test_a_mistyped_name_lists_the_flows(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("run", f"{file}:evrything") == 2
+    assert "it defines Colour, Plan, everything, positional" in capsys.readouterr().err
+
+
+class InstalledPipelines:
+    """Stands for the entry points of installed packages."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entries: list[EntryPoint] = list(entry_points(group=ENTRY_POINT_GROUP))
+        monkeypatch.setattr("cli.work.pipelines.entry_points", lambda group: self.entries)
+
+    def add(self, name: str, value: str) -> None:
+        self.entries.append(EntryPoint(name, value, ENTRY_POINT_GROUP))
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> InstalledPipelines:
+    return InstalledPipelines(monkeypatch)
+
+
+@pytest.mark.parametrize("code", ["raise KeyError", "import sys; sys.exit(4)"])
+def test_a_pipeline_that_cannot_be_imported_does_not_stop_the_others(
+    installed: InstalledPipelines,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    code: str,
+) -> None:
+    (tmp_path / "a_broken_package.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    installed.add("broken", "a_broken_package:PIPELINE")
+    assert exit_code("run", "--help") == 0
+    captured = capsys.readouterr()
+    assert "deep-research" in captured.out
+    assert "pipeline broken (a_broken_package:PIPELINE) cannot be imported" in captured.err
+    assert pipeline_of_flow("deep-research") is not None
+    assert exit_code("run", "broken") == 2
+
+
+def test_a_name_of_two_pipelines_is_an_error(
+    installed: InstalledPipelines, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed.add("deep-research", "another_package:PIPELINE")
+    assert exit_code("run", "deep-research", "why?", "--corpus", "docs") == 2
+    assert "pipeline deep-research is installed twice" in capsys.readouterr().err
 
 
 def test_a_type_that_pydantic_does_not_know_is_bad_input(file: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from serving.engine.scheduler.parameter_tuning import TunedPolicy
+from serving.errors import PolicyFailed
 from serving.policies.table import PolicySpec
 from serving.view import Plan, Policy, StepView, plan_faults
 
@@ -56,10 +57,20 @@ class Planner:
         return self.plan_due or step >= self._ends_step or now_s >= self._ends_s
 
     def decide(self, view: StepView) -> Plan:
-        """The policy's plan; checked against the contract of `serving.view`."""
-        plan = self.policy(view)
+        """The policy's plan, checked against the contract of `serving.view`.
+
+        Raises:
+            PolicyFailed: the policy raised an error, or its plan breaks the contract.
+        """
+        try:
+            plan: object = self.policy(view)
+        except Exception as error:  # a user's function may raise anything
+            raise PolicyFailed(self.spec.name, f"{type(error).__name__}: {error}") from error
+        if not isinstance(plan, Plan):
+            raise PolicyFailed(self.spec.name, f"it returned {type(plan).__name__} and not a Plan")
         faults = plan_faults(view, plan)
-        assert not faults, f"policy {self.spec.name}: {'; '.join(faults)}"
+        if faults:
+            raise PolicyFailed(self.spec.name, "; ".join(faults))
         return plan
 
     def follow(self, plan: Plan, *, step: int) -> None:

@@ -48,6 +48,10 @@ class Plan:
         if not self.policies or has_duplicate:
             reason = "give at least one policy, and each only once"
             raise InvalidWorkload("policies", tuple(map(label_of, self.policies)), reason)
+        labels = tuple(map(label_of, self.policies))
+        if len(set(labels)) < len(labels):
+            reason = "two of them would be shown under one name: rename a function"
+            raise InvalidWorkload("policies", labels, reason)
         for load in self.loads:
             if not (math.isfinite(load) and 0 < load <= MAX_LOAD):
                 raise InvalidWorkload("load", load, f"must be above 0 and at most {MAX_LOAD:g}")

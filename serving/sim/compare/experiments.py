@@ -68,7 +68,7 @@ class Experiment:
     def key(self) -> dict[str, Any]:
         """Everything that its outcome depends on, except the code; JSON-safe."""
         return self.config.predictions_key() | {
-            "policy": self.policy.key(),
+            "policy": self.policy.to_json(),
             "load": self.load,
             "rate_per_s": self.rate_per_s,
             "seed": self.seed,

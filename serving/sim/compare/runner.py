@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from serving.policies.table import PolicySpec
 from serving.sim.compare import worker
 from serving.sim.compare.experiments import Task
 from serving.sim.compare.result_cache import ResultCache, code_version
@@ -60,8 +61,9 @@ class ComputeAndCache:
         began_s = time.perf_counter()
         result = self.work(task)
         duration_s = time.perf_counter() - began_s
-        if self.cache is not None:
-            self.cache.put(key_of(task), result)
+        key = key_of(task)
+        if self.cache is not None and key is not None:
+            self.cache.put(key, result)
         return Computed(result, duration_s)
 
 
@@ -115,7 +117,8 @@ class Runner:
         """Run all tasks; yields cached results first, then the others as they complete."""
         uncached = []
         for index, task in enumerate(tasks):
-            cached = None if self.cache is None else self.cache.get(key_of(task))
+            key = key_of(task)
+            cached = None if self.cache is None or key is None else self.cache.get(key)
             if cached is None:
                 uncached.append(index)
             else:
@@ -127,8 +130,14 @@ class Runner:
             yield CompletedTask(index, tasks[index], computed.result, False, computed.duration_s)
 
 
-def key_of(task: Task) -> dict[str, Any]:
-    """The cache key of a task's result, without the code version."""
+def key_of(task: Task) -> dict[str, Any] | None:
+    """The cache key of a task's result, without the code version.
+
+    None for a user's own policy: it may use any code, so its results are not cached.
+    """
+    policy = getattr(task, "policy", None)
+    if isinstance(policy, PolicySpec) and policy.is_own:
+        return None
     return {"sort": task.kind, **task.key()}
 
 

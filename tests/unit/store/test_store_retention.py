@@ -16,11 +16,11 @@ from sqlalchemy import text, update
 from store.chunks import split_into_chunks
 from store.errors import RunNotFound
 from store.models import Base, Edge, Payload, Run
+from store.payload_references import REFERENCES
 from store.payloads import payload_hash
 from store.records import Encoding, Status
 from store.retention import PARTS, Removal
 from store.session import Store, open_store
-from store.usage import REFERENCES
 from tests.strategies import examples
 from tests.unit.store.retention_samples import (
     BETWEEN,

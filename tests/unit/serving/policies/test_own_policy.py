@@ -10,6 +10,12 @@ import pytest
 from cli.work.bench_request import policy_of
 from serving.errors import InvalidEngineConfig, InvalidReference
 from serving.policies.table import PolicySpec
+from serving.sim.compare.compare import Plan
+from serving.sim.compare.experiment_config import ExperimentConfig
+from serving.sim.compare.experiments import Experiment
+from serving.sim.compare.runner import key_of
+from serving.sim.workloads.load_generator import Source
+from serving.workload_errors import InvalidWorkload
 from tests.places import ROOT
 from tests.unit.serving.serving_examples import request, step
 
@@ -63,11 +69,35 @@ def test_a_spec_has_an_absolute_path_and_reaches_another_process(
     assert PolicySpec.from_json(spec.to_json()) == pickle.loads(pickle.dumps(spec)) == spec
 
 
-def test_a_changed_file_has_another_cache_key(file: Path) -> None:
-    before = PolicySpec(f"{file}:mine").key()
-    file.write_text(FILE + "\n# changed")
-    assert PolicySpec(f"{file}:mine").key() != before
-    assert PolicySpec("edf").key() == PolicySpec("edf").to_json()
+def test_results_of_an_own_policy_are_not_cached_as_its_code_may_use_any_other(file: Path) -> None:
+    config = ExperimentConfig(source=Source.generator("coder"), window_s=4.0, warmup_s=1.0)
+    own, ours = (
+        Experiment(config=config, policy=PolicySpec(name), load=1.0, rate_per_s=1.0, seed=0)
+        for name in (f"{file}:mine", "edf")
+    )
+    assert key_of(own) is None
+    assert key_of(ours) is not None
+
+
+def test_policies_that_would_be_shown_under_one_name_are_refused_or_distinguished(
+    file: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other" / "policies.py"
+    other.parent.mkdir()
+    other.write_text(FILE)
+    config = ExperimentConfig(source=Source.generator("coder"), window_s=4.0, warmup_s=1.0)
+
+    def plan(*names: str) -> Plan:
+        specs = tuple(map(PolicySpec, names))
+        return Plan(config=config, policies=specs, loads=(1.0,), num_seeds=1)
+
+    with pytest.raises(InvalidWorkload, match="under one name"):
+        plan(f"{file}:mine", f"{other}:mine")
+    assert len(plan(f"{file}:mine", "edf").policies) == 2
+    same = tmp_path / "edf.py"
+    same.write_text(FILE.replace("def mine", "def edf"))
+    assert PolicySpec(f"{same}:edf").label == "edf.py:edf"
+    assert [each.label for each in plan("edf", f"{same}:edf").policies] == ["edf", "edf.py:edf"]
 
 
 @pytest.mark.parametrize(
