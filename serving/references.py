@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from hashlib import blake2b
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
@@ -98,7 +99,7 @@ def _load_file(path: Path) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise InvalidReference(str(path), "there is no such file")
-    name, stamp = FILE_MODULE_PREFIX + path.stem, path.stat().st_mtime_ns
+    name, stamp = _module_name(path), path.stat().st_mtime_ns
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "_loaded_from", None) == (path, stamp):
         return loaded
@@ -115,6 +116,15 @@ def _load_file(path: Path) -> ModuleType:
         raise
     vars(module)["_loaded_from"] = (path, stamp)
     return module
+
+
+def _module_name(path: Path) -> str:
+    """The name of a file's module; with a digest if a file of the same name is loaded already."""
+    name = FILE_MODULE_PREFIX + path.stem
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    if loaded in (None, str(path)):
+        return name
+    return f"{name}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
 
 
 def _load_module(name: str) -> ModuleType:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
+from contextlib import redirect_stdout
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,8 @@ def find_pipeline(name: str) -> Pipeline[Any] | None:
         raise BadInput(f"{name} is a file; name a flow in it: {', '.join(flows) or 'it has none'}")
     if not is_reference(name):
         return None
-    flow = load_flow(absolute(name))
+    with redirect_stdout(sys.stderr):  # what the module prints is no part of the command's output
+        flow = load_flow(absolute(name))
     assert isinstance(flow, Flow), "users make flows by @flow"
     return Pipeline(flow=flow)
 

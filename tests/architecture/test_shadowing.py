@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from orchestrator import own_packages
+from serving import references
 from tests.places import ROOT
 
 pytestmark = pytest.mark.usefixtures("subprocesses")
@@ -43,3 +46,13 @@ def test_hiding_a_package_that_orchestrator_does_not_import_has_no_effect(
     (tmp_path / harmless).parent.mkdir(exist_ok=True)
     (tmp_path / harmless).write_text("")
     assert import_orchestrator(tmp_path).stdout == "imported\n"
+
+
+def test_a_file_in_a_folder_of_the_checkout_hides_a_package_as_any_other() -> None:
+    with tempfile.TemporaryDirectory(dir=ROOT / "tests") as folder:
+        (Path(folder) / "store.py").write_text("")
+        assert "PackageShadowed" in import_orchestrator(Path(folder)).stderr
+
+
+def test_both_checks_know_the_same_names() -> None:
+    assert sorted(own_packages.RESERVED) == sorted(references.RESERVED_NAMES)

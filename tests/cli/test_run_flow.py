@@ -303,6 +303,16 @@ def test_a_file_without_a_flow_s_name_lists_its_flows(
     assert f"{file}:everything, {file}:positional" in message
 
 
+def test_what_a_module_prints_at_import_is_no_part_of_the_output(
+    run,  # type: ignore[no-untyped-def]
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file.write_text(f"print('hello')\n{FLOWS}")
+    assert run("plain", "--topic", "ab", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["result"] == "abab"
+
+
 def test_a_mistyped_name_lists_the_flows(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("run", f"{file}:evrything") == 2
     assert "it defines Colour, Plan, everything, positional" in capsys.readouterr().err

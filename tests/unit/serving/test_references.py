@@ -105,6 +105,29 @@ def test_reference_to_is_the_inverse_of_load_reference(tmp_path: Path) -> None:
     assert reference_to(load_reference, "load_reference") == "serving.references:load_reference"
 
 
+def test_files_of_one_name_are_distinguished(tmp_path: Path) -> None:
+    references = []
+    for folder in ("a", "b"):
+        file = tmp_path / folder / "mine.py"
+        file.parent.mkdir()
+        file.write_text(f"def here(): return {folder!r}")
+        references.append(f"{file}:here")
+    functions = [load_reference(each) for each in references]
+    assert [function() for function in functions] == ["a", "b"]
+    assert [reference_to(each, "here") for each in functions] == references
+
+
+def test_a_file_of_the_checkout_that_would_shadow_a_package_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("serving.references._PROJECT_ROOT", tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "store.py").write_text("")
+    (tmp_path / "mine" / "flows.py").write_text("value = 1")
+    with pytest.raises(InvalidReference, match="'store' is an import name"):
+        load_reference(f"{tmp_path / 'mine' / 'flows.py'}:value")
+
+
 def test_a_relative_file_gets_an_absolute_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
