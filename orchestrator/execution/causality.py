@@ -38,7 +38,10 @@ _frontier: ContextVar[Frontier] = ContextVar("orchestrate_frontier", default=Fro
 
 
 class CausalLog:
-    """The calls of one run, in the order in which they began.
+    """The calls of one run by their numbers (nodes), in the order in which they began.
+
+    A resumed run may lack numbers: those of calls whose start was not recorded before the process
+    died, or could not be. New calls get numbers above all known ones.
 
     Attributes:
         parents: for each call the calls that it directly depends on, ascending; none of them
@@ -47,21 +50,23 @@ class CausalLog:
     """
 
     def __init__(self) -> None:
-        self.parents: list[tuple[int, ...]] = []
-        self.stages: list[int] = []
-        self._ancestors: list[int] = []  # for each call a bit set: bit n: it depends on call n
+        self.parents: dict[int, tuple[int, ...]] = {}
+        self.stages: dict[int, int] = {}
+        self._ancestors: dict[int, int] = {}  # for each call a bit set: bit n: depends on call n
+        self._next_node = 0
         self._foreign: frozenset[int] = frozenset()  # last calls of tasks that we did not start
 
     def begin(self) -> CallNode:
         """Add a call that begins here and now."""
-        return self.append(self._last_of(_frontier.get().nodes | self._foreign))
+        return self.add(self._next_node, self._last_of(_frontier.get().nodes | self._foreign))
 
-    def append(self, parents: frozenset[int]) -> CallNode:
-        """Add a call that depends on these, all of which are in the log."""
-        node = len(self.parents)
-        self.parents.append(tuple(sorted(parents)))
-        self.stages.append(next_stage(self.stages[parent] for parent in parents))
-        self._ancestors.append(_bits(parents) | self._ancestors_of(parents))
+    def add(self, node: int, parents: frozenset[int]) -> CallNode:
+        """Add a call with this number that depends on these, all of which are in the log."""
+        assert node not in self.parents, "each call has a number of its own"
+        self._next_node = max(self._next_node, node + 1)
+        self.parents[node] = tuple(sorted(parents))
+        self.stages[node] = next_stage(self.stages[parent] for parent in parents)
+        self._ancestors[node] = _bits(parents) | self._ancestors_of(parents)
         return CallNode(node, self.stages[node], self.parents[node])
 
     def end(self, node: int) -> None:

@@ -100,7 +100,7 @@ class InterruptedRun:
         for edge in self.edges:
             parents[edge.child].add(edge.parent)
         for call in self.calls:
-            live.causality.append(frozenset(parents[call.node]))
+            live.causality.add(call.node, frozenset(parents[call.node]))
             live.calls.append(_trace(live, call))
 
     def _replayable_steps(self) -> list[StepRecord]:

@@ -180,12 +180,11 @@ def test_calls_in_plain_asyncio_tasks_depend_on_exactly_the_calls_that_had_ended
 
     asyncio.run(main())
     parents = {
-        names[node]: {names[parent] for parent in parents}
-        for node, parents in enumerate(log.parents)
+        names[node]: {names[parent] for parent in parents} for node, parents in log.parents.items()
     }
     assert closed(parents) == before
     assert parents == reduced(before)
-    assert tuple(log.stages) == stage_depths(log.parents)
+    assert tuple(log.stages.values()) == stage_depths(list(log.parents.values()))
 
 
 async def parents_in(runtime: Runtime, body: Callable[[], Awaitable[object]]) -> Before:
