@@ -45,7 +45,9 @@ class StoreConnection(Protocol):
         """Execute a statement; its rows can be read without waiting."""
         ...
 
-    async def scalar(self, statement: Executable, /) -> Any:
+    async def scalar(
+        self, statement: Executable, parameters: Mapping[str, Any] | None = None, /
+    ) -> Any:
         """The first column of the first row; None without rows."""
         ...
 
@@ -104,9 +106,17 @@ class InlineConnection:
             self._results.append(result)
         return result
 
-    async def scalar(self, statement: Executable, /) -> Any:
+    async def scalar(
+        self, statement: Executable, parameters: Mapping[str, Any] | None = None, /
+    ) -> Any:
         """The first column of the first row; None without rows."""
-        return self._connection.scalar(statement)
+        return self._connection.scalar(statement, parameters)
+
+    def driver_scalar(self, statement: str, *parameters: str) -> Any:
+        """As `scalar`, past SQLAlchemy: for a statement that every write needs."""
+        driver: Any = self._connection.connection.driver_connection
+        row = driver.execute(statement, parameters).fetchone()
+        return None if row is None else row[0]
 
 
 class InlineEngine:

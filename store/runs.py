@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import func, select, update
+from sqlalchemy import bindparam, func, select, update
 
-from store.connection import StoreConnection
+from store.connection import InlineConnection, StoreConnection
 from store.errors import (
     AlreadyRecorded,
     InvalidAttributes,
@@ -22,6 +22,7 @@ from store.records import RunOutcome, RunRecord, Status
 from store.statements import columns_of, insert_new, record_of, require
 
 _COLUMNS = select(*Run.__table__.columns)
+_ATTEMPTS = select(Run.attempts).where(Run.id == bindparam("run_id")).with_for_update(read=True)
 _NEWEST_FIRST = (Run.started_at.desc(), Run.id.desc())
 _KEPT_ON_RESUME = {
     "attributes",
@@ -104,6 +105,21 @@ class Runs:
         )
         if not result.rowcount:
             raise RunChanged(previous.id)
+
+    async def require_attempt(self, run_id: str, attempts: int) -> None:
+        """Make sure that a run is still at this attempt, until the transaction ends.
+
+        A process that resumes the run waits for this transaction, and then sees what it wrote.
+
+        Raises:
+            RunChanged: another process has resumed the run.
+        """
+        if isinstance(self._connection, InlineConnection):  # a tenth of the time of `scalar`
+            found = self._connection.driver_scalar("SELECT attempts FROM runs WHERE id = ?", run_id)
+        else:
+            found = await self._connection.scalar(_ATTEMPTS, {"run_id": run_id})
+        if found != attempts:
+            raise RunChanged(run_id)
 
     async def lease(self, attempts: Mapping[str, int], until: datetime) -> Collection[str]:
         """Lease runs until a moment; runs that have ended are not changed.

@@ -21,8 +21,8 @@ class JournalWriter:
     """Writes each fact of one run in a transaction of its own.
 
     Attributes:
-        lease: the right to write; set once the run's start is recorded. After it is lost nothing
-            more is written: the process that holds it now records the run.
+        lease: the right to write; set once the run's start is recorded. After another process
+            has resumed the run, nothing more is written: RunChanged.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
@@ -65,9 +65,9 @@ class JournalWriter:
             raise
 
     async def _write_transaction(self, work: Work) -> None:
-        if self.lease is not None:
-            await self.lease.require()
         async with self._store.transaction() as tx:
+            if self.lease is not None:
+                await tx.runs.require_attempt(self._run_id, self.lease.attempts)
             deferred, self._deferred = self._deferred, []
             forgotten, self._forgotten = self._forgotten, []
             try:

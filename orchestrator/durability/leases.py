@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from orchestrator.clock import Clock
-from store.errors import RunChanged, StoreError
+from store.errors import StoreError
 from store.records import RunRecord
 from store.session import Store
 
@@ -41,18 +41,6 @@ class Lease:
     until: datetime
     task: asyncio.Task[object]
     is_lost: bool = False
-
-    async def require(self) -> None:
-        """Make sure before a write that this process still holds the run.
-
-        Raises:
-            RunChanged: another process has taken it, and continues from what is recorded.
-            StoreError: the store cannot be asked.
-        """
-        if self.leases.now() >= self.until:
-            await self.leases.renew()
-        if self.is_lost:
-            raise RunChanged(self.run_id)
 
 
 class Leases:

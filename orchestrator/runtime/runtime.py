@@ -19,6 +19,7 @@ from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.leases import LEASE_S, Leases
 from orchestrator.durability.liveness import executing_run, process_identity
 from orchestrator.durability.recorder import RunRecorder
+from orchestrator.errors import RunNotResumable
 from orchestrator.events import Event, Listener
 from orchestrator.execution.causality import own_task
 from orchestrator.execution.context import LiveRun
@@ -33,7 +34,7 @@ from orchestrator.runtime.results import RunResult
 from orchestrator.runtime.run_execution import execute_run
 from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
-from store.errors import RunExists, RunNotFound
+from store.errors import RunChanged, RunExists, RunNotFound
 from store.records import RunRecord, Status
 from store.session import Store
 
@@ -209,9 +210,19 @@ class Runtime:
         flow = replace(flow, run_id=before.id, deadline_s=before.deadline_s, user=before.slo_user)
         knowledge = await self._learner.knowledge_of(flow.name)
         live = self._live(flow, knowledge, age_s=former.age_s(self._clock.wall()))
-        former.restore(live, allow_changed=allow_changed)
         record = replace(self._record(live, flow), attempts=before.attempts + 1)
-        begin = partial(live.recorder.run_resumed, before, record)
+
+        async def begin() -> None:
+            try:
+                await live.recorder.run_resumed(before, record)
+            except RunChanged as error:
+                reason = "another process has resumed or ended it meanwhile"
+                raise RunNotResumable(before.id, reason) from error
+            # Only now: before, the process that executed it could have recorded more.
+            recorded = await load_interrupted(self.store, before.id)
+            assert recorded is not None, "it has just been resumed"
+            recorded.restore(live, allow_changed=allow_changed)
+
         return await self._execute(live, flow, arguments, record, begin)
 
     async def _prepare(self) -> None:

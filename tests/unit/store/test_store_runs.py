@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, timedelta
 
 import pytest
@@ -17,7 +18,7 @@ from store.errors import (
 )
 from store.records import RunOutcome, Status
 from store.session import Store
-from tests.unit.store.store_samples import NOON, a_full_run, a_run
+from tests.unit.store.store_samples import NOON, a_full_run, a_run, a_step
 
 COMPLETED = RunOutcome(Status.COMPLETED, NOON + timedelta(seconds=3), 3.0)
 
@@ -177,3 +178,31 @@ async def test_an_earlier_attempt_cannot_finish_a_resumed_run(store: Store) -> N
             await tx.runs.finish("run-1", COMPLETED)
         assert await tx.runs.get("run-1") == a_run(attempts=2)
         await tx.runs.finish("run-1", COMPLETED, attempts=2)
+
+
+async def test_a_write_of_an_earlier_attempt_is_refused(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run(attempts=2))
+        await tx.runs.require_attempt("run-1", 2)
+        for run_id, attempts in (("run-1", 1), ("removed", 1)):
+            with pytest.raises(RunChanged):
+                await tx.runs.require_attempt(run_id, attempts)
+
+
+async def test_a_resume_waits_for_a_write_that_has_begun_and_then_sees_it(store: Store) -> None:
+    run, resumed = a_run(), a_run(attempts=2)
+    async with store.transaction() as tx:
+        await tx.runs.add(run)
+
+    async def resume() -> int:
+        async with store.transaction() as tx:
+            await tx.runs.resume(run, resumed)
+            return len(await tx.journal.of_run("run-1"))
+
+    async with store.transaction() as tx:
+        await tx.runs.require_attempt("run-1", 1)
+        resuming = asyncio.create_task(resume())
+        await asyncio.wait([resuming], timeout=0.1)
+        assert not resuming.done()
+        await tx.journal.start(a_step())
+    assert await resuming == 1

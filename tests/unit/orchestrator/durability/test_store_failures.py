@@ -7,14 +7,16 @@ import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from orchestrator import Runtime, Settings, flow, gather, llm, open_runtime, step, tool
 from orchestrator.testing import ScriptedEngine
+from store.calls import Calls
 from store.errors import AlreadyRecorded, StoreClosed, StoreFull, StoreLocked
-from store.records import RunOutcome, Status
+from store.records import CallRecord, RunOutcome, Status
 from store.session import open_store
 from tests.unit.orchestrator.orchestrator_samples import (
     answer_ok,
@@ -143,3 +145,42 @@ async def test_a_failed_run_does_not_end_the_runtime(runtime: Runtime) -> None:
             await runtime.run(flow(name="f")(body))
     result = await runtime.run(flow(ask))
     assert (await recorded(runtime.store, result.run_id)).run.status is Status.COMPLETED
+
+
+async def test_a_run_resumes_after_the_start_of_one_of_its_calls_could_not_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls then have a gap in their numbers; later calls depend on those past it."""
+    start, is_locked = Calls.start, True
+
+    async def start_or_fail(calls: Calls, call: CallRecord, **rest: Any) -> None:
+        if is_locked and call.node == 1:
+            raise StoreLocked("the store", "another process holds it")
+        await start(calls, call, **rest)
+
+    monkeypatch.setattr(Calls, "start", start_or_fail)
+
+    async def late(prompt: str) -> str:
+        await asyncio.sleep(0.01)
+        return await ask(prompt)
+
+    @flow
+    async def gapped() -> list[str]:
+        await ask("first")
+        results = await asyncio.gather(ask("lost"), late("kept"), return_exceptions=True)
+        if isinstance(results[0], StoreLocked):
+            raise results[0]
+        return [await ask("last"), *map(str, results)]
+
+    once = gapped.options(run_id="the-run")
+    async with scripted_runtime(tmp_path) as runtime:
+        with pytest.raises(StoreLocked):
+            await runtime.run(once)
+        history = await recorded(runtime.store, "the-run")
+        assert [call.node for call in history.calls] == [0, 2]
+        is_locked = False
+        result = await runtime.run(once)
+        history = await recorded(runtime.store, "the-run")
+    assert result.value == ["all is well"] * 3
+    assert [call.node for call in history.calls] == [0, 2, 3, 4]
+    assert {parent for parent, child in history.edges if child == 4} == {2, 3}

@@ -9,17 +9,21 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import RunNotResumable, Runtime, Settings, flow, open_runtime
+import orchestrator.runtime.runtime
+from orchestrator import RunNotResumable, Runtime, Settings, flow, open_runtime, step
 from orchestrator.durability.liveness import ORPHANED, process_identity, status_shown
+from orchestrator.runtime.recovery import InterruptedRun
 from orchestrator.testing import ScriptedEngine
-from store.errors import RunChanged, StoreLocked
+from store.errors import StoreLocked
 from store.records import Status
+from store.session import Store
 from tests.places import ROOT
 from tests.unit.orchestrator.orchestrator_samples import (
     answer_ok,
@@ -149,7 +153,9 @@ async def test_of_several_runtimes_that_read_the_same_orphan_exactly_one_resumes
         results = await asyncio.gather(*contenders, return_exceptions=True)
         record = await recorded(runtime.store, ID)
     assert results.count("done") == 1
-    assert [type(each) for each in results if each != "done"] == [RunChanged] * (num_contenders - 1)
+    assert [type(each) for each in results if each != "done"] == [RunNotResumable] * (
+        num_contenders - 1
+    )
     assert num_executions == 1
     assert (record.run.status, record.run.attempts) == (Status.COMPLETED, 2)
 
@@ -232,9 +238,43 @@ async def test_of_two_processes_that_resume_an_orphan_at_the_same_time_exactly_o
         finally:
             first.kill()
             second.kill()
-    assert outputs[0] in ("RunChanged", "RunNotResumable")
+    assert outputs[0] == "RunNotResumable"
     assert outputs[1] == "first and last"
     assert len((tmp_path / "done").read_text().split()) == 1
     async with scripted_runtime(tmp_path) as runtime:
         run = (await recorded(runtime.store, ID)).run
     assert (run.status, run.attempts) == (Status.COMPLETED, 2)
+
+
+async def test_what_a_dead_process_commits_after_the_run_was_read_is_replayed(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PostgreSQL server may commit what it received from a process that has been killed since."""
+    executions: list[str] = []
+
+    @step
+    async def count() -> int:
+        executions.append("count")
+        return len(executions)
+
+    @flow(name="work")
+    async def counting() -> int:
+        return await count()
+
+    await runtime.run(counting.options(run_id="model"))
+    [recorded_step] = (await recorded(runtime.store, "model")).journal.values()
+    await add(runtime.store, a_run(process=process_identity()))
+    load, num_loads = orchestrator.runtime.runtime.load_interrupted, 0
+
+    async def load_then_commit(store: Store, run_id: str) -> InterruptedRun | None:
+        nonlocal num_loads
+        loaded = await load(store, run_id)
+        num_loads += 1
+        if num_loads == 1:
+            async with store.transaction() as tx:
+                await tx.journal.start(replace(recorded_step, run_id=ID))
+        return loaded
+
+    monkeypatch.setattr("orchestrator.runtime.runtime.load_interrupted", load_then_commit)
+    assert (await runtime.resume(ID, counting)).value == 1
+    assert executions == ["count"]
