@@ -17,13 +17,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from filelock import FileLock
 from sqlalchemy import Connection, NullPool, create_engine, event
 from sqlalchemy.engine import URL, Engine
 
 from store.errors import StoreNewer
 from store.failures import is_busy, named_opening_errors
-from store.urls import connect_args, file_of, is_sqlite, wait_s, without_password
+from store.postgres import wait_for_connections
+from store.urls import connect_args, is_sqlite, wait_s, without_password
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -44,16 +44,18 @@ def alembic_config() -> Config:
 
 
 def upgrade(url: URL) -> None:
-    """Migrate the database to the newest revision, in one transaction and under a lock.
+    """Migrate the database to the newest revision, in one transaction.
 
     If the process is killed meanwhile, the database does not change. Call it in a thread: it
-    blocks.
+    blocks. For a SQLite file hold its lock, as `session` does.
 
     Raises:
         StoreNewer: the database has a revision that this version does not know.
         StoreLocked, StoreFull, StoreCorrupt, StoreUnreachable: see store/errors.py.
     """
-    with named_opening_errors(url), _engine(url) as engine, _migration_lock(engine), _ALEMBIC:
+    with named_opening_errors(url), _engine(url) as engine, _ALEMBIC:
+        if is_sqlite(url):
+            _switch_to_wal(engine)
         config = alembic_config()
         with engine.begin() as connection:
             if not is_sqlite(url):
@@ -67,11 +69,13 @@ def upgrade(url: URL) -> None:
 def _engine(url: URL) -> Iterator[Engine]:
     """A blocking engine, disposed of at the end; it pools no connections."""
     driver = "sqlite" if is_sqlite(url) else "postgresql+psycopg"
-    blocking_url = url.set(drivername=driver)
+    blocking_url = url.set(drivername=driver).difference_update_query(["pool_size"])
     engine = create_engine(blocking_url, poolclass=NullPool, connect_args=connect_args(url))
     if is_sqlite(url):
         event.listen(engine, "connect", _disable_autocommit)
         event.listen(engine, "begin", _begin_immediate)
+    else:
+        wait_for_connections(engine, url, sleep=time.sleep)
     try:
         yield engine
     finally:
@@ -85,25 +89,6 @@ def _disable_autocommit(connection: sqlite3.Connection, _record: object) -> None
 
 def _begin_immediate(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-@contextmanager
-def _migration_lock(engine: Engine) -> Iterator[None]:
-    """Keep other processes from migrating the same SQLite file, and switch it to WAL mode.
-
-    The tables are protected by the migration's transaction. The switch to WAL happens outside of a
-    transaction, where SQLite does not wait for other processes, so it needs this lock file.
-    PostgreSQL has an advisory lock within the transaction instead.
-    """
-    if not is_sqlite(engine.url):
-        yield
-        return
-    file = file_of(engine.url)
-    with FileLock(
-        file.with_name(file.name + ".lock"), timeout=wait_s(engine.url), thread_local=False
-    ):
-        _switch_to_wal(engine)
-        yield
 
 
 def _switch_to_wal(engine: Engine) -> None:

@@ -11,20 +11,28 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import AbstractAsyncContextManager, closing
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    closing,
+    nullcontext,
+)
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
+from filelock import FileLock
 from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.util import await_only
 
 from store.connection import InlineEngine, StoreEngine
 from store.errors import StoreClosed
 from store.failures import is_missing_table, named_opening_errors
+from store.postgres import pool_size, wait_for_connections
 from store.unit_of_work import Transaction, unit_of_work
 from store.urls import connect_args, file_of, is_sqlite, normalised, wait_s, without_password
 
@@ -100,7 +108,7 @@ async def open_store(url: str) -> Store:
     Args:
         url: sqlite:///file (relative to the working directory; sqlite:////file is absolute), with
             ?timeout=5 to wait for other writers that many seconds instead of 30, or
-            postgresql://user@host/name.
+            postgresql://user@host/name, with ?pool_size=8 for that many connections instead of 2.
 
     Raises:
         StoreUnreachable: the URL, folder, permissions, driver or server are wrong.
@@ -117,10 +125,7 @@ async def open_store(url: str) -> Store:
         store = Store(address, writer=writer, reader=reader)
         try:
             if await _revisions(address, reader) != [HEAD]:
-                # Importing Alembic takes longer than the rest of opening a store.
-                from store.schema import upgrade
-
-                await asyncio.to_thread(upgrade, address)
+                await asyncio.to_thread(_migrate, address)
         except BaseException:
             await store.close()
             raise
@@ -140,10 +145,35 @@ async def _revisions(url: URL, engine: StoreEngine) -> list[str]:
         raise
 
 
+def _migrate(url: URL) -> None:
+    """Migrate a database; of several processes the first one does, and the others wait for it.
+
+    A SQLite file has a lock file for that: the switch to WAL mode happens outside of a transaction,
+    where SQLite does not wait for other processes. PostgreSQL has an advisory lock instead.
+    """
+    lock: AbstractContextManager[object] = nullcontext()
+    if is_sqlite(url):
+        file = file_of(url)
+        lock_file = file.with_name(f"{file.name}.lock")
+        lock = FileLock(lock_file, timeout=wait_s(url), thread_local=False)
+    with lock:
+        if is_sqlite(url) and _revisions_in_file(url) == [HEAD]:
+            return  # another process has done it meanwhile
+        # Importing Alembic takes longer than the rest of opening a store.
+        from store.schema import upgrade
+
+        upgrade(url)
+
+
 def _revisions_in_file(url: URL) -> list[str]:
-    """The schema revisions of a SQLite file; leaves no connection in a pool."""
+    """The schema revisions of a SQLite file, none if it is new; leaves no connection in a pool."""
     with closing(sqlite3.connect(file_of(url), timeout=wait_s(url))) as connection:
-        return [revision for (revision,) in connection.execute(_REVISIONS)]
+        try:
+            return [revision for (revision,) in connection.execute(_REVISIONS)]
+        except sqlite3.Error as error:
+            if is_missing_table(error):
+                return []
+            raise
 
 
 def _engines(url: URL) -> tuple[StoreEngine, StoreEngine]:
@@ -161,7 +191,15 @@ def _engines(url: URL) -> tuple[StoreEngine, StoreEngine]:
         )
         return writer, reader
     # pool_pre_ping: the server may have restarted since a pooled connection was last used.
-    server = create_async_engine(url, connect_args=connect_args(url), pool_pre_ping=True, **options)
+    server = create_async_engine(
+        url.difference_update_query(["pool_size"]),
+        connect_args=connect_args(url),
+        pool_pre_ping=True,
+        pool_size=pool_size(url),
+        max_overflow=0,
+        **options,
+    )
+    wait_for_connections(server.sync_engine, url, sleep=lambda s: await_only(asyncio.sleep(s)))
     snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     return cast("StoreEngine", server), cast("StoreEngine", server.execution_options(**snapshot))
 

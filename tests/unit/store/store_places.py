@@ -30,13 +30,14 @@ def fresh_store_url(database: str, folder: Path) -> Iterator[str]:
     plain = make_url(POSTGRES).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:
         connection.execute(f"CREATE SCHEMA {schema}")
-        yield f"{plain}?options=-csearch_path%3D{schema}"
+        yield f"{plain}?options=-csearch_path%3D{schema}&pool_size=3"
         connection.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
 def blocking(store_url: str) -> str:
     """The URL for SQLAlchemy and Alembic without the store."""
-    return store_url.replace("postgresql:", "postgresql+psycopg:")
+    plain = make_url(store_url).difference_update_query(["pool_size"])
+    return plain.render_as_string(hide_password=False).replace("postgresql:", "postgresql+psycopg:")
 
 
 @contextmanager
