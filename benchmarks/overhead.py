@@ -60,6 +60,7 @@ def compare(steps: int, branches: int, repeats: int) -> dict[str, float]:
     """The medians of all frameworks and flows; the frameworks alternate in each repeat."""
     runs = [(each, "chain", steps) for each in FRAMEWORKS]
     runs += [(each, "branches", branches) for each in FRAMEWORKS]
+    runs += [("ours", "effects", branches)]
     runs += [(each, "conversation", TURNS) for each in WITH_CONVERSATION]
     results: dict[tuple[str, str], list[dict[str, float]]] = {}
     for repeat in range(repeats):
@@ -76,6 +77,7 @@ def compare(steps: int, branches: int, repeats: int) -> dict[str, float]:
         figures[f"{framework}_ms_per_step"] = median(framework, "chain", "ms_per_step")
         figures[f"{framework}_ms_per_branch"] = median(framework, "branches", "ms_per_step")
         figures[f"{framework}_bytes_per_step"] = median(framework, "chain", "bytes") / steps
+    figures["ours_ms_per_effect"] = median("ours", "effects", "ms_per_step")
     for framework in WITH_CONVERSATION:
         figures[f"{framework}_conversation_bytes"] = median(framework, "conversation", "bytes")
     figures["conversation_text_bytes"] = sum(len(turn.encode()) for turn in turns())
@@ -86,8 +88,8 @@ def measure(framework: str, kind: str, count: int) -> dict[str, float]:
     """Measure one flow of one framework in a temporary folder.
 
     Args:
-        kind: "chain", "branches" or "conversation".
-        count: number of steps, branches or turns.
+        kind: "chain", "branches", "effects" or "conversation".
+        count: number of steps, branches, effects or turns.
     """
     name, _, variant = framework.partition("_")
     flow: Flow = importlib.import_module(f"benchmarks.overhead_{name}").flows(variant)[kind]
@@ -129,6 +131,8 @@ def table(figures: dict[str, float]) -> str:
         cells = [figures[f"{framework}_ms_per_{unit}"] for unit in ("step", "branch")]
         size = figures[f"{framework}_bytes_per_step"]
         lines.append(f"{framework:<18}{cells[0]:>12.3f}{cells[1]:>13.3f}{size:>14,.0f}")
+    effect_ms = figures["ours_ms_per_effect"]
+    lines.append(f"ours, an external effect, recorded on the disk: {effect_ms:.3f} ms")
     lines.append(f"\na conversation of {figures['conversation_text_bytes']:,.0f} bytes of text:")
     for framework in WITH_CONVERSATION:
         size = figures[f"{framework}_conversation_bytes"]

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.conversation import turns
 from benchmarks.overhead import Flow as MeasuredFlow
 from benchmarks.overhead import timed
-from orchestrator import Flow, Settings, flow, gather, open_runtime, step
+from orchestrator import Flow, Settings, flow, gather, open_runtime, step, tool
 from orchestrator.testing import ScriptedEngine
 
 
@@ -45,12 +45,25 @@ async def conversation_of(count: int) -> int:
     return len(conversation)
 
 
+@tool
+async def send() -> None:
+    """An external effect that does nothing."""
+
+
+@flow
+async def effects_of(count: int) -> None:
+    """Run `count` external effects one after another; their records reach the disk."""
+    for _ in range(count):
+        await send()
+
+
 def flows(variant: str) -> dict[str, MeasuredFlow]:
-    """A chain, branches, a conversation."""
+    """A chain, branches, external effects, a conversation."""
     assert not variant
     return {
         "chain": _measured(chain_of),
         "branches": _measured(branches_of),
+        "effects": _measured(effects_of),
         "conversation": _measured(conversation_of),
     }
 

@@ -139,11 +139,11 @@ def crash_at(store: Store, number: int, when: Literal["before", "after"]) -> Non
     transaction, count = store.transaction, itertools.count()
 
     @asynccontextmanager
-    async def crashing_transaction() -> AsyncIterator[Transaction]:
+    async def crashing_transaction(*, synced: bool = False) -> AsyncIterator[Transaction]:
         is_crash = next(count) == number
         if is_crash and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
-        async with transaction() as tx:
+        async with transaction(synced=synced) as tx:
             yield tx
         if is_crash:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol
 
 from sqlalchemy import Connection, CursorResult, Dialect, Engine, Executable
@@ -119,6 +119,22 @@ class InlineConnection:
         return None if row is None else row[0]
 
 
+@contextmanager
+def _syncing(connection: Connection, synced: bool) -> Iterator[None]:
+    """Make the commit in this block wait for the disk; SQLite decides that per connection."""
+    if not synced:
+        yield
+        return
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA synchronous=FULL")
+    try:
+        yield
+    finally:
+        if connection.in_transaction():
+            connection.rollback()  # within a transaction the setting cannot be changed
+        driver.execute("PRAGMA synchronous=NORMAL")
+
+
 class InlineEngine:
     """A blocking engine, used without threads.
 
@@ -143,16 +159,18 @@ class InlineEngine:
         return self._slots.locked()
 
     @asynccontextmanager
-    async def begin(self) -> AsyncIterator[StoreConnection]:
+    async def begin(self, *, synced: bool = False) -> AsyncIterator[StoreConnection]:
         """A transaction: committed when its block ends, rolled back when that raises.
 
+        Args:
+            synced: the commit, and every one before it, is on the disk when the block has ended.
         Raises:
             sqlalchemy.exc.TimeoutError: too many transactions were open for `wait_s`.
             OperationalError: among others, another process held its lock for `wait_s`.
         """
         await self._acquire_slot()
         try:
-            with self._engine.connect() as connection:
+            with self._engine.connect() as connection, _syncing(connection, synced):
                 await self._begin(connection)
                 inline = InlineConnection(connection)
                 try:

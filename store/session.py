@@ -4,7 +4,7 @@ A SQLite store has one connection for writing, for which the tasks of a process 
 of read-only connections. In WAL mode both work at the same time. With synchronous=NORMAL a commit
 is written to the operating system before it is acknowledged: it survives the death of the process
 at any moment. If the machine loses power, the last commits may be lost as a whole, but none in
-part. PostgreSQL keeps its defaults.
+part, and none before a `synced` one. PostgreSQL keeps its defaults.
 """
 
 from __future__ import annotations
@@ -62,18 +62,21 @@ class Store:
         """Whether a write transaction can begin now and runs without leaving the event loop."""
         return isinstance(self._writer, InlineEngine) and not self._writer.is_full
 
-    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+    def transaction(self, *, synced: bool = False) -> AbstractAsyncContextManager[Transaction]:
         """A transaction that may write; it commits when its block ends.
 
         A SQLite store has one at a time. Do nothing slow in it. Do not begin one within another:
         the inner one would wait for the outer one, and fail with StoreLocked.
 
+        Args:
+            synced: what was committed until then survives a loss of power, not only the death of
+                the process. It takes as long as the disk.
         Raises:
             StoreClosed: when it is called.
             StoreLocked, StoreFull, StoreCorrupt, StoreUnreachable: in the block, or at its end.
         """
         self._require_open()
-        return unit_of_work(self._writer)
+        return unit_of_work(self._writer, synced=synced)
 
     def reading(self) -> AbstractAsyncContextManager[Transaction]:
         """A read-only transaction; it sees a snapshot taken at its first statement."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from sqlalchemy import text
+
 from store.calls import Calls
-from store.connection import StoreConnection, StoreEngine
+from store.connection import InlineEngine, StoreConnection, StoreEngine
 from store.failures import named_database_errors
 from store.fits import Fits
 from store.journal import Journal
@@ -15,6 +17,12 @@ from store.payloads import Payloads
 from store.retention import Retention
 from store.runs import Runs
 from store.stages import Stages
+
+_SYNC = text(
+    "SELECT set_config('synchronous_commit', 'on', true)"
+    " WHERE current_setting('synchronous_commit') = 'off'"
+)
+"""A PostgreSQL server waits for the disk at each commit, unless it is told not to."""
 
 
 class Transaction:
@@ -34,11 +42,20 @@ class Transaction:
 
 
 @asynccontextmanager
-async def unit_of_work(engine: StoreEngine) -> AsyncIterator[Transaction]:
+async def unit_of_work(engine: StoreEngine, *, synced: bool = False) -> AsyncIterator[Transaction]:
     """Commit when the block ends; roll back when it raises or is cancelled.
 
     Exceptions of the block itself pass unchanged; database errors become those of store/errors.py.
+
+    Args:
+        synced: the commit survives a loss of power once the block has ended.
     """
     with named_database_errors(engine.url):
+        if isinstance(engine, InlineEngine):
+            async with engine.begin(synced=synced) as connection:
+                yield Transaction(connection)
+            return
         async with engine.begin() as connection:
+            if synced:
+                await connection.execute(_SYNC)
             yield Transaction(connection)

@@ -44,28 +44,36 @@ class JournalWriter:
         self._deferred.append(step)
 
     async def begin(
-        self, work: Work, *, cancelled: Callable[[asyncio.CancelledError], Awaitable[None]]
+        self,
+        work: Work,
+        *,
+        cancelled: Callable[[asyncio.CancelledError], Awaitable[None]],
+        synced: bool = False,
     ) -> None:
         """Write that something begins; if the task is cancelled meanwhile, write its end too."""
         try:
-            await self.write(work)
+            await self.write(work, synced=synced)
         except asyncio.CancelledError as error:
             await cancelled(error)
             raise
 
-    async def write(self, work: Work) -> None:
-        """Run work in a transaction; it completes even if the task is cancelled meanwhile."""
+    async def write(self, work: Work, *, synced: bool = False) -> None:
+        """Run work in a transaction; it completes even if the task is cancelled meanwhile.
+
+        Args:
+            synced: it survives a loss of power, with all that was written before.
+        """
         if not self._store.can_write_inline:
-            await run_to_completion(self._write_transaction(work))
+            await run_to_completion(self._write_transaction(work, synced))
             return
         try:
-            await self._write_transaction(work)
+            await self._write_transaction(work, synced)
         except asyncio.CancelledError:  # it waited for another process's lock: nothing is written
-            await run_to_completion(self._write_transaction(work))
+            await run_to_completion(self._write_transaction(work, synced))
             raise
 
-    async def _write_transaction(self, work: Work) -> None:
-        async with self._store.transaction() as tx:
+    async def _write_transaction(self, work: Work, synced: bool) -> None:
+        async with self._store.transaction(synced=synced) as tx:
             if self.lease is not None:
                 await tx.runs.require_attempt(self._run_id, self.lease.attempts)
             deferred, self._deferred = self._deferred, []

@@ -17,6 +17,7 @@ from store.errors import AlreadyRecorded
 from store.records import (
     CallOutcome,
     CallRecord,
+    Effects,
     PatternRecord,
     RunOutcome,
     RunRecord,
@@ -37,7 +38,7 @@ class RunRecorder:
 
     The start of a step or call is recorded before its work begins, and its end however it ends.
     A write always completes. If a task is cancelled while a start is written, its end is recorded
-    as well.
+    as well. The start and end of an external effect survive a loss of power, with all before them.
 
     Attributes:
         writer: makes the transactions; holds the run's lease once the run's start is recorded.
@@ -166,7 +167,9 @@ class RunRecorder:
         async def write(tx: Transaction) -> None:
             await _start(tx, step, began_before)
 
-        await self.writer.begin(write, cancelled=partial(self.step_ended, step.path))
+        await self.writer.begin(
+            write, cancelled=partial(self.step_ended, step), synced=_is_external(step)
+        )
 
     async def question_asked(
         self, step: StepRecord, *, began_before: bool, refused: bool = False
@@ -191,21 +194,21 @@ class RunRecorder:
 
         async def cancelled(error: asyncio.CancelledError) -> None:
             with suppress(AlreadyRecorded):  # it has been answered
-                await self.step_ended(step.path, error)
+                await self.step_ended(step, error)
 
         await self.writer.begin(write, cancelled=cancelled)
         return answered
 
     async def step_ended(
-        self, path: str, error: BaseException | None, *, result: bytes | None = None
+        self, step: StepRecord, error: BaseException | None, *, result: bytes | None = None
     ) -> None:
         """Record how a step ended, and its result (of an error, as `encode_error`)."""
         outcome = self._step_outcome(error)
 
         async def write(tx: Transaction) -> None:
-            await self._finish(tx, path, outcome, result)
+            await self._finish(tx, step.path, outcome, result)
 
-        await self.writer.write(write)
+        await self.writer.write(write, synced=_is_external(step))
 
     def value_recorded(self, step: StepRecord) -> None:
         """Record a step of kind VALUE, together with the next write."""
@@ -241,14 +244,14 @@ class RunRecorder:
                 await (tx.stages.start_again(stage) if resumed else tx.stages.start(stage))
 
         async def cancelled(error: asyncio.CancelledError) -> None:
-            await self.call_ended(record.node, step.path, error=error)
+            await self.call_ended(record.node, step, error=error)
 
-        await self.writer.begin(write, cancelled=cancelled)
+        await self.writer.begin(write, cancelled=cancelled, synced=_is_external(step))
 
     async def call_ended(
         self,
         node: int,
-        path: str,
+        step: StepRecord,
         *,
         error: BaseException | None,
         result: bytes | None = None,
@@ -260,7 +263,7 @@ class RunRecorder:
         output_text: str = "",
     ) -> None:
         """Record how a call ended, both as a call and as a step of the journal."""
-        step = self._step_outcome(error)
+        step_outcome = self._step_outcome(error)
         outcome = CallOutcome(
             status=status_of(error),
             finished_s=self._since_start_s(),
@@ -274,11 +277,11 @@ class RunRecorder:
         )
 
         async def write(tx: Transaction) -> None:
-            await self._finish(tx, path, step, result)
+            await self._finish(tx, step.path, step_outcome, result)
             payload = await self._store_text(tx, output_text)
             await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
-        await self.writer.write(write)
+        await self.writer.write(write, synced=_is_external(step))
 
     async def _finish(
         self, tx: Transaction, path: str, outcome: StepOutcome, result: bytes | None
@@ -315,6 +318,11 @@ class RunRecorder:
 
     def _since_start_s(self) -> float:
         return self._clock.now_s() - self._started_s
+
+
+def _is_external(step: StepRecord) -> bool:
+    """Whether its records must survive a loss of power: else the effect could be repeated."""
+    return step.effects is Effects.EXTERNAL
 
 
 async def _start(tx: Transaction, step: StepRecord, began_before: bool) -> None:

@@ -206,7 +206,7 @@ async def _recorded(
             run.recorded_steps.step_succeeded(step.context.step_path)
             trace.ended_s = ended_s
             run.causality.end(trace.node)
-        await run.recorder.call_ended(trace.node, step.record.path, error=error, **outcome)
+        await run.recorder.call_ended(trace.node, step.record, error=error, **outcome)
         run.emit(
             CallFinished(
                 run.id,

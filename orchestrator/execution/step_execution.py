@@ -201,7 +201,7 @@ async def run_step(
         mark_step(caught, run.id, record.path)
         raise
     finally:
-        await run.recorder.step_ended(record.path, error, result=result)
+        await run.recorder.step_ended(record, error, result=result)
         run.emit(
             StepFinished(
                 run.id,
@@ -283,7 +283,7 @@ async def _reconcile(
             )
         result, value = spec.codec.round_trip(answer.result)
         await run.recorder.step_started(new_step.record, began_before=new_step.began_before)
-        await run.recorder.step_ended(new_step.record.path, None, result=result)
+        await run.recorder.step_ended(new_step.record, None, result=result)
     except BaseException:
         run.uncertain_effects.add(new_step.record, uncertain)
         raise

@@ -143,21 +143,21 @@ async def _ask(
     answered = await recorder.question_asked(step, began_before=began_before, refused=refused)
     if answered is None:
         run.emit(InputRequired(run.id, step.path, step.name, run.since_start_s()))
-        answered = await _wait_for_answer(run, step.path)
+        answered = await _wait_for_answer(run, step)
     return await recorder.result_of(answered) or b"null"
 
 
-async def _wait_for_answer(run: LiveRun, path: str) -> StepRecord:
+async def _wait_for_answer(run: LiveRun, question: StepRecord) -> StepRecord:
     """The step of a waiting question, once it has its answer."""
     try:
         while True:
-            step = await run.recorder.step(path)
+            step = await run.recorder.step(question.path)
             if step.status is Status.COMPLETED:
                 return step
             await asyncio.sleep(POLL_S)
     except asyncio.CancelledError as cancelled:
         with suppress(AlreadyRecorded):  # it was answered since the last check; a resume finds that
-            await run.recorder.step_ended(path, cancelled)
+            await run.recorder.step_ended(question, cancelled)
         raise
 
 

@@ -92,10 +92,10 @@ async def run_once(
         else:
             transaction = runtime.store.transaction
 
-            def counted() -> Any:
+            def counted(**options: Any) -> Any:
                 nonlocal writes
                 writes += 1
-                return transaction()
+                return transaction(**options)
 
             runtime.store.transaction = counted
         try:
