@@ -130,6 +130,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "PayloadMissing",
         ],
         "agents.tools.errors": ["CorpusIndexUnavailable"],
+        "orchestrator.errors": ["OutcomeNotRecorded"],
         "cli.errors": ["FitInProgress"],
     },
     ExitCode.INTERRUPTED: {

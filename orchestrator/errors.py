@@ -120,6 +120,20 @@ class OutcomeUnknown(OrchestrateError):
         )
 
 
+class OutcomeNotRecorded(OrchestrateError):
+    """An external effect was asked for, and the store could not take how it ended."""
+
+    def __init__(self, run_id: str, path: str, cause: str) -> None:
+        super().__init__(run_id, path, cause)
+
+    def __str__(self) -> str:
+        run_id, path, cause = self.args
+        return (
+            f"{path} of run {run_id} may have taken effect, but its outcome could not be recorded:"
+            f" {cause}. A resumed run asks its reconcile=, or ends in OutcomeUnknown"
+        )
+
+
 class ResultNotSerialisable(OrchestrateError, TypeError):
     """A result or an argument cannot be recorded such that reading it gives the same value."""
 

@@ -11,9 +11,18 @@ from functools import partial
 
 from orchestrator.clock import Clock
 from orchestrator.durability.error_codec import steps_ended_by
-from orchestrator.durability.journal_writer import JournalWriter
+from orchestrator.durability.journal_writer import JournalWriter, Work
 from orchestrator.durability.outcomes import message_of, status_of, type_of
-from store.errors import AlreadyRecorded
+from orchestrator.errors import OutcomeNotRecorded
+from store.errors import (
+    AlreadyRecorded,
+    StoreClosed,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreUnreachable,
+)
 from store.records import (
     CallOutcome,
     CallRecord,
@@ -28,6 +37,16 @@ from store.records import (
 )
 from store.session import Store
 from store.unit_of_work import Transaction
+
+_FAILURES = (
+    StoreClosed,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreUnreachable,
+)
+"""Errors of the store itself; others say that the record is another one than expected."""
 
 SMALL_BYTES = 512
 """Larger results are stored as payloads; others in the step's own row."""
@@ -208,7 +227,7 @@ class RunRecorder:
         async def write(tx: Transaction) -> None:
             await self._finish(tx, step.path, outcome, result)
 
-        await self.writer.write(write, synced=_is_external(step))
+        await self._write_end(step, write)
 
     def value_recorded(self, step: StepRecord) -> None:
         """Record a step of kind VALUE, together with the next write."""
@@ -281,7 +300,21 @@ class RunRecorder:
             payload = await self._store_text(tx, output_text)
             await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
-        await self.writer.write(write, synced=_is_external(step))
+        await self._write_end(step, write)
+
+    async def _write_end(self, step: StepRecord, write: Work) -> None:
+        """Write how a step ended.
+
+        Raises:
+            OutcomeNotRecorded: the step is an external effect, and the store failed.
+        """
+        if not _is_external(step):
+            await self.writer.write(write)
+            return
+        try:
+            await self.writer.write(write, synced=True)
+        except _FAILURES as error:
+            raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
 
     async def _finish(
         self, tx: Transaction, path: str, outcome: StepOutcome, result: bytes | None

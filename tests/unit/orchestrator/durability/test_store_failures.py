@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from orchestrator import Runtime, Settings, flow, gather, llm, open_runtime, step, tool
+from orchestrator import (
+    OutcomeNotRecorded,
+    OutcomeUnknown,
+    Runtime,
+    Settings,
+    flow,
+    gather,
+    llm,
+    open_runtime,
+    step,
+    tool,
+)
 from orchestrator.testing import ScriptedEngine
 from store.calls import Calls
 from store.errors import AlreadyRecorded, StoreClosed, StoreFull, StoreLocked
@@ -184,3 +195,31 @@ async def test_a_run_resumes_after_the_start_of_one_of_its_calls_could_not_be_re
     assert result.value == ["all is well"] * 3
     assert [call.node for call in history.calls] == [0, 2, 3, 4]
     assert {parent for parent, child in history.edges if child == 4} == {2, 3}
+
+
+async def test_the_error_says_that_an_effect_was_asked_for_if_its_end_cannot_be_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_sent = 0
+
+    @tool
+    async def send() -> None:
+        nonlocal num_sent
+        num_sent += 1
+
+    @flow(name="f")
+    async def sending() -> None:
+        await send()
+
+    async def fail(*_: Any) -> None:
+        raise StoreLocked("sqlite:///runs.db", "another process holds it")
+
+    once = sending.options(run_id="the-run")
+    async with scripted_runtime(tmp_path) as runtime:
+        with monkeypatch.context() as patch:
+            patch.setattr(Calls, "finish", fail)
+            with pytest.raises(OutcomeNotRecorded, match=r"send.* may have taken effect.* busy"):
+                await runtime.run(once)
+        with pytest.raises(OutcomeUnknown):
+            await runtime.run(once)
+    assert num_sent == 1
