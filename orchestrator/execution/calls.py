@@ -8,7 +8,6 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar, cast
 
-from orchestrator.cancellation import let_the_deadline_pass
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.error_codec import encode_error, mark_step
 from orchestrator.durability.outcomes import status_of, type_of
@@ -22,7 +21,13 @@ from orchestrator.execution.length_prediction import (
     predict_length,
     stage_record,
 )
-from orchestrator.execution.step_execution import NewStep, Replayed, StepSpec, begin_or_replay
+from orchestrator.execution.step_execution import (
+    NewStep,
+    Replayed,
+    StepSpec,
+    begin_or_replay,
+    require_time,
+)
 from orchestrator.learning.stage_deadlines import RunTimes, StageDeadline, call_slo
 from patterns.nodes import Kind
 from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
@@ -187,8 +192,7 @@ async def _recorded(
     num_cancellations = _num_cancellations()
     try:
         run.emit(_started(run, record))
-        if step.context.remaining_s() <= 0:
-            await let_the_deadline_pass()
+        await require_time(step.context)
         yield outcome
     except BaseException as caught:
         error = caught

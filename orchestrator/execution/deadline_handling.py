@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from orchestrator.durability.identity import WRAP_UP
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import DeadlineExceeded
-from orchestrator.execution.context import CallContext, LiveRun, current_context, using_context
+from orchestrator.execution.context import CallContext, current_context, using_context
 from orchestrator.execution.step_execution import record_value
 
 R = TypeVar("R")
@@ -139,7 +139,7 @@ async def _until(context: CallContext, work: Callable[[], Awaitable[Any]]) -> tu
             async with cancel_after(context.remaining_s()) as limit:
                 return False, await work()
     except (TimeoutError, asyncio.CancelledError) as error:
-        if not is_expiry(error, limit, context.run):
+        if not is_expiry(error, limit, context):
             raise
         return True, None
 
@@ -150,6 +150,9 @@ async def cancel_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
 
     A cancellation can be lost: in a TaskGroup that fails at the same moment (before Python 3.13),
     or in code that catches all errors.
+
+    Raises:
+        TimeoutError: the time had passed, even if the block caught the cancellation and ended.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "a timeout is entered within a task"
@@ -167,22 +170,27 @@ async def cancel_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
             repeats[-1].cancel()
             for _ in repeats[1:]:  # asyncio.timeout itself takes back the first cancellation
                 task.uncancel()
+    if limit.expired():
+        raise TimeoutError
 
 
 def is_expiry(
     error: TimeoutError | asyncio.CancelledError,
     limit: asyncio.Timeout,
-    run: LiveRun,
+    limited: CallContext,
     *,
     around: CallContext | None = None,
 ) -> bool:
-    """Whether an error is the expiry of a time limit.
+    """Whether an error is the expiry of a time limit, which is the deadline of `limited`.
 
     An expired limit raises CancelledError instead of TimeoutError if asyncio's count of
     cancellations is wrong, as after the failure of a TaskGroup in Python 3.11. A CancelledError
     may also mean that the caller of the run was cancelled, or that the deadline of the context
-    `around` the limit has passed; those are not expiries of this limit.
+    `around` the limit has passed; those are not expiries of this limit. It comes from a step, and
+    perhaps earlier than asyncio's own timer, if the step would have begun after the deadline.
     """
-    if isinstance(error, TimeoutError) or not limit.expired():
+    if isinstance(error, TimeoutError):
         return limit.expired()
-    return not run.was_cancelled() and (around is None or around.remaining_s() > 0)
+    if not limit.expired() and limited.remaining_s() > 0:
+        return False
+    return not limited.run.was_cancelled() and (around is None or around.remaining_s() > 0)

@@ -118,11 +118,8 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
         ),
         began_before=past is not None,
     )
-    is_effect = spec.effects is Effects.EXTERNAL
-    if (new_step.began_before or is_effect) and context.remaining_s() <= 0:
-        # If the deadline has passed, do not begin an effect: cut off, its outcome would be unknown.
-        await let_the_deadline_pass()
-    if not is_effect:
+    await require_time(context)
+    if spec.effects is not Effects.EXTERNAL:
         return new_step
     if past is None and is_new_task:
         run.recorded_steps.require_new_effect(step_path, spec.name)
@@ -133,6 +130,20 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
         return new_step
     attempt = 0 if past is None else past.attempts
     return await _reconcile(new_step, spec, uncertain, attempt=attempt)
+
+
+async def require_time(context: CallContext) -> None:
+    """Make sure that something may begin here.
+
+    Raises:
+        CancelledError: the deadline has passed, or the run was cancelled; the code here may have
+            caught the cancellation for that.
+    """
+    if context.run.was_cancelled():
+        raise asyncio.CancelledError
+    if context.remaining_s() <= 0:
+        await let_the_deadline_pass()  # usually that raises
+        raise asyncio.CancelledError
 
 
 def _enter_task(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any, TypeVar
 
@@ -35,6 +36,8 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
             CallContext(live, StepPath(), live.deadline_at_s, owner=current_worker())
         ) as context:
             value = await _run_body(context, flow, arguments)
+        if live.was_cancelled():  # and the flow caught it
+            raise asyncio.CancelledError
         result = _dump_if_possible(flow, value)
     except BaseException as caught:
         error = caught

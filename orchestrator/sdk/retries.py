@@ -86,12 +86,13 @@ class Retries:
                 return await work()
         # Not by `within`, which records its limit: in a resumed run a try has its whole timeout.
         ends_at_s = context.run.clock.now_s() + self.timeout_s
-        with using_context(context.derive(deadline_at_s=min(context.deadline_at_s, ends_at_s))):
+        limited = context.derive(deadline_at_s=min(context.deadline_at_s, ends_at_s))
+        with using_context(limited):
             try:
                 async with cancel_after(self.timeout_s) as limit:
                     return await work()
             except (TimeoutError, asyncio.CancelledError) as error:
-                if not is_expiry(error, limit, context.run, around=context):
+                if not is_expiry(error, limit, limited, around=context):
                     raise
                 raise DeadlineExceeded(context.step_path.text, self.timeout_s) from None
 

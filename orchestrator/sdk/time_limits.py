@@ -40,12 +40,13 @@ async def within(duration: str | float) -> AsyncIterator[None]:
     # Recorded, so that a resumed run has the same limit, counted from the first execution.
     until_s = record_value(context, "within", SECONDS, lambda: began_s + allowed_s)
     deadline_at_s = min(context.deadline_at_s, run.started_s + until_s)
-    with using_context(context.derive(deadline_at_s=deadline_at_s)):
+    limited = context.derive(deadline_at_s=deadline_at_s)
+    with using_context(limited):
         try:
             async with cancel_after(max(until_s - began_s, 0.0)) as limit:
                 yield
         except (TimeoutError, asyncio.CancelledError) as error:
-            if not is_expiry(error, limit, run, around=context):
+            if not is_expiry(error, limit, limited, around=context):
                 raise
             raise DeadlineExceeded(here, allowed_s) from None
 

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestrator import Runtime, best_so_far, flow, gather, llm, step, tool
+from orchestrator import (
+    DeadlineExceeded,
+    Runtime,
+    best_so_far,
+    flow,
+    gather,
+    llm,
+    step,
+    tool,
+    within,
+)
 from orchestrator.durability.outcomes import status_of
 from orchestrator.testing import ScriptedEngine
 from serving.errors import EngineClosed
@@ -121,8 +133,7 @@ async def test_cancelling_a_run_does_not_affect_other_runs(tmp_path: Path) -> No
             await cancelled
 
 
-async def test_a_cancelled_run_may_make_calls_while_it_cleans_up(runtime: Runtime) -> None:
-    """The calls complete, and the run is still recorded as cancelled."""
+async def test_a_cancelled_run_begins_no_call_while_it_cleans_up(runtime: Runtime) -> None:
     began = asyncio.Event()
 
     async def body() -> None:
@@ -139,7 +150,7 @@ async def test_a_cancelled_run_may_make_calls_while_it_cleans_up(runtime: Runtim
         await running
     record = await the_run(runtime.store)
     assert record.run.status is Status.CANCELLED
-    assert record.steps["ask"].status is Status.COMPLETED
+    assert "ask" not in record.steps
 
 
 @pytest.mark.parametrize(
@@ -228,3 +239,72 @@ def test_a_cancellation_while_wrapping_up_ends_the_run_as_cancelled(tmp_path: Pa
         assert elapsed.seconds == pytest.approx(4)
 
     run_in_virtual_time(run())
+
+
+@pytest.mark.parametrize("cancelled_by", ["the deadline", "within", "handle.cancel()"])
+@pytest.mark.parametrize("kind", [step, tool, tool(effects="pure")])
+async def test_nothing_begins_after_a_cancellation_that_a_step_caught(
+    tmp_path: Path, cancelled_by: str, kind: Any
+) -> None:
+    began: list[str] = []
+    has_begun = asyncio.Event()
+
+    @kind
+    async def stubborn() -> None:
+        began.append("stubborn")
+        has_begun.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(NEVER_S)
+
+    @kind
+    async def later() -> None:
+        began.append("later")
+
+    async def steps() -> None:
+        await stubborn()
+        for _ in range(5):
+            await later()
+
+    async def body() -> str:
+        if cancelled_by == "within":
+            async with within(0.05):
+                await steps()
+        else:
+            await steps()
+        return "completed"
+
+    deadline = "50ms" if cancelled_by == "the deadline" else "1h"
+    async with scripted_runtime(tmp_path) as runtime:
+        handle = runtime.start(flow(deadline=deadline)(body))
+        if cancelled_by == "handle.cancel()":
+            await has_begun.wait()
+            await handle.cancel()
+        expected = asyncio.CancelledError if "handle" in cancelled_by else DeadlineExceeded
+        with pytest.raises(expected):
+            await handle
+        record = await the_run(runtime.store)
+    assert began == ["stubborn"]
+    status = Status.CANCELLED if "handle" in cancelled_by else Status.FAILED
+    assert record.run.status is status
+
+
+@pytest.mark.parametrize("limited", ["flow", "within", "timeout"])
+async def test_code_that_catches_its_deadline_and_returns_is_late_all_the_same(
+    runtime: Runtime, limited: str
+) -> None:
+    async def stubborn() -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(NEVER_S)
+        return "completed"
+
+    async def body() -> str:
+        match limited:
+            case "within":
+                async with within(0.05):
+                    return await stubborn()
+            case "timeout":
+                return await step(timeout=0.05)(stubborn)()
+        return await stubborn()
+
+    with pytest.raises(DeadlineExceeded):
+        await runtime.run(flow(deadline="50ms" if limited == "flow" else "1h")(body))
