@@ -30,8 +30,9 @@ def first_difference(value: Any, restored: Any, path: str = "") -> str | None:
     properties do not. Other objects are compared by `__eq__`. Those that define none, or that
     raise when compared, are the same if of one class.
 
-    Three things count as the same: NaN and NaN; a number and the plain float that it equals (a 3
-    annotated as float is read as 3.0); two time zones with the same fixed offset.
+    Three things count as the same: NaN and NaN; a number or text and the plain value that it equals
+    (a 3 annotated as float is read as 3.0, a text of LangChain's own class as a str), but no enum
+    or bool; two time zones with the same fixed offset.
 
     Args:
         path: of the two values within larger ones, such as `.points[0]`.
@@ -39,7 +40,7 @@ def first_difference(value: Any, restored: Any, path: str = "") -> str | None:
     kind, restored_kind = type(value), type(restored)
     if kind is restored_kind and kind in _SCALARS:
         return None if value == restored else _in_words(value, restored, path)
-    if restored_kind is float and _is_number(value):
+    if _is_read_as(value, restored_kind):
         is_equal = value == restored or (value != value and restored != restored)
         return None if is_equal else _in_words(value, restored, path)
     if kind is not restored_kind:
@@ -61,8 +62,11 @@ def _in_words(value: Any, restored: Any, path: str) -> str:
     return f"{path or 'it'} ({former}) would be read back as {what}"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool | Enum)
+def _is_read_as(value: Any, plain: type) -> bool:
+    """Whether a value may be read back as a plain float or str."""
+    if plain not in (float, str) or isinstance(value, bool | Enum):
+        return False
+    return isinstance(value, (int, float) if plain is float else str)
 
 
 def _is_equal(value: Any, restored: Any) -> bool:
