@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import PydanticSchemaGenerationError, PydanticUserError, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from orchestrator.durability.callables import underlying
 from orchestrator.durability.json_form import JsonForm
 from orchestrator.durability.value_comparison import first_difference
 from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
@@ -127,8 +128,14 @@ def result_codec(function: Callable[..., Any], what: str) -> ValueCodec:
 
 
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """A function's annotations with their names resolved, without those that do not resolve."""
-    plain = inspect.unwrap(function)
+    """A function's annotations with their names resolved, without those that do not resolve.
+
+    Args:
+        function: also a partial, which has those of its function, an object with `__call__`, or a
+            class, which returns itself.
+    """
+    body = inspect.unwrap(underlying(inspect.unwrap(function)))
+    plain: Any = body.__init__ if inspect.isclass(body) else body
     names = getattr(plain, "__globals__", {})
     hints: dict[str, Any] = {}
     for name, annotation in getattr(plain, "__annotations__", {}).items():
@@ -137,7 +144,7 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
             hints |= typing.get_type_hints(single, globalns=names, include_extras=True)
         except Exception:  # noqa: S112 - such as a name imported under TYPE_CHECKING only
             continue
-    return hints
+    return hints | {"return": body} if inspect.isclass(body) else hints
 
 
 def _line(error: Exception) -> str:
