@@ -16,14 +16,14 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel
 
-Parts = Iterator[tuple[str, Any, Any]]
-"""Pairs of parts to compare, each with its path within the whole."""
+Parts = Iterator[tuple[str, Any, Any, Any]]
+"""Pairs of parts to compare, after their place in the whole: a format and what is put into it."""
 
 _SCALARS = (str, int, bool, bytes, type(None))
 _MISSING = object()
 
 
-def first_difference(value: Any, restored: Any, path: str = "") -> str | None:
+def first_difference(value: Any, restored: Any) -> str | None:
     """Where two values first differ in type or content, in words; None if they are the same.
 
     All fields of dataclasses and models count, whatever their own `__eq__` compares; cached
@@ -33,33 +33,38 @@ def first_difference(value: Any, restored: Any, path: str = "") -> str | None:
     Three things count as the same: NaN and NaN; a number or text and the plain value that it equals
     (a 3 annotated as float is read as 3.0, a text of LangChain's own class as a str), but no enum
     or bool; two time zones with the same fixed offset.
-
-    Args:
-        path: of the two values within larger ones, such as `.points[0]`.
     """
+    difference = _difference(value, restored)
+    return f"it{difference}" if difference and difference.startswith(" (") else difference
+
+
+def _difference(value: Any, restored: Any) -> str | None:
+    """As `first_difference`, in words that begin with the place of the part."""
     kind, restored_kind = type(value), type(restored)
     if kind is restored_kind and kind in _SCALARS:
-        return None if value == restored else _in_words(value, restored, path)
+        return None if value == restored else _in_words(value, restored)
     if _is_read_as(value, restored_kind):
         is_equal = value == restored or (value != value and restored != restored)
-        return None if is_equal else _in_words(value, restored, path)
+        return None if is_equal else _in_words(value, restored)
     if kind is not restored_kind:
-        return _in_words(value, restored, path)
+        return _in_words(value, restored)
     parts = _parts(value, restored)
     if parts is None:
-        return None if _is_equal(value, restored) else _in_words(value, restored, path)
-    for name, part, restored_part in parts:
-        if difference := first_difference(part, restored_part, path + name):
-            return difference
+        return None if _is_equal(value, restored) else _in_words(value, restored)
+    for place, name, part, restored_part in parts:
+        if type(part) is type(restored_part) and type(part) in _SCALARS and part == restored_part:
+            continue  # only to be fast: most parts are such
+        if difference := _difference(part, restored_part):
+            return place.format(name) + difference
     return None
 
 
-def _in_words(value: Any, restored: Any, path: str) -> str:
+def _in_words(value: Any, restored: Any) -> str:
     former, latter = (
         "nothing" if each is _MISSING else type(each).__name__ for each in (value, restored)
     )
     what = f"another {latter}" if former == latter else latter
-    return f"{path or 'it'} ({former}) would be read back as {what}"
+    return f" ({former}) would be read back as {what}"
 
 
 def _is_read_as(value: Any, plain: type) -> bool:
@@ -102,9 +107,9 @@ def _parts(value: Any, restored: Any) -> Parts | None:
 
 def _parts_of_time(value: Any, restored: Any) -> Parts:
     # As text: two times in different zones, of which one is repeated or skipped, are never equal.
-    yield "", value.replace(tzinfo=None).isoformat(), restored.replace(tzinfo=None).isoformat()
-    yield ".fold", value.fold, restored.fold
-    yield ".tzinfo", _zone_of(value.tzinfo), _zone_of(restored.tzinfo)
+    yield "", "", value.replace(tzinfo=None).isoformat(), restored.replace(tzinfo=None).isoformat()
+    yield ".fold", "", value.fold, restored.fold
+    yield ".tzinfo", "", _zone_of(value.tzinfo), _zone_of(restored.tzinfo)
 
 
 def _zone_of(zone: tzinfo | None) -> object:
@@ -116,53 +121,63 @@ def _zone_of(zone: tzinfo | None) -> object:
 
 
 def _parts_of_model(value: BaseModel, restored: BaseModel) -> Parts:
-    yield from _attributes(value, restored)
-    yield "", value.__pydantic_extra__, restored.__pydantic_extra__
-    yield "", value.__pydantic_private__, restored.__pydantic_private__
+    yield from _fields(value, restored, type(value).model_fields)
+    yield "", "", value.__pydantic_extra__, restored.__pydantic_extra__
+    yield "", "", value.__pydantic_private__, restored.__pydantic_private__
 
 
 def _parts_of_dataclass(value: Any, restored: Any) -> Parts:
-    fields = [field.name for field in dataclasses.fields(value)]
+    yield from _fields(value, restored, [field.name for field in dataclasses.fields(value)])
+
+
+def _fields(value: Any, restored: Any, fields: Collection[str]) -> Parts:
     for name in fields:
-        yield f".{name}", getattr(value, name, _MISSING), getattr(restored, name, _MISSING)
+        yield ".{}", name, getattr(value, name, _MISSING), getattr(restored, name, _MISSING)
     yield from _attributes(value, restored, without=fields)
 
 
 def _attributes(value: Any, restored: Any, *, without: Collection[str] = ()) -> Parts:
     """What the objects' `__dict__` hold, without cached properties and what `typing` adds."""
     of_value, of_restored = getattr(value, "__dict__", {}), getattr(restored, "__dict__", {})
-    for name in of_value | of_restored:
+    for name in (of_value | of_restored).keys() - without:
         declared = inspect.getattr_static(type(value), name, None)
-        if name in without or name == "__orig_class__" or isinstance(declared, cached_property):
+        if name == "__orig_class__" or isinstance(declared, cached_property):
             continue
-        yield f".{name}", of_value.get(name, _MISSING), of_restored.get(name, _MISSING)
+        yield ".{}", name, of_value.get(name, _MISSING), of_restored.get(name, _MISSING)
 
 
 def _parts_of_mapping(value: Mapping[Any, Any], restored: Mapping[Any, Any]) -> Parts:
-    yield ".__len__()", len(value), len(restored)
+    yield ".__len__()", "", len(value), len(restored)
     if isinstance(value, OrderedDict):
-        yield ".keys()", list(value), list(restored)
+        yield ".keys()", "", list(value), list(restored)
     if isinstance(value, defaultdict):
-        yield ".default_factory", value.default_factory, getattr(restored, "default_factory", None)
-    restored_keys = {key: key for key in restored}
+        yield (
+            ".default_factory",
+            "",
+            value.default_factory,
+            getattr(restored, "default_factory", None),
+        )
+    if not {*map(type, value), *map(type, restored)} <= {str}:
+        restored_keys = {key: key for key in restored}
+        for key in value:
+            yield ".keys()[{!r}]", key, key, restored_keys.get(key, _MISSING)
     for key, part in value.items():
-        yield f" key {key!r}", key, restored_keys.get(key, _MISSING)
-        yield f"[{key!r}]", part, restored.get(key, _MISSING)
+        yield "[{!r}]", key, part, restored.get(key, _MISSING)
     yield from _attributes(value, restored)
 
 
 def _parts_of_sequence(value: Any, restored: Any) -> Parts:
-    yield ".__len__()", len(value), len(restored)
+    yield ".__len__()", "", len(value), len(restored)
     if isinstance(value, deque):
-        yield ".maxlen", value.maxlen, restored.maxlen
+        yield ".maxlen", "", value.maxlen, restored.maxlen
     for index, (part, restored_part) in enumerate(zip(value, restored, strict=True)):
-        yield f"[{index}]", part, restored_part
+        yield "[{}]", index, part, restored_part
     yield from _attributes(value, restored)
 
 
 def _parts_of_set(value: AbstractSet[Any], restored: AbstractSet[Any]) -> Parts:
-    yield ".__len__()", len(value), len(restored)
+    yield ".__len__()", "", len(value), len(restored)
     restored_items = {item: item for item in restored}
     for item in value:
-        yield f" item {item!r}", item, restored_items.get(item, _MISSING)
+        yield "[{!r}]", item, item, restored_items.get(item, _MISSING)
     yield from _attributes(value, restored)
