@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from uuid import UUID
 
 from blake3 import blake3
 from pydantic import BaseModel
+
+from orchestrator.durability.callables import applied
 
 NUM_BYTES = 8
 
@@ -56,13 +59,19 @@ class CallDigest:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
         try:
-            self._signature: inspect.Signature | None = inspect.signature(function)
+            plain, _, _ = applied(function, (), {})
+            self._signature: inspect.Signature | None = inspect.signature(plain)
         except (TypeError, ValueError):  # a built-in without a signature
             self._signature = None
 
     def of(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes | None:
-        """The digest of one call, as `digest_of`; an argument that is the default is left out."""
+        """The digest of one call, as `digest_of`; an argument that is the default is left out.
+
+        A partial's own arguments count like those of the call.
+        """
+        _, args, kwargs = applied(self._function, args, kwargs)
         if self._signature is None:
             return digest_of(args, kwargs)
         try:
@@ -82,6 +91,8 @@ class CallDigest:
 def _describe(value: Any) -> object:
     """The JSON form of a value that JSON does not know; its class name if nothing better."""
     kind = type(value).__qualname__
+    if isinstance(value, functools.partial):
+        return [kind, value.func, value.args, value.keywords]
     if isinstance(value, set | frozenset):  # its order differs between processes
         return [kind, sorted(json.dumps(each, default=_describe) for each in value)]
     if isinstance(value, bytes | bytearray):

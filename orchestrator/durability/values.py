@@ -8,31 +8,24 @@ recorded, not when it is read.
 from __future__ import annotations
 
 import inspect
-import json
-import math
+import re
 import typing
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from types import SimpleNamespace
 from typing import Any
 
-from pydantic import (
-    ConfigDict,
-    PydanticSchemaGenerationError,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import PydanticSchemaGenerationError, PydanticUserError, ValidationError
 from pydantic_core import PydanticSerializationError
 
+from orchestrator.durability.callables import underlying
+from orchestrator.durability.json_form import JsonForm
+from orchestrator.durability.value_comparison import first_difference
 from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
 
-# JSON itself has neither infinity nor bytes.
-_CONFIG = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
-
-_PLAIN = (str, int, float, bool, type(None))
+_ZONE_OR_FOLD = re.compile(rb'\]"')
+"""How a time ends that has the zoned form."""
 
 
 class ValueCodec:
@@ -46,7 +39,6 @@ class ValueCodec:
     def __init__(self, what: str, annotation: Any = Any) -> None:
         self._what = what
         self._annotation = annotation
-        self._adapter: TypeAdapter[Any] | None = None
 
     def round_trip(self, value: Any) -> tuple[bytes, Any]:
         """The value as JSON, and the value as a resumed run would read it from there.
@@ -55,19 +47,17 @@ class ValueCodec:
         value: a 3 annotated as float is 3.0 in each.
 
         Raises:
-            ResultNotSerialisable: JSON cannot hold the value, or would return another one.
+            ResultNotSerialisable: JSON cannot hold the value, or would return one of another type
+                or with other content (see `first_difference`).
         """
         if value is None and self._annotation in (None, type(None), Any):
             return b"null", None
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                data = self._dumped(value)
-            if self._annotation is Any and not _is_plain(value):
-                raise TypeError("its type cannot be told from JSON: annotate the return type")
-            restored = self._read(data)
-            if not is_same(value, restored):
-                raise ValueError("reading it back gives another value")
+            data, restored = self._written_and_read(value, self._form)
+            difference = first_difference(value, restored)
+            if difference is not None:
+                data, restored = self._written_and_read(value, self._zoned_form)
+                difference = first_difference(value, restored)
         except ResultNotSerialisable:
             raise
         except (
@@ -79,6 +69,8 @@ class ValueCodec:
             RecursionError,
         ) as error:
             raise ResultNotSerialisable(self._what, _line(error)) from error
+        if difference is not None:
+            raise ResultNotSerialisable(self._what, difference)
         return data, restored
 
     def dump(self, value: Any) -> bytes:
@@ -96,43 +88,36 @@ class ValueCodec:
         except (ValidationError, ValueError) as error:
             raise ResultUnreadable(self._what, _line(error)) from error
 
-    def _dumped(self, value: Any) -> bytes:
-        adapter = self._type_adapter()
-        try:
-            return adapter.dump_json(value, by_alias=False, round_trip=True)
-        except PydanticSerializationError as error:
-            if "surrogates" not in str(error):
-                raise
-        # A lone surrogate cannot be encoded; json.dumps writes it as an ASCII escape.
-        document = adapter.dump_python(value, mode="json", by_alias=False, round_trip=True)
-        return json.dumps(document).encode()
+    def require_supported_type(self) -> None:
+        """Raise ResultNotSerialisable if pydantic does not support the type."""
+        assert self._form
+
+    def _written_and_read(self, value: Any, form: JsonForm) -> tuple[bytes, Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            data = form.dump(value)
+        return data, self._read(data)
 
     def _read(self, data: bytes) -> Any:
-        adapter = self._type_adapter()
         try:
-            return adapter.validate_json(data, by_alias=True, by_name=True)
+            return self._form.read(data)
         except ValidationError:
-            if b"\\ud" not in data:
+            if not _ZONE_OR_FOLD.search(data):
                 raise
-        return adapter.validate_python(json.loads(data), by_alias=True, by_name=True)
+        return self._zoned_form.read(data)
 
-    def _type_adapter(self) -> TypeAdapter[Any]:
-        if self._adapter is None:
-            try:
-                self._adapter = _adapter_of(self._annotation)
-            except (PydanticSchemaGenerationError, PydanticUserError) as error:
-                raise ResultNotSerialisable(self._what, _line(error)) from error
-        return self._adapter
+    @cached_property
+    def _form(self) -> JsonForm:
+        """The JSON of values that have no time with a named zone or a fold."""
+        try:
+            return JsonForm.of(self._annotation)
+        except (PydanticSchemaGenerationError, PydanticUserError) as error:
+            raise ResultNotSerialisable(self._what, _line(error)) from error
 
-
-def _adapter_of(annotation: Any) -> TypeAdapter[Any]:
-    """Pydantic's adapter for a type; a model's own config takes the place of ours."""
-    try:
-        return TypeAdapter(annotation, config=_CONFIG)
-    except PydanticUserError as error:
-        if error.code != "type-adapter-config-unused":
-            raise
-    return TypeAdapter(annotation)
+    @cached_property
+    def _zoned_form(self) -> JsonForm:
+        """The JSON of the other values; former versions cannot read it."""
+        return JsonForm.with_zoned_times(self._annotation)
 
 
 @lru_cache(maxsize=1024)
@@ -143,8 +128,14 @@ def result_codec(function: Callable[..., Any], what: str) -> ValueCodec:
 
 
 def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    """A function's annotations with their names resolved, without those that do not resolve."""
-    plain = inspect.unwrap(function)
+    """A function's annotations with their names resolved, without those that do not resolve.
+
+    Args:
+        function: also a partial, which has those of its function, an object with `__call__`, or a
+            class, which returns itself.
+    """
+    body = inspect.unwrap(underlying(inspect.unwrap(function)))
+    plain: Any = body.__init__ if inspect.isclass(body) else body
     names = getattr(plain, "__globals__", {})
     hints: dict[str, Any] = {}
     for name, annotation in getattr(plain, "__annotations__", {}).items():
@@ -153,47 +144,7 @@ def hints_of(function: Callable[..., Any]) -> Mapping[str, Any]:
             hints |= typing.get_type_hints(single, globalns=names, include_extras=True)
         except Exception:  # noqa: S112 - such as a name imported under TYPE_CHECKING only
             continue
-    return hints
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value survives JSON unchanged without knowing its type."""
-    if type(value) in _PLAIN:
-        return True
-    if type(value) is list:
-        return all(map(_is_plain, value))
-    if type(value) is dict:
-        return all(type(key) is str and _is_plain(item) for key, item in value.items())
-    return False
-
-
-def is_same(first: Any, second: Any) -> bool:
-    """Whether two values are equal, where NaN counts as equal to NaN, also within other values.
-
-    Values that define no equality, or that raise when compared, are the same if of one class.
-    """
-    if isinstance(first, float) and isinstance(second, float):
-        return first == second or (math.isnan(first) and math.isnan(second))
-    compare: Any = type(first).__eq__
-    if compare is object.__eq__ and not is_dataclass(first):
-        return type(first) is type(second)
-    try:
-        if first == second:
-            return True
-    except Exception:
-        return type(first) is type(second)
-    if type(first) is not type(second):
-        return False
-    if isinstance(first, Mapping):
-        if first.keys() != second.keys():
-            return False
-        return all(is_same(first[key], second[key]) for key in first)
-    if isinstance(first, list | tuple):
-        return len(first) == len(second) and all(map(is_same, first, second))
-    first_fields, second_fields = getattr(first, "__dict__", {}), getattr(second, "__dict__", {})
-    if first_fields == second_fields:
-        return compare is object.__eq__
-    return is_same(first_fields, second_fields)
+    return hints | {"return": body} if inspect.isclass(body) else hints
 
 
 def _line(error: Exception) -> str:

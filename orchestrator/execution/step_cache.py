@@ -92,11 +92,29 @@ def _code_of(code: CodeType) -> bytes:
     """A hash of a function's compiled code, without its position in the file."""
     digest = blake3(code.co_code)
     digest.update(repr((code.co_names, code.co_varnames)).encode())
+    digest.update(_layout_of(code))
     for constant in code.co_consts:
-        is_code = isinstance(constant, CodeType)
-        part = _code_of(constant) if is_code else _repr_of(constant)
+        if isinstance(constant, CodeType):
+            part = b"%d" % constant.co_argcount + _code_of(constant)
+        else:
+            part = _repr_of(constant)
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()
+
+
+def _layout_of(code: CodeType) -> bytes:
+    """What the instructions leave out: kinds of parameters, cells, the ranges of handlers.
+
+    Nothing for a function with simple parameters alone: its key is as in former versions.
+    """
+    kinds = code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    layout = (
+        (kinds, code.co_posonlyargcount, code.co_kwonlyargcount),
+        (code.co_cellvars, code.co_freevars),
+        code.co_exceptiontable,
+    )
+    is_simple = layout == ((0, 0, 0), ((), ()), b"")
+    return b"" if is_simple else repr((code.co_argcount, *layout)).encode()
 
 
 def _repr_of(constant: object) -> bytes:

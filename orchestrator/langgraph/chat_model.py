@@ -19,7 +19,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from orchestrator.cancellation import until_ended
 from orchestrator.langgraph.callbacks import LLM_TYPE, recorder_of
@@ -39,6 +39,13 @@ from serving.generation import GenerationRequest
 
 _WHAT = "ChatOrchestrate"
 
+_CALL_ARGUMENTS = frozenset(
+    {"max_tokens", "temperature", "top_p", "seed", "tools", "tool_choice", "json_schema"}
+)
+_ALWAYS_SATISFIED = frozenset({"strict", "parallel_tool_calls", "stream"})
+"""Arguments that are accepted and ignored: tool arguments satisfy their schema, a reply has
+one call at most, and LangChain reads `stream` itself."""
+
 
 class ChatOrchestrate(BaseChatModel):
     """A chat model on the engine of the current run or runtime.
@@ -54,11 +61,16 @@ class ChatOrchestrate(BaseChatModel):
     Attributes:
         max_tokens: most output tokens; None: as many as the context window allows.
         temperature, top_p, seed: as in GenerationRequest.
+    Raises:
+        ValidationError (of pydantic): an argument is unknown, or has the wrong type.
     Raises (each call):
+        InvalidRequest: an argument of the call, or of `bind`, is unknown.
         ServingError: the engine could not answer; see serving.errors.
         DeadlineExceeded, RunEnded: the deadline passed or the run ended first.
         WouldBlock: a synchronous call on the event loop that has to do the work.
     """
+
+    model_config = ConfigDict(extra="forbid")
 
     max_tokens: int | None = None
     temperature: float = 0.7
@@ -90,9 +102,12 @@ class ChatOrchestrate(BaseChatModel):
         Args:
             tool_choice: "auto" or None: it may call one; "any", "required" or True: it must call
                 one; "none": it must not; or the name of the tool that it must call.
+            kwargs: as for `bind`; `strict` and `parallel_tool_calls` are accepted and ignored.
         Raises:
-            InvalidRequest: a tool is not a function, or `tool_choice` names none of the tools.
+            InvalidRequest: a tool is not a function, `tool_choice` names none of the tools, or an
+                argument is unknown.
         """
+        _require_known(kwargs)
         openai_tools = [convert_to_openai_tool(tool) for tool in tools]
         for tool in openai_tools:
             if "function" not in tool:
@@ -222,6 +237,7 @@ class ChatOrchestrate(BaseChatModel):
     def _request_of(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
     ) -> tuple[GenerationRequest, ToolProtocol | None]:
+        _require_known(kwargs)
         tools = ToolProtocol.of(kwargs.get("tools") or (), kwargs.get("tool_choice"))
         request = GenerationRequest(
             request_id="",
@@ -234,6 +250,13 @@ class ChatOrchestrate(BaseChatModel):
             stop=tuple(stop or ()),
         )
         return request, tools
+
+
+def _require_known(kwargs: Mapping[str, Any]) -> None:
+    if unknown := kwargs.keys() - _CALL_ARGUMENTS - _ALWAYS_SATISFIED - {"stop"}:
+        known = ", ".join(sorted(_CALL_ARGUMENTS | {"stop"}))
+        reason = f"unknown arguments: {', '.join(sorted(unknown))}; it accepts {known}"
+        raise InvalidRequest(_WHAT, reason)
 
 
 def _loop_of(graph_call: GraphCall | None) -> asyncio.AbstractEventLoop | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from orchestrator.durability.values import ValueCodec, is_same
+from orchestrator.durability.value_comparison import first_difference
+from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import ResultNotSerialisable, ResultUnreadable
 
 
@@ -23,8 +24,9 @@ class StateCodec(ValueCodec):
         """The state as JSON, and as it is read back; raises ResultNotSerialisable."""
         data = self._dumped(value)
         restored = self.load(data)
-        if not is_same(value, restored) and self._dumped(restored) != data:
-            raise ResultNotSerialisable("a graph", "reading its state back gives another one")
+        difference = first_difference(value, restored)
+        if difference is not None and self._dumped(restored) != data:
+            raise ResultNotSerialisable("a graph", f"of its state, {difference}")
         return data, restored
 
     def _dumped(self, value: Any) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import invalid_tool_call, tool_call
 
-from orchestrator.sdk.schemas import closed_schema
+from orchestrator.sdk.schemas import closed_schema, with_references_below
 from serving.errors import InvalidRequest
 from serving.generation import Completion
 
@@ -58,14 +58,24 @@ class ToolProtocol:
         return cls(chosen, must_call=True)
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema of a reply."""
-        shapes = [
-            _object(tool={"enum": [function["name"]]}, arguments=_parameters(function))
-            for function in self.functions
-        ]
+        """The JSON schema of a reply.
+
+        Parameters that refer to parts of themselves are among its `$defs`.
+        """
+        shapes, definitions = [], {}
+        for index, function in enumerate(self.functions):
+            parameters = _parameters(function)
+            name = f"arguments{index}"
+            pointer = f"#/$defs/{name}"
+            moved = with_references_below(parameters, pointer)
+            if moved != parameters:
+                definitions[name] = moved
+                parameters = {"$ref": pointer}
+            shapes.append(_object(tool={"enum": [function["name"]]}, arguments=parameters))
         if not self.must_call:
             shapes.insert(0, _object(answer={"type": "string"}))
-        return shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+        reply = shapes[0] if len(shapes) == 1 else {"anyOf": shapes}
+        return reply | {"$defs": definitions} if definitions else reply
 
     def instructions(self) -> str:
         """The instructions for the model's system message."""

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec
 
+from orchestrator.durability.callables import applied, underlying
 from orchestrator.execution.threads import run_in_thread
 
 P = ParamSpec("P")
@@ -20,14 +21,13 @@ def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
     Raises:
         TypeError: it is a generator function.
     """
-    method = getattr(body, "__call__", body)  # noqa: B004 - of a callable object; may be async
-    for function in (body, method):
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"{name_of(body)} is a generator, which cannot be recorded: collect the items that"
-                " it yields in a list, and return the list"
-            )
-    if inspect.iscoroutinefunction(body) or inspect.iscoroutinefunction(method):
+    function = underlying(body)
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{name_of(body)} is a generator, which cannot be recorded: collect the items that"
+            " it yields in a list, and return the list"
+        )
+    if inspect.iscoroutinefunction(function):
         return body
 
     @functools.wraps(body)
@@ -40,8 +40,12 @@ def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
 
 
 def name_of(body: Callable[..., Any]) -> str:
-    """The name under which a function's steps are recorded by default."""
-    return str(getattr(body, "__name__", type(body).__name__)).replace("_", "-")
+    """The name under which a function's steps are recorded by default.
+
+    That of a partial's function; that of the class of an object with `__call__`.
+    """
+    plain, _, _ = applied(body, (), {})
+    return str(getattr(plain, "__name__", type(plain).__name__)).replace("_", "-")
 
 
 def require_no_method(body: Callable[..., Any]) -> None:

@@ -100,7 +100,7 @@ class _AnswerCodec(ValueCodec):
 
     def __init__(self, schema: Any) -> None:
         super().__init__("an answer", schema)
-        self._type_adapter()  # so that a bad schema fails before the question is asked
+        self.require_supported_type()  # before the question is asked
         self._is_text = schema is str or getattr(schema, "__origin__", None) is str
 
     def load(self, data: bytes) -> Any:

@@ -12,6 +12,11 @@ from serving.generation import Completion
 
 Shape = type[BaseModel] | Mapping[str, Any]
 
+_SCHEMAS_BY_NAME = frozenset(
+    {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+)
+_DATA = frozenset({"const", "enum", "default", "examples"})
+
 
 def json_schema_of(shape: Shape | None) -> Mapping[str, Any] | None:
     """The JSON schema of a shape; None for free text."""
@@ -59,6 +64,28 @@ def closed_schema(schema: Any) -> Any:
     if schema.get("type") == "object" and "properties" in schema:
         closed.setdefault("additionalProperties", False)
     return closed
+
+
+def with_references_below(schema: Any, root: str) -> Any:
+    """The schema with its references changed for a place within another schema.
+
+    Args:
+        root: a pointer to that place, such as "#/$defs/place": `#/$defs/City`, a reference within
+            the schema, becomes `#/$defs/place/$defs/City`.
+    """
+    if isinstance(schema, list):
+        return [with_references_below(item, root) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key == "$ref" and isinstance(part, str) and (part == "#" or part.startswith("#/")):
+            moved[key] = root + part[1:]
+        elif key in _SCHEMAS_BY_NAME and isinstance(part, dict):
+            moved[key] = {name: with_references_below(each, root) for name, each in part.items()}
+        else:
+            moved[key] = part if key in _DATA else with_references_below(part, root)
+    return moved
 
 
 def _invalid(completion: Completion, reason: str) -> StructuredOutputInvalid:

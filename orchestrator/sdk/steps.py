@@ -77,8 +77,8 @@ def step(
         if max_age_s is not None:
             require_cacheable(plain)
         body, digest = awaitable(plain), CallDigest(plain)
-        step_name = checked_name(name or name_of(body))
-        spec = StepSpec(step_name, StepKind.STEP, result_codec(body, f"step {step_name}"))
+        step_name = checked_name(name or name_of(plain))
+        spec = StepSpec(step_name, StepKind.STEP, result_codec(plain, f"step {step_name}"))
 
         @functools.wraps(body)
         async def wrapper(*args: P.args, **kwargs: P.kwargs) -> Any:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ DIFFERENT: list[Any] = [
     np.arange(5000.0),
     datetime(2026, 1, 1, tzinfo=UTC),
     timedelta(1),
+    partial(len, 1),
+    partial(len, 2),
+    partial(len, n=1),
 ]
 
 

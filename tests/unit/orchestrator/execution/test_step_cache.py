@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sqlite3
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator import ResultNotSerialisable, flow, llm, step
+from orchestrator.execution.step_cache import cache_key
 from orchestrator.testing import ScriptedEngine, VirtualClock
 from store.records import Status
 from tests.unit.orchestrator.orchestrator_samples import Boom, recorded, scripted_runtime
@@ -192,6 +194,38 @@ async def test_two_lambdas_on_one_line_have_different_cached_results(tmp_path: P
     async with scripted_runtime(tmp_path) as runtime:
         for _ in range(2):
             assert (await runtime.run(both)).value == [6, 4]
+
+
+def two_functions(first: str, second: str) -> list[Callable[..., Any]]:
+    """The functions `g` of two source texts, in one module."""
+    both = []
+    for text in first, second:
+        names: dict[str, Any] = {"__name__": "one_module"}
+        exec(text, names)
+        both.append(names["g"])
+    return both
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("def g(a): return a", "def g(*a): return a"),
+        ("def g(a): return (lambda b: b)(*a)", "def g(a): return (lambda *b: b)(*a)"),
+        ("def g(a): return (lambda b, c: 1)(*a)", "def g(a): return (lambda b, *, c: 1)(*a)"),
+        (
+            "def g(a):\n  try: f(a); h(a)\n  except E: return 0",
+            "def g(a):\n  try: f(a)\n  except E: return 0\n  else: h(a)",
+        ),
+    ],
+)
+def test_functions_that_differ_in_more_than_their_instructions_have_different_keys(
+    first: str, second: str
+) -> None:
+    keys = [
+        cache_key(g, [1] if g.__code__.co_flags & inspect.CO_VARARGS else [[1]], {}, model="m")
+        for g in two_functions(first, second)
+    ]
+    assert keys[0] != keys[1]
 
 
 class Scaled:

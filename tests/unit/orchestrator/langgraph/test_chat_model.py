@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langchain_core.messages import (
@@ -15,6 +16,7 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
+from pydantic import ValidationError
 
 from orchestrator import Message, RunEnded, WouldBlock, flow, gather, step
 from orchestrator.chat_model import ChatOrchestrate
@@ -206,6 +208,27 @@ async def test_stop_texts_and_sampling_parameters_reach_the_engine(tmp_path: Pat
     [request] = engine.requests
     assert (request.temperature, request.top_p, request.seed) == (0.0, 0.5, 3)
     assert (request.stop, request.max_tokens) == (("\n",), 7)
+
+
+def test_an_unknown_argument_of_the_model_is_refused() -> None:
+    with pytest.raises(ValidationError, match="max_token\n"):
+        ChatOrchestrate(max_token=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("unknown", ["max_token", "response_format"])
+async def test_an_unknown_argument_of_a_call_is_refused(tmp_path: Path, unknown: str) -> None:
+    arguments: dict[str, Any] = {unknown: 3}
+    engine, model = ScriptedEngine(answer_ok), ChatOrchestrate()
+    async with scripted_runtime(tmp_path, engine):
+        for asked in model.ainvoke("hi", **arguments), model.bind(**arguments).ainvoke("hi"):
+            with pytest.raises(InvalidRequest, match=f"{unknown}; it accepts .*max_tokens"):
+                await asked
+        with pytest.raises(InvalidRequest, match=unknown):
+            async for _ in model.astream("hi", **arguments):
+                pass
+    with pytest.raises(InvalidRequest, match=unknown):
+        model.bind_tools([], **arguments)
+    assert not engine.requests
 
 
 async def test_messages_become_alternating_turns(tmp_path: Path) -> None:

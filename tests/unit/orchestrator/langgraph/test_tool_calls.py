@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
+import jsonschema
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.tools import tool
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 
 from orchestrator import Message
 from orchestrator.chat_model import ChatOrchestrate
-from orchestrator.langgraph.tool_calls import AnswerText
+from orchestrator.langgraph.tool_calls import AnswerText, ToolProtocol
 from orchestrator.testing import ScriptedEngine
 from serving.errors import InvalidRequest, StructuredOutputInvalid
 from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
@@ -121,6 +122,57 @@ def test_an_unknown_tool_choice_or_a_tool_that_is_not_a_function_is_refused_at_o
         ChatOrchestrate().bind_tools([weather], tool_choice="hammer")
     with pytest.raises(InvalidRequest, match="web_search"):
         ChatOrchestrate().bind_tools([{"type": "web_search_preview"}])
+
+
+def raw_tool(name: str, **parameters: Any) -> dict[str, Any]:
+    """A tool in OpenAI's format, as an MCP server describes it."""
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+REFERRING = [
+    raw_tool(
+        "visit",
+        type="object",
+        properties={
+            "place": {"$ref": "#/$defs/Place"},
+            "default": {"$ref": "#/properties/place"},
+            "$ref": {"type": "string", "default": {"$ref": "#/a text"}},
+        },
+        required=["place"],
+        **{"$defs": {"Place": {"enum": ["Bern"]}}},
+    ),
+    raw_tool(
+        "sort",
+        type="object",
+        properties={"place": {"$ref": "#/definitions/Place"}, "then": {"$ref": "#"}},
+        required=["place"],
+        definitions={"Place": {"enum": ["Rome"]}},
+    ),
+    raw_tool("wait", type="object", properties={"s": {"type": "integer"}}, required=["s"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("tool_name", "arguments", "is_valid"),
+    [
+        ("visit", {"place": "Bern"}, True),
+        ("visit", {"place": "Rome"}, False),
+        ("visit", {"place": "Bern", "default": "Bern", "$ref": "a"}, True),
+        ("visit", {"place": "Bern", "default": "Rome"}, False),
+        ("sort", {"place": "Rome", "then": {"place": "Rome"}}, True),
+        ("sort", {"place": "Rome", "then": {"place": "Bern"}}, False),
+        ("wait", {"s": 1}, True),
+        ("wait", {"s": "long"}, False),
+    ],
+)
+@pytest.mark.parametrize("choice", [None, "any", "itself"])
+def test_a_tool_may_refer_to_definitions_of_its_own(
+    tool_name: str, arguments: Any, is_valid: bool, choice: str | None
+) -> None:
+    protocol = ToolProtocol.of(REFERRING, tool_name if choice == "itself" else choice)
+    assert protocol is not None
+    reply = jsonschema.Draft202012Validator(protocol.schema())
+    assert reply.is_valid({"tool": tool_name, "arguments": arguments}) == is_valid
 
 
 async def test_a_tool_call_that_was_cut_off_is_an_invalid_tool_call(
