@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     step_tokens: int = 2048
     max_model_tokens: int | None = None
     kv_cache_bytes: int | None = None
+    cpu_threads: int | None = None
     dtype: str | None = None
     seed: int = 0
     api_key: str | None = Field(default=None, repr=False)

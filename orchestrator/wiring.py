@@ -160,6 +160,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         step_tokens=settings.step_tokens,
         max_model_tokens=settings.max_model_tokens,
         kv_cache_bytes=settings.kv_cache_bytes,
+        cpu_threads=settings.cpu_threads,
         dtype=settings.dtype,
         seed=settings.seed,
         verbose=settings.verbose,

@@ -6,6 +6,7 @@ import importlib.metadata
 from dataclasses import dataclass, field
 from typing import Any
 
+from serving.engine.setup.cpu_limits import default_kv_cache_bytes, default_threads
 from serving.errors import EngineMissing, InvalidEngineConfig
 from serving.policies.table import PolicySpec
 
@@ -46,7 +47,10 @@ class EngineConfig:
         slots: largest number of requests that hold a slot of the model runner at once.
         step_tokens: token budget of one step.
         max_model_tokens: context length; None: the model's own.
-        kv_cache_bytes: size of the KV cache; None: 64 MiB for the demo model, else vLLM's choice.
+        kv_cache_bytes: size of the KV cache; None: 64 MiB for the demo model, else a share of the
+            free memory on a CPU (`cpu_limits`), vLLM's choice on a GPU.
+        cpu_threads: OpenMP threads of a step on a CPU, not bound to cores; None: one for the demo
+            model, else half the cores.
         dtype: None: float32 on a CPU (bfloat16 crashes in a process that has not requested AMX),
             vLLM's choice on a GPU.
         seed: of sampling, for requests without a seed.
@@ -61,6 +65,7 @@ class EngineConfig:
     step_tokens: int = 2048
     max_model_tokens: int | None = None
     kv_cache_bytes: int | None = None
+    cpu_threads: int | None = None
     dtype: str | None = None
     seed: int = 0
     verbose: bool = False
@@ -68,7 +73,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         if not self.model.strip():
             raise InvalidEngineConfig("model", self.model, "must not be empty")
-        for name in ("slots", "step_tokens", "max_model_tokens", "kv_cache_bytes"):
+        for name in ("slots", "step_tokens", "max_model_tokens", "kv_cache_bytes", "cpu_threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidEngineConfig(name, value, "must be at least 1")
@@ -93,9 +98,15 @@ class EngineConfig:
                 "PYTHONWARNINGS": "ignore",  # for the processes that vLLM starts
             }
         if self.is_demo:
-            variables |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+            variables |= {"HF_HUB_OFFLINE": "1"}
         if platform == "cpu":
-            variables |= {"TORCH_COMPILE_DISABLE": "1"}
+            threads = self.cpu_threads or (1 if self.is_demo else default_threads())
+            variables |= {
+                "TORCH_COMPILE_DISABLE": "1",
+                "OMP_NUM_THREADS": str(threads),
+                # Bound to a core, a thread waits for whatever else runs on that one.
+                "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            }
         return variables
 
     def vllm_arguments(self, model_path: str, platform: str) -> dict[str, Any]:
@@ -124,6 +135,8 @@ class EngineConfig:
         if self.max_model_tokens is not None:
             arguments["max_model_len"] = self.max_model_tokens
         kv_cache_bytes = self.kv_cache_bytes or (DEMO_KV_CACHE_BYTES if self.is_demo else None)
+        if kv_cache_bytes is None and platform == "cpu":
+            kv_cache_bytes = default_kv_cache_bytes(model_path)
         if kv_cache_bytes is not None:
             arguments["kv_cache_memory_bytes"] = kv_cache_bytes
         return arguments

@@ -2,9 +2,12 @@
 
 import importlib.metadata
 import json
+import os
+from pathlib import Path
 
 import pytest
 
+from serving.engine.setup import cpu_limits
 from serving.engine.setup.config import PINNED_VLLM, EngineConfig, vllm_platform
 from serving.errors import EngineMissing, InvalidEngineConfig
 from serving.policies.table import PolicySpec
@@ -20,6 +23,7 @@ from serving.policies.table import PolicySpec
         ("step_tokens", 0),
         ("max_model_tokens", 0),
         ("kv_cache_bytes", 0),
+        ("cpu_threads", 0),
     ],
 )
 def test_a_setting_out_of_range_is_named(setting: str, value: object) -> None:
@@ -75,6 +79,41 @@ def test_the_demo_model_has_a_small_kv_cache_and_needs_no_network() -> None:
     assert demo.vllm_arguments("/m", "cpu")["kv_cache_memory_bytes"] == 64 << 20
     assert demo.environment("cpu")["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in other.environment("cpu")
+
+
+def test_on_a_cpu_the_kv_cache_fits_into_the_free_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(1 << 20))
+
+    def kv_cache_bytes(available: int) -> int:
+        monkeypatch.setattr(cpu_limits, "available_bytes", lambda: available)
+        arguments = EngineConfig(model="org/model").vllm_arguments(str(tmp_path), "cpu")
+        return int(arguments["kv_cache_memory_bytes"])
+
+    assert kv_cache_bytes((2 << 30) + (2 << 20)) == 512 << 20
+    assert kv_cache_bytes(1 << 40) == 1 << 30
+    assert kv_cache_bytes(0) == 64 << 20
+    assert cpu_limits.available_bytes() == 0
+
+
+def test_available_memory_is_that_of_the_machine_or_less() -> None:
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < cpu_limits.available_bytes() <= machine
+
+
+def test_threads_on_a_cpu_are_not_bound_and_leave_cores_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    for config, threads in (
+        (EngineConfig(), "1"),
+        (EngineConfig(model="org/model"), "4"),
+        (EngineConfig(model="org/model", cpu_threads=3), "3"),
+    ):
+        environment = config.environment("cpu")
+        assert environment["OMP_NUM_THREADS"] == threads
+        assert environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
 
 
 def test_verbose_does_not_set_vllm_s_log_level() -> None:
