@@ -9,9 +9,9 @@ from pathlib import Path
 from blake3 import blake3
 
 from agents.tools.corpus_index import CorpusIndex, FileEntry, StoredFile
-from agents.tools.errors import CorpusEmpty
+from agents.tools.errors import CorpusEmpty, Unreadable
 from agents.tools.folder_scan import FoundFile, SkippedFile, scan_folder
-from agents.tools.readers import SUFFIXES, Unreadable, read_document
+from agents.tools.readers import SUFFIXES, read_document
 
 # Limits of a transaction: a kill loses at most one batch, and other processes wait for one at most.
 _BATCH_BYTES = 4_000_000
@@ -50,7 +50,8 @@ class IndexReport:
         num_passages: passages in the index now.
         num_bytes: total size of the files with passages.
         skipped: files that could not be indexed, with the reasons, ordered by file.
-        warnings: files that were indexed only in part, and whether the index was rebuilt.
+        warnings: files that were indexed only in part or in a detected encoding, and whether the
+            index was rebuilt.
     """
 
     num_indexed: int

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.tools.errors import Unreadable
 from agents.tools.passages import MAX_CHARS, MAX_LINES, Passage
-from agents.tools.readers import Unreadable, read_document, source_lines, split_lines
+from agents.tools.readers import read_document, source_lines, split_lines
 from tests.unit.agents.corpus_samples import law, prose, write
 
 LINES = st.lists(

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.tools.errors import Unreadable
 from agents.tools.html_text import html_pieces
-from agents.tools.readers import Unreadable, decode, read_document, source_lines, split_lines
+from agents.tools.readers import read_document, source_lines, split_lines
 from tests.unit.agents.corpus_samples import law, pdf, write
 
 TAGS = ["<p>", "</p>", "<b>", "</b>", "<h1>", "</h1>", "<script>", "</script>", "<style>", "<br/>"]
@@ -29,37 +30,6 @@ BROKEN = [
     "</",
 ]
 TEXT = ["word", "é", "\n", " ", "&amp;", "&#10;", "&#x0d", "&", "&NewLine;", "<title>", "</title>"]
-
-
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        ("naïve".encode(), "naïve"),
-        ("naïve".encode("utf-8-sig"), "naïve"),
-        ("naïve".encode("utf-16"), "naïve"),
-        ("naïve".encode("utf-16-be"), None),
-        (b"\xfe\xff" + "naïve".encode("utf-16-be"), "naïve"),
-        (b"\xff\xfe\0\0" + "naïve".encode("utf-32-le"), "naïve"),
-        ("naïve".encode("latin-1"), "naïve"),
-        ("“naïve”".encode("cp1252"), "“naïve”"),
-        (b"caf\xe9\x01", None),
-        (b"abc\0def", None),
-        (b"\xff\xfea\0\0\0", None),
-        (b"\xff\xfea", None),
-        (b"\x81\x8d", None),
-    ],
-)
-def test_a_file_is_decoded_or_refused(data: bytes, text: str | None) -> None:
-    if text is None:
-        with pytest.raises(Unreadable, match=r"binary|not valid"):
-            decode(data)
-    else:
-        assert decode(data) == text
-
-
-def test_an_encoding_declared_by_a_page_is_used_if_utf_8_fails() -> None:
-    page = '<meta charset="shift_jis"><p>締め切り</p>'.encode("shift_jis")
-    assert "締め切り" in decode(page, html=True)
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html"])
