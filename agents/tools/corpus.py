@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -97,7 +98,9 @@ class Corpus:
         """The file of the index."""
         return self._index.file.path
 
-    def search(self, query: str, limit: int = 5, *, per_file: int | None = None) -> list[Passage]:
+    def search(
+        self, query: str, limit: int = 5, *, per_file: int | None = None, distinct: bool = False
+    ) -> list[Passage]:
         """The passages that match a query best, best first; ties by file, then line.
 
         Args:
@@ -105,6 +108,8 @@ class Corpus:
                 rare terms count more. Only the first 64 terms are used.
             limit: maximum number of passages.
             per_file: maximum number of passages from one file; None for no limit.
+            distinct: whether to leave out passages that repeat a better one, such as the same
+                section in .md and in .html.
         Returns:
             an empty list if the query has no terms, or if no passage contains any of them.
         Raises:
@@ -115,12 +120,15 @@ class Corpus:
             return []
         expression = match_expression(terms)
         limit = min(limit, 1_000_000)
+        best = partial(
+            self._index.search, expression, limit=limit, per_file=per_file, distinct=distinct
+        )
         try:
-            return self._index.search(expression, limit=limit, per_file=per_file)
+            return best()
         except IndexDamaged:
             self._rebuild()
         try:
-            return self._index.search(expression, limit=limit, per_file=per_file)
+            return best()
         except IndexDamaged as error:
             raise CorpusIndexUnavailable(self.index_path, str(error)) from error
 

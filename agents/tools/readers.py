@@ -12,7 +12,7 @@ from pypdf.errors import PyPdfError
 from agents.tools.character_encoding import decode
 from agents.tools.errors import Unreadable
 from agents.tools.html_text import html_pieces
-from agents.tools.outline import LineKind, line_kinds, title_of
+from agents.tools.outline import LineKind, hide_comments, line_kinds, title_of
 from agents.tools.passages import MAX_LINES, Passage, Piece, split_into_passages
 
 SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf")
@@ -55,8 +55,9 @@ def read_document(data: bytes, file: str) -> Reading:
 def source_lines(path: Path) -> list[str]:
     """The lines that the line numbers of passages refer to; line n is at index n - 1.
 
-    For .md and .txt these are the file's lines, for HTML the visible text of each of the file's
-    lines, for PDF the lines of the extracted text. Use it to check a citation.
+    For .txt these are the file's lines, for .md too but without comments, for HTML the visible text
+    of each of the file's lines, for PDF the lines of the extracted text. Use it to check a
+    citation.
 
     Raises:
         Unreadable: as read_document.
@@ -93,6 +94,8 @@ def _pieces(data: bytes, suffix: str) -> tuple[list[Piece], str]:
 
 
 def _text_pieces(lines: list[str], *, markdown: bool) -> list[Piece]:
+    if markdown:
+        lines = hide_comments(lines)
     pieces = []
     after_blank = True
     for i, kind in enumerate(line_kinds(lines, markdown=markdown)):
