@@ -12,6 +12,7 @@ from blake3 import blake3
 from pydantic_core import core_schema
 
 from agents.tools.corpus_index import CorpusIndex
+from agents.tools.document_reader import ReadingLimits
 from agents.tools.errors import CorpusIndexUnavailable, CorpusNotAFolder, CorpusNotFound
 from agents.tools.index_file import IndexDamaged
 from agents.tools.indexing import IndexReport, OnProgress, update_index
@@ -31,12 +32,19 @@ class Corpus:
     """
 
     def __init__(
-        self, folder: Path, index: CorpusIndex, report: IndexReport, *, max_file_bytes: int
+        self,
+        folder: Path,
+        index: CorpusIndex,
+        report: IndexReport,
+        *,
+        max_file_bytes: int,
+        limits: ReadingLimits,
     ) -> None:
         self.folder = folder
         self._index = index
         self._report = report
         self._max_file_bytes = max_file_bytes
+        self._limits = limits
         self._rebuilding = Lock()
 
     @classmethod
@@ -47,6 +55,7 @@ class Corpus:
         index_path: str | Path | None = None,
         on_progress: OnProgress | None = None,
         max_file_bytes: int = MAX_FILE_BYTES,
+        limits: ReadingLimits = ReadingLimits(),  # noqa: B008 - it is frozen
     ) -> Self:
         """Index a folder; reads only files that changed since the last time.
 
@@ -56,6 +65,7 @@ class Corpus:
             on_progress: called before each file that is read and once at the end. An exception
                 from it stops the indexing, and the next open continues from there.
             max_file_bytes: larger files are skipped.
+            limits: files that take more CPU time or memory to read are skipped.
         Raises:
             CorpusNotFound: the folder does not exist.
             CorpusNotAFolder: the path is not a folder.
@@ -70,8 +80,13 @@ class Corpus:
             raise CorpusNotAFolder(Path(folder))
         path = Path(index_path) if index_path is not None else default_index_path(resolved)
         index = CorpusIndex(path, resolved)
-        report = _update(index, resolved, max_file_bytes=max_file_bytes, on_progress=on_progress)
-        return cls(resolved, index, report, max_file_bytes=max_file_bytes)
+        report = _update(
+            *(index, resolved),
+            max_file_bytes=max_file_bytes,
+            limits=limits,
+            on_progress=on_progress,
+        )
+        return cls(resolved, index, report, max_file_bytes=max_file_bytes, limits=limits)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
@@ -141,7 +156,10 @@ class Corpus:
         # first find a valid index and unchanged files.
         with self._rebuilding:
             self._report = _update(
-                self._index, self.folder, max_file_bytes=self._max_file_bytes, damaged=True
+                *(self._index, self.folder),
+                max_file_bytes=self._max_file_bytes,
+                limits=self._limits,
+                damaged=True,
             )
 
 
@@ -156,17 +174,27 @@ def _update(
     folder: Path,
     *,
     max_file_bytes: int,
+    limits: ReadingLimits,
     on_progress: OnProgress | None = None,
     damaged: bool = False,
 ) -> IndexReport:
     """Update the index; if it is damaged, replace and rebuild it once."""
     try:
         warning = index.file.replace_damaged() if damaged else index.file.prepare()
-        report = update_index(index, folder, max_file_bytes=max_file_bytes, on_progress=on_progress)
+        report = update_index(
+            *(index, folder),
+            max_file_bytes=max_file_bytes,
+            limits=limits,
+            on_progress=on_progress,
+        )
     except IndexDamaged as error:
         if damaged:
             raise CorpusIndexUnavailable(index.file.path, str(error)) from error
         return _update(
-            index, folder, max_file_bytes=max_file_bytes, on_progress=on_progress, damaged=True
+            *(index, folder),
+            max_file_bytes=max_file_bytes,
+            limits=limits,
+            on_progress=on_progress,
+            damaged=True,
         )
     return replace(report, warnings=(warning, *report.warnings)) if warning else report

@@ -43,6 +43,7 @@ def read_document(data: bytes, file: str) -> Reading:
         file: the passages' file; its suffix decides how the bytes are read.
     Raises:
         Unreadable: binary, empty, broken or encrypted, or a suffix outside SUFFIXES.
+        MemoryError: the process has reached its limit of memory.
     """
     pieces, warning = _pieces(data, Path(file).suffix.lower())
     max_lines = _MAX_HTML_LINES if file.lower().endswith((".html", ".htm")) else MAX_LINES
@@ -106,28 +107,15 @@ def _text_pieces(lines: list[str], *, markdown: bool) -> list[Piece]:
 
 
 def _pdf_pieces(data: bytes) -> tuple[list[Piece], str]:
-    # pypdf logs its repairs; without a handler of the caller they would be printed on stderr.
-    logger = logging.getLogger("pypdf")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    try:
-        reader = pypdf.PdfReader(BytesIO(data))
-        # Many files are encrypted with an empty password, to restrict printing only.
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise Unreadable("it is encrypted and needs a password")
-        num_pages = len(reader.pages)
-    except Unreadable:
-        raise
-    except PyPdfError as error:
-        raise Unreadable(f"it is a broken or encrypted PDF ({error})") from error
-    except Exception as error:  # for a broken file pypdf may raise any exception
-        raise Unreadable(f"it is a broken PDF ({type(error).__name__}: {error})") from error
+    reader, num_pages = _open_pdf(data)
     pieces: list[Piece] = []
     failed = []
     num_lines = 0
     for number in range(1, num_pages + 1):
         try:
             text = reader.pages[number - 1].extract_text()
+        except MemoryError:  # a limit of the document, not a fault of the page
+            raise
         except Exception as error:  # as above
             failed.append(f"page {number} ({type(error).__name__}: {error})")
             continue
@@ -139,6 +127,26 @@ def _pdf_pieces(data: bytes) -> tuple[list[Piece], str]:
     if not pieces:
         raise Unreadable("it contains no text (scanned pages need OCR first)")
     return pieces, f"not read: {', '.join(failed)}" if failed else ""
+
+
+def _open_pdf(data: bytes) -> tuple[pypdf.PdfReader, int]:
+    """A reader, and its number of pages."""
+    # pypdf logs its repairs; without a handler of the caller they would be printed on stderr.
+    logger = logging.getLogger("pypdf")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    try:
+        reader = pypdf.PdfReader(BytesIO(data))
+        # Many files are encrypted with an empty password, to restrict printing only.
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise Unreadable("it is encrypted and needs a password")
+        return reader, len(reader.pages)
+    except (Unreadable, MemoryError):
+        raise
+    except PyPdfError as error:
+        raise Unreadable(f"it is a broken or encrypted PDF ({error})") from error
+    except Exception as error:  # for a broken file pypdf may raise any exception
+        raise Unreadable(f"it is a broken PDF ({type(error).__name__}: {error})") from error
 
 
 def _page_pieces(lines: list[str], *, page: int, num_lines_before: int) -> list[Piece]:
