@@ -61,7 +61,7 @@ class DocumentReader:
         traceback: TracebackType | None,
     ) -> None:
         if self._process is not None:
-            self._process.kill()  # it is idle, or nobody waits for its answer any more
+            self._process.kill()  # it is idle, or its answer is no longer awaited
         self._end()
 
     def read(self, data: bytes, file: str) -> Reading:
