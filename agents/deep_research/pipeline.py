@@ -16,6 +16,7 @@ from agents.deep_research import prompts
 from agents.deep_research.notes import Note
 from agents.deep_research.report import Report, assembled_report, written_report
 from agents.tools.corpus import Corpus
+from agents.tools.near_duplicates import DistinctPassages
 from agents.tools.passages import Passage
 from agents.tools.quoting import quote_line
 from orchestrator import DeadlineExceeded, flow, gather, has_deadline, llm, remaining, step, tool
@@ -58,13 +59,13 @@ class Findings:
     """The results so far; they survive when the time for research runs out.
 
     Attributes:
-        seen: (file, line) of the passages that have been read or are being read.
+        passages: those that have been read or are being read.
         rounds: rounds that were completed.
         cut: sentences about what was left out, and why.
     """
 
     notes: list[Note] = field(default_factory=list)
-    seen: set[tuple[str, int]] = field(default_factory=set)
+    passages: DistinctPassages = field(default_factory=DistinctPassages)
     rounds: int = 0
     cut: list[str] = field(default_factory=list)
 
@@ -152,13 +153,12 @@ async def search_and_read(questions: Sequence[str], corpus: Corpus, findings: Fi
         else:
             findings.cut.append(reading)
 
-    readings = []
-    for asked, passages in zip(questions, results, strict=True):
-        for passage in passages:
-            place = (passage.file, passage.line)
-            if place not in findings.seen:
-                findings.seen.add(place)
-                readings.append(note(asked, passage, len(findings.seen)))
+    readings = [
+        note(asked, passage, len(findings.passages))
+        for asked, passages in zip(questions, results, strict=True)
+        for passage in passages
+        if findings.passages.add(passage)
+    ]
     await gather(*readings)
 
 
@@ -180,7 +180,7 @@ async def plan(question: str, width: int) -> Questions:
 @tool(effects="pure")
 def search(corpus: Corpus, question: str) -> list[Passage]:
     """The passages that match a question best."""
-    return corpus.search(question, SOURCES_PER_QUESTION, per_file=2)
+    return corpus.search(question, SOURCES_PER_QUESTION, per_file=2, distinct=True)
 
 
 @step

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 
 from agents.deep_research.notes import Note
@@ -19,6 +20,12 @@ RANDOM_WEIGHTS = (
 TITLE_CHARS = 120
 """Maximum length of a title that is made from a question."""
 
+_RANGE = r"\s*[0-9]{1,4}(?:\s*[-\u2013]\s*[0-9]{1,4})?\s*"
+# Marks of sources, such as [1], [1, 3] and [2-4]; neither links nor what is in `code`.
+_MARKS = re.compile(
+    rf"`[^`]*`|(?P<space>\s?)[\[\u3010](?P<numbers>{_RANGE}(?:,{_RANGE})*)[\]\u3011](?!\()"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Citation:
@@ -32,7 +39,12 @@ class Citation:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the report; citations are numbers of sources."""
+    """A section of the report.
+
+    Attributes:
+        text: marks of sources in it, such as [1], are also in `citations`.
+        citations: numbers of sources.
+    """
 
     heading: str
     text: str
@@ -59,20 +71,26 @@ class Report:
 def written_report(
     question: str, draft: Draft, notes: Sequence[Note], *, rounds: int, cut: Sequence[str]
 ) -> Report:
-    """The report that the model drafted, with the sources that it cites."""
-    sections = tuple(
-        Section(
-            heading=_one_line(section.heading),
-            text=_printable(section.text).strip(),
-            citations=tuple(dict.fromkeys(section.citations)),
+    """The report that the model drafted, with the sources that it cites.
+
+    Marks in the text count as citations; marks that name no source are dropped.
+    """
+    known = {note.number for note in notes}
+    sections = []
+    for section in draft.sections:
+        text = _keep_marks(_printable(section.text).strip(), known)
+        sections.append(
+            Section(
+                heading=_one_line(_keep_marks(section.heading, set())),
+                text=text,
+                citations=tuple(dict.fromkeys([*section.citations, *_marked_numbers(text)])),
+            )
         )
-        for section in draft.sections
-    )
     cited = {number for section in sections for number in section.citations}
     return Report(
         question=question,
-        title=_one_line(draft.title),
-        sections=sections,
+        title=_one_line(_keep_marks(draft.title, set())),
+        sections=tuple(sections),
         citations=tuple(_citation(note) for note in notes if note.number in cited),
         rounds=rounds,
         cut=tuple(cut),
@@ -89,8 +107,10 @@ def assembled_report(
     sections = tuple(
         Section(
             heading=_title_of(asked),
-            text="\n".join(f"- {_one_line(note.text)} [{note.number}]" for note in group),
-            citations=(),
+            text="\n".join(
+                f"- {_one_line(_keep_marks(note.text, set()))} [{note.number}]" for note in group
+            ),
+            citations=tuple(note.number for note in group),
         )
         for asked, group in by_question.items()
     )
@@ -112,7 +132,8 @@ def to_markdown(result: RunResult[Report], info: EngineInfo) -> str:
     if info.random_weights:
         parts.append(f"> **{RANDOM_WEIGHTS}**")
     for section in report.sections:
-        marks = "".join(f"[{number}]" for number in section.citations)
+        marked = _marked_numbers(section.text)
+        marks = "".join(f"[{number}]" for number in section.citations if number not in marked)
         parts.append(f"## {section.heading}")
         parts.append(f"{section.text} {marks}".rstrip())
     if report.citations:
@@ -163,6 +184,33 @@ def _source_line(citation: Citation) -> str:
 
 def _citation(note: Note) -> Citation:
     return Citation(note.number, note.passage.file, note.quote.line, note.quote.text)
+
+
+def _keep_marks(text: str, known: Set[int]) -> str:
+    """The text with only the marks of known sources, each in its own brackets."""
+
+    def kept(match: re.Match[str]) -> str:
+        if match["numbers"] is None:
+            return match[0]
+        numbers = _numbers(match["numbers"])
+        marks = "".join(f"[{number}]" for number in numbers if number in known)
+        return f"{match['space']}{marks}" if marks else ""
+
+    return _MARKS.sub(kept, text)
+
+
+def _marked_numbers(text: str) -> list[int]:
+    listed = [match["numbers"] for match in _MARKS.finditer(text) if match["numbers"]]
+    return [number for numbers in listed for number in _numbers(numbers)]
+
+
+def _numbers(listed: str) -> list[int]:
+    """The numbers of a mark: "1, 3-5" gives 1, 3, 4, 5."""
+    numbers: list[int] = []
+    for part in listed.split(","):
+        first, _, last = part.replace("\u2013", "-").partition("-")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
 
 
 def _title_of(question: str) -> str:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -11,6 +12,7 @@ from blake3 import blake3
 from pydantic_core import core_schema
 
 from agents.tools.corpus_index import CorpusIndex
+from agents.tools.document_reader import ReadingLimits
 from agents.tools.errors import CorpusIndexUnavailable, CorpusNotAFolder, CorpusNotFound
 from agents.tools.index_file import IndexDamaged
 from agents.tools.indexing import IndexReport, OnProgress, update_index
@@ -30,12 +32,19 @@ class Corpus:
     """
 
     def __init__(
-        self, folder: Path, index: CorpusIndex, report: IndexReport, *, max_file_bytes: int
+        self,
+        folder: Path,
+        index: CorpusIndex,
+        report: IndexReport,
+        *,
+        max_file_bytes: int,
+        limits: ReadingLimits,
     ) -> None:
         self.folder = folder
         self._index = index
         self._report = report
         self._max_file_bytes = max_file_bytes
+        self._limits = limits
         self._rebuilding = Lock()
 
     @classmethod
@@ -46,6 +55,7 @@ class Corpus:
         index_path: str | Path | None = None,
         on_progress: OnProgress | None = None,
         max_file_bytes: int = MAX_FILE_BYTES,
+        limits: ReadingLimits = ReadingLimits(),  # noqa: B008 - it is frozen
     ) -> Self:
         """Index a folder; reads only files that changed since the last time.
 
@@ -55,6 +65,7 @@ class Corpus:
             on_progress: called before each file that is read and once at the end. An exception
                 from it stops the indexing, and the next open continues from there.
             max_file_bytes: larger files are skipped.
+            limits: files that take more CPU time or memory to read are skipped.
         Raises:
             CorpusNotFound: the folder does not exist.
             CorpusNotAFolder: the path is not a folder.
@@ -69,8 +80,13 @@ class Corpus:
             raise CorpusNotAFolder(Path(folder))
         path = Path(index_path) if index_path is not None else default_index_path(resolved)
         index = CorpusIndex(path, resolved)
-        report = _update(index, resolved, max_file_bytes=max_file_bytes, on_progress=on_progress)
-        return cls(resolved, index, report, max_file_bytes=max_file_bytes)
+        report = _update(
+            *(index, resolved),
+            max_file_bytes=max_file_bytes,
+            limits=limits,
+            on_progress=on_progress,
+        )
+        return cls(resolved, index, report, max_file_bytes=max_file_bytes, limits=limits)
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
@@ -97,7 +113,9 @@ class Corpus:
         """The file of the index."""
         return self._index.file.path
 
-    def search(self, query: str, limit: int = 5, *, per_file: int | None = None) -> list[Passage]:
+    def search(
+        self, query: str, limit: int = 5, *, per_file: int | None = None, distinct: bool = False
+    ) -> list[Passage]:
         """The passages that match a query best, best first; ties by file, then line.
 
         Args:
@@ -105,6 +123,8 @@ class Corpus:
                 rare terms count more. Only the first 64 terms are used.
             limit: maximum number of passages.
             per_file: maximum number of passages from one file; None for no limit.
+            distinct: whether to leave out passages that repeat a better one, such as the same
+                section in .md and in .html.
         Returns:
             an empty list if the query has no terms, or if no passage contains any of them.
         Raises:
@@ -115,12 +135,15 @@ class Corpus:
             return []
         expression = match_expression(terms)
         limit = min(limit, 1_000_000)
+        best = partial(
+            self._index.search, expression, limit=limit, per_file=per_file, distinct=distinct
+        )
         try:
-            return self._index.search(expression, limit=limit, per_file=per_file)
+            return best()
         except IndexDamaged:
             self._rebuild()
         try:
-            return self._index.search(expression, limit=limit, per_file=per_file)
+            return best()
         except IndexDamaged as error:
             raise CorpusIndexUnavailable(self.index_path, str(error)) from error
 
@@ -133,7 +156,10 @@ class Corpus:
         # first find a valid index and unchanged files.
         with self._rebuilding:
             self._report = _update(
-                self._index, self.folder, max_file_bytes=self._max_file_bytes, damaged=True
+                *(self._index, self.folder),
+                max_file_bytes=self._max_file_bytes,
+                limits=self._limits,
+                damaged=True,
             )
 
 
@@ -148,17 +174,27 @@ def _update(
     folder: Path,
     *,
     max_file_bytes: int,
+    limits: ReadingLimits,
     on_progress: OnProgress | None = None,
     damaged: bool = False,
 ) -> IndexReport:
     """Update the index; if it is damaged, replace and rebuild it once."""
     try:
         warning = index.file.replace_damaged() if damaged else index.file.prepare()
-        report = update_index(index, folder, max_file_bytes=max_file_bytes, on_progress=on_progress)
+        report = update_index(
+            *(index, folder),
+            max_file_bytes=max_file_bytes,
+            limits=limits,
+            on_progress=on_progress,
+        )
     except IndexDamaged as error:
         if damaged:
             raise CorpusIndexUnavailable(index.file.path, str(error)) from error
         return _update(
-            index, folder, max_file_bytes=max_file_bytes, on_progress=on_progress, damaged=True
+            *(index, folder),
+            max_file_bytes=max_file_bytes,
+            limits=limits,
+            on_progress=on_progress,
+            damaged=True,
         )
     return replace(report, warnings=(warning, *report.warnings)) if warning else report

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents.tools.index_file import IndexFile, transaction
+from agents.tools.near_duplicates import DistinctPassages
 from agents.tools.passages import Passage
 from agents.tools.terms import index_form
 
@@ -100,22 +101,28 @@ class CorpusIndex:
                 if row is not None:
                     _delete(db, row[0])
 
-    def search(self, expression: str, *, limit: int, per_file: int | None) -> list[Passage]:
+    def search(
+        self, expression: str, *, limit: int, per_file: int | None, distinct: bool
+    ) -> list[Passage]:
         """The best passages for an FTS5 expression, best first; ties by file, then line."""
         with self.file.connection() as db, transaction(db, "BEGIN"):
-            best: list[tuple[int, float]] = []
+            best: list[Passage] = []
             num_of_file: dict[int, int] = {}
+            kept = DistinctPassages()
             # Rank rowids first, and read the texts of the best ones only.
-            query = _RANKED if per_file is not None else f"{_RANKED} LIMIT {int(limit)}"
+            query = _RANKED if per_file is not None or distinct else f"{_RANKED} LIMIT {int(limit)}"
             for rowid, file_id, cost in db.execute(query, (expression,)):
-                num = num_of_file[file_id] = num_of_file.get(file_id, 0) + 1
-                if per_file is None or num <= per_file:
-                    best.append((rowid, -cost))
-                    if len(best) == limit:
-                        break
-            return [
-                _to_passage(db.execute(_ONE, (rowid,)).fetchone(), score) for rowid, score in best
-            ]
+                num = num_of_file.get(file_id, 0)
+                if num == per_file:
+                    continue
+                passage = _to_passage(db.execute(_ONE, (rowid,)).fetchone(), -cost)
+                if distinct and not kept.add(passage):
+                    continue
+                num_of_file[file_id] = num + 1
+                best.append(passage)
+                if len(best) == limit:
+                    break
+            return best
 
     def passages(self) -> Iterator[Passage]:
         """All passages, ordered by file and line."""

@@ -60,3 +60,13 @@ class CorpusIndexUnavailable(ToolError):
             f"the index {index_path} cannot be used ({cause}): it is only a cache, so delete it, "
             "or set ORCHESTRATE_CACHE to a writable folder with free space"
         )
+
+
+class Unreadable(ToolError):
+    """A file has no text that can be cited; `reason` says why. Reading it again will not help."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -1,11 +1,14 @@
 """Extracts the visible text of each source line of an HTML document.
 
-It uses the standard library's parser directly. Tree builders such as BeautifulSoup keep the line of
-a tag but not the line of the text after it, which a citation needs.
+The parser is justhtml, which follows the HTML standard in what it does with broken markup. A tree
+of nodes does not keep the line of a text that follows a dropped tag, so the lines are marked in the
+source: see `_mark_lines`.
 """
 
 import re
-from html.parser import HTMLParser
+from collections.abc import Iterator
+
+from justhtml import JustHTML, Node, Text
 
 from agents.tools.passages import Piece
 
@@ -16,17 +19,17 @@ _INLINE = frozenset(
     small span strike strong sub sup time tt u var wbr
     """.split()  # noqa: SIM905 (one word a line would fill the file)
 )
-# A line end written as a character reference would shift the numbers of all later lines.
-_LINE_END_REFERENCE = re.compile(
-    r"&(?:#0*1[03](?![0-9]);?|#[xX]0*[aAdD](?![0-9a-fA-F]);?|NewLine;)"
+_INVISIBLE = frozenset({"#comment", "!doctype", "script", "style", "template", "iframe", "noembed"})
+
+# Unicode reserves U+FDD0 to U+FDEF for internal use: no document contains them.
+_RESERVED = re.compile("[\ufdd0-\ufdef]")
+_MARK = re.compile("\ufdef([\ufdd0-\ufddf]+)")
+_FIRST_DIGIT = 0xFDD0
+# References to reserved characters, and to line ends, which would shift the numbers of later lines.
+_REFERENCE = re.compile(
+    r"&(?:#0*(?:1[03]|6497[6-9]|649[89][0-9]|6500[0-7])(?![0-9]);?"
+    r"|#[xX]0*(?:[aAdD]|[fF][dD][dDeE][0-9a-fA-F])(?![0-9a-fA-F]);?|NewLine;)"
 )
-# The parser fails on an unknown marked section; browsers treat it as a comment.
-_MARKED_SECTION = re.compile(r"<!\[")
-_INVISIBLE = re.compile(
-    r"<!--.*?(?:-->|\Z)|<(script|style|template)\b[^>]*>.*?(?:</\1\s*>|\Z)",
-    re.DOTALL | re.IGNORECASE,
-)
-_NOT_A_TAG = re.compile(r"<(?=[^<>\"']*<)")
 
 
 def html_pieces(lines: list[str]) -> list[Piece]:
@@ -38,28 +41,55 @@ def html_pieces(lines: list[str]) -> list[Piece]:
         pieces; `line` is the source line of their text. White space within a piece is reduced to
         single spaces. A block begins a new piece, also in the middle of a line.
     """
-    parser = _VisibleText()
-    parser.feed(_cleaned("\n".join(lines)))
-    parser.close()
-    return parser.pieces()
+    # Without scripting, because then the content of <noscript> is visible.
+    document = JustHTML(_mark_lines(lines), sanitize=False, scripting_enabled=False)
+    text = _VisibleText()
+    # A stack instead of recursion; a string is the name of an element that ends.
+    pending: list[Node | Text | str] = [document.root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, str):
+            text.end_element(node)
+        elif isinstance(node, Text):
+            for line, part in _marked_parts(node.data or ""):
+                text.add(line, part)
+        elif node.name not in _INVISIBLE:
+            text.start_element(node.name)
+            pending.append(node.name)
+            pending.extend(reversed(node.children or ()))
+    return text.pieces()
 
 
-def _cleaned(source: str) -> str:
-    """The same lines without invisible parts and without input for which the parser is slow.
+def _mark_lines(lines: list[str]) -> str:
+    """The source with the number of its line after each ">", where a text can begin.
 
-    The parser's time is at least quadratic in the number of unclosed tags and comments: 100 kB of
-    "<a " take minutes. The regular expressions here take linear time.
+    In a tag or comment that is not yet closed a mark is a part of its content and has no effect.
     """
-    source = _LINE_END_REFERENCE.sub(" ", source)
-    source = _INVISIBLE.sub(lambda match: "\n" * match[0].count("\n"), _escape_last_tag(source))
-    source = _NOT_A_TAG.sub("&lt;", _MARKED_SECTION.sub("<!_", source))
-    return _escape_last_tag(source)
+    marked = [_mark(1)]
+    for number, line in enumerate(lines, start=1):
+        plain = _REFERENCE.sub(" ", _RESERVED.sub("\ufffd", line))
+        marked.append(plain.replace(">", f">{_mark(number)}"))
+        marked.append("\n")
+    return "".join(marked)
 
 
-def _escape_last_tag(source: str) -> str:
-    """Escape tags that are not closed before the end of the document."""
-    last = source.rfind(">") + 1
-    return source[:last] + source[last:].replace("<", "&lt;")
+def _mark(line: int) -> str:
+    return "\ufdef" + "".join(chr(_FIRST_DIGIT + int(digit, 16)) for digit in f"{line:x}")
+
+
+def _marked_parts(data: str) -> Iterator[tuple[int, str]]:
+    """The parts of a text, each on one source line, with the line's number."""
+    before, *marked = _MARK.split(data)
+    assert not before.strip(), "each text follows a mark"
+    for digits, text in zip(marked[::2], marked[1::2], strict=True):
+        line = int("".join(f"{ord(digit) - _FIRST_DIGIT:x}" for digit in digits), 16)
+        # A tag that the parser dropped in the middle of a text, such as <td> outside of a table,
+        # separates words. After ">" itself a mark is in the middle of a text.
+        if before and before[-1] != ">":
+            yield line, " "
+        for offset, part in enumerate(text.split("\n")):
+            yield line + offset, part
+        before = text
 
 
 class _Fragment:
@@ -74,38 +104,34 @@ class _Fragment:
         self.parts: list[str] = []
 
 
-class _VisibleText(HTMLParser):
+class _VisibleText:
+    """Collects the fragments of a document."""
+
     def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
         self._fragments: list[_Fragment] = []
         self._num_headings = 0
         self._heading: int | None = None
         self._block_begins = True
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in _HEADINGS:
+    def start_element(self, name: str) -> None:
+        if name in _HEADINGS:
             self._num_headings += 1
             self._heading = self._num_headings
-        if tag not in _INLINE:
+        if name not in _INLINE:
             self._block_begins = True
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in _INLINE:
-            self._block_begins = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in _INLINE:
+    def end_element(self, name: str) -> None:
+        if name not in _INLINE:
             # Any block's end ends a heading, so that an unclosed one does not include the page.
             self._heading = None
             self._block_begins = True
 
-    def handle_data(self, data: str) -> None:
-        line, _ = self.getpos()
-        for offset, text in enumerate(data.split("\n")):
-            if text.strip():
-                self._fragment(line + offset).parts.append(text)
-            elif text and self._fragments and self._fragments[-1].line == line + offset:
-                self._fragments[-1].parts.append(" ")
+    def add(self, line: int, text: str) -> None:
+        """Add a text on one line."""
+        if text.strip():
+            self._fragment(line).parts.append(text)
+        elif text and self._fragments and self._fragments[-1].line == line:
+            self._fragments[-1].parts.append(" ")
 
     def _fragment(self, line: int) -> _Fragment:
         """The current fragment; a new one for another line or at the beginning of a block."""
@@ -116,6 +142,8 @@ class _VisibleText(HTMLParser):
         return self._fragments[-1]
 
     def pieces(self) -> list[Piece]:
+        """All pieces in the order of their lines: the parser moves text out of tables."""
+        self._fragments.sort(key=lambda fragment: fragment.line)
         texts = [" ".join("".join(fragment.parts).split()) for fragment in self._fragments]
         titles: dict[int, str] = {}
         for fragment, text in zip(self._fragments, texts, strict=True):

@@ -9,7 +9,7 @@ from filelock import FileLock, Timeout
 
 from agents.tools.errors import CorpusIndexUnavailable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Increase it when the tables or the splitting into passages change: indexes are then rebuilt."""
 
 BUSY_TIMEOUT_S = 60.0

@@ -9,9 +9,10 @@ from pathlib import Path
 from blake3 import blake3
 
 from agents.tools.corpus_index import CorpusIndex, FileEntry, StoredFile
-from agents.tools.errors import CorpusEmpty
+from agents.tools.document_reader import DocumentReader, ReadingLimits
+from agents.tools.errors import CorpusEmpty, Unreadable
 from agents.tools.folder_scan import FoundFile, SkippedFile, scan_folder
-from agents.tools.readers import SUFFIXES, Unreadable, read_document
+from agents.tools.readers import SUFFIXES
 
 # Limits of a transaction: a kill loses at most one batch, and other processes wait for one at most.
 _BATCH_BYTES = 4_000_000
@@ -50,7 +51,8 @@ class IndexReport:
         num_passages: passages in the index now.
         num_bytes: total size of the files with passages.
         skipped: files that could not be indexed, with the reasons, ordered by file.
-        warnings: files that were indexed only in part, and whether the index was rebuilt.
+        warnings: files that were indexed only in part or in a detected encoding, and whether the
+            index was rebuilt.
     """
 
     num_indexed: int
@@ -68,6 +70,7 @@ def update_index(
     folder: Path,
     *,
     max_file_bytes: int,
+    limits: ReadingLimits,
     on_progress: OnProgress | None = None,
 ) -> IndexReport:
     """Index new and changed files, and remove deleted ones.
@@ -76,6 +79,7 @@ def update_index(
         index: prepared.
         folder: resolved.
         max_file_bytes: larger files are skipped.
+        limits: files that take more to read are skipped.
         on_progress: called before each file and once at the end. An exception from it stops the
             indexing, and the next one continues from there.
     Raises:
@@ -89,13 +93,15 @@ def update_index(
     skipped = {entry.file: entry.reason for entry in scan.skipped}
     stale = [found for found in scan.found if not _is_current(known.get(found.file), found)]
     batch = _Batch(index)
-    for num_done, found in enumerate(stale):
-        if on_progress:
-            on_progress(IndexProgress(num_done, len(stale), found.file))
-        try:
-            batch.add(_read(folder, found.file, known.get(found.file), max_file_bytes))
-        except OSError as error:
-            skipped[found.file] = f"it cannot be read: {error.strerror or error}"
+    with DocumentReader(limits) as reader:
+        for num_done, found in enumerate(stale):
+            if on_progress:
+                on_progress(IndexProgress(num_done, len(stale), found.file))
+            try:
+                stored = known.get(found.file)
+                batch.add(_read(folder, found.file, stored, max_file_bytes, reader))
+            except OSError as error:
+                skipped[found.file] = f"it cannot be read: {error.strerror or error}"
     batch.flush()
     if on_progress and stale:
         on_progress(IndexProgress(len(stale), len(stale), ""))
@@ -149,7 +155,9 @@ def _is_current(stored: StoredFile | None, found: FoundFile) -> bool:
     return stored is not None and (stored.size, stored.mtime_ns) == (found.size, found.mtime_ns)
 
 
-def _read(folder: Path, file: str, known: StoredFile | None, max_file_bytes: int) -> FileEntry:
+def _read(
+    folder: Path, file: str, known: StoredFile | None, max_file_bytes: int, reader: DocumentReader
+) -> FileEntry:
     """Read one file; its entry has no passages if its bytes are in the index already."""
     with (folder / file).open("rb") as stream:
         status = os.fstat(stream.fileno())
@@ -169,7 +177,7 @@ def _read(folder: Path, file: str, known: StoredFile | None, max_file_bytes: int
         same = replace(stored, num_passages=known.num_passages, note=known.note)
         return FileEntry(file, same, ())
     try:
-        reading = read_document(data, file)
+        reading = reader.read(data, file)
     except Unreadable as error:
         return FileEntry(file, replace(stored, note=str(error)), ())
     stored = replace(stored, num_passages=len(reading.passages), note=reading.warning)

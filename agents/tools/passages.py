@@ -22,9 +22,10 @@ class Passage:
     """Consecutive lines of one document.
 
     For every format, line i of `text` (from 0) is on line `line + i` of the document, as
-    `agents.tools.readers.source_lines` returns them. For .md and .txt these are the file's lines,
-    for HTML the visible text of the file's lines, for PDF the lines of the extracted text, counted
-    over the whole document. A line is split only if it is longer than a passage.
+    `agents.tools.readers.source_lines` returns them: for .txt the file's lines, for .md too but
+    without comments, for HTML the visible text of the file's lines, for PDF the lines of the
+    extracted text, counted over the whole document. A line is split only if it is longer than a
+    passage.
 
     Attributes:
         file: path relative to the corpus folder, with "/" between its parts.

@@ -13,6 +13,7 @@ MAX_QUOTE_CHARS = 300
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
 _LEADING_MARKS = re.compile(r"\s*(?:(?:[-*+>]|\d{1,3}[.)])\s+)*")
+_COMMENT = re.compile(r"<!--.*?-->")
 _PENALTY = {LineKind.TEXT: 0.0, LineKind.CODE: 0.5}
 # A text with fewer words is rarely a statement.
 _MIN_WORDS = 4
@@ -77,7 +78,7 @@ def _candidates(passage: Passage, max_chars: int, terms: set[str]) -> Iterator[_
     ]
     statements = [i for i, kind in enumerate(kinds) if kind in _PENALTY]
     for i in statements or [i for i, line in enumerate(lines) if line.strip()]:
-        for text in _quotable_parts(lines[i], max_chars, terms):
+        for text in _quotable_parts(lines[i], max_chars, terms, markdown=markdown):
             words_of_text = words(text)
             yield _Candidate(
                 line=passage.line + i,
@@ -88,9 +89,16 @@ def _candidates(passage: Passage, max_chars: int, terms: set[str]) -> Iterator[_
             )
 
 
-def _quotable_parts(line: str, max_chars: int, terms: set[str]) -> Iterator[str]:
+def _quotable_parts(line: str, max_chars: int, terms: set[str], *, markdown: bool) -> Iterator[str]:
     marks = _LEADING_MARKS.match(line)
     text = line[marks.end() if marks else 0 :].rstrip() or line.strip()
+    around_comments = _COMMENT.split(text) if markdown else []
+    for shown in [part.strip() for part in around_comments if part.strip()] or [text]:
+        yield from _sentences(shown, max_chars, terms)
+
+
+def _sentences(text: str, max_chars: int, terms: set[str]) -> Iterator[str]:
+    """The text, or the sentences of one that is longer than max_chars."""
     if len(text) <= max_chars:
         yield text
         return

@@ -1,6 +1,5 @@
 """Readers: from a file's bytes to its passages, and to the lines that citations refer to."""
 
-import codecs
 import logging
 import re
 from dataclasses import dataclass
@@ -10,38 +9,17 @@ from pathlib import Path
 import pypdf
 from pypdf.errors import PyPdfError
 
+from agents.tools.character_encoding import decode
+from agents.tools.errors import Unreadable
 from agents.tools.html_text import html_pieces
-from agents.tools.outline import LineKind, line_kinds, title_of
+from agents.tools.outline import LineKind, hide_comments, line_kinds, title_of
 from agents.tools.passages import MAX_LINES, Passage, Piece, split_into_passages
 
 SUFFIXES = (".md", ".txt", ".html", ".htm", ".pdf")
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
-# The little-endian mark of UTF-32 begins with that of UTF-16, so it is tried first.
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f\x7f]")
-_C1_CONTROLS = re.compile(rb"[\x80-\x9f]")
-_DECLARED = re.compile(rb"<meta[^>]{0,200}charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
-# Encodings that old pages use in practice; other declared names are not trusted.
-_REGIONAL = re.compile(r"gb|big5|shift|sjis|euc-|koi8|iso-8859|windows-125|cp125", re.IGNORECASE)
 # In HTML the same text takes more lines, because of markup on separate lines.
 _MAX_HTML_LINES = 3 * MAX_LINES
-
-
-class Unreadable(Exception):
-    """A file has no text that can be cited; `reason` says why. Reading it again will not help."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +28,7 @@ class Reading:
 
     Attributes:
         passages: in the file's order, at least one.
-        warning: which parts of the file could not be read; "" if all could.
+        warning: which parts could not be read, or which encoding was only detected; "" without.
     """
 
     passages: tuple[Passage, ...]
@@ -65,6 +43,7 @@ def read_document(data: bytes, file: str) -> Reading:
         file: the passages' file; its suffix decides how the bytes are read.
     Raises:
         Unreadable: binary, empty, broken or encrypted, or a suffix outside SUFFIXES.
+        MemoryError: the process has reached its limit of memory.
     """
     pieces, warning = _pieces(data, Path(file).suffix.lower())
     max_lines = _MAX_HTML_LINES if file.lower().endswith((".html", ".htm")) else MAX_LINES
@@ -77,8 +56,9 @@ def read_document(data: bytes, file: str) -> Reading:
 def source_lines(path: Path) -> list[str]:
     """The lines that the line numbers of passages refer to; line n is at index n - 1.
 
-    For .md and .txt these are the file's lines, for HTML the visible text of each of the file's
-    lines, for PDF the lines of the extracted text. Use it to check a citation.
+    For .txt these are the file's lines, for .md too but without comments, for HTML the visible text
+    of each of the file's lines, for PDF the lines of the extracted text. Use it to check a
+    citation.
 
     Raises:
         Unreadable: as read_document.
@@ -94,39 +74,6 @@ def source_lines(path: Path) -> list[str]:
     return lines
 
 
-def decode(data: bytes, *, html: bool = False) -> str:
-    """The text of a file: decoded by its byte order mark, or as UTF-8, Latin-1 or Windows-1252.
-
-    Args:
-        data: the whole file.
-        html: whether an encoding declared in a <meta> tag is tried if UTF-8 fails.
-    Raises:
-        Unreadable: NUL bytes, control characters, or bytes that are invalid in every encoding.
-    """
-    for mark, encoding in _BYTE_ORDER_MARKS:
-        if data.startswith(mark):
-            text = _decode_or_refuse(data, encoding)
-            if "\0" in text:
-                raise Unreadable("it is a binary file (NUL characters)")
-            return text
-    if b"\0" in data:
-        raise Unreadable("it is a binary file (NUL bytes)")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        pass
-    if _CONTROLS.search(data):
-        raise Unreadable("it is a binary file (not UTF-8, and with control characters)")
-    declared = _DECLARED.search(data, 0, 4096) if html else None
-    if declared and _REGIONAL.match(declared[1].decode("ascii", "replace")):
-        try:
-            return data.decode(declared[1].decode("ascii"))
-        except (LookupError, UnicodeDecodeError):
-            pass
-    # Windows-1252 has quotes and dashes where Latin-1 has only control characters.
-    return _decode_or_refuse(data, "cp1252" if _C1_CONTROLS.search(data) else "latin-1")
-
-
 def split_lines(text: str) -> list[str]:
     r"""Lines as open() and editors count them: only "\n", "\r\n" and "\r" end a line."""
     lines = _LINE_END.split(text) if "\r" in text else text.split("\n")
@@ -135,24 +82,21 @@ def split_lines(text: str) -> list[str]:
     return lines
 
 
-def _decode_or_refuse(data: bytes, encoding: str) -> str:
-    try:
-        return data.decode(encoding)
-    except UnicodeDecodeError:
-        raise Unreadable(f"its bytes are not valid {encoding} text") from None
-
-
 def _pieces(data: bytes, suffix: str) -> tuple[list[Piece], str]:
     if suffix == ".pdf":
         return _pdf_pieces(data)
     if suffix in (".html", ".htm"):
-        return html_pieces(split_lines(decode(data, html=True))), ""
+        text, warning = decode(data, html=True)
+        return html_pieces(split_lines(text)), warning
     if suffix in (".md", ".txt"):
-        return _text_pieces(split_lines(decode(data)), markdown=suffix == ".md"), ""
+        text, warning = decode(data)
+        return _text_pieces(split_lines(text), markdown=suffix == ".md"), warning
     raise Unreadable(f"{suffix or 'a file without a suffix'} is not one of {', '.join(SUFFIXES)}")
 
 
 def _text_pieces(lines: list[str], *, markdown: bool) -> list[Piece]:
+    if markdown:
+        lines = hide_comments(lines)
     pieces = []
     after_blank = True
     for i, kind in enumerate(line_kinds(lines, markdown=markdown)):
@@ -163,28 +107,15 @@ def _text_pieces(lines: list[str], *, markdown: bool) -> list[Piece]:
 
 
 def _pdf_pieces(data: bytes) -> tuple[list[Piece], str]:
-    # pypdf logs its repairs; without a handler of the caller they would be printed on stderr.
-    logger = logging.getLogger("pypdf")
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    try:
-        reader = pypdf.PdfReader(BytesIO(data))
-        # Many files are encrypted with an empty password, to restrict printing only.
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise Unreadable("it is encrypted and needs a password")
-        num_pages = len(reader.pages)
-    except Unreadable:
-        raise
-    except PyPdfError as error:
-        raise Unreadable(f"it is a broken or encrypted PDF ({error})") from error
-    except Exception as error:  # for a broken file pypdf may raise any exception
-        raise Unreadable(f"it is a broken PDF ({type(error).__name__}: {error})") from error
+    reader, num_pages = _open_pdf(data)
     pieces: list[Piece] = []
     failed = []
     num_lines = 0
     for number in range(1, num_pages + 1):
         try:
             text = reader.pages[number - 1].extract_text()
+        except MemoryError:  # a limit of the document, not a fault of the page
+            raise
         except Exception as error:  # as above
             failed.append(f"page {number} ({type(error).__name__}: {error})")
             continue
@@ -196,6 +127,26 @@ def _pdf_pieces(data: bytes) -> tuple[list[Piece], str]:
     if not pieces:
         raise Unreadable("it contains no text (scanned pages need OCR first)")
     return pieces, f"not read: {', '.join(failed)}" if failed else ""
+
+
+def _open_pdf(data: bytes) -> tuple[pypdf.PdfReader, int]:
+    """A reader, and its number of pages."""
+    # pypdf logs its repairs; without a handler of the caller they would be printed on stderr.
+    logger = logging.getLogger("pypdf")
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    try:
+        reader = pypdf.PdfReader(BytesIO(data))
+        # Many files are encrypted with an empty password, to restrict printing only.
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise Unreadable("it is encrypted and needs a password")
+        return reader, len(reader.pages)
+    except (Unreadable, MemoryError):
+        raise
+    except PyPdfError as error:
+        raise Unreadable(f"it is a broken or encrypted PDF ({error})") from error
+    except Exception as error:  # for a broken file pypdf may raise any exception
+        raise Unreadable(f"it is a broken PDF ({type(error).__name__}: {error})") from error
 
 
 def _page_pieces(lines: list[str], *, page: int, num_lines_before: int) -> list[Piece]:

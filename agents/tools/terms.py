@@ -24,26 +24,32 @@ STOP_WORDS = frozenset(
 # Han and kana are written without spaces, so each pair of adjacent characters counts as a word.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED_CHARACTER = re.compile(f"([{_UNSPACED}])")
+# Unicode's Default_Ignorable_Code_Point: soft hyphens, joiners, marks of direction, variation
+# selectors. They are invisible, and a tokenizer would split words at them.
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+# Thai, Lao, Burmese and Khmer separate words by nothing else than zero-width spaces.
+_ZERO_WIDTH_SPACE = re.compile("(?<=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b")
 _RUN = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
 _ASCII_WORD = re.compile(r"[A-Za-z0-9_]+")
 _SUFFIXES = ("ingly", "edly", "ings", "ing", "ed", "es", "ly", "s", "e")
 
 
 def index_form(text: str) -> str:
-    """The text for the full-text index: NFKC, with spaces between unspaced characters.
-
-    NFKC replaces ligatures and full-width letters, which are not typed into queries.
-    """
+    """The text for the full-text index: normalised, with spaces between unspaced characters."""
     if text.isascii():
         return text
-    return _UNSPACED_CHARACTER.sub(r" \1 ", unicodedata.normalize("NFKC", text))
+    return _UNSPACED_CHARACTER.sub(r" \1 ", _normalised(text))
 
 
 def words(text: str) -> list[str]:
     """The words of a text in order, lower case; unspaced scripts give pairs of characters."""
     if text.isascii():
         return [word.lower() for word in _ASCII_WORD.findall(text) if word.strip("_")]
-    normal = unicodedata.normalize("NFKC", text).lower()
+    normal = _normalised(text).lower()
     spaced = "".join(character if _in_word(character) else " " for character in normal)
     result = []
     for word in spaced.split():
@@ -80,6 +86,14 @@ def stem(word: str) -> str:
             if word.endswith(suffix) and len(word) - len(suffix) >= 3:
                 return word[: -len(suffix)]
     return word
+
+
+def _normalised(text: str) -> str:
+    """NFKC without invisible characters.
+
+    NFKC replaces ligatures and full-width letters, which are not typed into queries either.
+    """
+    return unicodedata.normalize("NFKC", _INVISIBLE.sub("", _ZERO_WIDTH_SPACE.sub(" ", text)))
 
 
 def _in_word(character: str) -> bool:

@@ -1,8 +1,10 @@
 """Folders and files for the corpus tests."""
 
+import io
 import os
 from pathlib import Path
 
+import pypdf
 from hypothesis import settings
 
 law = settings(deadline=None)
@@ -46,6 +48,19 @@ def pdf(*pages: list[str]) -> bytes:
     size = len(objects) + 1
     end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer\n<< /Size {size} /Root 1 0 R >>\n"
     return data + f"{end}startxref\n{len(data)}\n%%EOF\n".encode()
+
+
+def pdf_bomb(num_operators: int, *, num_pages: int = 1) -> bytes:
+    """A small PDF with many text operators: its pages share one compressed stream."""
+    writer = pypdf.PdfWriter(io.BytesIO(pdf(*[[] for _ in range(num_pages)])))
+    stream = pypdf.generic.StreamObject()
+    stream.set_data(b"BT /F1 12 Tf " + b"(a) Tj " * num_operators + b"ET")
+    contents = writer._add_object(stream.flate_encode(9))
+    for page in writer.pages:
+        page[pypdf.generic.NameObject("/Contents")] = contents
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
 
 
 def prose(topic: str, num_paragraphs: int = 6) -> str:

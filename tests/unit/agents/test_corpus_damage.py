@@ -14,13 +14,13 @@ from agents.tools.errors import (
     CorpusNotFound,
     ToolError,
 )
-from tests.unit.agents.corpus_samples import pdf, prose, write
+from tests.unit.agents.corpus_samples import prose, write
 
 FILES: dict[str, str | bytes] = {
     "a.md": prose("alpha"),
     "sub/b.txt": prose("beta"),
     "c.html": "<h1>Gamma</h1>\n<p>All of gamma.</p>",
-    "d.pdf": pdf(["delta is here"]),
+    "d.md": "# Delta\n\ndelta is here",
 }
 
 

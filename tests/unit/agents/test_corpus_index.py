@@ -18,7 +18,7 @@ FILES: dict[str, str | bytes] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, subprocesses: None) -> Path:
     return write(tmp_path / "c", FILES)
 
 
@@ -153,7 +153,7 @@ def test_the_index_is_stored_in_the_cache_and_never_in_the_folder(
 
 
 @pytest.mark.slow
-def test_huge_files_are_indexed(tmp_path: Path, index_path: Path) -> None:
+def test_huge_files_are_indexed(subprocesses: None, tmp_path: Path, index_path: Path) -> None:
     many = "".join(f"line number {i} of many\n" for i in range(400_000))
     folder = write(
         tmp_path / "c",

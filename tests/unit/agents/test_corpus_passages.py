@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.tools.errors import Unreadable
 from agents.tools.passages import MAX_CHARS, MAX_LINES, Passage
-from agents.tools.readers import Unreadable, read_document, source_lines, split_lines
+from agents.tools.readers import read_document, source_lines, split_lines
 from tests.unit.agents.corpus_samples import law, prose, write
 
 LINES = st.lists(
@@ -109,6 +110,38 @@ def test_a_hash_in_fenced_code_is_not_a_heading() -> None:
 def test_front_matter_is_not_a_heading() -> None:
     first, second = passages_of("---\ntitle: x\n---\n\n# Real\n\nbody\n", "a.md")
     assert (first.heading, second.heading) == ("", "Real")
+
+
+@pytest.mark.parametrize(
+    "front_matter",
+    ["---\ntitle: x\n\ntags: y\n---", "---\n# x\ny: z\n\nx\n...", "+++\n# x\n\ny = 1\n+++"],
+)
+def test_front_matter_with_blank_lines_and_comments_is_not_a_heading(front_matter: str) -> None:
+    first, second = passages_of(f"{front_matter}\n\n# Real\n\nbody\n", "a.md")
+    assert (first.heading, second.heading) == ("", "Real")
+
+
+def test_a_rule_on_the_first_line_is_not_front_matter() -> None:
+    _, second = passages_of("---\nSome prose.\n\nThe Title\n---\nbody\n", "a.md")
+    assert second.heading == "The Title"
+
+
+@pytest.mark.parametrize(
+    ("text", "heading", "shown"),
+    [
+        ("# Real\n<!--\n# hidden\n\nhidden\n-->\nbody", "Real", "# Real\n\n\n\n\n\nbody"),
+        ("# Real\n<!-- hidden --> body", "Real", "# Real\n body"),
+        ("<!-- hidden\n```\n--> body\n# Real", "Real", " body\n# Real"),
+        ("```\n<!--\n# code -->\n```\nbody", "", "```\n<!--\n# code -->\n```\nbody"),
+        ("# Real\n<!-- never closed\nbody", "Real", "# Real\n<!-- never closed\nbody"),
+    ],
+)
+def test_a_comment_in_markdown_is_neither_a_heading_nor_found(
+    text: str, heading: str, shown: str
+) -> None:
+    parts = passages_of(text, "a.md")
+    assert parts[-1].heading == heading
+    assert "\n".join(part.text for part in parts) == shown
 
 
 @pytest.mark.parametrize("file", ["a.md", "a.txt"])

@@ -92,3 +92,9 @@ def test_a_long_sentence_is_quoted_around_its_term() -> None:
 
 def test_without_a_shared_term_the_first_statement_is_quoted() -> None:
     assert quote("# Title\n\nOK:\nThe first real statement is here.", "zebra").line == 13
+
+
+def test_a_comment_in_a_line_of_markdown_is_not_quoted() -> None:
+    line = "It is divided. <!-- deadline deadline --> The deadline is divided too."
+    assert quote(line, "deadline").text == "The deadline is divided too."
+    assert quote("text  <!-- deadline -->", "deadline").text == "text"

@@ -1,6 +1,7 @@
 """Readers: encodings, binary files, HTML and PDF."""
 
 import io
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.tools.readers import Unreadable, decode, read_document, source_lines, split_lines
+from agents.tools.errors import Unreadable
+from agents.tools.html_text import html_pieces
+from agents.tools.readers import read_document, source_lines, split_lines
 from tests.unit.agents.corpus_samples import law, pdf, write
 
 TAGS = ["<p>", "</p>", "<b>", "</b>", "<h1>", "</h1>", "<script>", "</script>", "<style>", "<br/>"]
@@ -27,37 +30,6 @@ BROKEN = [
     "</",
 ]
 TEXT = ["word", "é", "\n", " ", "&amp;", "&#10;", "&#x0d", "&", "&NewLine;", "<title>", "</title>"]
-
-
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        ("naïve".encode(), "naïve"),
-        ("naïve".encode("utf-8-sig"), "naïve"),
-        ("naïve".encode("utf-16"), "naïve"),
-        ("naïve".encode("utf-16-be"), None),
-        (b"\xfe\xff" + "naïve".encode("utf-16-be"), "naïve"),
-        (b"\xff\xfe\0\0" + "naïve".encode("utf-32-le"), "naïve"),
-        ("naïve".encode("latin-1"), "naïve"),
-        ("“naïve”".encode("cp1252"), "“naïve”"),
-        (b"caf\xe9\x01", None),
-        (b"abc\0def", None),
-        (b"\xff\xfea\0\0\0", None),
-        (b"\xff\xfea", None),
-        (b"\x81\x8d", None),
-    ],
-)
-def test_a_file_is_decoded_or_refused(data: bytes, text: str | None) -> None:
-    if text is None:
-        with pytest.raises(Unreadable, match=r"binary|not valid"):
-            decode(data)
-    else:
-        assert decode(data) == text
-
-
-def test_an_encoding_declared_by_a_page_is_used_if_utf_8_fails() -> None:
-    page = '<meta charset="shift_jis"><p>締め切り</p>'.encode("shift_jis")
-    assert "締め切り" in decode(page, html=True)
 
 
 @pytest.mark.parametrize("name", ["a.md", "a.txt", "a.html"])
@@ -112,6 +84,54 @@ def test_scripts_styles_and_comments_of_a_page_are_removed() -> None:
     assert (only.heading, only.line, only.end_line) == ("Deadlines & budgets", 2, 17)
     for hidden in ("color", "never", "comment"):
         assert hidden not in only.text
+
+
+@pytest.mark.parametrize(
+    ("page", "texts"),
+    [
+        ("<p>one</p><style-guide></style-guide><p>two</p>", ["one", "two"]),
+        ('<p>one<img alt="a <style> tag"><p>two', ["one", "two"]),
+        ("<title>The <script> tag</title><p>two", ["The <script> tag", "two"]),
+        ('<a title="<!--">one</a><p>two', ["one", "two"]),
+        ("<!--><p>two", ["two"]),
+        ("<!-- x --!><p>two", ["two"]),
+        ("<![if x]><p>two", ["two"]),
+        ("<p>a < b, c<d", ["a < b, c"]),  # "<d" begins a tag that is never closed
+        ("<noscript><p>one</p></noscript><p>two", ["one", "two"]),
+        ("<script>'</script>'</script><p>two", ["'", "two"]),
+        ("<td>one</td><td>two</td>", ["one two"]),
+        ("<template><p>hidden</template><iframe><p>hidden</iframe>two", ["two"]),
+        ("<p>one &#xFDEF;&#xFDD1;&#64977; two", ["one two"]),
+    ],
+)
+def test_a_page_is_read_as_browsers_read_it(page: str, texts: list[str]) -> None:
+    assert [piece.text for piece in html_pieces([page])] == texts
+
+
+SKIPPED = ["<b>", "</b>", "<b\n>", "</p\n>", "<td\n>", "<tr>", "<table>", "</table>", "<i a='\n>'>"]
+
+
+@law
+@given(
+    parts=st.lists(
+        st.sampled_from([*SKIPPED, "</body\n>", "</html>", "<!--\n>\n-->", "<!-->", "\n", "\r\n"])
+        | st.integers(1, 99).map("word{}x ".format),
+        max_size=30,
+    )
+)
+def test_each_word_of_a_page_has_its_source_line(parts: list[str]) -> None:
+    source = split_lines("".join(parts))
+    expected = [
+        (number, word)
+        for number, line in enumerate(source, 1)
+        for word in re.findall(r"word\d+x", line)
+    ]
+    found = [
+        (piece.line, word)
+        for piece in html_pieces(source)
+        for word in re.findall(r"word\d+x", piece.text)
+    ]
+    assert sorted(found) == sorted(expected)
 
 
 def test_a_page_on_a_single_line_is_split_at_its_headings() -> None:

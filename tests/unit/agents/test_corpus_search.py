@@ -9,7 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agents.tools.corpus import Corpus
-from agents.tools.terms import MAX_TERMS, query_terms
+from agents.tools.quoting import quote_line
+from agents.tools.terms import MAX_TERMS, query_terms, words
 from tests.unit.agents.corpus_samples import law, prose, write
 
 TOPICS = ["deadlines", "schedulers", "forests", "kernels", "graphs"]
@@ -85,6 +86,25 @@ def test_results_are_verbatim_in_every_script(corpus: Corpus) -> None:
     assert accents.text == "Le café de la gare, where the ﬁle was left."
 
 
+@pytest.mark.parametrize("invisible", ["\u00ad", "\u200b", "\u200c", "\u200d", "\u2060", "\ufeff"])
+@pytest.mark.parametrize("suffix", ["md", "html"])
+def test_invisible_characters_do_not_split_words(
+    tmp_path: Path, invisible: str, suffix: str
+) -> None:
+    text = f"The dead{invisible}line is di{invisible}vid{invisible}ed."
+    folder = write(tmp_path / "c", {f"a.{suffix}": text})
+    corpus = Corpus.open(folder, index_path=tmp_path / "i.db")
+    for query in ("deadline", f"dea{invisible}dline", "divided"):
+        (found,) = corpus.search(query)
+        assert found.text == text
+        assert quote_line(found, query).text == text
+
+
+def test_a_zero_width_space_separates_words_of_scripts_without_spaces() -> None:
+    assert words("ខ្ញុំ\u200bស្រលាញ់") == ["ខ្ញុំ", "ស្រលាញ់"]
+    assert words("dead\u200bline") == ["deadline"]
+
+
 def test_equal_scores_are_ordered_by_file_then_line(tmp_path: Path) -> None:
     same = "# One\n\nexactly alike\n\n# Two\n\nexactly alike\n"
     for order in (["b.md", "a.md", "c.md"], ["c.md", "a.md", "b.md"]):
@@ -94,6 +114,24 @@ def test_equal_scores_are_ordered_by_file_then_line(tmp_path: Path) -> None:
             corpus = Corpus.open(root / "c", index_path=root / "i.db")
         results = [(passage.file, passage.line) for passage in corpus.search("alike", limit=5)]
         assert results == [("a.md", 1), ("a.md", 5), ("b.md", 1), ("b.md", 5), ("c.md", 1)]
+
+
+SECTION = "The deadline of a run is **divided** over its stages, as [past runs](runs.md) spent it."
+PAGE = SECTION.replace("**", "").replace("[past runs](runs.md)", "<a href=r.html>past runs</a>")
+
+
+def test_the_same_passage_in_several_formats_is_found_once_if_distinct(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "a.md": f"# Deadlines\n\n{SECTION}\n",
+        "a.html": f"<h1>Deadlines</h1>\n<p>{PAGE}",
+        "all.html": f"<h1>Runs</h1><p>A run has stages.<h1>Deadlines</h1><p>{PAGE}",
+        "other.md": f"# Deadlines\n\n{SECTION.replace('past', '30')}\n",
+    }
+    corpus = Corpus.open(write(tmp_path / "c", files), index_path=tmp_path / "i.db")
+    assert len(corpus.search("deadline divided")) == 4
+    distinct = corpus.search("deadline divided", distinct=True)
+    assert len(distinct) == 2
+    assert "other.md" in {passage.file for passage in distinct}
 
 
 def test_an_index_that_was_updated_equals_a_new_one(tmp_path: Path) -> None:

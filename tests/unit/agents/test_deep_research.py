@@ -29,6 +29,7 @@ from serving.errors import (
     StructuredOutputInvalid,
 )
 from store.records import Status
+from tests.unit.agents.corpus_samples import write
 from tests.unit.agents.deep_research_samples import (
     FURTHER,
     PLAN,
@@ -97,6 +98,19 @@ async def test_a_full_run_ends_in_a_report_whose_citations_resolve(corpus: Corpu
     assert {path.split("[")[0].split("#")[0] for path in records.steps} == {
         *("plan", "read", "reflect", "write"),
     }
+
+
+async def test_the_same_passage_in_several_formats_is_read_once(tmp_path: Path) -> None:
+    text = "A deadline is divided over the stages of a run by what each took before."
+    files: dict[str, str | bytes] = {
+        "a.md": f"# Deadlines\n\n{text.replace('deadline', '**deadline**')}\n",
+        "a.html": f"<h1>Deadlines</h1><p>{text}",
+        "all.html": f"<h1>Runs</h1><p>A run has stages.<h1>Deadlines</h1><p>{text}",
+    }
+    corpus = Corpus.open(write(tmp_path / "documents", files), index_path=tmp_path / "index.db")
+    model = Model()
+    await research(corpus, model, rounds=2)
+    assert model.asked[READ] == 2  # the section on deadlines, and the one on runs
 
 
 async def test_the_best_passages_of_each_question_are_read_once(corpus: Corpus) -> None:

@@ -57,6 +57,38 @@ def test_a_written_report_lists_only_the_sources_that_its_sections_cite() -> Non
     assert (report.rounds, report.cut) == (2, ("Something.",))
 
 
+@pytest.mark.parametrize(
+    ("text", "shown", "citations"),
+    [
+        ("It is so [9].", "It is so. [1]", (1,)),
+        ("It is so [2]. And so[1].", "It is so [2]. And so[1].", (1, 2)),
+        ("It is so [2, 9, 3].", "It is so [2][3]. [1]", (1, 2, 3)),
+        ("It is so [2-4][7-9].", "It is so [2][3]. [1]", (1, 2, 3)),
+        ("It is so \u30102\u3011.", "It is so [2]. [1]", (1, 2)),
+        ("See [9](a.md), `a[9]` and [x9].", "See [9](a.md), `a[9]` and [x9]. [1]", (1,)),
+        ("It is so [5-].", "It is so [5-]. [1]", (1,)),
+        ("[1-2-9999,] [1-2-3]", "[1-2-9999,] [1-2-3] [1]", (1,)),
+    ],
+)
+def test_marks_in_the_text_and_the_list_of_sources_agree(
+    text: str, shown: str, citations: tuple[int, ...]
+) -> None:
+    notes = [a_note(number, file=f"{number}.md") for number in (1, 2, 3)]
+    report = written_report("why?", a_draft(1, text=text), notes, rounds=1, cut=[])
+    assert report.sections[0].citations == citations
+    assert [citation.number for citation in report.citations] == sorted(citations)
+    assert f"\n{shown}\n" in markdown_of(report)
+
+
+def test_marks_that_a_model_wrote_in_titles_and_notes_are_dropped() -> None:
+    draft = a_draft(1, title="A title [9]", heading="A heading [1]")
+    report = written_report("why?", draft, [a_note()], rounds=1, cut=[])
+    assert (report.title, report.sections[0].heading) == ("A title", "A heading")
+    assembled = assembled_report("why?", [a_note(text="it says so [2]")], rounds=1, cut=[])
+    assert assembled.sections[0].text == "- it says so [1]"
+    assert assembled.sections[0].citations == (1,)
+
+
 def test_an_assembled_report_lists_every_note_under_its_question() -> None:
     notes = [a_note(1, "one"), a_note(2, "two", question="how?"), a_note(3, "three")]
     report = assembled_report("why?", notes, rounds=1, cut=[])
