@@ -33,6 +33,7 @@ from store.connection import InlineEngine, StoreEngine
 from store.errors import StoreClosed
 from store.failures import is_missing_table, named_opening_errors
 from store.postgres import pool_size, wait_for_connections
+from store.sqlite_file import lock_of, mark_created, prepare
 from store.unit_of_work import Transaction, unit_of_work
 from store.urls import connect_args, file_of, is_sqlite, normalised, wait_s, without_password
 
@@ -123,12 +124,14 @@ async def open_store(url: str) -> Store:
     address = normalised(url)
     with named_opening_errors(address):
         if is_sqlite(address):
-            file_of(address).parent.mkdir(parents=True, exist_ok=True)
+            prepare(file_of(address))
         writer, reader = _engines(address)
         store = Store(address, writer=writer, reader=reader)
         try:
             if await _revisions(address, reader) != [HEAD]:
                 await asyncio.to_thread(_migrate, address)
+            if is_sqlite(address):
+                mark_created(file_of(address))
         except BaseException:
             await store.close()
             raise
@@ -156,9 +159,8 @@ def _migrate(url: URL) -> None:
     """
     lock: AbstractContextManager[object] = nullcontext()
     if is_sqlite(url):
-        file = file_of(url)
-        lock_file = file.with_name(f"{file.name}.lock")
-        lock = FileLock(lock_file, timeout=wait_s(url), thread_local=False)
+        timeout_s = wait_s(url)
+        lock = FileLock(lock_of(file_of(url)), timeout=timeout_s, mode=0o600, thread_local=False)
     with lock:
         if is_sqlite(url) and _revisions_in_file(url) == [HEAD]:
             return  # another process has done it meanwhile

@@ -11,10 +11,8 @@ import gc
 import importlib
 import multiprocessing.util
 import os
-import shutil
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -110,17 +108,11 @@ def copied_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     template = tmp_path_factory.mktemp("empty") / "runs.db"
     upgrade(normalised(f"sqlite:///{template}"))
 
-    def copy(url: URL) -> None:
-        file = file_of(url) if is_sqlite(url) else None
-        if file is None or (file.exists() and file.stat().st_size):
+    def copy(url: URL) -> None:  # called under the lock of the store's file
+        if is_sqlite(url) and not file_of(url).stat().st_size:
+            file_of(url).write_bytes(template.read_bytes())
+        else:
             upgrade(url)
-            return
-        copied = file.with_name(f"{file.name}-{threading.get_ident()}")
-        try:
-            shutil.copyfile(template, copied)
-            copied.replace(file)
-        except OSError:
-            upgrade(url)  # and this raises the named error
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store.schema, "upgrade", copy)

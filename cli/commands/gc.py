@@ -79,7 +79,7 @@ async def _collect(
     from cli.terminal.output import warn
     from cli.terminal.progress import Activity
     from store.errors import StoreFull, StoreLocked
-    from store.vacuum import reclaim, stored_bytes
+    from store.sqlite_file import reclaim, stored_bytes
 
     before = stored_bytes(url)
     store = await existing_store(url)

@@ -34,6 +34,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "store.db").write_bytes(gzip.decompress((HERE / "store.db.gz").read_bytes()))
     (tmp_path / "store.models").mkdir()
     shutil.copy(HERE / MODEL, tmp_path / "store.models" / MODEL)
+    (tmp_path / "store.db").chmod(0o600)  # an opened store is made private, with a warning
     return tmp_path
 
 

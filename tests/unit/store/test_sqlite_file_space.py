@@ -12,7 +12,7 @@ import pytest
 
 from store.errors import StoreLocked, StoreUnreachable
 from store.session import open_store
-from store.vacuum import reclaim, stored_bytes
+from store.sqlite_file import reclaim, stored_bytes
 from tests.unit.store.store_samples import NOON, a_run
 
 NOISE = random.Random(0).randbytes(2_000_000)

@@ -1,0 +1,133 @@
+"""The file of a SQLite store: private to its user, refused if it is damaged, shrunk on request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import stat
+import struct
+from contextlib import closing, suppress
+from pathlib import Path
+
+from sqlalchemy.engine import URL
+
+from store.errors import StoreCorrupt
+from store.failures import named_opening_errors
+from store.urls import file_of, is_sqlite, normalised, wait_s
+
+MIN_FREE_SHARE = 0.05
+"""A file is rewritten if this share of its pages is free; fewer are soon used again."""
+
+
+_MARK = "This file belongs to the store beside it, which has held runs.\n"
+
+_HEADER = struct.Struct(">16x H 6x I I 60x I")
+"""Of a database file: page size, change counter, pages, and the counter for which these hold
+(https://www.sqlite.org/fileformat2.html, section 1.3)."""
+
+logger = logging.getLogger("orchestrate")
+
+
+def lock_of(file: Path) -> Path:
+    """The lock file of a store's file; it also says that the store has been created."""
+    return file.with_name(f"{file.name}.lock")
+
+
+def prepare(file: Path) -> None:
+    """Create a store's file, or check it: only its user may read it, and it must be whole.
+
+    Raises:
+        StoreCorrupt: it is empty though it has held runs, or shorter than its header says.
+        OSError: it cannot be created.
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        _require_whole(file)
+        for each in (file, *(file.with_name(f"{file.name}-{end}") for end in ("wal", "shm"))):
+            _make_private(each)
+
+
+def mark_created(file: Path) -> None:
+    """Note beside a store's file that it has been created, if that is not noted yet."""
+    with suppress(OSError):  # a store that may only be read
+        if not _size(lock_of(file)):
+            lock_of(file).write_text(_MARK)
+
+
+def _require_whole(file: Path) -> None:
+    size = _size(file)
+    if not size:
+        if _size(lock_of(file)):
+            raise StoreCorrupt(f"sqlite:///{file}", "it is empty, though it has held runs")
+        return
+    if _size(file.with_name(f"{file.name}-wal")):
+        return  # the log may have pages that the file lacks
+    with file.open("rb") as opened:
+        header = opened.read(_HEADER.size)
+    if size < _HEADER.size:  # SQLite takes a file of one byte for a new one
+        raise StoreCorrupt(f"sqlite:///{file}", f"it has only {size} bytes")
+    page_bytes, counter, pages, counted_at = _HEADER.unpack(header)
+    expected = pages * (page_bytes if page_bytes > 1 else 1 << 16)
+    if counter == counted_at and size < expected:
+        cause = f"it has {size:,} bytes and lacks the last {expected - size:,}"
+        raise StoreCorrupt(f"sqlite:///{file}", cause)
+
+
+def _make_private(file: Path) -> None:
+    """Let only its user read a file that holds prompts and results."""
+    with suppress(OSError):  # it is missing, or belongs to another user
+        if stat.S_IMODE(file.stat().st_mode) & 0o077:
+            file.chmod(0o600)
+            logger.warning("%s could be read by other users: now it is private", file)
+
+
+def stored_bytes(url: str) -> int | None:
+    """Bytes of a SQLite store's file and write-ahead log; None for PostgreSQL."""
+    address = normalised(url)
+    if not is_sqlite(address):
+        return None
+    with named_opening_errors(address):
+        file = file_of(address)
+        return sum(_size(path) for path in (file, file.with_name(f"{file.name}-wal")))
+
+
+async def reclaim(url: str) -> None:
+    """Return the free pages of a SQLite store's file to the file system, if they are many.
+
+    The file is rewritten in a thread. Other connections can read meanwhile, and writers wait. This
+    process may have no open transaction. If it is killed meanwhile, the store does not change.
+
+    Raises:
+        StoreLocked: another process held the write lock for too long.
+        StoreFull: rewriting needs free space of up to twice the file's size.
+        StoreCorrupt, StoreUnreachable: see store/errors.py.
+    """
+    address = normalised(url)
+    if not is_sqlite(address):
+        return
+    with named_opening_errors(address):
+        await asyncio.to_thread(_vacuum, address)
+
+
+def _vacuum(url: URL) -> None:
+    with closing(
+        sqlite3.connect(file_of(url), timeout=wait_s(url), isolation_level=None)
+    ) as connection:
+        [(free,)] = connection.execute("PRAGMA freelist_count").fetchall()
+        [(pages,)] = connection.execute("PRAGMA page_count").fetchall()
+        if free and free >= MIN_FREE_SHARE * pages:
+            connection.execute("VACUUM")
+            # VACUUM writes to the log; this checkpoint shortens the file. If another connection
+            # still reads the old pages, a later checkpoint does.
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
