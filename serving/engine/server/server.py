@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from http import HTTPStatus
@@ -70,6 +71,7 @@ def serve(
     if api_key is not None and not api_key.strip():
         raise InvalidEngineConfig("api_key", "", "must not be empty; omit it to require no key")
     platform = vllm_platform()
+    check_port(host, port)
     for name, value in config.environment(platform).items():
         os.environ.setdefault(name, value)
     if not config.verbose:
@@ -91,6 +93,22 @@ def serve(
         uvloop.run(_run(config, _parse(arguments)))
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise InvalidEngineConfig if nothing can listen there; importing vLLM takes long."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as vLLM's own socket
+            probe.bind((host, port))
+            probe.listen()
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> InvalidEngineConfig:
+    return InvalidEngineConfig("port", f"{host}:{port}", f"cannot listen there: {error}")
 
 
 def server_arguments(
@@ -168,9 +186,8 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
         signal.signal(number, _interrupt)
     try:
         address, listening = setup_server(parsed, reuse_port=False)
-    except OSError as error:
-        where = f"{parsed.host}:{parsed.port}"
-        raise InvalidEngineConfig("port", where, f"cannot listen there: {error}") from error
+    except OSError as error:  # taken since `check_port`
+        raise _cannot_listen(parsed.host, parsed.port, error) from error
     try:
         async with AsyncExitStack() as stack:
             try:
