@@ -18,7 +18,7 @@ from serving.engine.server.slo_middleware import (
     SloMiddleware,
     record_drop,
 )
-from serving.engine.setup.config import DEMO_MODEL, EngineConfig, vllm_platform
+from serving.engine.setup.config import DEMO_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.demo_model import has_random_weights
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.errors import (
@@ -61,15 +61,15 @@ def serve(
         api_key: bearer token that clients must send; None: none is needed.
     Raises:
         EngineMissing: vLLM is not installed, or not in the pinned version.
-        InvalidEngineConfig: it cannot listen on this host and port, or the key is empty.
+        InvalidEngineConfig: it cannot listen on this host and port, or the key is invalid.
         ModelNotLoaded: the model cannot be loaded.
         EngineDied: the engine core's process ended while the server was running.
         KeyboardInterrupt: a signal arrived before the server was ready.
     """
     if not 1 <= port <= 65535:
         raise InvalidEngineConfig("port", port, "must be from 1 to 65535")
-    if api_key is not None and not api_key.strip():
-        raise InvalidEngineConfig("api_key", "", "must not be empty; omit it to require no key")
+    if api_key is not None:
+        check_api_key(api_key)
     platform = vllm_platform()
     check_port(host, port)
     for name, value in config.environment(platform).items():
