@@ -18,7 +18,9 @@ EPILOG = (
     "Example: orchestrate resume 3f2a\n\n"
     "All orphaned runs, which have lost their process: orchestrate resume --orphans\n\n"
     "Steps and calls with a recorded outcome are not repeated. The deadline counts from the "
-    "run's first start."
+    "run's first start.\n\n"
+    "A run continues with its recorded model unless --model is given. If it began on another kind "
+    "of engine than is selected, give --engine. Of a completed run the recorded result is printed."
 )
 
 
@@ -49,7 +51,7 @@ def resume(
     import asyncio
 
     from cli.errors import BadInput
-    from cli.terminal.output import say
+    from cli.terminal.output import say, warn
     from orchestrator.settings import read_settings
 
     if (run is None) != orphans:
@@ -60,8 +62,42 @@ def resume(
     records = asyncio.run(runs_to_resume(settings.store, run))
     if not records:
         say("no orphaned runs")
+    num_left_out = 0
     for record in records:
-        resume_run(record, settings, allow_changed=allow_changed, as_json=json)
+        if engine is None and (reason := other_engine(record, settings)) is not None:
+            if not orphans:
+                raise BadInput(reason)
+            warn(reason)
+            num_left_out += 1
+            continue
+        chosen = settings if model is not None else with_recorded_model(record, settings)
+        resume_run(record, chosen, allow_changed=allow_changed, as_json=json)
+    if num_left_out:
+        raise BadInput(f"not resumed because of their engine: {num_left_out} of {len(records)}")
+
+
+def other_engine(record: RunRecord, settings: Settings) -> str | None:
+    """How to go on if a run began on another kind of engine than the settings name, else None.
+
+    A completed run needs no engine.
+    """
+    from orchestrator.settings import EMBEDDED
+    from store.records import Status
+
+    selected = settings.engine if settings.engine == EMBEDDED else "remote"
+    if record.status is Status.COMPLETED or record.engine in ("", selected):
+        return None
+    recorded = "URL" if record.engine == "remote" else EMBEDDED
+    return (
+        f"run {record.id} began on engine {record.engine} with model {record.model}, and engine "
+        f"{settings.engine} is selected: continue there with --engine {recorded}, or change the "
+        f"engine with --engine {settings.engine}"
+    )
+
+
+def with_recorded_model(record: RunRecord, settings: Settings) -> Settings:
+    """Settings with the model that a run began with, if it is known."""
+    return settings.model_copy(update={"model": record.model}) if record.model else settings
 
 
 async def runs_to_resume(url: str, prefix: str | None) -> list[RunRecord]:
@@ -91,17 +127,25 @@ def resume_run(
     as_json: bool = False,
     engine: Engine | None = None,
 ) -> None:
-    """Resume one run, and print its result.
+    """Resume one run, and print its result; of a completed run without starting an engine.
 
     Args:
         engine: used instead of the one in the settings.
     """
+    import asyncio
+
     from cli.terminal.progress import RunProgress
     from cli.terminal.signals import run_until_interrupted
     from cli.work.pipelines import pipeline_of_flow
     from cli.work.run_flow import deliver
-    from cli.work.run_session import check_engine_settings, execute
+    from cli.work.run_session import check_engine_settings, execute, load_executed, say_outcome
+    from store.records import Status
 
+    if record.status is Status.COMPLETED:
+        executed = asyncio.run(load_executed(settings.store, record.id))
+        deliver(pipeline_of_flow(record.flow), executed, as_json=as_json)
+        say_outcome(executed.result)
+        return
     check_engine_settings(settings)
     progress = RunProgress()
     delivered: list[int] = []

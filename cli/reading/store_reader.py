@@ -5,19 +5,29 @@ from __future__ import annotations
 from cli.errors import BadInput
 from cli.reading.history import History
 from orchestrator.durability.liveness import status_shown
+from orchestrator.settings import default_store
 from store.errors import RunNotFound
 from store.session import Store, open_store
-from store.urls import file_of, is_sqlite, normalised
+from store.urls import file_of, is_sqlite, normalised, without_password
 
 NO_RUNS = "no runs are recorded yet: try `orchestrate run`"
 
 
 async def existing_store(url: str) -> Store | None:
-    """Open the store; None if its file does not exist, since reading should not create one."""
+    """Open the store, but create none: None if it is the default one and does not exist yet.
+
+    Raises:
+        BadInput: the file of a store that the user named does not exist.
+    """
     address = normalised(url)
-    if is_sqlite(address) and not file_of(address).exists():
+    if not is_sqlite(address) or file_of(address).exists():
+        return await open_store(url)
+    if address == normalised(default_store()):
         return None
-    return await open_store(url)
+    raise BadInput(
+        f"no store at {without_password(address)}: the file does not exist. Check --store and "
+        "ORCHESTRATE_STORE; `orchestrate run` creates the file"
+    )
 
 
 async def history_of(url: str, prefix: str | None) -> History:
@@ -38,8 +48,8 @@ async def store_with(url: str, prefix: str | None) -> Store:
     """Open the store in which to look for a run.
 
     Raises:
-        RunNotFound: there is no store, and `prefix` names a run.
-        BadInput: there is no store, and `prefix` is None.
+        RunNotFound: there is no default store yet, and `prefix` names a run.
+        BadInput: the same, and `prefix` is None; or `existing_store` raises it.
     """
     store = await existing_store(url)
     if store is not None:

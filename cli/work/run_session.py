@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from agents.tools.corpus import Corpus
 from agents.tools.indexing import IndexProgress
@@ -16,6 +16,7 @@ from cli.terminal.output import say, warn
 from cli.terminal.progress import Activity, RunProgress, display_for
 from cli.terminal.warnings import log_as_warnings
 from orchestrator.durations import shown
+from orchestrator.runtime.recovery import load_interrupted
 from orchestrator.runtime.results import RunResult
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import EMBEDDED, Settings
@@ -23,6 +24,8 @@ from orchestrator.wiring import engine_config, open_runtime
 from serving.engine.setup.config import DEMO_MODEL
 from serving.engine.setup.model_loading import check_model_folder
 from serving.generation import Engine, EngineInfo
+from store.errors import RunNotFound
+from store.session import open_store
 
 R = TypeVar("R")
 
@@ -33,6 +36,17 @@ class Executed(Generic[R]):
 
     result: RunResult[R]
     info: EngineInfo
+
+
+async def load_executed(url: str, run_id: str) -> Executed[Any]:
+    """The recorded result of a completed run; raises what `Runtime.resume` does."""
+    async with await open_store(url) as store:
+        run = await load_interrupted(store, run_id)
+    if run is None:
+        raise RunNotFound(run_id)
+    record = run.record
+    info = EngineInfo(record.engine, record.model, record.random_weights, None)
+    return Executed(run.result(run.flow()), info)
 
 
 def check_engine_settings(settings: Settings) -> None:
@@ -111,7 +125,7 @@ async def execute(
                 say(f"to see how far the run got: orchestrate show {progress.run_id}")
             raise
         deliver(Executed(result, runtime.engine.info))
-        _say_outcome(result)
+        say_outcome(result)
 
 
 def _start_message(settings: Settings) -> str:
@@ -127,7 +141,7 @@ def _say_engine(info: EngineInfo) -> None:
     say(f"engine {info.name}, model {info.model}, scheduler {info.scheduler or '?'}{policy}")
 
 
-def _say_outcome(result: RunResult[R]) -> None:
+def say_outcome(result: RunResult[R]) -> None:
     """Print whether the deadline was met, and how to see more."""
     duration = f"run {result.run_id}: {shown(result.elapsed_s)}"
     if result.deadline_s is None:

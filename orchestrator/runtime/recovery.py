@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.liveness import is_orphaned
@@ -19,10 +19,13 @@ from orchestrator.execution.context import CallTrace, LiveRun
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.stage_deadlines import StageDeadline
 from orchestrator.runtime.flow_loading import load_flow
+from orchestrator.runtime.results import RunResult
 from serving.errors import InvalidReference
 from store.errors import RunNotFound
 from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
 from store.session import Store
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,22 @@ class InterruptedRun:
             raise RunNotResumable(self.record.id, reason)
         return Arguments.load(flow.body, self.input)
 
-    def result(self, flow: FlowSpec[..., Any]) -> Any:
-        """Its recorded result; raises ResultUnreadable, RunNotResumable."""
+    @property
+    def is_completed(self) -> bool:
+        """Whether it has a result already, so that nothing is left to execute."""
+        return self.record.status is Status.COMPLETED
+
+    def result(self, flow: FlowSpec[..., R]) -> RunResult[R]:
+        """The recorded result of a completed run; raises ResultUnreadable, RunNotResumable."""
         if self.output is None:
             raise RunNotResumable(self.record.id, "it has ended, but its result was not recorded")
-        return result_codec(flow.body, f"flow {flow.name}").load(self.output)
+        return RunResult(
+            value=result_codec(flow.body, f"flow {flow.name}").load(self.output),
+            run_id=self.record.id,
+            deadline_s=self.record.deadline_s,
+            elapsed_s=self.record.elapsed_s or 0.0,
+            stages=(),
+        )
 
     def require_same(self, flow: FlowSpec[..., Any], arguments: Arguments) -> None:
         """Raise RunNotResumable for another flow, ArgumentsDiffer for other arguments."""

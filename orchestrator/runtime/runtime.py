@@ -100,6 +100,8 @@ class Runtime:
         former = None if flow.run_id is None else await load_interrupted(self.store, flow.run_id)
         if former is not None:
             former.require_same(flow, arguments)
+            if former.is_completed:
+                return former.result(flow)
             if former.input is not None:
                 arguments = former.arguments(flow)
             return await self._resume(flow, former, arguments)
@@ -185,6 +187,8 @@ class Runtime:
         if former is None:
             raise RunNotFound(run_id)
         flow = former.flow() if flow is None else flow
+        if former.is_completed:
+            return former.result(flow)
         arguments = former.arguments(flow)
         return await self._resume(flow, former, arguments, allow_changed=allow_changed)
 
@@ -197,16 +201,9 @@ class Runtime:
         allow_changed: bool = False,
     ) -> RunResult[R]:
         before = former.record
-        if before.status is Status.COMPLETED:
-            return RunResult(
-                value=former.result(flow),
-                run_id=before.id,
-                deadline_s=before.deadline_s,
-                elapsed_s=before.elapsed_s or 0.0,
-                stages=(),
-            )
         former.require_orphaned()
         await self._prepare()
+        self._warn_of_another_engine(before)
         flow = replace(flow, run_id=before.id, deadline_s=before.deadline_s, user=before.slo_user)
         knowledge = await self._learner.knowledge_of(flow.name)
         live = self._live(flow, knowledge, age_s=former.age_s(self._clock.wall()))
@@ -314,6 +311,14 @@ class Runtime:
         if self.engine.info.random_weights and not self._warned_of_random_weights:
             self._warned_of_random_weights = True
             logger.warning("the demo model has random weights: its answers are meaningless")
+
+    def _warn_of_another_engine(self, run: RunRecord) -> None:
+        info = self.engine.info
+        if (run.engine, run.model) != (info.name, info.model):
+            logger.warning(
+                "run %s began on engine %s with model %s, and continues on engine %s with model %s",
+                *(run.id, run.engine, run.model, info.name, info.model),
+            )
 
     def _emit(self, event: Event) -> None:
         """Call the listeners; one that raises is removed, so that no display can end a run."""

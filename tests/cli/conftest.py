@@ -24,6 +24,14 @@ def store_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def new_default_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the default store, which does not exist; no other store is named."""
+    monkeypatch.delenv("ORCHESTRATE_STORE")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data" / "orchestrate" / "orchestrate.db"
+
+
+@pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "documents"
     folder.mkdir()

@@ -149,13 +149,13 @@ def test_a_locked_file_is_not_shrunk_and_that_is_only_a_warning(
 
 
 def test_without_a_store_nothing_is_removed_and_no_store_is_created(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    new_default_store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("gc") == 0
     captured = capsys.readouterr()
     assert (captured.out, "no runs yet" in captured.err) == ("", True)
     assert document(capsys)["runs"] == 0
-    assert not (tmp_path / "runs.db").exists()
+    assert not new_default_store.exists()
 
 
 @pytest.mark.parametrize("keep", ["", "0d", "-1d", "thirty days", "30 days", "1e9d"])

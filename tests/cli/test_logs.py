@@ -255,14 +255,14 @@ def test_an_unknown_run_is_bad_input(
 
 
 @pytest.mark.parametrize("command", ["logs", "watch"])
-def test_a_missing_store_is_bad_input_and_none_is_created(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+def test_a_default_store_without_runs_is_bad_input_and_none_is_created(
+    new_default_store: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     assert exit_code(command) == 2
     assert "no runs are recorded yet" in capsys.readouterr().err
     assert exit_code(command, "3f2a") == 2
     assert "3f2a" in capsys.readouterr().err
-    assert not (tmp_path / "runs.db").exists()
+    assert not new_default_store.exists()
 
 
 @pytest.mark.parametrize("command", ["logs", "watch"])

@@ -118,6 +118,7 @@ def test_a_forest_is_fitted_if_there_are_enough_calls(
     assert "forest on 210 calls" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("new_default_store")
 def test_without_runs_the_message_suggests_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

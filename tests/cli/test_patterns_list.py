@@ -22,13 +22,13 @@ from tests.cli.pattern_samples import (
 
 
 def test_without_a_store_the_message_suggests_a_command_and_no_file_is_created(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    new_default_store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("patterns", "list") == 0
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "no runs to learn from yet: try `orchestrate run`\n"
-    assert not (tmp_path / "runs.db").exists()
+    assert not new_default_store.exists()
 
 
 def test_each_application_is_a_row(store_url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,6 +69,7 @@ def test_json_holds_one_object_per_application(
     }
 
 
+@pytest.mark.usefixtures("new_default_store")
 def test_without_a_store_json_is_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("patterns", "list", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"applications": []}

@@ -122,6 +122,7 @@ def test_an_unknown_application_is_bad_input_that_names_the_known_ones(
     )
 
 
+@pytest.mark.usefixtures("new_default_store")
 def test_without_runs_the_message_suggests_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("patterns", "show", "deep-research") == 2
     assert "try `orchestrate run`" in capsys.readouterr().err

@@ -122,12 +122,12 @@ def test_a_question_of_a_killed_run_is_answered_before_the_run_is_resumed(
         (["answer", "r1", "x"], 2, "no run 'r1'"),
     ],
 )
+@pytest.mark.usefixtures("new_default_store")
 def test_a_run_that_cannot_be_resumed_or_answered_is_reported(
-    store_url: str,
     arguments: list[str],
     code: int,
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert exit_code(*arguments, "--store", store_url) == code
+    assert exit_code(*arguments) == code
     assert message in " ".join(capsys.readouterr().err.split())

@@ -99,13 +99,13 @@ def test_the_table_shows_outcomes_models_and_errors(
 
 
 def test_ps_without_a_store_creates_none(
-    tmp_path: Path, store_url: str, capsys: pytest.CaptureFixture[str]
+    new_default_store: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_code("ps") == 0
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "no runs yet" in captured.err
-    assert not (tmp_path / "runs.db").exists()
+    assert not new_default_store.exists()
 
 
 def test_shortened_ids_stay_distinct() -> None:
@@ -241,6 +241,7 @@ def test_show_lists_the_ids_that_an_ambiguous_prefix_matches(
     assert "aaaa00010000" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("new_default_store")
 def test_show_without_runs_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("show") == 2
     assert "no runs are recorded yet" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from cli.commands.serve import is_loopback
@@ -34,7 +36,9 @@ def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) 
 def test_serving_other_machines_without_a_key_is_warned_of(
     capsys: pytest.CaptureFixture[str], arguments: list[str], is_warned: bool
 ) -> None:
-    assert exit_code("serve", "--model", "/nowhere", *arguments) == 4
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+    assert exit_code("serve", "--model", "/nowhere", "--port", port, *arguments) == 4
     assert ("warning: " in capsys.readouterr().err) is is_warned
 
 
@@ -43,3 +47,24 @@ def test_the_error_for_an_unknown_policy_lists_the_known_ones(
 ) -> None:
     assert exit_code("serve", "--policy", "nonsense") == 2
     assert "fcfs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0"])
+def test_a_taken_port_is_reported_before_vllm_is_imported(
+    capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    """This test may not import vLLM."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        port = str(server.getsockname()[1])
+        assert exit_code("serve", "--model", "someone/model", "--host", host, "--port", port) == 2
+    error = capsys.readouterr().err
+    assert f"{host}:{port}" in error
+    assert "cannot listen there" in error
+
+
+def test_a_host_of_another_machine_is_reported_before_vllm_is_imported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert exit_code("serve", "--model", "someone/model", "--host", "192.0.2.1") == 2
+    assert "192.0.2.1:8000" in capsys.readouterr().err

@@ -210,6 +210,26 @@ async def test_a_body_nested_too_deeply_is_answered_400(url: str) -> None:
     assert answer.status_code == 400
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"model": "\ud800", "prompt": "hi"}',
+        rb'{"model": "demo", "prompt": "\ud800", "max_tokens": 1}',
+        rb'{"model": "demo", "prompt": "hi", "vllm_xargs": {"slo_user": "\ud800"}}',
+        rb'{"model": "demo", "prompt": "hi", "vllm_xargs": {"other_\ud800": 1}}',
+        rb'{"model": "demo", "prompt": "hi", "vllm_xargs": {"other": "\ud800"}}',
+        rb'{"model": "demo", "prompt": "hi", "stop": ["\ud800"]}',
+        rb'{"model": "demo", "prompt": "hi", "\ud800": 1}',
+    ],
+    ids=["model", "prompt", "tag", "foreign key", "foreign value", "stop", "unknown field"],
+)
+async def test_a_lone_surrogate_is_answered_400(url: str, body: bytes) -> None:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=CALL_S) as client:
+        headers = {"content-type": "application/json"}
+        answer = await client.post("/v1/completions", content=body, headers=headers)
+    assert answer.status_code == 400
+
+
 @pytest.mark.parametrize("prompt", ["hi", "word " * 3900], ids=["while running", "before a token"])
 @pytest.mark.parametrize("is_chat", [True, False], ids=["chat", "plain"])
 async def test_a_deadline_that_cannot_be_met_raises_request_dropped(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
-from serving.engine.setup.config import DEMO_MODEL
+from serving.engine.setup.config import DEMO_MODEL, check_api_key
 from serving.errors import (
     EngineClosed,
     InvalidEngineConfig,
@@ -69,6 +69,8 @@ class RemoteEngine:
         self.base_url = _api_root(base_url)
         if not timeout_s > 0:
             raise InvalidEngineConfig("timeout_s", timeout_s, "must be above 0")
+        if api_key:
+            check_api_key(api_key)
         self.timeout_s = timeout_s
         self._model = model
         self._api_key = api_key

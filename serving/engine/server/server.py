@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from http import HTTPStatus
@@ -17,7 +18,7 @@ from serving.engine.server.slo_middleware import (
     SloMiddleware,
     record_drop,
 )
-from serving.engine.setup.config import DEMO_MODEL, EngineConfig, vllm_platform
+from serving.engine.setup.config import DEMO_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.demo_model import has_random_weights
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.errors import (
@@ -60,16 +61,17 @@ def serve(
         api_key: bearer token that clients must send; None: none is needed.
     Raises:
         EngineMissing: vLLM is not installed, or not in the pinned version.
-        InvalidEngineConfig: it cannot listen on this host and port, or the key is empty.
+        InvalidEngineConfig: it cannot listen on this host and port, or the key is invalid.
         ModelNotLoaded: the model cannot be loaded.
         EngineDied: the engine core's process ended while the server was running.
         KeyboardInterrupt: a signal arrived before the server was ready.
     """
     if not 1 <= port <= 65535:
         raise InvalidEngineConfig("port", port, "must be from 1 to 65535")
-    if api_key is not None and not api_key.strip():
-        raise InvalidEngineConfig("api_key", "", "must not be empty; omit it to require no key")
+    if api_key is not None:
+        check_api_key(api_key)
     platform = vllm_platform()
+    check_port(host, port)
     for name, value in config.environment(platform).items():
         os.environ.setdefault(name, value)
     if not config.verbose:
@@ -91,6 +93,22 @@ def serve(
         uvloop.run(_run(config, _parse(arguments)))
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise InvalidEngineConfig if nothing can listen there; importing vLLM takes long."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as vLLM's own socket
+            probe.bind((host, port))
+            probe.listen()
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> InvalidEngineConfig:
+    return InvalidEngineConfig("port", f"{host}:{port}", f"cannot listen there: {error}")
 
 
 def server_arguments(
@@ -168,9 +186,8 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
         signal.signal(number, _interrupt)
     try:
         address, listening = setup_server(parsed, reuse_port=False)
-    except OSError as error:
-        where = f"{parsed.host}:{parsed.port}"
-        raise InvalidEngineConfig("port", where, f"cannot listen there: {error}") from error
+    except OSError as error:  # taken since `check_port`
+        raise _cannot_listen(parsed.host, parsed.port, error) from error
     try:
         async with AsyncExitStack() as stack:
             try:

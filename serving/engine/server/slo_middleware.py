@@ -1,6 +1,7 @@
 """ASGI middleware in front of vLLM's HTTP application; it does not buffer responses.
 
-SloMiddleware rejects malformed SLO tags before admission, and names the scheduler in responses.
+SloMiddleware rejects malformed SLO tags and text before admission, and names the scheduler in
+responses.
 ApiKeyMiddleware requires the API key on paths where vLLM itself does not.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
@@ -34,6 +36,9 @@ OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
 DROPPED_STATUS = 504
 """HTTP status of a dropped request; vLLM's server uses it for nothing else."""
 
+_MAY_HAVE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\x00")
+"""JSON with a lone surrogate as an escape, as bytes, or in UTF-16 or UTF-32 (they contain NULs)."""
+
 _dropped: ContextVar[list[str]] = ContextVar("dropped")
 
 
@@ -45,7 +50,10 @@ def record_drop(stop_reason: str) -> None:
 
 
 class SloMiddleware:
-    """Answers 400 to malformed tags on TAGGED_PATHS; adds headers with the scheduler and policy.
+    """Answers 400 to malformed tags and text; adds headers with the scheduler and policy.
+
+    Tags are checked on TAGGED_PATHS, text in every JSON body: with a lone surrogate vLLM would fail
+    where it encodes the text, in an answer of status 500 or between its processes.
 
     It reads both from the arguments in the state of vLLM's application, so it needs no set-up but
     ``--middleware serving.engine.server.slo_middleware.SloMiddleware``.
@@ -60,13 +68,19 @@ class SloMiddleware:
             await self.app(scope, receive, send)
             return
         response = _Response(_scheduler_headers(scope), send)
-        if scope["method"] != "POST" or _path(scope) not in TAGGED_PATHS:
+        has_tags = scope["method"] == "POST" and _path(scope) in TAGGED_PATHS
+        if not has_tags and not _may_be_json(scope):
             await self.app(scope, receive, response.send)
             return
         body = await _read(receive)
         if body is None:  # the client disconnected
             return
-        error = tags_error(body)
+        field = surrogate_field(body)
+        if field is not None:
+            message = "the body contains text that UTF-8 cannot encode (a lone surrogate)"
+            await _send_error(response.send, 400, message, kind="invalid_text", param=field)
+            return
+        error = tags_error(body) if has_tags else None
         if error is not None:
             key = str(error.args[0])
             await _send_error(response.send, 400, str(error), kind="invalid_slo", param=key)
@@ -130,6 +144,32 @@ def tags_error(body: bytes) -> InvalidSlo | None:
         reason = "beam search ignores SLO tags; remove it, or the tags"
         return InvalidSlo("use_beam_search", document["use_beam_search"], reason)
     return None
+
+
+def surrogate_field(body: bytes) -> str | None:
+    """The first field of a JSON body that contains a lone surrogate; "" if it is not an object."""
+    if not _MAY_HAVE_SURROGATE.search(body):
+        return None
+    try:
+        document = json.loads(body)
+        fields = document.items() if isinstance(document, dict) else [("", document)]
+        return next((name for name, value in fields if _has_surrogate([name, value])), None)
+    except (ValueError, RecursionError):
+        return None  # left for vLLM to reject
+
+
+def _has_surrogate(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _may_be_json(scope: Scope) -> bool:
+    """Whether vLLM may read the body as JSON, which it does without a content type too."""
+    content_type = dict(scope["headers"]).get(b"content-type", b"application/json").lower()
+    return scope["method"] not in ("GET", "HEAD", "OPTIONS") and b"json" in content_type
 
 
 def _path(scope: Scope) -> str:

@@ -20,6 +20,16 @@ DEMO_KV_CACHE_BYTES = 64 << 20
 """Size of the demo model's KV cache."""
 
 
+def check_api_key(key: str) -> None:
+    """Raise InvalidEngineConfig for a key that a header cannot carry unchanged."""
+    if not key.strip():
+        raise InvalidEngineConfig("api_key", "", "must not be empty; omit it to require no key")
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise InvalidEngineConfig(  # the key is secret, and may not be encodable
+            "api_key", "***", "must be printable ASCII without spaces around it"
+        )
+
+
 def vllm_platform() -> str:
     """ "cpu" or "gpu", depending on the installed distribution of vLLM.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.engine.clients.remote import RemoteEngine
 from serving.engine.server.server import serve, server_arguments
 from serving.engine.setup.config import EngineConfig
 from serving.errors import InvalidEngineConfig, ModelNotLoaded
@@ -95,3 +96,12 @@ def test_a_folder_without_a_model_is_refused(
     monkeypatch.setattr("os.environ", dict[str, str]())
     with pytest.raises(ModelNotLoaded, match=r"no config\.json"):
         serve(EngineConfig(model=str(tmp_path)))
+
+
+@pytest.mark.parametrize("key", ["\udcff", "schlüssel", "a\nb", " a", "a "])
+def test_a_key_that_no_client_could_send_is_refused_by_server_and_client(key: str) -> None:
+    with pytest.raises(InvalidEngineConfig, match="api_key") as refused:
+        serve(EngineConfig(), api_key=key)
+    assert "***" in str(refused.value)
+    with pytest.raises(InvalidEngineConfig, match="api_key"):
+        RemoteEngine("http://127.0.0.1:9/v1", api_key=key)

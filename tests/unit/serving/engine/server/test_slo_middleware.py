@@ -20,6 +20,7 @@ from serving.engine.server.slo_middleware import (
     Send,
     SloMiddleware,
     record_drop,
+    surrogate_field,
     tags_error,
 )
 
@@ -251,3 +252,64 @@ async def test_a_websocket_without_a_key_is_closed() -> None:
     request = scope("/v1/realtime", type="websocket")
     await ApiKeyMiddleware(Application())(request, client.receive, client.send)
     assert client.received == [{"type": "websocket.close", "code": 1008}]
+
+
+SURROGATES = {
+    "model": b'{"model": "\\ud800"}',
+    "prompt": b'{"prompt": ["fine", "\\uDFFF"]}',
+    "messages": b'{"messages": [{"content": "\\ude00\\ud83d"}]}',
+    "vllm_xargs": b'{"vllm_xargs": {"\\ud800": 1}}',
+    "a\ud800": b'{"a\\ud800": 1}',
+    "user": b'{"user": "\xed\xa0\x80"}',
+    "stop": '{"stop": "\ud800"}'.encode("utf-16", "surrogatepass"),
+    "": b'["\\ud800"]',
+}
+"""The field with the lone surrogate -> a body, as an escape, as bytes and in UTF-16."""
+
+
+@pytest.mark.parametrize(("field", "body"), SURROGATES.items(), ids=ascii)
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/v1/embeddings"])
+async def test_text_that_utf8_cannot_encode_is_answered_400_on_every_path(
+    path: str, field: str, body: bytes
+) -> None:
+    application, client = Application(), Client(body[:5], body[5:])
+    await SloMiddleware(application)(scope(path), client.receive, client.send)
+    assert application.body is None
+    assert client.status == 400
+    error = json.loads(client.body)["error"]
+    assert (error["type"], error["param"]) == ("invalid_text", field)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"prompt": "\\ud83d\\ude00"}',  # an emoji, as many clients escape it
+        '{"prompt": "\U0001f600 \ud7ff"}'.encode(),
+        b'{"prompt": "\\\\ud800"}',  # a backslash, then ordinary text
+        b"\xed\xa0\x80",  # not JSON: left for vLLM
+        b'{"prompt": "\\ud800"',
+        b'{"prompt": "\\ud83d\\ude00", "a": ' + b"[" * 100_000,
+    ],
+)
+async def test_other_bodies_reach_the_application_unchanged(body: bytes) -> None:
+    assert surrogate_field(body) is None
+    application, client = Application(), Client(body)
+    await SloMiddleware(application)(scope("/tokenize"), client.receive, client.send)
+    assert (client.status, application.body) == (200, body)
+
+
+async def test_a_body_that_is_not_json_is_not_read_ahead() -> None:
+    """An upload is passed on as it arrives, for its own parser to limit."""
+    headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+    application, client = Application(), Client(SURROGATES["model"])
+    request = scope("/v1/audio/transcriptions", headers=headers)
+    await SloMiddleware(application)(request, client.receive, client.send)
+    assert (client.status, application.body) == (200, SURROGATES["model"])
+
+
+@pytest.mark.parametrize("key", [b"\xff", b"\xed\xa0\x80", "schl\u00fcssel".encode("latin-1")])
+async def test_a_foreign_key_of_any_bytes_is_answered_401(key: bytes) -> None:
+    client = Client(GOOD)
+    request = scope(headers=[(b"authorization", b"Bearer " + key)])
+    await ApiKeyMiddleware(Application())(request, client.receive, client.send)
+    assert client.status == 401
