@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: orchestrate resume 3f2a\n\n"
     "All orphaned runs, which have lost their process: orchestrate resume --orphans\n\n"
+    "Those of your own flows: orchestrate resume --orphans --allow my_flows.py\n\n"
     "Steps and calls with a recorded outcome are not repeated. The deadline counts from the "
     "run's first start.\n\n"
     "A run continues with its recorded model unless --model is given. If it began on another kind "
@@ -40,6 +41,14 @@ def resume(
             help="Continue even if the flow's code no longer executes the recorded steps.",
         ),
     ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="FILE.py|FOLDER|MODULE",
+            help="Code that may be imported, beside installed pipelines; repeatable.",
+        ),
+    ] = None,
     model: options.Model = None,
     engine: options.Engine = None,
     policy: options.Policy = None,
@@ -52,6 +61,7 @@ def resume(
 
     from cli.errors import BadInput
     from cli.terminal.output import say, warn
+    from cli.work.trusted_code import confirm_import, reason_not_to_import
     from orchestrator.settings import read_settings
 
     if (run is None) != orphans:
@@ -64,16 +74,19 @@ def resume(
         say("no orphaned runs")
     num_left_out = 0
     for record in records:
-        if engine is None and (reason := other_engine(record, settings)) is not None:
-            if not orphans:
+        reason = other_engine(record, settings) if engine is None else None
+        if not orphans:
+            if reason is not None:
                 raise BadInput(reason)
+            confirm_import(record, allow or ())
+        elif (reason := reason or reason_not_to_import(record, allow or ())) is not None:
             warn(reason)
             num_left_out += 1
             continue
         chosen = settings if model is not None else with_recorded_model(record, settings)
         resume_run(record, chosen, allow_changed=allow_changed, as_json=json)
     if num_left_out:
-        raise BadInput(f"not resumed because of their engine: {num_left_out} of {len(records)}")
+        raise BadInput(f"not resumed, as said above: {num_left_out} of {len(records)}")
 
 
 def other_engine(record: RunRecord, settings: Settings) -> str | None:
