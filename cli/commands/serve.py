@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.commands import options
-from cli.terminal.output import say, warn
+from cli.terminal.output import say
 
 _SERVER = "The server"
 
@@ -32,33 +32,31 @@ def serve(
             rich_help_panel=_SERVER,
         ),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Listen on an address of the network without a key.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = False,
     verbose: options.Verbose = None,
 ) -> None:
     """Serve a model by the OpenAI API with deadline scheduling, until Ctrl-C."""
+    from cli.errors import BadInput
     from orchestrator.settings import read_settings
     from orchestrator.wiring import engine_config
+    from serving.engine.server.local_host import is_loopback
 
     settings = read_settings(model=model, policy=policy, api_key=api_key, verbose=verbose)
     config = engine_config(settings)
-    if not is_loopback(host) and settings.api_key is None:
-        warn(
-            f"any client that can reach {host}:{port} may use the model: give --api-key, or a "
-            "loopback --host"
+    if not is_loopback(host) and settings.api_key is None and not insecure:
+        raise BadInput(
+            f"any client that can reach {host}:{port} could use the model: set "
+            "ORCHESTRATE_API_KEY, give a loopback --host, or --insecure"
         )
     from serving.engine.server.server import serve as serve_model
 
     name = "the demo model (random weights: meaningless text)" if config.is_demo else config.model
     say(f"starting {name} at http://{host}:{port}/v1, policy {config.policy.label}")
     serve_model(config, host=host, port=port, api_key=settings.api_key)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    import ipaddress
-
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

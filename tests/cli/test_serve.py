@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from cli.commands.serve import is_loopback
+from serving.engine.server.local_host import is_loopback
 from tests.cli.cli_samples import exit_code
 
 
@@ -26,20 +26,22 @@ def test_only_addresses_of_this_machine_are_loopback(host: str, loopback: bool) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "is_warned"),
+    ("arguments", "is_refused"),
     [
         (["--host", "0.0.0.0"], True),
         (["--host", "0.0.0.0", "--api-key", "secret"], False),
+        (["--host", "0.0.0.0", "--insecure"], False),
         ([], False),
     ],
 )
-def test_serving_other_machines_without_a_key_is_warned_of(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], is_warned: bool
+def test_serving_other_machines_needs_a_key_or_an_explicit_option(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], is_refused: bool
 ) -> None:
     with socket.create_server(("", 0)) as server:
         port = str(server.getsockname()[1])
-    assert exit_code("serve", "--model", "/nowhere", "--port", port, *arguments) == 4
-    assert ("warning: " in capsys.readouterr().err) is is_warned
+    code = exit_code("serve", "--model", "/nowhere", "--port", port, *arguments)
+    assert code == (2 if is_refused else 4)
+    assert ("--insecure" in capsys.readouterr().err) is is_refused
 
 
 def test_the_error_for_an_unknown_policy_lists_the_known_ones(
@@ -57,7 +59,8 @@ def test_a_taken_port_is_reported_before_vllm_is_imported(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         port = str(server.getsockname()[1])
-        assert exit_code("serve", "--model", "someone/model", "--host", host, "--port", port) == 2
+        arguments = ("--model", "someone/model", "--host", host, "--port", port, "--insecure")
+        assert exit_code("serve", *arguments) == 2
     error = capsys.readouterr().err
     assert f"{host}:{port}" in error
     assert "cannot listen there" in error

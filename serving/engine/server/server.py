@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
 from serving.engine.server.slo_middleware import (
     DROPPED_STATUS,
     ApiKeyMiddleware,
@@ -122,7 +123,11 @@ def server_arguments(
     api_key: str | None = None,
 ) -> list[str]:
     """The command line that makes vLLM's API server behave as `serve` documents."""
-    middleware = [SloMiddleware] if api_key is None else [SloMiddleware, ApiKeyMiddleware]
+    middleware: list[type] = [SloMiddleware]
+    if api_key is not None:
+        middleware.append(ApiKeyMiddleware)
+    elif is_loopback(host):
+        middleware.append(LocalHostMiddleware)
     arguments = config.vllm_arguments(path, platform) | {
         "served_model_name": served_model,
         "host": host,

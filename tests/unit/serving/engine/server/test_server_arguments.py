@@ -15,7 +15,11 @@ from serving.policies.table import PolicySpec
 
 
 def flags(
-    config: EngineConfig, platform: str = "cpu", *, api_key: str | None = None
+    config: EngineConfig,
+    platform: str = "cpu",
+    *,
+    host: str = "127.0.0.1",
+    api_key: str | None = None,
 ) -> dict[str, list[str]]:
     """Flag -> its values."""
     arguments = server_arguments(
@@ -23,7 +27,7 @@ def flags(
         "/models/it",
         platform,
         served_model="it",
-        host="127.0.0.1",
+        host=host,
         port=8123,
         api_key=api_key,
     )
@@ -67,12 +71,17 @@ def test_only_the_demo_model_on_a_cpu_runs_in_the_engine_core_s_process() -> Non
     assert flag not in flags(EngineConfig(), "gpu")
 
 
-def test_with_an_api_key_its_middleware_is_outermost() -> None:
-    tags, key = (
-        f"serving.engine.server.slo_middleware.{name}"
-        for name in ("SloMiddleware", "ApiKeyMiddleware")
+def test_the_middleware_that_limits_access_is_outermost() -> None:
+    tags, key, local = (
+        f"serving.engine.server.{name}"
+        for name in (
+            "slo_middleware.SloMiddleware",
+            "slo_middleware.ApiKeyMiddleware",
+            "local_host.LocalHostMiddleware",
+        )
     )
-    assert flags(EngineConfig())["--middleware"] == [tags]
+    assert flags(EngineConfig())["--middleware"] == [tags, local]
+    assert flags(EngineConfig(), host="0.0.0.0")["--middleware"] == [tags]  # asked for explicitly
     assert "--api-key" not in flags(EngineConfig())
     with_key = flags(EngineConfig(), api_key="secret")
     assert with_key["--middleware"] == [tags, key]  # vLLM puts the last one outermost
