@@ -63,7 +63,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "TooFewSamples",
         ],
         "serving.workload_errors": ["WorkerDied", "CodeChanged"],
-        "agents.tools.errors": ["ToolError"],
+        "agents.tools.errors": ["ToolError", "Unreadable"],
         "cli.errors": ["CommandError"],
     },
     ExitCode.BAD_INPUT: {

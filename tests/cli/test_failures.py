@@ -13,7 +13,7 @@ from cli.failures import EXIT_CODES, MEANINGS, ExitCode, exit_code_of, message_o
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
 from serving.errors import EngineDied
 from store.errors import StoreLocked
-from tests.cli.cli_samples import exit_code
+from tests.cli.cli_samples import exit_code, fill_store
 from tests.places import ROOT
 
 PACKAGES = ("agents", "cli", "orchestrator", "serving", "store")
@@ -91,8 +91,10 @@ def test_the_base_classes_have_the_exit_code_of_a_failed_run() -> None:
 
 
 def test_a_failure_is_one_line_on_stderr_and_nothing_on_stdout(
+    store_url: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    fill_store(store_url, [])
     assert exit_code("show", "nothing") == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -100,8 +102,9 @@ def test_a_failure_is_one_line_on_stderr_and_nothing_on_stdout(
 
 
 def test_a_traceback_is_printed_if_requested(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    store_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fill_store(store_url, [])
     monkeypatch.setenv("ORCHESTRATE_VERBOSE", "1")
     assert exit_code("show", "nothing") == 2
     errors = capsys.readouterr().err

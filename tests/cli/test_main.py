@@ -74,16 +74,18 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 PRINTING_COMMANDS = (["ps", "--json"], ["doctor"], ["--help"], ["--version"], ["bench", "--help"])
-MISSING_STORE = {"ORCHESTRATE_STORE": "sqlite:////nowhere/runs.db"}
 
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command; no store is named, and the default one does not exist."""
+    environment = os.environ | {"XDG_DATA_HOME": "/nowhere"}
+    environment.pop("ORCHESTRATE_STORE", None)
     return subprocess.run(
         ["bash", "-c", command],
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | MISSING_STORE,
+        env=environment,
     )
 
 
@@ -114,10 +116,7 @@ def test_a_closed_pipe_is_no_error(arguments: list[str], unbuffered: str) -> Non
 @pytest.mark.parametrize("closed", ["stdout", "stderr"])
 def test_a_closed_stream_is_no_error_and_the_other_stream_is_unaffected(closed: str) -> None:
     number = {"stdout": 1, "stderr": 2}[closed]
-    command = (
-        f"exec {sys.executable} -m cli ps --store sqlite:////nowhere/runs.db --json {number}>&-"
-    )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    done = shell(f"exec {sys.executable} -m cli ps --json {number}>&-")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     if closed == "stderr":

@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from serving.engine.server.listening import cannot_listen, check_port
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
 from serving.engine.server.slo_middleware import (
     DROPPED_STATUS,
@@ -96,22 +96,6 @@ def serve(
         raise KeyboardInterrupt from None
 
 
-def check_port(host: str, port: int) -> None:
-    """Raise InvalidEngineConfig if nothing can listen there; importing vLLM takes long."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as vLLM's own socket
-            probe.bind((host, port))
-            probe.listen()
-    except OSError as error:
-        raise _cannot_listen(host, port, error) from error
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> InvalidEngineConfig:
-    return InvalidEngineConfig("port", f"{host}:{port}", f"cannot listen there: {error}")
-
-
 def server_arguments(
     config: EngineConfig,
     path: str,
@@ -192,7 +176,7 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
     try:
         address, listening = setup_server(parsed, reuse_port=False)
     except OSError as error:  # taken since `check_port`
-        raise _cannot_listen(parsed.host, parsed.port, error) from error
+        raise cannot_listen(parsed.host, parsed.port, error) from error
     try:
         async with AsyncExitStack() as stack:
             try:

@@ -24,6 +24,7 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "step_tokens": ("99", 99),
     "max_model_tokens": ("512", 512),
     "kv_cache_bytes": ("1024", 1024),
+    "cpu_threads": ("3", 3),
     "dtype": ("bfloat16", "bfloat16"),
     "seed": ("3", 3),
     "api_key": ("sk-1", "sk-1"),
