@@ -33,7 +33,7 @@ def confirm_import(record: RunRecord, allowed: Sequence[str]) -> None:
     """Ask before code from outside of the current folder is imported for a run.
 
     Raises:
-        BadInput: the answer is no, or nobody can be asked.
+        BadInput: the answer is no, or there is no terminal to ask at.
     """
     reason = reason_not_to_import(record, allowed)
     source = Path((record.entry or "").rpartition(":")[0])

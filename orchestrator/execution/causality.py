@@ -40,7 +40,7 @@ _frontier: ContextVar[Frontier] = ContextVar("orchestrate_frontier", default=Fro
 class CausalLog:
     """The calls of one run by their numbers (nodes), in the order in which they began.
 
-    A resumed run may lack numbers: those of calls whose start was not recorded before the process
+    A resumed run may lack numbers: of calls with a start that was not recorded before the process
     died, or could not be. New calls get numbers above all known ones.
 
     Attributes:
