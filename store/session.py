@@ -123,9 +123,9 @@ async def open_store(url: str) -> Store:
     """
     address = normalised(url)
     with named_opening_errors(address):
+        writer, reader = _engines(address)  # first, as a refused URL must create no file
         if is_sqlite(address):
             prepare(file_of(address))
-        writer, reader = _engines(address)
         store = Store(address, writer=writer, reader=reader)
         try:
             if await _revisions(address, reader) != [HEAD]:

@@ -30,15 +30,12 @@ class Lease:
 
     Attributes:
         attempts: how often the run was begun, this time included; a resume increases it.
-        until: wall time before which no other process takes the run.
         task: executes the run; cancelled if the lease is lost.
         is_lost: another process has taken the run, because this one was suspended for too long.
     """
 
-    leases: Leases
     run_id: str
     attempts: int
-    until: datetime
     task: asyncio.Task[object]
     is_lost: bool = False
 
@@ -64,7 +61,7 @@ class Leases:
         """
         task = asyncio.current_task()
         assert task is not None
-        lease = Lease(self, run.id, run.attempts, run.leased_until or self.now(), task)
+        lease = Lease(run.id, run.attempts, task)
         self._held.append(lease)
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew_periodically())
@@ -87,9 +84,7 @@ class Leases:
         async with self._store.transaction() as tx:
             ours = await tx.runs.lease({lease.run_id: lease.attempts for lease in held}, until)
         for lease in held:
-            if lease.run_id in ours:
-                lease.until = until
-            elif not lease.is_lost:
+            if lease.run_id not in ours and not lease.is_lost:
                 lease.is_lost = True
                 if lease.task is not asyncio.current_task():  # that one gets RunChanged instead
                     lease.task.cancel()
