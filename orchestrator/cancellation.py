@@ -64,7 +64,7 @@ async def run_to_completion(work: Coroutine[Any, Any, None]) -> None:
 
 async def let_the_deadline_pass() -> None:
     """Let the event loop deliver the cancellation of a timeout that has already expired."""
-    for _ in range(2):
+    for _ in range(3):
         await asyncio.sleep(0)
 
 

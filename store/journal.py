@@ -102,6 +102,11 @@ class Journal:
             raise NotStarted(run_id, f"step {path}")
         raise AlreadyRecorded(run_id, f"the end of step {path}")
 
+    async def number_outcome(self, run_id: str, path: str, number: int) -> None:
+        """Give the outcome of a step its place in the order in which the run's outcomes came."""
+        is_step = (Step.run_id == run_id, Step.path == path)
+        await self._connection.execute(update(Step).where(*is_step).values(outcome_number=number))
+
     async def ended_run(self, run_id: str, paths: Collection[str]) -> None:
         """Mark failed steps as those that ended their run; other steps are ignored."""
         if paths:

@@ -178,6 +178,7 @@ class Step(Base):
     reuse_key: Mapped[bytes | None] = mapped_column(LargeBinary)
     arguments: Mapped[bytes | None] = mapped_column(LargeBinary)
     ended_run: Mapped[bool] = mapped_column(server_default=false())
+    outcome_number: Mapped[int | None]
 
     __table_args__ = (
         Index(

@@ -135,6 +135,7 @@ class StepRecord(Failure):
     reuse_key: bytes | None = None  # the key under which other runs find and reuse its result
     arguments: bytes | None = None  # a digest of its arguments
     ended_run: bool = False  # its error ended the run: a resumed run tries it again
+    outcome_number: int | None = None  # the place of its outcome in the order in which they came
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class StepOutcome(Failure):
     finished_s: float
     result: bytes | None = None
     result_payload: str | None = None
+    outcome_number: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

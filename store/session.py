@@ -37,7 +37,7 @@ from store.sqlite_file import lock_of, mark_created, prepare
 from store.unit_of_work import Transaction, unit_of_work
 from store.urls import connect_args, file_of, is_sqlite, normalised, wait_s, without_password
 
-HEAD = "0007"  # the newest revision in migrations/versions
+HEAD = "0008"  # the newest revision in migrations/versions
 
 _SQLITE_READERS = 4  # connections for reading
 _BUSY_S = 0.005  # how long a writer may block the event loop while another process has the lock

@@ -83,6 +83,8 @@ def _refuse_unmarked(event: str, arguments: tuple[object, ...]) -> None:
     imports = event == "import" and arguments[0] == "vllm"
     if not imports and event not in STARTS:
         return
+    if event == "subprocess.Popen" and arguments[0] == "fc-list":
+        return  # matplotlib lists a machine's fonts the first time that it draws
     if _running is None or any(_running.get_closest_marker(name) for name in MARKERS.values()):
         return
     action, fixture = ("imports vLLM", "imported_vllm") if imports else (event, "subprocesses")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -12,6 +13,7 @@ from functools import partial
 from orchestrator.clock import Clock
 from orchestrator.durability.error_codec import steps_ended_by
 from orchestrator.durability.journal_writer import JournalWriter, Work
+from orchestrator.durability.outcome_order import OutcomeOrder
 from orchestrator.durability.outcomes import message_of, status_of, type_of
 from orchestrator.errors import OutcomeNotRecorded
 from store.errors import (
@@ -61,6 +63,7 @@ class RunRecorder:
 
     Attributes:
         writer: makes the transactions; holds the run's lease once the run's start is recorded.
+        order: in which the outcomes of steps reach the flow.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class RunRecorder:
         self._durable = durable
         self._record_text = record_text
         self.writer = JournalWriter(store, run_id)
+        self.order = OutcomeOrder(run_id)
 
     async def run_started(self, record: RunRecord, *, arguments: bytes | None) -> None:
         """Record a run's start, before any of its work begins."""
@@ -173,8 +177,18 @@ class RunRecorder:
             result=source.result,
             result_payload=source.result_payload,
             reuse_key=None,  # a copy is not reused: a result's age counts from where it was made
+            outcome_number=self.order.number(step.path),
         )
-        await self.writer.write(lambda tx: _start(tx, ended, began_before=False))
+        async with self._in_order(step.path):
+            await self.writer.write(lambda tx: _start(tx, ended, began_before=False))
+
+    async def answer_received(self, question: StepRecord) -> None:
+        """Record when the flow gets the answer to a question, which another process recorded."""
+        number = self.order.number(question.path)
+        async with self._in_order(question.path):
+            await self.writer.write(
+                lambda tx: tx.journal.number_outcome(self._run_id, question.path, number)
+            )
 
     async def step_started(self, step: StepRecord, *, began_before: bool = False) -> None:
         """Record that a step begins.
@@ -221,8 +235,11 @@ class RunRecorder:
     async def step_ended(
         self, step: StepRecord, error: BaseException | None, *, result: bytes | None = None
     ) -> None:
-        """Record how a step ended, and its result (of an error, as `encode_error`)."""
-        outcome = self._step_outcome(error)
+        """Record how a step ended, and its result (of an error, as `encode_error`).
+
+        It returns once the outcome may reach the flow.
+        """
+        outcome = self._step_outcome(step, error)
 
         async def write(tx: Transaction) -> None:
             await self._finish(tx, step.path, outcome, result)
@@ -281,8 +298,8 @@ class RunRecorder:
         finish_reason: str | None = None,
         output_text: str = "",
     ) -> None:
-        """Record how a call ended, both as a call and as a step of the journal."""
-        step_outcome = self._step_outcome(error)
+        """Record how a call ended, both as a call and as a step of the journal; as `step_ended`."""
+        step_outcome = self._step_outcome(step, error)
         outcome = CallOutcome(
             status=status_of(error),
             finished_s=self._since_start_s(),
@@ -308,13 +325,23 @@ class RunRecorder:
         Raises:
             OutcomeNotRecorded: the step is an external effect, and the store failed.
         """
-        if not _is_external(step):
-            await self.writer.write(write)
-            return
+        async with self._in_order(step.path):
+            if not _is_external(step):
+                await self.writer.write(write)
+                return
+            try:
+                await self.writer.write(write, synced=True)
+            except _FAILURES as error:
+                raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
+
+    @asynccontextmanager
+    async def _in_order(self, path: str) -> AsyncIterator[None]:
+        """Write a numbered outcome in this block; the block ends once it may reach the flow."""
         try:
-            await self.writer.write(write, synced=True)
-        except _FAILURES as error:
-            raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
+            yield
+            await self.order.turn(path)
+        finally:
+            self.order.drop(path)
 
     async def _finish(
         self, tx: Transaction, path: str, outcome: StepOutcome, result: bytes | None
@@ -325,9 +352,12 @@ class RunRecorder:
             outcome = replace(outcome, result=result)
         await tx.journal.finish(self._run_id, path, outcome)
 
-    def _step_outcome(self, error: BaseException | None) -> StepOutcome:
+    def _step_outcome(self, step: StepRecord, error: BaseException | None) -> StepOutcome:
+        status = status_of(error)
+        is_known = status is not Status.CANCELLED  # else a resumed run executes the step again
         return StepOutcome(
-            status=status_of(error),
+            status=status,
+            outcome_number=self.order.number(step.path) if is_known else step.outcome_number,
             finished_s=self._since_start_s(),
             error_type=type_of(error),
             error_message=self._message_of(error),

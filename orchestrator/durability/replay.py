@@ -16,6 +16,7 @@ from orchestrator.durability.identity import (
     parent_key,
     paths_to,
 )
+from orchestrator.durability.outcome_order import OutcomeOrder
 from orchestrator.errors import FlowChanged, OutcomeUnknown
 from store.records import CallRecord, Effects, Status, StepKind, StepRecord
 
@@ -38,6 +39,7 @@ class RecordedSteps:
 
     Args:
         calls: the run's recorded calls.
+        order: told which recorded steps begin, and which do not.
         forget: called with the paths of steps, to delete their records.
         allow_changed: where the flow begins another step than is recorded, forget the recorded
             one and all that followed it, instead of raising FlowChanged.
@@ -49,10 +51,12 @@ class RecordedSteps:
         steps: Sequence[StepRecord] = (),
         calls: Sequence[CallRecord] = (),
         *,
+        order: OutcomeOrder | None = None,
         forget: Callable[[Sequence[str]], None] = lambda _: None,
         allow_changed: bool = False,
     ) -> None:
         self._run_id = run_id
+        self._order = order or OutcomeOrder(run_id)
         self._forget = forget
         self._allow_changed = allow_changed
         self._by_path = {step.path: step for step in steps}
@@ -100,6 +104,7 @@ class RecordedSteps:
             self._forget_changed(key, recorded, f"{now} {_OTHER_ARGUMENTS}")
             return None
         self._replayed.add(step_path.text)
+        self._order.begin(recorded)
         return recorded
 
     def calls_of(self, path: str) -> Sequence[CallRecord]:
@@ -194,6 +199,7 @@ class RecordedSteps:
         for each in removed:
             step = self._by_path.pop(each)
             del self._by_place[parent_key(each)][step.place]
+        self._order.drop(*removed)
         return removed
 
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeVar
 from orchestrator.durability.identity import WRAP_UP
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import DeadlineExceeded
-from orchestrator.execution.context import CallContext, current_context, using_context
-from orchestrator.execution.step_execution import record_value
+from orchestrator.execution.context import CallContext, LiveRun, current_context, using_context
+from orchestrator.execution.recorded_values import record_value
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -23,6 +23,9 @@ OnDeadline = Literal["fail", "wrap_up", "best_so_far"]
 
 TAIL_SHARE = 0.1
 """Default share of a deadline that is reserved for `wrap_up`."""
+
+RECHECK_S = 0.001
+"""Seconds until a limit that came while recorded outcomes are replayed is looked at again."""
 
 RECANCEL_S = 10.0
 """Seconds after which cancelled work is cancelled again if it still runs."""
@@ -136,17 +139,23 @@ async def _until(context: CallContext, work: Callable[[], Awaitable[Any]]) -> tu
     """Run work until its context's deadline; returns whether that passed first, and the result."""
     try:
         with using_context(context):
-            async with cancel_after(context.remaining_s()) as limit:
+            async with cancel_after(context.remaining_s(), context.run) as limit:
                 return False, await work()
     except (TimeoutError, asyncio.CancelledError) as error:
         if not is_expiry(error, limit, context):
             raise
+        within = f"{context.step_path.text}/".lstrip("/")
+        context.run.recorder.order.drop_unbegun(
+            lambda path: path.startswith(within) and f"[{WRAP_UP}]" not in path
+        )
         return True, None
 
 
 @asynccontextmanager
-async def cancel_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
+async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.Timeout]:
     """Cancel a block after `allowed_s`, as asyncio.timeout does, and every RECANCEL_S after that.
+
+    Recorded outcomes that are just being replayed come first: they came before the time was up.
 
     A cancellation can be lost: in a TaskGroup that fails at the same moment (before Python 3.13),
     or in code that catches all errors.
@@ -156,19 +165,29 @@ async def cancel_after(allowed_s: float) -> AsyncIterator[asyncio.Timeout]:
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "a timeout is entered within a task"
-    repeats: list[asyncio.TimerHandle] = []
+    timers: list[asyncio.TimerHandle] = []  # the one that is pending
+    num_repeats = 0
+
+    def expire() -> None:
+        if run.recorder.order.is_replaying:
+            timers[:] = [loop.call_later(RECHECK_S, expire)]
+            return
+        limit.reschedule(loop.time())
+        timers[:] = [loop.call_later(RECANCEL_S, repeat)]
 
     def repeat() -> None:
+        nonlocal num_repeats
         task.cancel()
-        repeats.append(loop.call_later(RECANCEL_S, repeat))
+        num_repeats += 1
+        timers[:] = [loop.call_later(RECANCEL_S, repeat)]
 
-    async with asyncio.timeout(allowed_s) as limit:
-        repeats.append(loop.call_later(max(allowed_s, 0.0) + RECANCEL_S, repeat))
+    async with asyncio.timeout(None) as limit:
+        timers[:] = [loop.call_later(max(allowed_s, 0.0), expire)]
         try:
             yield limit
         finally:
-            repeats[-1].cancel()
-            for _ in repeats[1:]:  # asyncio.timeout itself takes back the first cancellation
+            timers[0].cancel()
+            for _ in range(num_repeats):  # asyncio.timeout itself takes back the first cancellation
                 task.uncancel()
     if limit.expired():
         raise TimeoutError

@@ -10,20 +10,23 @@ from typing import Any, NamedTuple, TypeVar
 from orchestrator.cancellation import let_the_deadline_pass
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.error_codec import decode_error, encode_error, mark_step
-from orchestrator.durability.identity import GATHER
 from orchestrator.durability.outcomes import status_of, type_of
 from orchestrator.durability.uncertain_effects import UncertainEffect, uncertain_effect_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import OutcomeUnknown
 from orchestrator.events import StepFinished, StepStarted
-from orchestrator.execution.context import CallContext, current_worker, set_context, using_context
+from orchestrator.execution.context import (
+    CallContext,
+    LiveRun,
+    current_worker,
+    set_context,
+    using_context,
+)
 from orchestrator.execution.step_cache import CacheLookup, cached_result
 from orchestrator.execution.threads import require_run_loop
 from store.records import Effects, Status, StepKind, StepRecord
 
 R = TypeVar("R")
-
-_COUNT = ValueCodec("a number of branches", int)
 
 Reconcile = Callable[..., Awaitable[Any]]
 """Finds out whether an external effect took place: called with the tool's arguments, it returns
@@ -93,17 +96,11 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
     """
     run = context.run
     require_run_loop(run.loop, f"{spec.name}()")
-    is_new_task, context = _enter_task(context, spec.name, spec.arguments)
+    is_new_task, context = enter_task(context, spec.name, spec.arguments)
     step_path = context.step_path.enter(spec.name)
     past = run.recorded_steps.find(step_path, spec.kind, spec.arguments)
     if past is not None and past.status in (Status.COMPLETED, Status.FAILED):
-        result = await run.recorder.result_of(past)
-        run.replayed_calls_ended(step_path.text)
-        if past.status is Status.FAILED:
-            error = decode_error(step_path.text, past, result)
-            mark_step(error, run.id, step_path.text)
-            raise error
-        return Replayed(spec.codec.load(b"null" if result is None else result), past)
+        return await _replay(run, spec.codec, past)
     new_step = NewStep(
         context.derive(step_path=step_path, owner=current_worker()),
         StepRecord(
@@ -115,6 +112,7 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
             place=step_path.place,
             effects=spec.effects,
             arguments=spec.arguments,
+            outcome_number=None if past is None else past.outcome_number,
         ),
         began_before=past is not None,
     )
@@ -132,6 +130,24 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
     return await _reconcile(new_step, spec, uncertain, attempt=attempt)
 
 
+async def _replay(run: LiveRun, codec: ValueCodec, step: StepRecord) -> Replayed:
+    """The recorded outcome of a step, when all that came before it have reached the flow."""
+    order = run.recorder.order
+    try:
+        result = await run.recorder.result_of(step)
+        if step.outcome_number is None:  # a question, answered while no process executed the run
+            await run.recorder.answer_received(step)
+        await order.turn(step.path)
+    finally:
+        order.drop(step.path)
+    run.replayed_calls_ended(step.path)
+    if step.status is Status.FAILED:
+        error = decode_error(step.path, step, result)
+        mark_step(error, run.id, step.path)
+        raise error
+    return Replayed(codec.load(b"null" if result is None else result), step)
+
+
 async def require_time(context: CallContext) -> None:
     """Make sure that something may begin here.
 
@@ -146,7 +162,7 @@ async def require_time(context: CallContext) -> None:
         raise asyncio.CancelledError
 
 
-def _enter_task(
+def enter_task(
     context: CallContext, name: str, arguments: bytes | None
 ) -> tuple[bool, CallContext]:
     """The context of a step; in a task that the runtime did not start, one of the task's own.
@@ -223,45 +239,6 @@ async def run_step(
             )
         )
     return value
-
-
-def record_value(context: CallContext, name: str, codec: ValueCodec, make: Callable[[], R]) -> R:
-    """A value that `make` computes once and that replays return; for values such as the time."""
-    run = context.run
-    _, context = _enter_task(context, name, None)
-    step_path = context.step_path.enter(name)
-    past = run.recorded_steps.find(step_path, StepKind.VALUE)
-    if past is not None and past.result is not None:
-        value: R = codec.load(past.result)
-        return value
-    result, value = codec.round_trip(make())
-    now_s = run.since_start_s()
-    run.recorder.value_recorded(
-        StepRecord(
-            run_id=run.id,
-            path=step_path.text,
-            name=name,
-            started_s=now_s,
-            kind=StepKind.VALUE,
-            place=step_path.place,
-            status=Status.COMPLETED,
-            finished_s=now_s,
-            result=result,
-        )
-    )
-    return value
-
-
-def begin_gather(context: CallContext, num_branches: int) -> CallContext:
-    """Record a gather, and return the context from which its branches are derived.
-
-    Raises:
-        FlowChanged: another step, or a gather with another number of branches, is recorded here.
-    """
-    name = f"{GATHER}{num_branches}"
-    _, context = _enter_task(context, name, None)
-    record_value(context, name, _COUNT, lambda: num_branches)
-    return context
 
 
 async def _reconcile(

@@ -101,10 +101,13 @@ class InterruptedRun:
 
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
         """Give a live run the recorded steps, the calls and their dependencies of this one."""
+        steps = self._replayable_steps()
+        live.recorder.order.expect(steps)
         live.recorded_steps = RecordedSteps(
             live.id,
-            self._replayable_steps(),
+            steps,
             self.calls,
+            order=live.recorder.order,
             forget=live.recorder.writer.forget,
             allow_changed=allow_changed,
         )

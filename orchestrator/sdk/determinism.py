@@ -8,7 +8,7 @@ from datetime import datetime
 
 from orchestrator.durability.values import ValueCodec
 from orchestrator.execution.context import current_context
-from orchestrator.execution.step_execution import record_value
+from orchestrator.execution.recorded_values import record_value
 
 _TIME = ValueCodec("now()", datetime)
 _NUMBER = ValueCodec("random()", float)

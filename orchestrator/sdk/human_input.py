@@ -78,6 +78,7 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
             finished_s=None,
             result=None,
             result_payload=None,
+            outcome_number=None,
         )
         answer = await _ask(run, record, began_before=True, refused=True)
 
@@ -144,6 +145,7 @@ async def _ask(
     if answered is None:
         run.emit(InputRequired(run.id, step.path, step.name, run.since_start_s()))
         answered = await _wait_for_answer(run, step)
+    await recorder.answer_received(answered)
     return await recorder.result_of(answered) or b"null"
 
 

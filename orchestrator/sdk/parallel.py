@@ -15,7 +15,7 @@ from orchestrator.execution.context import (
     current_worker,
     using_context,
 )
-from orchestrator.execution.step_execution import begin_gather
+from orchestrator.execution.recorded_values import begin_gather
 
 T = TypeVar("T")
 T1 = TypeVar("T1")

@@ -89,7 +89,7 @@ class Retries:
         limited = context.derive(deadline_at_s=min(context.deadline_at_s, ends_at_s))
         with using_context(limited):
             try:
-                async with cancel_after(self.timeout_s) as limit:
+                async with cancel_after(self.timeout_s, context.run) as limit:
                     return await work()
             except (TimeoutError, asyncio.CancelledError) as error:
                 if not is_expiry(error, limit, limited, around=context):

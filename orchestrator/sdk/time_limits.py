@@ -12,7 +12,7 @@ from orchestrator.durations import seconds_of
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.execution.context import current_context, using_context
 from orchestrator.execution.deadline_handling import cancel_after, is_expiry
-from orchestrator.execution.step_execution import record_value
+from orchestrator.execution.recorded_values import record_value
 
 SECONDS = ValueCodec("a time", float)
 
@@ -43,7 +43,7 @@ async def within(duration: str | float) -> AsyncIterator[None]:
     limited = context.derive(deadline_at_s=deadline_at_s)
     with using_context(limited):
         try:
-            async with cancel_after(max(until_s - began_s, 0.0)) as limit:
+            async with cancel_after(max(until_s - began_s, 0.0), run) as limit:
                 yield
         except (TimeoutError, asyncio.CancelledError) as error:
             if not is_expiry(error, limit, limited, around=context):

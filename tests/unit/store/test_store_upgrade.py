@@ -187,6 +187,32 @@ async def test_chunked_payloads_can_be_read_after_their_lists_were_converted(
             at_revision(connection, "0004", command.downgrade)
 
 
+async def test_the_outcomes_of_runs_that_can_be_resumed_are_numbered_by_their_ends(
+    store_url: str,
+) -> None:
+    a_row = {"place": 0, "effects": "pure", "attempts": 1, "kind": "step"}
+    ends = {"slow": 3.0, "fast": 1.0, "middle": 2.0}
+    with connected(store_url) as connection:
+        at_revision(connection, "0007")
+        tables = MetaData()
+        tables.reflect(connection)
+        for run_id, status in (("run-1", "failed"), ("run-2", "completed")):
+            row = ROWS_OF_0001["runs"][0] | {"id": run_id, "status": status, "attempts": 1}
+            connection.execute(insert(tables.tables["runs"]), row)
+            for name, end_s in ends.items():
+                step = {"run_id": run_id, "path": name, "name": name, "started_s": 0.0}
+                ended = {"status": "completed", "finished_s": end_s}
+                connection.execute(insert(tables.tables["steps"]), step | ended | a_row)
+            running = {"run_id": run_id, "path": "x", "name": "x", "started_s": 0.0}
+            connection.execute(
+                insert(tables.tables["steps"]), running | {"status": "running"} | a_row
+            )
+    async with await open_store(store_url) as store, store.reading() as tx:
+        numbers = {step.path: step.outcome_number for step in await tx.journal.of_run("run-1")}
+        assert numbers == {"fast": 0, "middle": 1, "slow": 2, "x": None}
+        assert {step.outcome_number for step in await tx.journal.of_run("run-2")} == {None}
+
+
 def at_revision(
     connection: Connection, revision: str, change: Callable[[Config, str], None] = command.upgrade
 ) -> None:
