@@ -66,6 +66,15 @@ def load_reference(reference: str) -> Any:
     return target
 
 
+def is_loaded(reference: str) -> bool:
+    """Whether this process has imported the module, or executed the file, of a reference."""
+    source = reference.rpartition(":")[0]
+    if not source.endswith(".py"):
+        return source in sys.modules
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return str(Path(source).resolve()) in files
+
+
 def reference_to(function: Callable[..., Any], qualified_name: str) -> str | None:
     """The reference to a module-level function; None if its module has no file.
 

@@ -170,7 +170,7 @@ def resume_run(
     run_until_interrupted(
         execute(
             settings,
-            lambda runtime: runtime.resume(record.id, allow_changed=allow_changed),
+            lambda runtime: runtime.resume(record.id, allow_changed=allow_changed, may_import=True),
             deliver=hand_over,
             progress=progress,
             engine=engine,

@@ -46,7 +46,7 @@ async def load_executed(url: str, run_id: str) -> Executed[Any]:
         raise RunNotFound(run_id)
     record = run.record
     info = EngineInfo(record.engine, record.model, record.random_weights, None)
-    return Executed(run.result(run.flow()), info)
+    return Executed(run.result(run.flow(may_import=True)), info)
 
 
 def check_engine_settings(settings: Settings) -> None:

@@ -21,6 +21,7 @@ from orchestrator.learning.stage_deadlines import StageDeadline
 from orchestrator.runtime.flow_loading import load_flow
 from orchestrator.runtime.results import RunResult
 from serving.errors import InvalidReference
+from serving.references import is_loaded
 from store.errors import RunNotFound
 from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
 from store.session import Store
@@ -44,13 +45,26 @@ class InterruptedRun:
     input: bytes | None
     output: bytes | None
 
-    def flow(self) -> FlowSpec[..., Any]:
-        """Its flow, imported; raises RunNotResumable."""
-        if not self.record.entry:
+    def flow(self, *, may_import: bool) -> FlowSpec[..., Any]:
+        """Its flow.
+
+        Args:
+            may_import: import its code, which whoever can write the store may have chosen.
+        Raises:
+            RunNotResumable: its code is not known, cannot be imported or may not be.
+        """
+        entry = self.record.entry
+        if not entry:
             reason = "the module of its flow was not recorded: call resume() on the flow itself"
             raise RunNotResumable(self.record.id, reason)
+        if not (may_import or is_loaded(entry)):
+            reason = (
+                f"its flow is {entry}, which this process has not imported: if you trust that,"
+                " import it before, or call resume(..., may_import=True)"
+            )
+            raise RunNotResumable(self.record.id, reason)
         try:
-            return load_flow(self.record.entry)
+            return load_flow(entry)
         except InvalidReference as error:
             raise RunNotResumable(self.record.id, f"its flow {error}") from error
 

@@ -168,17 +168,20 @@ class Runtime:
         flow: FlowSpec[..., R] | None = None,
         *,
         allow_changed: bool = False,
+        may_import: bool = False,
     ) -> RunResult[R]:
         """Resume a run that was interrupted or failed; steps with a recorded outcome are replayed.
 
         Args:
-            flow: its flow; by default the one that its record names, imported.
+            flow: its flow; by default the one that its record names, if its code is imported.
             allow_changed: if the flow's code now begins other steps than are recorded, discard
                 the records from there on, instead of raising FlowChanged.
+            may_import: import the code that its record names. Whoever can write the store chooses
+                that code.
         Raises:
             RunNotFound: there is no such run.
             RunNotResumable: another process executes it, its arguments were not recorded, or its
-                flow cannot be imported.
+                flow cannot be, or may not be, imported.
             FlowChanged: the flow's code begins other steps than are recorded.
             OutcomeUnknown: it is unknown whether an external effect took place.
             And what `run` raises.
@@ -186,7 +189,7 @@ class Runtime:
         former = await load_interrupted(self.store, run_id)
         if former is None:
             raise RunNotFound(run_id)
-        flow = former.flow() if flow is None else flow
+        flow = former.flow(may_import=may_import) if flow is None else flow
         if former.is_completed:
             return former.result(flow)
         arguments = former.arguments(flow)

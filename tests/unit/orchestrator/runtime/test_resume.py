@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -335,10 +336,27 @@ async def test_a_flow_of_a_script_is_imported_or_the_error_says_why_not(
         began = RunRecord(ID, "article", datetime.now(UTC), entry=f"{script}:body", process_id=1)
         await tx.runs.add(replace(began, status=Status.FAILED, input_payload=name))
     if reason is None:
-        assert (await runtime.resume(ID)).value == "found"
+        assert (await runtime.resume(ID, may_import=True)).value == "found"
     else:
         with pytest.raises(RunNotResumable, match=reason):
-            await runtime.resume(ID)
+            await runtime.resume(ID, may_import=True)
+
+
+async def test_code_that_only_the_store_names_is_not_imported(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    script = tmp_path / "chosen_by_another.py"
+    script.write_text(f"open({str(tmp_path / 'was_imported')!r}, 'w')\nbody = None\n")
+    for number, source in enumerate([script, "this"]):  # `import this` prints a poem
+        began = RunRecord(
+            f"r{number}", "f", datetime.now(UTC), entry=f"{source}:body", process_id=1
+        )
+        async with runtime.store.transaction() as tx:
+            await tx.runs.add(replace(began, status=Status.FAILED))
+        with pytest.raises(RunNotResumable, match="has not imported"):
+            await runtime.resume(began.id)
+    assert not (tmp_path / "was_imported").exists()
+    assert "this" not in sys.modules
 
 
 async def test_a_run_that_is_called_again_uses_its_recorded_arguments(runtime: Runtime) -> None:
