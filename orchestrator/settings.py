@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import platformdirs
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from orchestrator.errors import InvalidSettings
 from serving.slo import MAX_NAME_CHARACTERS
+from store.database.private_files import data_folder
 
 EMBEDDED = "embedded"
 ENV_PREFIX = "ORCHESTRATE_"
@@ -17,7 +17,7 @@ ENV_PREFIX = "ORCHESTRATE_"
 
 def default_store() -> str:
     """The default store: a SQLite file in the user's data folder."""
-    return f"sqlite:///{platformdirs.user_data_path('orchestrate') / 'orchestrate.db'}"
+    return f"sqlite:///{data_folder() / 'orchestrate.db'}"
 
 
 class Settings(BaseSettings):

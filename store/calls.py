@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import insert, select, update
 
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Call, Edge, Run
 from store.records import CallKind, CallOutcome, CallRecord, EdgeRecord, LengthSample, Status

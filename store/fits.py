@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import select
 
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
 from store.models import Fit
 from store.records import FitRecord
 from store.statements import columns_of, plain_json, put_row, record_of

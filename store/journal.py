@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from sqlalchemy import bindparam, delete, or_, select, update
 
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Run, Step
 from store.records import Effects, Status, StepOutcome, StepRecord

@@ -15,7 +15,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, RowMapping, bindparam, delete, func, literal, select, update
 
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded
 from store.models import FreeText, Pattern
 from store.records import PatternRecord

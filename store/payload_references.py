@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable, DropTable
 
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
 from store.models import Call, Payload, Run, Step
 from store.payloads import decode_chunk_ids
 from store.records import Encoding

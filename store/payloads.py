@@ -20,12 +20,12 @@ from blake3 import blake3
 from sqlalchemy import Row, select
 
 from store.chunks import MAX_BYTES, MIN_BYTES, split_into_chunks
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
+from store.database.urls import without_password
 from store.errors import PayloadMissing, StoreCorrupt
 from store.models import Payload
 from store.records import Encoding, PayloadRef
 from store.statements import insert_all_new, insert_new, record_of
-from store.urls import without_password
 
 T = TypeVar("T")
 

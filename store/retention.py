@@ -37,12 +37,12 @@ from sqlalchemy import (
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable, DropTable
 
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
+from store.database.urls import WAIT_S
 from store.models import Call, Edge, Pattern, Payload, Run, Stage, Step
 from store.payload_references import IS_UNUSED, REFERENCES, Usage
 from store.payloads import MAX_UNSPLIT_BYTES
 from store.records import Status
-from store.urls import WAIT_S
 
 PARTS = (Edge, Call, Step, Stage)
 """Tables with rows that are removed with their run. A table precedes those to which it refers."""

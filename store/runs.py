@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, func, select, update
 
-from store.connection import InlineConnection, StoreConnection
+from store.database.connection import InlineConnection, StoreConnection
 from store.errors import (
     AlreadyRecorded,
     InvalidAttributes,

@@ -29,13 +29,20 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.util import await_only
 
-from store.connection import InlineEngine, StoreEngine
-from store.errors import StoreClosed
-from store.failures import is_missing_table, named_opening_errors
-from store.postgres import pool_size, wait_for_connections
-from store.sqlite_file import lock_of, mark_created, prepare
+from store.database.connection import InlineEngine, StoreEngine
+from store.database.failures import is_missing_table, named_opening_errors
+from store.database.postgres import pool_size, wait_for_connections
+from store.database.sqlite_file import check_pages, lock_of, opened, prepare
+from store.database.urls import (
+    connect_args,
+    file_of,
+    is_sqlite,
+    normalised,
+    wait_s,
+    without_password,
+)
+from store.errors import StoreClosed, StoreUnreachable
 from store.unit_of_work import Transaction, unit_of_work
-from store.urls import connect_args, file_of, is_sqlite, normalised, wait_s, without_password
 
 HEAD = "0008"  # the newest revision in migrations/versions
 
@@ -115,8 +122,9 @@ async def open_store(url: str) -> Store:
             postgresql://user@host/name, with ?pool_size=8 for that many connections instead of 2.
 
     Raises:
-        StoreUnreachable: the URL, folder, permissions, driver or server are wrong.
-        StoreCorrupt: the file is not a database.
+        StoreUnreachable: the URL, folder, permissions, driver or server are wrong, or the file is
+            another program's.
+        StoreCorrupt: the file is not a database, or damaged.
         StoreNewer: a newer version wrote it.
         StoreLocked: another process held it for too long.
         StoreFull: there is no space to create it.
@@ -126,12 +134,13 @@ async def open_store(url: str) -> Store:
         writer, reader = _engines(address)  # first, as a refused URL must create no file
         if is_sqlite(address):
             prepare(file_of(address))
+            await asyncio.to_thread(check_pages, file_of(address))
         store = Store(address, writer=writer, reader=reader)
         try:
             if await _revisions(address, reader) != [HEAD]:
                 await asyncio.to_thread(_migrate, address)
             if is_sqlite(address):
-                mark_created(file_of(address))
+                opened(file_of(address))
         except BaseException:
             await store.close()
             raise
@@ -165,7 +174,7 @@ def _migrate(url: URL) -> None:
         if is_sqlite(url) and _revisions_in_file(url) == [HEAD]:
             return  # another process has done it meanwhile
         # Importing Alembic takes longer than the rest of opening a store.
-        from store.schema import upgrade
+        from store.database.schema import upgrade
 
         upgrade(url)
 
@@ -173,12 +182,12 @@ def _migrate(url: URL) -> None:
 def _revisions_in_file(url: URL) -> list[str]:
     """The schema revisions of a SQLite file, none if it is new; leaves no connection in a pool."""
     with closing(sqlite3.connect(file_of(url), timeout=wait_s(url))) as connection:
-        try:
-            return [revision for (revision,) in connection.execute(_REVISIONS)]
-        except sqlite3.Error as error:
-            if is_missing_table(error):
-                return []
-            raise
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        if not tables:
+            return []
+        if "alembic_version" not in tables:
+            raise StoreUnreachable(without_password(url), "it is another program's database")
+        return [revision for (revision,) in connection.execute(_REVISIONS)]
 
 
 def _engines(url: URL) -> tuple[StoreEngine, StoreEngine]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import RowMapping, select
 
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded
 from store.models import Stage
 from store.records import MatchRecord, StageRecord

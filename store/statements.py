@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.dml import ReturningInsert
 
-from store.connection import StoreConnection
+from store.database.connection import StoreConnection
 from store.errors import PayloadMissing, RunNotFound
 from store.models import Base, Payload, Run
 

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from sqlalchemy import text
 
 from store.calls import Calls
-from store.connection import InlineEngine, StoreConnection, StoreEngine
-from store.failures import named_database_errors
+from store.database.connection import InlineEngine, StoreConnection, StoreEngine
+from store.database.failures import named_database_errors
 from store.fits import Fits
 from store.journal import Journal
 from store.patterns import Patterns

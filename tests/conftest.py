@@ -21,12 +21,12 @@ import pytest
 from hypothesis import settings
 from sqlalchemy import URL
 
-import store.schema
+import store.database.schema
 from serving.engine.clients.embedded import EmbeddedEngine
 from serving.engine.setup.config import EngineConfig, vllm_platform
 from serving.policies.table import PolicySpec
-from store.schema import upgrade
-from store.urls import file_of, is_sqlite, normalised
+from store.database.schema import upgrade
+from store.database.urls import file_of, is_sqlite, normalised
 
 DEMO_CONFIG = EngineConfig(
     policy=PolicySpec("fcfs"),
@@ -117,7 +117,7 @@ def copied_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             upgrade(url)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store.schema, "upgrade", copy)
+        patch.setattr(store.database.schema, "upgrade", copy)
         yield
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from agents.tools.errors import CorpusIndexUnavailable
+from store.database.private_files import create_private, make_private
 
 SCHEMA_VERSION = 2
 """Increase it when the tables or the splitting into passages change: indexes are then rebuilt."""
@@ -53,10 +54,11 @@ class IndexFile:
             a warning if it was emptied, otherwise "".
         """
         with self._named_os_errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            create_private(self.path)  # it has the text of the documents
         with self.connection(mode="rwc") as db:
             ready = (_APPLICATION_ID, SCHEMA_VERSION, self._folder)
             if _state(db) == ready:
+                make_private(self.path)
                 return ""
             with transaction(db):
                 application_id, version, folder = state = _state(db)

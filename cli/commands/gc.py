@@ -78,8 +78,8 @@ async def _collect(
     from cli.reading.store_reader import existing_store
     from cli.terminal.output import warn
     from cli.terminal.progress import Activity
+    from store.database.sqlite_file import reclaim, stored_bytes
     from store.errors import StoreFull, StoreLocked
-    from store.sqlite_file import reclaim, stored_bytes
 
     before = stored_bytes(url)
     store = await existing_store(url)

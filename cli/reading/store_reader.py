@@ -6,9 +6,9 @@ from cli.errors import BadInput
 from cli.reading.history import History
 from orchestrator.durability.liveness import status_shown
 from orchestrator.settings import default_store
+from store.database.urls import file_of, is_sqlite, normalised, without_password
 from store.errors import RunNotFound
 from store.session import Store, open_store
-from store.urls import file_of, is_sqlite, normalised, without_password
 
 NO_RUNS = "no runs are recorded yet: try `orchestrate run`"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 import os
 import shutil
 import sqlite3
@@ -223,9 +224,11 @@ def _store(url: str) -> tuple[str, bool, str | None]:
     """The store's URL without its password, whether it exists, and why it cannot be opened."""
     import asyncio
 
+    from store.database.failures import named_opening_errors
+    from store.database.sqlite_file import check_pages
+    from store.database.urls import file_of, is_sqlite, normalised, without_password
     from store.errors import StoreError
     from store.session import open_store
-    from store.urls import file_of, is_sqlite, normalised, without_password
 
     async def read_latest() -> None:
         async with await open_store(url) as store, store.reading() as tx:
@@ -239,6 +242,9 @@ def _store(url: str) -> tuple[str, bool, str | None]:
         return without_password(address), False, _folder_problem(file_of(address).parent)
     try:
         asyncio.run(read_latest())
+        if is_sqlite(address):
+            with named_opening_errors(address):
+                check_pages(file_of(address), max_bytes=math.inf)
     except StoreError as error:
         return without_password(address), True, str(error)
     return without_password(address), True, None

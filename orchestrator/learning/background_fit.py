@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from orchestrator.learning.fitting import BUDGET_BYTES, FitReport, Progress, fit_application
 from orchestrator.learning.model_files import lock_file, models_folder
 from serving.errors import ModelNotSaved
+from store.database.private_files import private_folder
 from store.session import open_store
 
 logger = logging.getLogger("orchestrate")
@@ -129,7 +130,7 @@ def main() -> None:
         os.nice(10)
     with suppress(OSError):  # without a log, the exit code still reports a failure
         folder = models_folder(store_url)
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         handler = RotatingFileHandler(folder / "fit.log", maxBytes=LOG_BYTES, backupCount=1)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger().addHandler(handler)

@@ -21,6 +21,7 @@ from patterns.library import CAPACITY, KeptPattern, PatternLibrary
 from serving.analyzer.fitted import MAX_CALLS, MIN_CALLS, fit
 from serving.analyzer.samples import Sample
 from serving.errors import ModelNotSaved
+from store.database.private_files import private_folder
 from store.records import FitRecord, PatternRecord
 from store.session import Store
 
@@ -163,7 +164,7 @@ def _fit_lengths(samples: list[Sample], path: Path) -> str | None:
     """Fit and save a length model; returns why it could not be saved, None if it was."""
     try:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(path.parent)
         except OSError as cause:
             raise ModelNotSaved(str(path), cause.strerror or str(cause)) from cause
         fit(samples, seed=SEED).save(path)

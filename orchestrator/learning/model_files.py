@@ -7,12 +7,12 @@ import re
 import stat
 from pathlib import Path
 
-import platformdirs
 from blake3 import blake3
 
 from serving.analyzer.fitted import FittedLengths
 from serving.errors import CorruptModel, ServingError
-from store.urls import file_of, is_sqlite, normalised, without_password
+from store.database.private_files import data_folder
+from store.database.urls import file_of, is_sqlite, normalised, without_password
 
 logger = logging.getLogger("orchestrate")
 
@@ -27,7 +27,7 @@ def models_folder(store_url: str) -> Path:
     if is_sqlite(address):
         return file_of(address).with_suffix(".models")
     name = blake3(without_password(address).encode()).hexdigest()[:16]
-    return platformdirs.user_data_path("orchestrate") / "models" / name
+    return data_folder() / "models" / name
 
 
 def model_file(folder: Path, application: str) -> Path:

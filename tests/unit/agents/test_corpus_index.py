@@ -165,3 +165,23 @@ def test_huge_files_are_indexed(subprocesses: None, tmp_path: Path, index_path: 
     (passage,) = corpus.search("399998")
     assert many.split("\n")[passage.line - 1 : passage.end_line] == passage.text.split("\n")
     assert corpus.search("needle")[0].line == 1
+
+
+def test_the_index_can_be_read_by_its_user_only(folder: Path, index_path: Path) -> None:
+    former = os.umask(0)
+    try:
+        Corpus.open(folder, index_path=index_path)
+    finally:
+        os.umask(former)
+    assert index_path.parent.stat().st_mode & 0o777 == 0o700
+    assert index_path.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_existing_index_is_made_private_with_a_warning(
+    folder: Path, index_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Corpus.open(folder, index_path=index_path)
+    index_path.chmod(0o644)
+    Corpus.open(folder, index_path=index_path)
+    assert index_path.stat().st_mode & 0o777 == 0o600
+    assert "now it is private" in caplog.text

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from store.errors import StoreCorrupt
+from store.errors import StoreCorrupt, StoreUnreachable
 from store.session import open_store
 from tests.unit.store.store_samples import a_run
 
@@ -63,3 +65,38 @@ async def test_a_file_that_was_cut_short_is_damaged_and_not_new(
 async def test_an_empty_file_that_never_held_runs_is_a_new_store(tmp_path: Path) -> None:
     (tmp_path / "runs.db").touch()
     await fill(tmp_path / "runs.db")
+
+
+async def test_a_damaged_page_is_noticed_when_the_store_is_opened(tmp_path: Path) -> None:
+    file = tmp_path / "runs.db"
+    await fill(file)
+    with file.open("r+b") as opened:
+        opened.seek(4096 * 8)  # the first page of the calls
+        opened.write(b"\xa5" * 4096)
+    with pytest.raises(StoreCorrupt, match=r"runs\.db is damaged: .*[Pp]age"):
+        await open_store(f"sqlite:///{file}")
+
+
+async def test_another_programs_database_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "places.sqlite"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE bookmarks (url TEXT)")
+    file.chmod(0o644)
+    before = file.read_bytes()
+    with pytest.raises(StoreUnreachable, match="another program's"):
+        await open_store(f"sqlite:///{file}")
+    assert file.read_bytes() == before
+    assert mode(file) == 0o644
+
+
+async def test_the_folder_of_the_default_store_is_made_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder, elsewhere = tmp_path / "orchestrate", tmp_path / "elsewhere"
+    for each in (folder, elsewhere):
+        each.mkdir(mode=0o755)
+        async with await open_store(f"sqlite:///{each / 'orchestrate.db'}"):
+            pass
+    assert mode(folder) == 0o700
+    assert mode(elsewhere) == 0o755  # a folder of the user

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from store.database.sqlite_file import reclaim, stored_bytes
 from store.errors import StoreLocked, StoreUnreachable
 from store.session import open_store
-from store.sqlite_file import reclaim, stored_bytes
 from tests.unit.store.store_samples import NOON, a_run
 
 NOISE = random.Random(0).randbytes(2_000_000)

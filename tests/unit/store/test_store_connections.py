@@ -21,14 +21,14 @@ NUM_PROCESSES = 12
 
 OPENING = """
 import asyncio, sys
-import store.schema
+import store.database.schema
 from store.session import open_store
 
-def counted(url, upgrade=store.schema.upgrade):
+def counted(url, upgrade=store.database.schema.upgrade):
     print("migrated")
     upgrade(url)
 
-store.schema.upgrade = counted
+store.database.schema.upgrade = counted
 
 async def main():
     async with await open_store(sys.argv[1]) as opened, opened.reading() as tx:

@@ -13,6 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from store.database.failures import named_database_errors, named_opening_errors
+from store.database.urls import normalised
 from store.errors import (
     StoreCorrupt,
     StoreError,
@@ -21,9 +23,7 @@ from store.errors import (
     StoreLocked,
     StoreUnreachable,
 )
-from store.failures import named_database_errors, named_opening_errors
 from store.session import Store, open_store
-from store.urls import normalised
 from tests.unit.store.store_samples import a_run, a_step
 
 URL = normalised("sqlite:////tmp/store.sqlite")

@@ -16,9 +16,9 @@ from blake3 import blake3
 from sqlalchemy import Connection, MetaData, insert, inspect, select, text
 
 from store.chunks import split_into_chunks
+from store.database.schema import alembic_config
 from store.errors import StoreCorrupt
 from store.records import CallKind, CallOutcome, EdgeRecord, PatternRecord, Status
-from store.schema import alembic_config
 from store.session import HEAD, open_store
 from tests.unit.store.store_places import connected
 from tests.unit.store.store_samples import NOON, a_call, a_full_run, a_pattern, a_run, a_step

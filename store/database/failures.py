@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from store.database.urls import file_of, is_sqlite, wait_s, without_password
 from store.errors import (
     StoreCorrupt,
     StoreError,
@@ -23,7 +24,6 @@ from store.errors import (
     StoreLocked,
     StoreUnreachable,
 )
-from store.urls import file_of, is_sqlite, wait_s, without_password
 
 _NamedError = type[StoreLocked | StoreFull | StoreCorrupt | StoreUnreachable | StoreFailed]
 

@@ -10,8 +10,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random
 
+from store.database.urls import wait_s, without_password
 from store.errors import StoreUnreachable
-from store.urls import wait_s, without_password
 
 POOL_SIZE = 2
 """Connections of a process, unless the URL has another `pool_size`: one may write while another

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
 import sqlite3
-import stat
 import struct
 from contextlib import closing, suppress
 from pathlib import Path
 
 from sqlalchemy.engine import URL
 
+from store.database.failures import named_opening_errors
+from store.database.private_files import create_private, data_folder, make_private
+from store.database.urls import file_of, is_sqlite, normalised, wait_s
 from store.errors import StoreCorrupt
-from store.failures import named_opening_errors
-from store.urls import file_of, is_sqlite, normalised, wait_s
+
+CHECKED_BYTES = 16 << 20
+"""Files up to this size are checked whole when they are opened, in 15 ms; `orchestrate doctor`
+checks larger ones."""
 
 MIN_FREE_SHARE = 0.05
 """A file is rewritten if this share of its pages is free; fewer are soon used again."""
@@ -27,8 +29,6 @@ _HEADER = struct.Struct(">16x H 6x I I 60x I")
 """Of a database file: page size, change counter, pages, and the counter for which these hold
 (https://www.sqlite.org/fileformat2.html, section 1.3)."""
 
-logger = logging.getLogger("orchestrate")
-
 
 def lock_of(file: Path) -> Path:
     """The lock file of a store's file; it also says that the store has been created."""
@@ -36,23 +36,38 @@ def lock_of(file: Path) -> Path:
 
 
 def prepare(file: Path) -> None:
-    """Create a store's file, or check it: only its user may read it, and it must be whole.
+    """Create a store's file, which only its user may read, or check it: it must be whole.
 
     Raises:
         StoreCorrupt: it is empty though it has held runs, or shorter than its header says.
         OSError: it cannot be created.
     """
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
+    if not create_private(file):
         _require_whole(file)
-        for each in (file, *(file.with_name(f"{file.name}-{end}") for end in ("wal", "shm"))):
-            _make_private(each)
 
 
-def mark_created(file: Path) -> None:
-    """Note beside a store's file that it has been created, if that is not noted yet."""
+def check_pages(file: Path, *, max_bytes: float = CHECKED_BYTES) -> None:
+    """Check all pages of a store's file.
+
+    Args:
+        max_bytes: of a larger file nothing is read.
+    Raises:
+        StoreCorrupt: a page is damaged.
+        sqlite3.Error: it cannot be read.
+    """
+    if not 0 < _size(file) <= max_bytes:
+        return
+    with closing(sqlite3.connect(file)) as connection:
+        verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise StoreCorrupt(f"sqlite:///{file}", " ".join(verdict.split()))
+
+
+def opened(file: Path) -> None:
+    """A store was opened: note beside its file that it exists, and take others' permissions."""
+    make_private(file, *(file.with_name(f"{file.name}-{end}") for end in ("wal", "shm")))
+    if file.parent == data_folder():
+        make_private(file.parent)
     with suppress(OSError):  # a store that may only be read
         if not _size(lock_of(file)):
             lock_of(file).write_text(_MARK)
@@ -75,14 +90,6 @@ def _require_whole(file: Path) -> None:
     if counter == counted_at and size < expected:
         cause = f"it has {size:,} bytes and lacks the last {expected - size:,}"
         raise StoreCorrupt(f"sqlite:///{file}", cause)
-
-
-def _make_private(file: Path) -> None:
-    """Let only its user read a file that holds prompts and results."""
-    with suppress(OSError):  # it is missing, or belongs to another user
-        if stat.S_IMODE(file.stat().st_mode) & 0o077:
-            file.chmod(0o600)
-            logger.warning("%s could be read by other users: now it is private", file)
 
 
 def stored_bytes(url: str) -> int | None:

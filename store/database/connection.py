@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from store.failures import is_busy
+from store.database.failures import is_busy
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 

@@ -20,12 +20,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, NullPool, create_engine, event
 from sqlalchemy.engine import URL, Engine
 
+from store.database.failures import is_busy, named_opening_errors
+from store.database.postgres import wait_for_connections
+from store.database.urls import connect_args, is_sqlite, wait_s, without_password
 from store.errors import StoreNewer
-from store.failures import is_busy, named_opening_errors
-from store.postgres import wait_for_connections
-from store.urls import connect_args, is_sqlite, wait_s, without_password
 
-MIGRATIONS = Path(__file__).parent / "migrations"
+MIGRATIONS = Path(__file__).parents[1] / "migrations"
 
 _ADVISORY_KEY = 0x6F726368  # "orch": arbitrary, unlikely to be locked by another program
 _RETRY_S = 0.01  # between two attempts to switch to WAL
