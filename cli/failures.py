@@ -128,6 +128,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "AlreadyRecorded",
             "NotStarted",
             "PayloadMissing",
+            "PayloadEncoded",
         ],
         "agents.tools.errors": ["CorpusIndexUnavailable"],
         "orchestrator.errors": ["OutcomeNotRecorded"],

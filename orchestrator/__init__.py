@@ -40,6 +40,7 @@ from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
 from orchestrator.wiring import open_runtime
 from serving.generation import Message
+from store.payload_codec import PayloadCodec
 
 __all__ = [
     "ArgumentsDiffer",
@@ -57,6 +58,7 @@ __all__ = [
     "OutcomeUnknown",
     "OutsideRun",
     "PackageShadowed",
+    "PayloadCodec",
     "ResultNotSerialisable",
     "ResultUnreadable",
     "RunEnded",

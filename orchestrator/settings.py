@@ -8,8 +8,11 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from orchestrator.errors import InvalidSettings
+from serving.errors import InvalidReference
+from serving.references import load_reference
 from serving.slo import MAX_NAME_CHARACTERS
 from store.database.private_files import data_folder
+from store.payload_codec import PayloadCodec
 
 EMBEDDED = "embedded"
 ENV_PREFIX = "ORCHESTRATE_"
@@ -28,6 +31,7 @@ class Settings(BaseSettings):
         engine: "embedded" for vLLM in this process, or the URL of an OpenAI-compatible server.
         model: a Hugging Face id, a folder, or "demo" (tiny, random weights, meaningless text).
         policy, policy_params: the scheduling policy of the embedded engine.
+        payload_codec: module:name or file.py:name of a PayloadCodec for users' data in the store.
         durable: record arguments and results, so that an interrupted run can be resumed. If both
             this and record_text are false, the store holds no texts of users.
         record_text: record prompts and answers as well.
@@ -53,6 +57,7 @@ class Settings(BaseSettings):
     dtype: str | None = None
     seed: int = 0
     api_key: str | None = Field(default=None, repr=False)
+    payload_codec: str | None = None
     durable: bool = True
     record_text: bool = False
     fit_every: int = Field(default=25, ge=0)
@@ -83,3 +88,19 @@ def read_settings(**overrides: Any) -> Settings:
     if "policy_params" in given:  # a mapping would be merged with the environment's
         return settings.model_copy(update={"policy_params": given["policy_params"]})
     return settings
+
+
+def payload_codec(settings: Settings) -> PayloadCodec | None:
+    """The codec that the settings name, None if they name none; raises InvalidSettings."""
+    if settings.payload_codec is None:
+        return None
+    try:
+        codec: PayloadCodec = load_reference(settings.payload_codec)
+    except InvalidReference as error:
+        raise InvalidSettings(f"{ENV_PREFIX}PAYLOAD_CODEC: {error}") from error
+    if not isinstance(codec, PayloadCodec) or isinstance(codec, type):
+        raise InvalidSettings(
+            f"{ENV_PREFIX}PAYLOAD_CODEC: {settings.payload_codec} is no object with name, encode"
+            " and decode (see PayloadCodec)"
+        )
+    return codec

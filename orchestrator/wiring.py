@@ -16,7 +16,7 @@ from orchestrator.learning.background_fit import BackgroundFit
 from orchestrator.learning.knowledge import Learner
 from orchestrator.learning.model_files import models_folder
 from orchestrator.runtime.runtime import Runtime
-from orchestrator.settings import EMBEDDED, ENV_PREFIX, Settings, read_settings
+from orchestrator.settings import EMBEDDED, ENV_PREFIX, Settings, payload_codec, read_settings
 from serving.engine.setup.config import DEMO_MODEL, EngineConfig
 from serving.generation import Engine
 from serving.policies.table import DEFAULT_POLICY, PolicySpec
@@ -96,7 +96,7 @@ async def unannounced_runtime(
         try:
             if settings.telemetry:
                 listeners.append(await resources.enter_async_context(_telemetry()))
-            store = await open_store(settings.store)
+            store = await open_store(settings.store, codec=payload_codec(settings))
             resources.push_async_callback(store.close)
             learner = Learner(
                 store,

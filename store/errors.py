@@ -98,6 +98,26 @@ class StoreFailed(StoreError):
         )
 
 
+class PayloadEncoded(StoreError):
+    """Stored data was encoded by another payload codec than this one, or by one and there is none.
+
+    Args:
+        name: of the codec that encoded it.
+        present: name of the present codec; None: there is none.
+    """
+
+    def __init__(self, name: str, present: str | None) -> None:
+        super().__init__(name, present)
+
+    def __str__(self) -> str:
+        name, present = self.args
+        here = "there is no payload codec" if present is None else f"the codec is {present!r}"
+        return (
+            f"the data was encoded by the payload codec {name!r}, and {here}: set "
+            "ORCHESTRATE_PAYLOAD_CODEC to the codec with which the run was recorded"
+        )
+
+
 class RunNotFound(StoreError):
     """No run has this id, or an id with this prefix."""
 

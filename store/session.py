@@ -42,6 +42,7 @@ from store.database.urls import (
     without_password,
 )
 from store.errors import StoreClosed, StoreUnreachable
+from store.payload_codec import PayloadCodec
 from store.unit_of_work import Transaction, unit_of_work
 
 HEAD = "0008"  # the newest revision in migrations/versions
@@ -52,9 +53,21 @@ _REVISIONS = "SELECT version_num FROM alembic_version"
 
 
 class Store:
-    """An open store. Close it after its last transaction has ended."""
+    """An open store. Close it after its last transaction has ended.
 
-    def __init__(self, url: URL, *, writer: StoreEngine, reader: StoreEngine) -> None:
+    Attributes:
+        codec: for users' data; whoever writes or reads these applies it (see payload_codec.py).
+    """
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        writer: StoreEngine,
+        reader: StoreEngine,
+        codec: PayloadCodec | None = None,
+    ) -> None:
+        self.codec = codec
         self._url = url
         self._writer = writer
         self._reader = reader
@@ -113,13 +126,14 @@ class Store:
             raise StoreClosed(self.url)
 
 
-async def open_store(url: str) -> Store:
+async def open_store(url: str, *, codec: PayloadCodec | None = None) -> Store:
     """Open the store at a URL; create it or migrate its schema if needed.
 
     Args:
         url: sqlite:///file (relative to the working directory; sqlite:////file is absolute), with
             ?timeout=5 to wait for other writers that many seconds instead of 30, or
             postgresql://user@host/name, with ?pool_size=8 for that many connections instead of 2.
+        codec: encodes users' data in it.
 
     Raises:
         StoreUnreachable: the URL, folder, permissions, driver or server are wrong, or the file is
@@ -135,7 +149,7 @@ async def open_store(url: str) -> Store:
         if is_sqlite(address):
             prepare(file_of(address))
             await asyncio.to_thread(check_pages, file_of(address))
-        store = Store(address, writer=writer, reader=reader)
+        store = Store(address, writer=writer, reader=reader, codec=codec)
         try:
             if await _revisions(address, reader) != [HEAD]:
                 await asyncio.to_thread(_migrate, address)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
+    from orchestrator.settings import Settings
+    from store.payload_codec import PayloadCodec
     from store.records import RunRecord, StepRecord
     from store.unit_of_work import Transaction
 
@@ -49,12 +51,14 @@ def answer(
     from cli.terminal.output import print_line, stderr_console
     from orchestrator.settings import read_settings
 
-    url = read_settings(store=store).store
-    for line in asyncio.run(_answer(url, run, text, question)):
+    settings = read_settings(store=store)
+    for line in asyncio.run(_answer(settings, run, text, question)):
         print_line(stderr_console(), line)
 
 
-async def _answer(url: str, prefix: str, text: str | None, path: str | None) -> list[Text]:
+async def _answer(
+    settings: Settings, prefix: str, text: str | None, path: str | None
+) -> list[Text]:
     """Record an answer, or list the open questions if `text` is None; the lines to print.
 
     Args:
@@ -65,9 +69,10 @@ async def _answer(url: str, prefix: str, text: str | None, path: str | None) -> 
     """
     from cli.reading.store_reader import existing_store
     from cli.render.questions import open_questions, question_lines
+    from orchestrator.settings import payload_codec
     from store.errors import RunNotFound
 
-    store = await existing_store(url)
+    store = await existing_store(settings.store)
     if store is None:
         raise RunNotFound(prefix)
     async with store, store.reading() if text is None else store.transaction() as tx:
@@ -76,7 +81,7 @@ async def _answer(url: str, prefix: str, text: str | None, path: str | None) -> 
         question = _select(run, questions, path)
         if text is None:
             return question_lines(run, questions if path is None else [question])
-        await _record(tx, question, text)
+        await _record(tx, question, text, payload_codec(settings))
     return _confirmation(run, question, num_open=len(questions) - 1)
 
 
@@ -96,20 +101,24 @@ def _select(run: RunRecord, questions: Sequence[StepRecord], path: str | None) -
     raise BadInput(f"run {run.id} has no open question at {path}; open are: {paths}")
 
 
-async def _record(tx: Transaction, question: StepRecord, text: str) -> None:
+async def _record(
+    tx: Transaction, question: StepRecord, text: str, codec: PayloadCodec | None
+) -> None:
     """Record the answer as it was typed; the run parses it. Raises BadInput."""
     import json
     from dataclasses import replace
 
     from cli.errors import BadInput
     from store.errors import AlreadyRecorded
+    from store.payload_codec import JSON, encoded
     from store.records import Status, StepOutcome
 
     try:
         text.encode()
     except UnicodeEncodeError:
         raise BadInput("the answer is not valid UTF-8") from None
-    outcome = StepOutcome(Status.COMPLETED, question.started_s, result=json.dumps(text).encode())
+    result = encoded(codec, json.dumps(text).encode(), JSON)
+    outcome = StepOutcome(Status.COMPLETED, question.started_s, result=result)
     try:
         if question.status is not Status.RUNNING:  # the run ended before an answer
             reopened = replace(

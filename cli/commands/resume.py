@@ -155,7 +155,7 @@ def resume_run(
     from store.records import Status
 
     if record.status is Status.COMPLETED:
-        executed = asyncio.run(load_executed(settings.store, record.id))
+        executed = asyncio.run(load_executed(settings, record.id))
         deliver(pipeline_of_flow(record.flow), executed, as_json=as_json)
         say_outcome(executed.result)
         return

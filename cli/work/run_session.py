@@ -19,7 +19,7 @@ from orchestrator.durations import shown
 from orchestrator.runtime.recovery import load_interrupted
 from orchestrator.runtime.results import RunResult
 from orchestrator.runtime.runtime import Runtime
-from orchestrator.settings import EMBEDDED, Settings
+from orchestrator.settings import EMBEDDED, Settings, payload_codec
 from orchestrator.wiring import engine_config, open_runtime
 from serving.engine.setup.config import DEMO_MODEL
 from serving.engine.setup.model_loading import check_model_folder
@@ -38,9 +38,9 @@ class Executed(Generic[R]):
     info: EngineInfo
 
 
-async def load_executed(url: str, run_id: str) -> Executed[Any]:
+async def load_executed(settings: Settings, run_id: str) -> Executed[Any]:
     """The recorded result of a completed run; raises what `Runtime.resume` does."""
-    async with await open_store(url) as store:
+    async with await open_store(settings.store, codec=payload_codec(settings)) as store:
         run = await load_interrupted(store, run_id)
     if run is None:
         raise RunNotFound(run_id)

@@ -12,6 +12,9 @@ from typing import Any
 from orchestrator.durability.values import ValueCodec, hints_of
 from orchestrator.errors import ResultNotSerialisable
 
+_OMITTED = ""
+"""Key of the names of given arguments that could not be recorded; no parameter has this name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -21,42 +24,81 @@ class Arguments:
     kwargs: Mapping[str, Any]
 
     def dump(self, body: Callable[..., Any]) -> bytes:
-        """The recorded form: a JSON object of parameter names and values, defaults included.
+        """All of them as a JSON object of parameter names and values, defaults included.
 
         Raises:
             ResultNotSerialisable: an argument that the caller gave cannot be recorded.
             TypeError: the arguments do not fit the function's parameters.
         """
+        named, refused = self._recorded(body)
+        if refused:
+            raise next(iter(refused.values()))
+        return json.dumps(named).encode()
+
+    def dump_partly(self, body: Callable[..., Any]) -> bytes | None:
+        """The same without those that JSON cannot hold or that are secret (pydantic's SecretStr).
+
+        Their names are recorded: a resume must be given them again. None if the arguments do not
+        fit the function's parameters.
+        """
+        try:
+            named, refused = self._recorded(body)
+        except (TypeError, ValueError):
+            return None
+        return json.dumps(named | ({_OMITTED: list(refused)} if refused else {})).encode()
+
+    def _recorded(
+        self, body: Callable[..., Any]
+    ) -> tuple[dict[str, Any], dict[str, ResultNotSerialisable]]:
+        """Parameter names with values as JSON, and names of given arguments with their errors."""
         bound = inspect.signature(body).bind(*self.args, **self.kwargs)
         given = set(bound.arguments)
         bound.apply_defaults()
         hints = hints_of(body)
-        named = {}
+        named: dict[str, Any] = {}
+        refused: dict[str, ResultNotSerialisable] = {}
         for name, value in bound.arguments.items():
-            codec = ValueCodec(f"argument {name}", _hint(body, name, hints))
             try:
-                named[name] = json.loads(codec.dump(value))
-            except ResultNotSerialisable:
-                if name in given:
-                    raise  # a default is left out: on resume the function supplies it again
-        return json.dumps(named).encode()
-
-    def dump_if_possible(self, body: Callable[..., Any]) -> bytes | None:
-        """The same; None if they cannot be recorded. A resume must then be given them again."""
-        try:
-            return self.dump(body)
-        except (ResultNotSerialisable, TypeError, ValueError):
-            return None
+                named[name] = json.loads(_codec(body, name, hints).dump(value))
+            except ResultNotSerialisable as error:
+                if name in given:  # on resume the function supplies a default again
+                    refused[name] = error
+        return named, refused
 
     @classmethod
-    def load(cls, body: Callable[..., Any], data: bytes) -> Arguments:
-        """The arguments that `dump` recorded; raises ResultUnreadable."""
+    def load(
+        cls, body: Callable[..., Any], data: bytes, *, given: Arguments | None = None
+    ) -> Arguments:
+        """The arguments that `dump` or `dump_partly` recorded.
+
+        Args:
+            given: those that were left out are taken from these.
+        Raises:
+            ArgumentsNotRecorded: some were left out, and are not given.
+            ResultUnreadable: the function's parameters, or their types, have changed.
+        """
         signature, hints = inspect.signature(body), hints_of(body)
+        named = json.loads(data)
+        omitted = named.pop(_OMITTED, [])
         bound = signature.bind_partial()
-        for name, value in json.loads(data).items():
-            codec = ValueCodec(f"argument {name}", _hint(body, name, hints))
-            bound.arguments[name] = codec.load(json.dumps(value).encode())
+        for name, value in named.items():
+            bound.arguments[name] = _codec(body, name, hints).load(json.dumps(value).encode())
+        if omitted:
+            if given is None:
+                raise ArgumentsNotRecorded(omitted)
+            again = signature.bind(*given.args, **given.kwargs).arguments
+            bound.arguments |= {name: again[name] for name in omitted if name in again}
+            in_order = [name for name in signature.parameters if name in bound.arguments]
+            bound.arguments = {name: bound.arguments[name] for name in in_order}
         return cls(bound.args, bound.kwargs)
+
+
+class ArgumentsNotRecorded(Exception):
+    """Some arguments of a run were not recorded; its argument is the list of their names."""
+
+
+def _codec(body: Callable[..., Any], name: str, hints: Mapping[str, Any]) -> ValueCodec:
+    return ValueCodec(f"argument {name}", _hint(body, name, hints))
 
 
 def _hint(body: Callable[..., Any], name: str, hints: Mapping[str, Any]) -> Any:

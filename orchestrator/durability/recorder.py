@@ -25,6 +25,7 @@ from store.errors import (
     StoreLocked,
     StoreUnreachable,
 )
+from store.payload_codec import JSON, TEXT, decoded, encoded
 from store.records import (
     CallOutcome,
     CallRecord,
@@ -152,9 +153,13 @@ class RunRecorder:
     async def result_of(self, step: StepRecord) -> bytes | None:
         """A step's recorded result; None if there is none."""
         if step.result_payload is None:
-            return step.result
+            return None if step.result is None else self.decoded(step.result)
         async with self._store.reading() as tx:
-            return await tx.payloads.get(step.result_payload)
+            return self.decoded(await tx.payloads.get(step.result_payload))
+
+    def decoded(self, stored: bytes) -> bytes:
+        """Recorded data as it was before the store's codec encoded it; raises PayloadEncoded."""
+        return decoded(self._store.codec, stored)
 
     async def find_reusable(self, key: bytes, *, max_age_s: float) -> StepRecord | None:
         """The newest step with this key, of a run that began at most `max_age_s` ago."""
@@ -249,7 +254,8 @@ class RunRecorder:
     def value_recorded(self, step: StepRecord) -> None:
         """Record a step of kind VALUE, together with the next write."""
         if self._durable:
-            self.writer.defer(step)
+            assert step.result is not None, "a value is never without a result"
+            self.writer.defer(replace(step, result=self._encoded(step.result, JSON)))
 
     async def call_started(
         self,
@@ -349,7 +355,8 @@ class RunRecorder:
         if result is not None and len(result) > SMALL_BYTES:
             outcome = replace(outcome, result_payload=await self._store_json(tx, result))
         elif self._durable:
-            outcome = replace(outcome, result=result)
+            small = None if result is None else self._encoded(result, JSON)
+            outcome = replace(outcome, result=small)
         await tx.journal.finish(self._run_id, path, outcome)
 
     def _step_outcome(self, step: StepRecord, error: BaseException | None) -> StepOutcome:
@@ -367,17 +374,22 @@ class RunRecorder:
         """Store a payload of JSON and return its hash; None without data or if not durable."""
         if not self._durable or data is None:
             return None
-        return await tx.payloads.put(data, media_type="application/json")
+        return await tx.payloads.put(self._encoded(data, JSON), media_type=JSON)
 
     async def _store_text(self, tx: Transaction, text: str) -> str | None:
         """Store a prompt or an answer and return its hash; None if texts are not recorded."""
         if not (self._record_text and text):
             return None
         # A lone surrogate cannot be encoded, and must not make the whole write fail.
-        return await tx.payloads.put(text.encode(errors="replace"), media_type="text/plain")
+        data = self._encoded(text.encode(errors="replace"), TEXT)
+        return await tx.payloads.put(data, media_type=TEXT)
+
+    def _encoded(self, data: bytes, media_type: str) -> bytes:
+        return encoded(self._store.codec, data, media_type)
 
     def _message_of(self, error: BaseException | None) -> str | None:
-        return message_of(error, may_quote=self._record_text)
+        # Messages are not encoded.
+        return message_of(error, may_quote=self._record_text and self._store.codec is None)
 
     def _since_start_s(self) -> float:
         return self._clock.now_s() - self._started_s

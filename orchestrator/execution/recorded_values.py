@@ -23,7 +23,7 @@ def record_value(context: CallContext, name: str, codec: ValueCodec, make: Calla
     step_path = context.step_path.enter(name)
     past = run.recorded_steps.find(step_path, StepKind.VALUE)
     if past is not None and past.result is not None:
-        value: R = codec.load(past.result)
+        value: R = codec.load(run.recorder.decoded(past.result))
         return value
     result, value = codec.round_trip(make())
     now_s = run.since_start_s()

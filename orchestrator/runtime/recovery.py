@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
-from orchestrator.durability.arguments import Arguments
+from orchestrator.durability.arguments import Arguments, ArgumentsNotRecorded
 from orchestrator.durability.liveness import is_orphaned
 from orchestrator.durability.replay import RecordedSteps
 from orchestrator.durability.uncertain_effects import UncertainEffects
@@ -23,6 +23,7 @@ from orchestrator.runtime.results import RunResult
 from serving.errors import InvalidReference
 from serving.references import is_loaded
 from store.errors import RunNotFound
+from store.payload_codec import decoded
 from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
 from store.session import Store
 
@@ -68,12 +69,24 @@ class InterruptedRun:
         except InvalidReference as error:
             raise RunNotResumable(self.record.id, f"its flow {error}") from error
 
-    def arguments(self, flow: FlowSpec[..., Any]) -> Arguments:
-        """Its recorded arguments; raises RunNotResumable, ResultUnreadable."""
+    def arguments(self, flow: FlowSpec[..., Any], given: Arguments | None = None) -> Arguments:
+        """Its recorded arguments, and those of `given` that could not be recorded.
+
+        Raises:
+            RunNotResumable: some were not recorded, and are not given.
+            ResultUnreadable: the flow's parameters, or their types, have changed.
+        """
         if self.input is None:
+            if given is not None:
+                return given
             reason = "its arguments could not be recorded: call run() with them and its run_id"
             raise RunNotResumable(self.record.id, reason)
-        return Arguments.load(flow.body, self.input)
+        try:
+            return Arguments.load(flow.body, self.input, given=given)
+        except ArgumentsNotRecorded as error:
+            names = ", ".join(error.args[0])
+            reason = f"not recorded of its arguments: {names}; call run() with them and its run_id"
+            raise RunNotResumable(self.record.id, reason) from error
 
     @property
     def is_completed(self) -> bool:
@@ -99,7 +112,7 @@ class InterruptedRun:
             raise RunNotResumable(self.record.id, reason)
         if self.input is None:
             return
-        given = arguments.dump_if_possible(flow.body)
+        given = arguments.dump_partly(flow.body)
         if given is None or json.loads(given) != json.loads(self.input):
             raise ArgumentsDiffer(self.record.id)
 
@@ -149,7 +162,7 @@ async def load_interrupted(store: Store, run_id: str) -> InterruptedRun | None:
         except RunNotFound:
             return None
         payloads = [
-            None if payload_id is None else await tx.payloads.get(payload_id)
+            None if payload_id is None else decoded(store.codec, await tx.payloads.get(payload_id))
             for payload_id in (record.input_payload, record.result_payload)
         ]
         return InterruptedRun(

@@ -102,18 +102,16 @@ class Runtime:
             former.require_same(flow, arguments)
             if former.is_completed:
                 return former.result(flow)
-            if former.input is not None:
-                arguments = former.arguments(flow)
-            return await self._resume(flow, former, arguments)
+            return await self._resume(flow, former, former.arguments(flow, arguments))
         await self._prepare()
         knowledge = await self._learner.knowledge_of(flow.name)
         check_feasible(flow.name, flow.deadline_s, knowledge.library, flow.infeasible)
         live = self._live(flow, knowledge)
         record = self._record(live, flow)
 
-        dumped = arguments.dump_if_possible(flow.body) if self._durable else None
+        dumped = arguments.dump_partly(flow.body) if self._durable else None
         if dumped is not None:  # use the arguments as a resumed run would read them
-            arguments = Arguments.load(flow.body, dumped)
+            arguments = Arguments.load(flow.body, dumped, given=arguments)
         begin = partial(live.recorder.run_started, record, arguments=dumped)
         try:
             return await self._execute(live, flow, arguments, record, begin)

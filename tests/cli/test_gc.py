@@ -135,7 +135,7 @@ def test_damaged_payloads_are_warned_of(
 def test_a_locked_file_is_not_shrunk_and_that_is_only_a_warning(
     filled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from store import sqlite_file
+    from store.database import sqlite_file
     from store.errors import StoreLocked
 
     async def refuse(url: str) -> None:

@@ -29,6 +29,7 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "seed": ("3", 3),
     "api_key": ("sk-1", "sk-1"),
     "durable": ("false", False),
+    "payload_codec": ("my_codecs:encryption", "my_codecs:encryption"),
     "record_text": ("true", True),
     "fit_every": ("5", 5),
     "user": ("alice", "alice"),

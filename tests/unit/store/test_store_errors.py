@@ -15,6 +15,7 @@ EXAMPLES: list[StoreError] = [
     errors.StoreCorrupt("sqlite:///s", "file is not a database"),
     errors.StoreUnreachable("sqlite:///s", "permission denied"),
     errors.StoreNewer("sqlite:///s", "0099"),
+    errors.PayloadEncoded("fernet", "other"),
     errors.StoreClosed("sqlite:///s"),
     errors.StoreFailed("sqlite:///s", "no such function"),
     errors.RunNotFound("run-1"),

@@ -99,7 +99,7 @@ async def test_a_newer_schema_is_refused_and_not_changed(store_url: str) -> None
 async def test_a_migration_that_fails_does_not_change_the_database(store_url: str) -> None:
     with connected(store_url) as connection:
         connection.execute(text("CREATE TABLE stages (mine TEXT)"))  # makes revision 0002 fail
-    with pytest.raises(Exception, match="stages|another program's"):  # SQLite refuses before that
+    with pytest.raises(Exception, match=r"stages|another program's"):  # SQLite refuses before that
         await open_store(store_url)
     with connected(store_url) as connection:
         assert inspect(connection).get_table_names() == ["stages"]
