@@ -6,23 +6,15 @@ engine.
 
 from __future__ import annotations
 
-import json
-import shutil
 import sysconfig
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from filelock import FileLock
+from serving.engine.setup.model_cache import cached_model, marker_of
 
-from serving.engine.setup.cache_folder import cache_root
-from serving.errors import ModelNotLoaded
 
 RECIPE = 1
 """Version of the model's files: increase it with every change below that changes them."""
-
-MARKER = "orchestrate.json"
-"""A file that marks a folder as a demo model, and lists the sizes of its other files."""
 
 VOCABULARY = 4096
 CONTEXT_TOKENS = 8192
@@ -34,17 +26,8 @@ TEMPLATE = (
 
 
 def has_random_weights(model_path: str | Path) -> bool:
-    """Whether a model folder holds a demo model: its output is meaningless."""
-    return (Path(model_path) / MARKER).is_file()
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether all files of a demo model exist in the sizes in which they were created."""
-    try:
-        sizes = json.loads((folder / MARKER).read_text(encoding="utf-8"))["bytes"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError):
-        return False
+    """Whether a model folder holds the demo model: its output is meaningless."""
+    return bool(marker_of(model_path).get("random_weights"))
 
 
 def ensure_demo_model(root: Path | None = None) -> Path:
@@ -53,33 +36,13 @@ def ensure_demo_model(root: Path | None = None) -> Path:
     Raises:
         ModelNotLoaded: the cache folder cannot be written.
     """
-    models = (root or cache_root()) / "models"
-    folder = models / f"demo-{RECIPE}"
-    if is_complete(folder):
-        return folder
-    try:
-        return _create(models, folder)
-    except OSError as error:
-        raise ModelNotLoaded("demo", str(error)) from error
+    recipe = {"random_weights": True, "recipe": RECIPE}
+    return cached_model(f"demo-{RECIPE}", recipe, _save, root=root)
 
 
-def _create(models: Path, folder: Path) -> Path:
-    models.mkdir(parents=True, exist_ok=True)
-    with FileLock(models / f"demo-{RECIPE}.lock"):
-        if is_complete(folder):
-            return folder
-        unfinished = Path(tempfile.mkdtemp(prefix="demo-", dir=models))
-        try:
-            _save_tokenizer(unfinished)
-            _save_weights(unfinished)
-            sizes = {path.name: path.stat().st_size for path in unfinished.iterdir()}
-            marker = {"random_weights": True, "recipe": RECIPE, "bytes": sizes}
-            (unfinished / MARKER).write_text(json.dumps(marker), encoding="utf-8")
-            shutil.rmtree(folder, ignore_errors=True)
-            unfinished.rename(folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-    return folder
+def _save(folder: Path) -> None:
+    _save_tokenizer(folder)
+    _save_weights(folder)
 
 
 def _standard_library_text() -> Iterator[str]:
