@@ -22,11 +22,14 @@ from serving.engine.server.slo_middleware import (
 from serving.engine.setup.config import DEMO_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.demo_model import has_random_weights
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
+from serving.engine.structured_output.check import StructuredOutputCheck
 from serving.errors import (
     EngineDied,
     InvalidEngineConfig,
+    InvalidRequest,
     ModelNotLoaded,
     RequestDropped,
+    RequestFailed,
     error_of_stop_reason,
 )
 
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from vllm.outputs import RequestOutput
+    from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
 DEFAULT_HOST = "127.0.0.1"
@@ -184,6 +188,7 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
             except Exception as error:
                 raise ModelNotLoaded(config.model, error_summary(error)) from error
             wrapper = _EngineWrapper(engine)
+            stack.callback(wrapper.close)
             closing = await build_and_serve(
                 engine, address, listening, parsed, timeout_graceful_shutdown=CLOSING_S
             )
@@ -208,6 +213,8 @@ def _interrupt(*_: object) -> None:
 class _EngineWrapper:
     """Replaces an engine's `generate` and `shutdown`, so that failed calls get named errors.
 
+    Structured output is checked before the engine receives a request.
+
     In vLLM's HTTP API an aborted request is an ordinary response: 200 with finish_reason "abort".
     A stream without a token does not even contain that, as vLLM omits chunks without tokens. And
     calls that are running while the engine shuts down would wait for ever.
@@ -219,14 +226,18 @@ class _EngineWrapper:
         self._generate = engine.generate
         self._shutdown = engine.shutdown
         self._loop = asyncio.get_running_loop()
+        self._structured_output = StructuredOutputCheck(engine.vllm_config, engine.get_tokenizer())
         engine.generate = self.generate
         engine.shutdown = self.shutdown
 
-    async def generate(self, *args: Any, **kwargs: Any) -> AsyncIterator[RequestOutput]:
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
+    ) -> AsyncIterator[RequestOutput]:
         """The engine's outputs; raises an error that vLLM puts into the response."""
         from vllm.exceptions import GracefulHTTPError
 
-        async with aclosing(self._generate(*args, **kwargs)) as outputs:
+        await self._check(sampling_params)
+        async with aclosing(self._generate(prompt, sampling_params, *args, **kwargs)) as outputs:
             try:
                 async for output in outputs:
                     for part in output.outputs:
@@ -249,6 +260,20 @@ class _EngineWrapper:
             processor = self._engine.output_processor
             self._loop.call_soon_threadsafe(processor.propagate_error, error)
         self._shutdown(*args, **kwargs)
+
+    def close(self) -> None:
+        """End the process that tries structured output."""
+        self._structured_output.close()
+
+    async def _check(self, params: SamplingParams) -> None:
+        from vllm.exceptions import VLLMValidationError
+
+        try:
+            await self._structured_output.check(params.structured_outputs)
+        except InvalidRequest as error:
+            raise VLLMValidationError(error.args[1], parameter="structured_outputs") from error
+        except RequestFailed as error:
+            raise _failure(error.args[1], HTTPStatus.SERVICE_UNAVAILABLE) from error
 
 
 def _raise_named(stop_reason: object) -> None:
