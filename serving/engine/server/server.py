@@ -17,7 +17,9 @@ from serving.engine.server.slo_middleware import (
     DROPPED_STATUS,
     ApiKeyMiddleware,
     SloMiddleware,
+    record_admission,
     record_drop,
+    record_refusal,
 )
 from serving.engine.setup.config import DEMO_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.demo_model import has_random_weights
@@ -266,14 +268,14 @@ class _EngineWrapper:
         self._structured_output.close()
 
     async def _check(self, params: SamplingParams) -> None:
-        from vllm.exceptions import VLLMValidationError
-
         try:
             await self._structured_output.check(params.structured_outputs)
         except InvalidRequest as error:
-            raise VLLMValidationError(error.args[1], parameter="structured_outputs") from error
+            record_refusal(error.args[1])
+            raise _failure(error.args[1], HTTPStatus.BAD_REQUEST) from error
         except RequestFailed as error:
             raise _failure(error.args[1], HTTPStatus.SERVICE_UNAVAILABLE) from error
+        record_admission()
 
 
 def _raise_named(stop_reason: object) -> None:

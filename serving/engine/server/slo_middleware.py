@@ -39,14 +39,30 @@ DROPPED_STATUS = 504
 _MAY_HAVE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\x00")
 """JSON with a lone surrogate as an escape, as bytes, or in UTF-16 or UTF-32 (they contain NULs)."""
 
-_dropped: ContextVar[list[str]] = ContextVar("dropped")
+_fate: ContextVar[_Fate] = ContextVar("fate")
+
+
+class _Fate:
+    """What has become of the present request inside vLLM, which the start of a stream hides."""
+
+    is_admitted = False
+    drop: str | None = None
+    refusal: str | None = None
 
 
 def record_drop(stop_reason: str) -> None:
     """Report to SloMiddleware, from inside vLLM, that the present request was dropped."""
-    dropped = _dropped.get(None)
-    if dropped is not None:
-        dropped.append(stop_reason)
+    _fate.get(_Fate()).drop = stop_reason
+
+
+def record_admission() -> None:
+    """Report to SloMiddleware, from inside vLLM, that the engine receives the present request."""
+    _fate.get(_Fate()).is_admitted = True
+
+
+def record_refusal(reason: str) -> None:
+    """Report to SloMiddleware, from inside vLLM, that the present request is answered 400."""
+    _fate.get(_Fate()).refusal = reason
 
 
 class SloMiddleware:
@@ -67,7 +83,8 @@ class SloMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        response = _Response(_scheduler_headers(scope), send)
+        fate = _Fate()
+        response = _Response(_scheduler_headers(scope), send, fate)
         has_tags = scope["method"] == "POST" and _path(scope) in TAGGED_PATHS
         if not has_tags and not _may_be_json(scope):
             await self.app(scope, receive, response.send)
@@ -85,17 +102,15 @@ class SloMiddleware:
             key = str(error.args[0])
             await _send_error(response.send, 400, str(error), kind="invalid_slo", param=key)
             return
-        dropped: list[str] = []
-        token = _dropped.set(dropped)
+        token = _fate.set(fate)
         try:
             await self.app(scope, _replay(body, receive), response.send)
         except Exception:
             # vLLM 0.32 cannot put an error into a stream of /v1/responses, and aborts the stream.
-            if not (dropped and response.is_open):
+            if not await response.end_with_error():
                 raise
-            await response.end_with_error(dropped[0])
         finally:
-            _dropped.reset(token)
+            _fate.reset(token)
 
 
 class ApiKeyMiddleware:
@@ -188,38 +203,76 @@ def _scheduler_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 
 class _Response:
-    """Passes a response on part by part, with added headers; can end an aborted stream."""
+    """Passes a response on part by part, with added headers; can end an aborted stream.
 
-    def __init__(self, headers: list[tuple[bytes, bytes]], send: Send) -> None:
-        self.is_open = False
+    A stream starts only when the engine receives the request: until then it may be refused.
+    """
+
+    def __init__(self, headers: list[tuple[bytes, bytes]], send: Send, fate: _Fate) -> None:
         self._headers = headers
         self._send = send
+        self._fate = fate
+        self._held: list[Message] = []
+        self._has_started = False
+        self._is_open = False
         self._num_parts = 0
 
     async def send(self, message: Message) -> None:
-        """Pass on a message of the application."""
+        """Pass on a message of the application, unless the request is refused."""
+        if await self._refuse():
+            return
+        self._held.append(message)
+        if not self._is_undecided():
+            while self._held:
+                await self._pass_on(self._held.pop(0))
+
+    async def end_with_error(self) -> bool:
+        """End a response that the application aborts; False if its error is unknown here."""
+        if await self._refuse():
+            return True
+        if self._fate.drop is None or not self._is_open:
+            return False
+        event = {  # the error event of OpenAI's Responses API
+            "type": "error",
+            "code": str(DROPPED_STATUS),
+            "message": self._fate.drop,
+            "param": None,
+            "sequence_number": self._num_parts,
+        }
+        body = f"event: error\ndata: {json.dumps(event)}\n\n".encode()
+        await self._pass_on({"type": "http.response.body", "body": body})
+        return True
+
+    async def _refuse(self) -> bool:
+        """Answer 400, once, if the request is refused and its response has not started."""
+        reason = self._fate.refusal
+        if reason is not None and not self._has_started:
+            await _send_error(
+                self._pass_on, 400, reason, kind="BadRequestError", param="structured_outputs"
+            )
+            self._held.clear()
+        return reason is not None and not self._is_open
+
+    def _is_undecided(self) -> bool:
+        first, last = self._held[0], self._held[-1]
+        if self._has_started or self._fate.is_admitted:
+            return False
+        is_stream = (b"content-type", b"text/event-stream") in (
+            (name.lower(), value.partition(b";")[0]) for name, value in first.get("headers", ())
+        )
+        return is_stream and (last is first or last.get("more_body", False))
+
+    async def _pass_on(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ()), *self._headers]
             if message["status"] == DROPPED_STATUS:
                 headers.append((b"x-should-retry", b"false"))  # else OpenAI's clients retry a 5xx
             message = {**message, "headers": headers}
-            self.is_open = True
+            self._has_started = self._is_open = True
         elif message["type"] == "http.response.body":
-            self.is_open = message.get("more_body", False)
+            self._is_open = message.get("more_body", False)
             self._num_parts += 1
         await self._send(message)
-
-    async def end_with_error(self, reason: str) -> None:
-        """End an event stream with the error event of OpenAI's Responses API."""
-        event = {
-            "type": "error",
-            "code": str(DROPPED_STATUS),
-            "message": reason,
-            "param": None,
-            "sequence_number": self._num_parts,
-        }
-        body = f"event: error\ndata: {json.dumps(event)}\n\n".encode()
-        await self.send({"type": "http.response.body", "body": body})
 
 
 async def _read(receive: Receive) -> bytes | None:

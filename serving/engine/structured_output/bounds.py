@@ -83,7 +83,7 @@ def json_fault(document: str | Mapping[str, Any]) -> str | None:
 def choices_fault(choices: Sequence[str]) -> str | None:
     """What exceeds a bound in a list of choices; None if nothing does."""
     if len(choices) > MAX_VALUES:
-        return f"it has {len(choices)} choices; the limit is {MAX_VALUES}"
+        return f"it has {len(choices)} choices; the limit is {MAX_VALUES:,}"
     return _size_fault(choices)
 
 
@@ -91,7 +91,7 @@ def text_fault(text: str) -> str | None:
     """What exceeds a bound in a regex, or in the text of a grammar; None if nothing does."""
     fault = _size_fault([text])
     if fault is None and (most := largest_repetition(text)) > MAX_REPETITIONS:
-        fault = f"it repeats a part {most:g} times; the limit is {MAX_REPETITIONS}"
+        fault = f"it repeats a part {most:,.0f} times; the limit is {MAX_REPETITIONS:,}"
     return fault
 
 
@@ -121,11 +121,11 @@ def _tree_fault(tree: Any) -> str | None:
     texts: list[str] = []
     for num_values, (value, depth, required_items, is_data) in enumerate(_values(tree), 1):
         if num_values > MAX_VALUES:
-            return f"it has more than {MAX_VALUES} values, those of enums included"
+            return f"it has more than {MAX_VALUES:,} values, those of enums included"
         if depth > MAX_DEPTH:
             return _too_deep()
         if required_items > MAX_REQUIRED_ITEMS:
-            return f"its arrays must have more than {MAX_REQUIRED_ITEMS} items in all"
+            return f"its arrays must have more than {MAX_REQUIRED_ITEMS:,} items in all"
         if isinstance(value, str):
             texts.append(value)
         elif isinstance(value, Mapping):
@@ -158,7 +158,7 @@ def _keyword_fault(schema: Mapping[str, Any]) -> str | None:
     for name, limit in _LIMITS.items():
         count = _number(schema.get(name))
         if count is not None and not count <= limit:
-            return f"{name} is {count:g}; the limit is {limit}"
+            return f"{name} is {count:,.0f}; the limit is {limit:,}"
     names = schema.get("patternProperties")
     patterns = [schema.get("pattern"), *(names if isinstance(names, Mapping) else ())]
     faults = (text_fault(pattern) for pattern in patterns if isinstance(pattern, str))
@@ -176,7 +176,9 @@ def _number(value: object) -> float | None:
 
 def _size_fault(texts: Sequence[str]) -> str | None:
     num_bytes = sum(len(str(text).encode(errors="surrogatepass")) for text in texts)
-    return f"it has {num_bytes} bytes; the limit is {MAX_BYTES}" if num_bytes > MAX_BYTES else None
+    return (
+        f"it has {num_bytes:,} bytes; the limit is {MAX_BYTES:,}" if num_bytes > MAX_BYTES else None
+    )
 
 
 def _too_deep() -> str:
