@@ -153,7 +153,7 @@ class EmbeddedEngine:
             submitted_s = time.monotonic()
         loop = asyncio.get_running_loop()
         llm = self._ready.result()
-        await self._structured_output.check(structured_outputs(request), request.request_id)
+        await self._check_schema(request)
         thread = self._prompts.thread_for(request)
         tokens = await loop.run_in_executor(thread, self._tokens, llm, request)
         pending = PendingCall(request, loop, submitted_s=submitted_s)
@@ -192,6 +192,13 @@ class EmbeddedEngine:
                 return
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
+
+    async def _check_schema(self, request: GenerationRequest) -> None:
+        try:
+            structured = structured_outputs(request)
+        except (TypeError, ValueError) as error:
+            raise named_error(request.request_id, error) from error
+        await self._structured_output.check(structured, request.request_id)
 
     def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
         """The prompt as token ids; runs on the thread that Prompts chose."""

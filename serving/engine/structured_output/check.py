@@ -110,7 +110,8 @@ def _replace_validation(check: StructuredOutputCheck) -> Any:
     The validation of structural tags by xgrammar is removed: it unrolls counts where a request is
     parsed, before `check` sees it, and xgrammar is not the backend.
     """
-    from vllm.v1.structured_output import backend_guidance, backend_xgrammar
+    import vllm.v1.structured_output.backend_guidance as backend_guidance
+    import vllm.v1.structured_output.backend_xgrammar as backend_xgrammar
 
     by_guidance = backend_guidance.validate_guidance_grammar
     by_xgrammar = backend_xgrammar.validate_xgrammar_grammar

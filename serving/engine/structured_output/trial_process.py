@@ -86,19 +86,32 @@ class TrialProcess:
         if known is not None:
             return known
         try:
-            connection = self._connection or self._start()
-            self._send((number, specification))
-            if not connection.poll(ANSWER_S):
-                raise TimeoutError(f"no outcome after {ANSWER_S:g} s")
-            answered, trial = connection.recv()
-        except (EOFError, OSError) as error:
+            trial = self._answer(number, specification)
+        except (EOFError, ConnectionError):  # the process was killed, perhaps long ago
             self._end()
-            raise TrialNotPossible(str(error) or "its process has ended") from error
-        assert answered == number, "each trial has one outcome, and they are done in order"
-        assert isinstance(trial, Trial)
+            try:
+                trial = self._answer(number, specification)
+            except (EOFError, OSError) as error:
+                raise self._not_possible(error) from error
+        except OSError as error:
+            raise self._not_possible(error) from error
         if not trial.was_stopped:
             self._remember(specification, trial)
         return trial
+
+    def _answer(self, number: int, specification: Specification) -> Trial:
+        connection = self._connection or self._start()
+        self._send((number, specification))
+        if not connection.poll(ANSWER_S):
+            raise TimeoutError(f"no outcome after {ANSWER_S:g} s")
+        trial: Trial
+        answered, trial = connection.recv()
+        assert answered == number, "each trial has one outcome, and they are done in order"
+        return trial
+
+    def _not_possible(self, error: Exception) -> TrialNotPossible:
+        self._end()
+        return TrialNotPossible(str(error) or "its process has ended")
 
     def _remember(self, specification: Specification, trial: Trial) -> None:
         with self._outcomes_lock:

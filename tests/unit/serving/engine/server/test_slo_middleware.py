@@ -19,7 +19,9 @@ from serving.engine.server.slo_middleware import (
     Scope,
     Send,
     SloMiddleware,
+    record_admission,
     record_drop,
+    record_refusal,
     surrogate_field,
     tags_error,
 )
@@ -186,6 +188,59 @@ async def test_an_aborted_stream_ends_with_an_error_event_only_if_it_was_dropped
     assert client.received[-1].get("more_body", False) is False
     event = json.loads(client.received[-1]["body"].partition(b"data: ")[2])
     assert (event["type"], event["message"]) == ("error", "slo_dropped: too late")
+
+
+STREAM = [(b"content-type", b"text/event-stream; charset=utf-8")]
+
+
+@pytest.mark.parametrize("aborts", [True, False])
+async def test_a_request_refused_after_its_stream_has_begun_is_answered_400(aborts: bool) -> None:
+    """vLLM begins a stream before the engine sees the request."""
+
+    async def refusing(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        await send({"type": "http.response.body", "body": b"created", "more_body": True})
+        record_refusal("minItems")
+        if aborts:
+            raise RuntimeError("vLLM aborts the stream")
+        await send({"type": "http.response.body", "body": b"error", "more_body": True})
+        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+    client = Client(GOOD)
+    await SloMiddleware(refusing)(scope(), client.receive, client.send)
+    assert client.status == 400
+    error = json.loads(client.body)["error"]
+    assert (error["message"], error["param"]) == ("minItems", "structured_outputs")
+
+
+async def test_a_stream_begins_once_the_engine_has_the_request() -> None:
+    async def admitting(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        await send({"type": "http.response.body", "body": b"created ", "more_body": True})
+        assert client.received == []
+        await asyncio.create_task(admitted())
+        await send({"type": "http.response.body", "body": b"token ", "more_body": True})
+        assert client.body == b"created token "
+        record_refusal("of a second prompt")
+        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+    async def admitted() -> None:
+        record_admission()
+
+    client = Client(GOOD)
+    await SloMiddleware(admitting)(scope(), client.receive, client.send)
+    assert (client.status, client.body) == (200, b"created token done")
+
+
+async def test_a_stream_that_ends_before_the_engine_has_the_request_is_passed_on() -> None:
+    async def failing(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        await send({"type": "http.response.body", "body": b"error ", "more_body": True})
+        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+    client = Client(GOOD)
+    await SloMiddleware(failing)(scope(), client.receive, client.send)
+    assert (client.status, client.body) == (200, b"error done")
 
 
 def test_a_drop_outside_a_request_is_ignored() -> None:
