@@ -21,6 +21,7 @@ REPLACED = {"waiting", "policy", "max_num_scheduled_tokens"}
 """Attributes of vLLM's scheduler that ours sets."""
 
 _NAMES = {
+    "tokenizers.Tokenizer": "to_str",
     "vllm.config.CacheConfig": "block_size num_gpu_blocks prefix_caching_hash_algo",
     "vllm.config.LoRAConfig": "max_loras",
     "vllm.config.ModelConfig": "get_vocab_size max_model_len",

@@ -47,8 +47,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def started() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+def process_of(trials: TrialProcess) -> psutil.Process:
+    assert trials._process is not None
+    return psutil.Process(trials._process.pid)
 
 
 async def test_a_schema_compiles_and_its_outcome_is_remembered(trials: TrialProcess) -> None:
@@ -110,7 +111,7 @@ async def test_a_grammar_in_another_syntax_is_translated(trials: TrialProcess) -
 
 async def test_a_cancelled_trial_stops_and_is_not_remembered(trials: TrialProcess) -> None:
     await trials.compile(of_schema({}))
-    [process] = started()
+    process = process_of(trials)
     running = asyncio.create_task(trials.compile(of_schema(SLOW)))
     await until(lambda: bool(process.children()))
     [child] = process.children()
@@ -143,7 +144,7 @@ async def test_a_schema_is_tried_without_a_tokenizer_that_llguidance_can_read() 
 
 async def test_a_killed_process_is_replaced(trials: TrialProcess) -> None:
     await trials.compile(of_schema({}))
-    [process] = started()
+    process = process_of(trials)
     process.kill()
     process.wait()
     assert (await trials.compile(of_schema({"type": "null"}))).fault is None
@@ -173,7 +174,9 @@ def caller() -> Iterator[subprocess.Popen[bytes]]:
 async def test_a_trial_ends_when_its_caller_is_killed(caller: subprocess.Popen[bytes]) -> None:
     assert caller.stdout is not None
     assert await asyncio.to_thread(caller.stdout.readline) == b"ready\n"
-    started = psutil.Process(caller.pid).children(recursive=True)
+    process = psutil.Process(caller.pid)
+    await until(lambda: len(process.children(recursive=True)) == 2)
+    started = process.children(recursive=True)
     caller.kill()
     _, left = await asyncio.to_thread(psutil.wait_procs, started, WAIT_S)
     assert left == []
