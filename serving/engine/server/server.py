@@ -175,6 +175,8 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
     )
     from vllm.entrypoints.launchers.launcher import setup_server
 
+    from serving.engine.server.timed_protocol import TimedHttpProtocol
+
     # Loading blocks this thread for seconds, so only a handler that raises can stop it. vLLM
     # installs its own handlers when the server is ready.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -192,7 +194,12 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
             wrapper = _EngineWrapper(engine)
             stack.callback(wrapper.close)
             closing = await build_and_serve(
-                engine, address, listening, parsed, timeout_graceful_shutdown=CLOSING_S
+                engine,
+                address,
+                listening,
+                parsed,
+                timeout_graceful_shutdown=CLOSING_S,
+                http=TimedHttpProtocol,
             )
             died = not wrapper.is_stopped  # ended without a signal
         await closing
