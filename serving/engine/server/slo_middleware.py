@@ -1,37 +1,25 @@
 """ASGI middleware in front of vLLM's HTTP application; it does not buffer responses.
 
-SloMiddleware rejects malformed SLO tags and text before admission, and names the scheduler in
-responses.
-ApiKeyMiddleware requires the API key on paths where vLLM itself does not.
+It rejects malformed SLO tags and text before admission, and names the scheduler in responses.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import secrets
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
+from serving.engine.server.responses import App, Message, Receive, Scope, Send, path_of, send_error
 from serving.errors import InvalidSlo
 from serving.slo import TAG_PREFIX, from_tags
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SCHEDULER_HEADER = "x-orchestrate-scheduler"
 POLICY_HEADER = "x-orchestrate-policy"
 
 TAGGED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
 """Paths of requests that may carry SLO tags."""
-
-OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
-"""Paths that need no API key."""
 
 DROPPED_STATUS = 504
 """HTTP status of a dropped request; vLLM's server uses it for nothing else."""
@@ -42,12 +30,20 @@ _MAY_HAVE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\x00")
 _fate: ContextVar[_Fate] = ContextVar("fate")
 
 
+class Refusal(NamedTuple):
+    """Why a request is refused inside vLLM: the HTTP status, what to change, and which field."""
+
+    status: int
+    reason: str
+    param: str
+
+
 class _Fate:
     """What has become of the present request inside vLLM, which the start of a stream hides."""
 
     is_admitted = False
     drop: str | None = None
-    refusal: str | None = None
+    refusal: Refusal | None = None
 
 
 def record_drop(stop_reason: str) -> None:
@@ -60,9 +56,9 @@ def record_admission() -> None:
     _fate.get(_Fate()).is_admitted = True
 
 
-def record_refusal(reason: str) -> None:
-    """Report to SloMiddleware, from inside vLLM, that the present request is answered 400."""
-    _fate.get(_Fate()).refusal = reason
+def record_refusal(refusal: Refusal) -> None:
+    """Report to SloMiddleware, from inside vLLM, that the present request is refused."""
+    _fate.get(_Fate()).refusal = refusal
 
 
 class SloMiddleware:
@@ -85,7 +81,7 @@ class SloMiddleware:
             return
         fate = _Fate()
         response = _Response(_scheduler_headers(scope), send, fate)
-        has_tags = scope["method"] == "POST" and _path(scope) in TAGGED_PATHS
+        has_tags = scope["method"] == "POST" and path_of(scope) in TAGGED_PATHS
         if not has_tags and not _may_be_json(scope):
             await self.app(scope, receive, response.send)
             return
@@ -95,12 +91,12 @@ class SloMiddleware:
         field = surrogate_field(body)
         if field is not None:
             message = "the body contains text that UTF-8 cannot encode (a lone surrogate)"
-            await _send_error(response.send, 400, message, kind="invalid_text", param=field)
+            await send_error(response.send, 400, message, kind="invalid_text", param=field)
             return
         error = tags_error(body) if has_tags else None
         if error is not None:
             key = str(error.args[0])
-            await _send_error(response.send, 400, str(error), kind="invalid_slo", param=key)
+            await send_error(response.send, 400, str(error), kind="invalid_slo", param=key)
             return
         token = _fate.set(fate)
         try:
@@ -111,28 +107,6 @@ class SloMiddleware:
                 raise
         finally:
             _fate.reset(token)
-
-
-class ApiKeyMiddleware:
-    """Requires the API key on every path except OPEN_PATHS; vLLM does on some prefixes only."""
-
-    def __init__(self, app: App) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request or websocket; CORS preflights carry no key and are let through."""
-        is_open = (
-            scope["type"] not in ("http", "websocket")
-            or scope.get("method") == "OPTIONS"
-            or _path(scope) in OPEN_PATHS
-        )
-        if is_open or _has_key(scope):
-            await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        else:
-            message = "a valid API key is required"
-            await _send_error(send, 401, message, kind="unauthorized", param=None)
 
 
 def tags_error(body: bytes) -> InvalidSlo | None:
@@ -185,10 +159,6 @@ def _may_be_json(scope: Scope) -> bool:
     """Whether vLLM may read the body as JSON, which it does without a content type too."""
     content_type = dict(scope["headers"]).get(b"content-type", b"application/json").lower()
     return scope["method"] not in ("GET", "HEAD", "OPTIONS") and b"json" in content_type
-
-
-def _path(scope: Scope) -> str:
-    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 def _scheduler_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
@@ -244,14 +214,14 @@ class _Response:
         return True
 
     async def _refuse(self) -> bool:
-        """Answer 400, once, if the request is refused and its response has not started."""
-        reason = self._fate.refusal
-        if reason is not None and not self._has_started:
-            await _send_error(
-                self._pass_on, 400, reason, kind="BadRequestError", param="structured_outputs"
-            )
+        """Answer with an error, once, if the request is refused and its response not started."""
+        refusal = self._fate.refusal
+        if refusal is not None and not self._has_started:
+            status, reason, param = refusal
+            kind = "BadRequestError" if status == 400 else "PermissionDeniedError"
+            await send_error(self._pass_on, status, reason, kind=kind, param=param)
             self._held.clear()
-        return reason is not None and not self._is_open
+        return refusal is not None and not self._is_open
 
     def _is_undecided(self) -> bool:
         first, last = self._held[0], self._held[-1]
@@ -298,26 +268,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again
-
-
-def _has_key(scope: Scope) -> bool:
-    authorization = dict(scope["headers"]).get(b"authorization", b"")
-    scheme, _, key = authorization.partition(b" ")
-    digest = hashlib.sha256(key).digest()
-    valid = [hashlib.sha256(key.encode()).digest() for key in scope["app"].state.args.api_key or ()]
-    matches = [secrets.compare_digest(digest, other) for other in valid]
-    return scheme.lower() == b"bearer" and any(matches)
-
-
-async def _send_error(
-    send: Send, status: int, message: str, *, kind: str, param: str | None
-) -> None:
-    """Send an error response in the format of OpenAI's API."""
-    error = {"message": message, "type": kind, "param": param, "code": status}
-    body = json.dumps({"error": error}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
