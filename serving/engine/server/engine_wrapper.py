@@ -87,7 +87,7 @@ class EngineWrapper:
         self._structured_output.close()
 
     async def _admit(self, params: SamplingParams) -> None:
-        _set_user(params)
+        set_user(params)
         try:
             await self._structured_output.check(params.structured_outputs)
         except InvalidRequest as error:
@@ -97,7 +97,7 @@ class EngineWrapper:
         record_admission()
 
 
-def _set_user(params: SamplingParams) -> None:
+def set_user(params: SamplingParams) -> None:
     """Give a request the user of its key; one that names another user is refused."""
     user = user_of_request()
     if user is None:

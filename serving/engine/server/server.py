@@ -86,7 +86,7 @@ def serve(
     )
     import uvloop
 
-    parsed = _parse(arguments)
+    parsed = parse_arguments(arguments)
     parsed.api_access = ApiAccess(keys)  # the middleware finds it in the application's state
     try:
         uvloop.run(_run(config, parsed))
@@ -143,7 +143,8 @@ def _flags(name: str, value: object) -> Iterator[str]:
         yield f"--{flag}={value}"
 
 
-def _parse(arguments: list[str]) -> Namespace:
+def parse_arguments(arguments: list[str]) -> Namespace:
+    """The arguments as vLLM's API server takes them."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
