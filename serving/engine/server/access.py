@@ -1,12 +1,13 @@
 """Who may use which path of the server: API keys, their users and limits; closed paths.
 
-AccessMiddleware is always there. It reads the keys from `api_access` in the arguments in the state
-of vLLM's application; without keys every path is open but the closed ones.
+AccessMiddleware is always there; without keys every path is open but the closed ones. vLLM makes it,
+so it takes the keys from the arguments in the state of vLLM's application.
 """
 
 from __future__ import annotations
 
 import time
+from argparse import Namespace
 from collections.abc import Iterable
 from contextvars import ContextVar
 
@@ -50,6 +51,11 @@ class ApiAccess:
         authorization = dict(scope["headers"]).get(b"authorization", b"")
         scheme, _, key = authorization.partition(b" ")
         return self._keys.get(digest_of(key)) if scheme.lower() == b"bearer" else None
+
+
+def set_access(arguments: Namespace, access: ApiAccess) -> None:
+    """Put the keys where the middleware finds them: vLLM's application has the arguments."""
+    arguments.api_access = access
 
 
 class AccessMiddleware:

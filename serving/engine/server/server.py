@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from serving.engine.server.access import AccessMiddleware, ApiAccess
+from serving.engine.server.access import AccessMiddleware, ApiAccess, set_access
 from serving.engine.server.api_keys import ApiKey, digest_of
 from serving.engine.server.engine_wrapper import EngineWrapper
 from serving.engine.server.listening import cannot_listen, check_port
@@ -87,7 +87,7 @@ def serve(
     import uvloop
 
     parsed = parse_arguments(arguments)
-    parsed.api_access = ApiAccess(keys)  # the middleware finds it in the application's state
+    set_access(parsed, ApiAccess(keys))
     try:
         uvloop.run(_run(config, parsed))
     except _Interrupted:  # a signal before vLLM installed its own handlers
