@@ -222,7 +222,6 @@ class EmbeddedEngine:
             self._finish(end)
             self._ready.set_exception(end)
             return
-        self._structured_output = StructuredOutputCheck(llm.vllm_config, llm.get_tokenizer())
         self._ready.set_result(llm)
         try:
             self._serve(llm)
@@ -252,6 +251,7 @@ class EmbeddedEngine:
 
                 arguments = self.config.vllm_arguments(model, platform)
                 llm = LLMEngine.from_engine_args(EngineArgs(disable_log_stats=True, **arguments))
+            self._structured_output = StructuredOutputCheck(llm.vllm_config, llm.get_tokenizer())
         except ServingError:
             raise
         except Exception as error:

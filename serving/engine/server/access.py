@@ -1,7 +1,7 @@
 """Who may use which path of the server: API keys, their users and limits; closed paths.
 
-AccessMiddleware is always there; without keys every path is open but the closed ones. vLLM makes it,
-so it takes the keys from the arguments in the state of vLLM's application.
+AccessMiddleware is always there; without keys every path is open but the closed ones. vLLM creates
+it, so it takes the keys from the arguments in the state of vLLM's application.
 """
 
 from __future__ import annotations

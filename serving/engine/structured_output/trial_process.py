@@ -46,6 +46,7 @@ class TrialProcess:
         self._connection_lock = threading.Lock()  # of sending and closing
         self._connection: Connection[Any, Any] | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
 
     def outcome(self, specification: Specification) -> Trial | None:
         """The outcome of an earlier trial, if it is remembered."""
@@ -76,6 +77,7 @@ class TrialProcess:
 
     def close(self) -> None:
         """End the process, and the trial that it runs; idempotent."""
+        self._is_closed = True
         if self._process is not None:
             self._process.kill()
         self._thread.shutdown(cancel_futures=True)
@@ -87,8 +89,10 @@ class TrialProcess:
             return known
         try:
             trial = self._answer(number, specification)
-        except (EOFError, ConnectionError):  # the process was killed, perhaps long ago
+        except (EOFError, ConnectionError) as ended:  # it was killed, perhaps long ago
             self._end()
+            if self._is_closed:
+                raise self._not_possible(ended) from ended
             try:
                 trial = self._answer(number, specification)
             except (EOFError, OSError) as error:

@@ -14,7 +14,7 @@ import pytest
 
 from serving.engine.setup.demo_model import VOCABULARY, ensure_demo_model
 from serving.engine.structured_output.specification import Specification, Tokenizer
-from serving.engine.structured_output.trial_process import TrialProcess
+from serving.engine.structured_output.trial_process import TrialNotPossible, TrialProcess
 from tests.places import ROOT
 
 pytest.importorskip("llguidance")
@@ -148,6 +148,35 @@ async def test_a_killed_process_is_replaced(trials: TrialProcess) -> None:
     process.kill()
     process.wait()
     assert (await trials.compile(of_schema({"type": "null"}))).fault is None
+
+
+async def test_a_trial_that_runs_when_the_process_is_closed_fails() -> None:
+    trials = TrialProcess(demo_tokenizer)
+    await trials.compile(of_schema({}))
+    process = process_of(trials)
+    running = asyncio.create_task(trials.compile(of_schema(SLOW)))
+    await until(lambda: bool(process.children()))
+    trials.close()
+    with pytest.raises(TrialNotPossible):
+        await running
+    assert not process.is_running()
+
+
+async def test_a_tokenizer_that_cannot_be_read_fails_the_trial_and_not_the_next_one() -> None:
+    def failing() -> Tokenizer:
+        if not attempts:
+            attempts.append(True)
+            raise OSError("the file is gone")
+        return demo_tokenizer()
+
+    attempts: list[bool] = []
+    trials = TrialProcess(failing)
+    try:
+        with pytest.raises(TrialNotPossible, match="the file is gone"):
+            await trials.compile(of_schema({}))
+        assert (await trials.compile(of_schema({}))).fault is None
+    finally:
+        trials.close()
 
 
 PROGRAM = """
