@@ -147,8 +147,9 @@ async def test_a_second_request_at_once_is_answered_429_until_the_first_has_ende
     application = client.application
     application.may_answer.clear()
     first = asyncio.create_task(client.send(b"Bearer alice's"))
-    await application.entered.wait()
-    assert await client.send(b"Bearer alice's") == 429
+    async with asyncio.timeout(20):
+        await application.entered.wait()
+        assert await client.send(b"Bearer alice's") == 429
     first.cancel()  # as the server does when its client disconnects
     await asyncio.gather(first, return_exceptions=True)
     application.may_answer.set()
