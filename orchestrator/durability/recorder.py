@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -184,16 +184,16 @@ class RunRecorder:
             reuse_key=None,  # a copy is not reused: a result's age counts from where it was made
             outcome_number=self.order.number(step.path),
         )
-        async with self._in_order(step.path):
-            await self.writer.write(lambda tx: _start(tx, ended, began_before=False))
+        written = self.writer.write(lambda tx: _start(tx, ended, began_before=False))
+        await self._in_order(step.path, written)
 
     async def answer_received(self, question: StepRecord) -> None:
         """Record when the flow gets the answer to a question, which another process recorded."""
         number = self.order.number(question.path)
-        async with self._in_order(question.path):
-            await self.writer.write(
-                lambda tx: tx.journal.number_outcome(self._run_id, question.path, number)
-            )
+        written = self.writer.write(
+            lambda tx: tx.journal.number_outcome(self._run_id, question.path, number)
+        )
+        await self._in_order(question.path, written)
 
     async def step_started(self, step: StepRecord, *, began_before: bool = False) -> None:
         """Record that a step begins.
@@ -331,20 +331,18 @@ class RunRecorder:
         Raises:
             OutcomeNotRecorded: the step is an external effect, and the store failed.
         """
-        async with self._in_order(step.path):
-            if not _is_external(step):
-                await self.writer.write(write)
-                return
-            try:
-                await self.writer.write(write, synced=True)
-            except _FAILURES as error:
-                raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
-
-    @asynccontextmanager
-    async def _in_order(self, path: str) -> AsyncIterator[None]:
-        """Write a numbered outcome in this block; the block ends once it may reach the flow."""
+        is_external = _is_external(step)
         try:
-            yield
+            await self._in_order(step.path, self.writer.write(write, synced=is_external))
+        except _FAILURES as error:
+            if not is_external:
+                raise
+            raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
+
+    async def _in_order(self, path: str, written: Awaitable[None]) -> None:
+        """Write a numbered outcome; returns once it may reach the flow."""
+        try:
+            await written
             await self.order.turn(path)
         finally:
             self.order.drop(path)
