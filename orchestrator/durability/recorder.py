@@ -11,18 +11,10 @@ from functools import partial
 
 from orchestrator.clock import Clock
 from orchestrator.durability.error_codec import steps_ended_by
-from orchestrator.durability.journal_writer import JournalWriter, Work
+from orchestrator.durability.journal_writer import FAILURES, JournalWriter, Work
 from orchestrator.durability.outcomes import message_of, status_of, type_of
 from orchestrator.errors import OutcomeNotRecorded
-from store.errors import (
-    AlreadyRecorded,
-    StoreClosed,
-    StoreCorrupt,
-    StoreFailed,
-    StoreFull,
-    StoreLocked,
-    StoreUnreachable,
-)
+from store.errors import AlreadyRecorded
 from store.records import (
     CallOutcome,
     CallRecord,
@@ -37,16 +29,6 @@ from store.records import (
 )
 from store.session import Store
 from store.unit_of_work import Transaction
-
-_FAILURES = (
-    StoreClosed,
-    StoreCorrupt,
-    StoreFailed,
-    StoreFull,
-    StoreLocked,
-    StoreUnreachable,
-)
-"""Errors of the store itself; others say that the record is another one than expected."""
 
 SMALL_BYTES = 512
 """Larger results are stored as payloads; others in the step's own row."""
@@ -166,6 +148,7 @@ class RunRecorder:
         Raises:
             PayloadMissing: that result was deleted meanwhile.
         """
+        self.writer.require_complete()
         ended = replace(
             step,
             status=Status.COMPLETED,
@@ -313,7 +296,7 @@ class RunRecorder:
             return
         try:
             await self.writer.write(write, synced=True)
-        except _FAILURES as error:
+        except FAILURES as error:
             raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
 
     async def _finish(
