@@ -12,19 +12,11 @@ from functools import partial
 
 from orchestrator.clock import Clock
 from orchestrator.durability.error_codec import steps_ended_by
-from orchestrator.durability.journal_writer import JournalWriter, Work
+from orchestrator.durability.journal_writer import FAILURES, JournalWriter, Work
 from orchestrator.durability.outcome_order import OutcomeOrder
 from orchestrator.durability.outcomes import message_of, status_of, type_of
 from orchestrator.errors import OutcomeNotRecorded
-from store.errors import (
-    AlreadyRecorded,
-    StoreClosed,
-    StoreCorrupt,
-    StoreFailed,
-    StoreFull,
-    StoreLocked,
-    StoreUnreachable,
-)
+from store.errors import AlreadyRecorded
 from store.payload_codec import JSON, TEXT, decoded, encoded
 from store.records import (
     CallOutcome,
@@ -40,16 +32,6 @@ from store.records import (
 )
 from store.session import Store
 from store.unit_of_work import Transaction
-
-_FAILURES = (
-    StoreClosed,
-    StoreCorrupt,
-    StoreFailed,
-    StoreFull,
-    StoreLocked,
-    StoreUnreachable,
-)
-"""Errors of the store itself; others say that the record is another one than expected."""
 
 SMALL_BYTES = 512
 """Larger results are stored as payloads; others in the step's own row."""
@@ -175,6 +157,7 @@ class RunRecorder:
         Raises:
             PayloadMissing: that result was deleted meanwhile.
         """
+        self.writer.require_complete()
         ended = replace(
             step,
             status=Status.COMPLETED,
@@ -334,7 +317,7 @@ class RunRecorder:
         is_external = _is_external(step)
         try:
             await self._in_order(step.path, self.writer.write(write, synced=is_external))
-        except _FAILURES as error:
+        except FAILURES as error:
             if not is_external:
                 raise
             raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
