@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -286,8 +286,13 @@ class RunRecorder:
         ttft_s: float | None = None,
         finish_reason: str | None = None,
         output_text: str = "",
+        recorded: Callable[[], None] = lambda: None,
     ) -> None:
-        """Record how a call ended, both as a call and as a step of the journal; as `step_ended`."""
+        """Record how a call ended, both as a call and as a step of the journal; as `step_ended`.
+
+        Args:
+            recorded: called once that is done: a call that begins before does not depend on it.
+        """
         step_outcome = self._step_outcome(step, error)
         outcome = CallOutcome(
             status=status_of(error),
@@ -306,9 +311,11 @@ class RunRecorder:
             payload = await self._store_text(tx, output_text)
             await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
-        await self._write_end(step, write)
+        await self._write_end(step, write, recorded)
 
-    async def _write_end(self, step: StepRecord, write: Work) -> None:
+    async def _write_end(
+        self, step: StepRecord, write: Work, recorded: Callable[[], None] = lambda: None
+    ) -> None:
         """Write how a step ended.
 
         Raises:
@@ -316,16 +323,23 @@ class RunRecorder:
         """
         is_external = _is_external(step)
         try:
-            await self._in_order(step.path, self.writer.write(write, synced=is_external))
+            written = self.writer.write(write, synced=is_external)
+            await self._in_order(step.path, written, recorded)
         except FAILURES as error:
             if not is_external:
                 raise
             raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
 
-    async def _in_order(self, path: str, written: Awaitable[None]) -> None:
+    async def _in_order(
+        self,
+        path: str,
+        written: Awaitable[None],
+        recorded: Callable[[], None] = lambda: None,
+    ) -> None:
         """Write a numbered outcome; returns once it may reach the flow."""
         try:
             await written
+            recorded()
             await self.order.turn(path)
         finally:
             self.order.drop(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -119,6 +120,17 @@ async def persistent(name: str) -> list[str]:
 
 
 @flow
+async def racing(name: str) -> list[str]:
+    """Acts on the first of two tasks that ends, then on the other one."""
+    tasks = {asyncio.create_task(look(each)) for each in (name, "two")}
+    reports: list[str] = []
+    while tasks:
+        done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        reports += [await report(task.result()) for task in done]
+    return sorted(reports)
+
+
+@flow
 async def asked(name: str) -> list[str]:
     """LLM calls."""
     return [await llm(name), *await gather(llm("two"), look("three"))]
@@ -136,6 +148,7 @@ FLOWS = {
         reconciled,
         values,
         persistent,
+        racing,
         asked,
     )
 }

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import orchestrator.sdk.steps
+from orchestrator.durability.outcome_order import OutcomeOrder
 from orchestrator.execution.calls import run_tool_call
 from orchestrator.execution.causality import CallNode, CausalLog
 from orchestrator.testing import (
@@ -43,6 +44,7 @@ from tests.recovery.simulated_flows import FLOWS, scenario_of
         ("nested", CRASHES),
         ("parallel", CRASHES_IN_ANY_ORDER),
         ("three-branches", CRASHES_IN_ANY_ORDER),
+        ("racing", CRASHES_IN_ANY_ORDER),
         ("parallel", LATE_COMMITS),
         ("single", REFUSALS),
         ("single", RACES),
@@ -101,6 +103,10 @@ def numbered_by_length(log: CausalLog) -> CallNode:
     return log.add(len(log.parents), frozenset())
 
 
+async def unordered(*_: Any) -> None:
+    """An outcome that reaches the flow at once, whichever came first before."""
+
+
 async def unfenced(*_: Any) -> None:
     """A write that does not check whether another process has resumed the run."""
 
@@ -138,6 +144,7 @@ async def done_before_it_is_recorded(
             CRASHES_IN_ANY_ORDER,
             "number of its own",
         ),
+        (OutcomeOrder, "turn", unordered, "racing", CRASHES_IN_ANY_ORDER, "FlowChanged"),
         (Runs, "require_attempt", unfenced, "single", STALLS, "wrote .* while process"),
         (Runs, "resume", claimed_by_anyone, "single", RACES, "none of them was refused"),
         (
