@@ -76,6 +76,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "RunNotResumable",
         ],
         "serving.errors": [
+            "InvalidApiKeys",
             "InvalidEngineConfig",
             "InvalidReference",
             "CorruptFeatures",

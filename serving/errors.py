@@ -30,6 +30,16 @@ class InvalidEngineConfig(ServingError):
         return "{}={!r}: {}".format(*self.args)
 
 
+class InvalidApiKeys(ServingError):
+    """A file of API keys cannot be used; the place is an entry, or "" for the whole file."""
+
+    def __init__(self, file: str, place: str, reason: str) -> None:
+        super().__init__(file, place, reason)
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in self.args if part)
+
+
 class InvalidReference(ServingError):
     """A reference `module:name` or `file.py:name` cannot be loaded."""
 

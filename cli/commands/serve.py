@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,6 +33,14 @@ def serve(
             rich_help_panel=_SERVER,
         ),
     ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="TOML file of keys with users and limits; ORCHESTRATE_API_KEY is not used then.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None,
     insecure: Annotated[
         bool,
         typer.Option(
@@ -46,17 +55,22 @@ def serve(
     from cli.errors import BadInput
     from orchestrator.settings import read_settings
     from orchestrator.wiring import engine_config
+    from serving.engine.server.api_keys import read_api_keys
     from serving.engine.server.local_host import is_loopback
 
+    if api_key is not None and api_keys is not None:
+        raise BadInput("give either --api-key or --api-keys")
     settings = read_settings(model=model, policy=policy, api_key=api_key, verbose=verbose)
     config = engine_config(settings)
-    if not is_loopback(host) and settings.api_key is None and not insecure:
+    keys = () if api_keys is None else read_api_keys(api_keys)
+    single_key = settings.api_key if api_keys is None else None
+    if not (is_loopback(host) or keys or single_key is not None or insecure):
         raise BadInput(
             f"any client that can reach {host}:{port} could use the model: set "
-            "ORCHESTRATE_API_KEY, give a loopback --host, or --insecure"
+            "ORCHESTRATE_API_KEY, give --api-keys, a loopback --host, or --insecure"
         )
     from serving.engine.server.server import serve as serve_model
 
     name = "the demo model (random weights: meaningless text)" if config.is_demo else config.model
     say(f"starting {name} at http://{host}:{port}/v1, policy {config.policy.label}")
-    serve_model(config, host=host, port=port, api_key=settings.api_key)
+    serve_model(config, host=host, port=port, api_key=single_key, api_keys=keys)

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING
 
 from orchestrator.cancellation import run_to_completion
+from store.errors import (
+    AlreadyRecorded,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreUnreachable,
+)
 from store.records import StepRecord
 from store.session import Store
 from store.unit_of_work import Transaction
@@ -17,8 +29,22 @@ if TYPE_CHECKING:
 Work = Callable[[Transaction], Awaitable[None]]
 
 
+FAILURES = (
+    StoreClosed,
+    StoreCorrupt,
+    StoreFailed,
+    StoreFull,
+    StoreLocked,
+    StoreUnreachable,
+)
+"""Errors of the store itself; others say that the record is another one than expected."""
+
+
 class JournalWriter:
     """Writes each fact of one run in a transaction of its own.
+
+    After the store has failed, nothing more begins in the run, even if the flow caught the error:
+    that error is not recorded, so a resumed run could not take the same way again.
 
     Attributes:
         lease: the right to write; set once the run's start is recorded. After another process
@@ -30,6 +56,7 @@ class JournalWriter:
         self._run_id = run_id
         self._deferred: list[StepRecord] = []
         self._forgotten: list[str] = []
+        self._failure: StoreError | None = None
         self.lease: Lease | None = None
 
     def forget(self, paths: Sequence[str]) -> None:
@@ -50,12 +77,22 @@ class JournalWriter:
         cancelled: Callable[[asyncio.CancelledError], Awaitable[None]],
         synced: bool = False,
     ) -> None:
-        """Write that something begins; if the task is cancelled meanwhile, write its end too."""
+        """Write that something begins; if the task is cancelled meanwhile, write its end too.
+
+        Raises:
+            StoreError: the store failed, now or in an earlier write of this run.
+        """
+        self.require_complete()
         try:
             await self.write(work, synced=synced)
         except asyncio.CancelledError as error:
             await cancelled(error)
             raise
+
+    def require_complete(self) -> None:
+        """Raise the error with which the store refused an earlier write of this run, if any."""
+        if self._failure is not None:
+            raise copy(self._failure) from self._failure
 
     async def write(self, work: Work, *, synced: bool = False) -> None:
         """Run work in a transaction; it completes even if the task is cancelled meanwhile.
@@ -63,6 +100,13 @@ class JournalWriter:
         Args:
             synced: it survives a loss of power, with all that was written before.
         """
+        try:
+            await self._write_to_its_end(work, synced)
+        except FAILURES as error:
+            self._failure = error
+            raise
+
+    async def _write_to_its_end(self, work: Work, synced: bool) -> None:
         if not self._store.can_write_inline:
             await run_to_completion(self._write_transaction(work, synced))
             return
@@ -73,18 +117,21 @@ class JournalWriter:
             raise
 
     async def _write_transaction(self, work: Work, synced: bool) -> None:
-        async with self._store.transaction(synced=synced) as tx:
-            if self.lease is not None:
-                await tx.runs.require_attempt(self._run_id, self.lease.attempts)
-            deferred, self._deferred = self._deferred, []
-            forgotten, self._forgotten = self._forgotten, []
-            try:
+        forgotten: list[str] = []
+        try:
+            async with self._store.transaction(synced=synced) as tx:
+                if self.lease is not None:
+                    await tx.runs.require_attempt(self._run_id, self.lease.attempts)
+                forgotten, self._forgotten = self._forgotten, []
                 if forgotten:
                     await tx.journal.forget(self._run_id, forgotten)
+                deferred = list(self._deferred)
                 for step in deferred:
-                    await tx.journal.start(step)
+                    with suppress(AlreadyRecorded):  # by a write that is open too, or that failed
+                        await tx.journal.start(step)
                 await work(tx)
-            except BaseException:
-                self._deferred = deferred + self._deferred
-                self._forgotten = forgotten + self._forgotten
-                raise
+        except BaseException:
+            self._forgotten = forgotten + self._forgotten
+            raise
+        # Only now: a value that a commit may have lost is written again, by whichever is next.
+        self._deferred = [step for step in self._deferred if step not in deferred]

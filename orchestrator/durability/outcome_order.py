@@ -44,7 +44,6 @@ class _Outcome:
         place: in the order; see `_place`.
         began_s: seconds from the run's start; of an outcome that was recorded before.
         ended_s: the same; 0 for a new outcome.
-        has_begun: whether the flow has begun its step, in this execution.
         is_replayed: whether it is known, so that it waits for its turn only.
         turn: what its task waits for.
     """
@@ -54,7 +53,6 @@ class _Outcome:
     place: tuple[float, ...]
     began_s: float = 0.0
     ended_s: float = 0.0
-    has_begun: bool = True
     is_replayed: bool = False
     turn: asyncio.Future[None] | None = None
 
@@ -71,6 +69,7 @@ class OutcomeOrder:
         self._next_number = 0
         self._pending: dict[str, _Outcome] = {}  # by path
         self._places: list[tuple[tuple[float, ...], str]] = []  # a heap; also of dropped ones
+        self._unbegun: set[str] = set()  # those of them that the flow has not begun
         self._num_waiting = 0
         self._last_ended_s = 0.0
         self._last_task: asyncio.Task[Any] | None = None  # which got the last outcome
@@ -97,13 +96,14 @@ class OutcomeOrder:
             self._next_number = max(self._next_number, step.outcome_number + 1)
             if known.isdisjoint(paths_to(step.path)[:-1]):
                 outcome = self._add(step.path, step.outcome_number)
-                outcome.began_s, outcome.has_begun = step.started_s, False
+                outcome.began_s = step.started_s
+                self._unbegun.add(step.path)
                 outcome.ended_s = step.finished_s or step.started_s
 
     def begin(self, step: StepRecord) -> None:
         """The flow begins a recorded step."""
         if (outcome := self._pending.get(step.path)) is not None:
-            outcome.has_begun = True
+            self._unbegun.discard(step.path)
             outcome.is_replayed = step.status in (Status.COMPLETED, Status.FAILED)
             self._advance()
 
@@ -113,7 +113,8 @@ class OutcomeOrder:
         if outcome is None:
             outcome = self._add(path, self._next_number)
             self._next_number += 1
-        self.drop_unbegun(lambda each: each.startswith(f"{path}/"))
+        if self._unbegun:
+            self.drop_unbegun(lambda each: each.startswith(f"{path}/"))
         return outcome.number
 
     async def turn(self, path: str) -> None:
@@ -124,6 +125,8 @@ class OutcomeOrder:
         task = asyncio.current_task()
         if outcome is self._head() and (self._is_settled or task is self._last_task):
             self._deliver(outcome, task)
+            if self._num_waiting:
+                self._advance()
             return
         outcome.turn = asyncio.get_running_loop().create_future()
         self._num_waiting += 1
@@ -133,13 +136,15 @@ class OutcomeOrder:
             self._last_task = task
         finally:
             self._num_waiting -= 1
-            self.drop(path)
+            self._pending.pop(path, None)
+            self._advance()
 
     def drop(self, *paths: str) -> None:
         """These outcomes will not come, or have come: no other waits for them."""
-        for path in paths:
-            self._pending.pop(path, None)
-        self._advance()
+        dropped = [path for path in paths if self._pending.pop(path, None) is not None]
+        if dropped:
+            self._unbegun.difference_update(dropped)
+            self._advance()
 
     def drop_unbegun(self, is_left: Callable[[str], bool]) -> None:
         """The flow has left the code that began some recorded steps, without beginning them.
@@ -147,13 +152,7 @@ class OutcomeOrder:
         Args:
             is_left: whether the step with this path is one of them.
         """
-        left = [
-            outcome.path
-            for outcome in self._pending.values()
-            if not outcome.has_begun and is_left(outcome.path)
-        ]
-        if left:
-            self.drop(*left)
+        self.drop(*filter(is_left, list(self._unbegun)))
 
     def _add(self, path: str, number: int) -> _Outcome:
         outcome = self._pending[path] = _Outcome(number, path, self._place(path, number))
@@ -166,6 +165,8 @@ class OutcomeOrder:
         The places of 2, of 5 within it and of 9 within that are (2, inf), (2, 5, inf) and
         (2, 5, 9, inf), in the order from the last to the first.
         """
+        if not self._pending:
+            return number, math.inf
         around = [self._pending[step] for step in paths_to(path)[:-1] if step in self._pending]
         before = takewhile(lambda each: each < number, around[-1].place) if around else ()
         return (*before, number, math.inf)
@@ -190,7 +191,8 @@ class OutcomeOrder:
         if not _is_on_loop():  # in a step's thread; the end of that step follows
             return
         head = self._head()
-        self._watch(None if head is None or head.has_begun or not self._num_waiting else head)
+        is_overdue = head is not None and head.path in self._unbegun and self._num_waiting > 0
+        self._watch(head if is_overdue else None)
         if head is None or head.turn is None or self._is_settling:
             return
         if self._is_settled:
@@ -227,7 +229,7 @@ class OutcomeOrder:
             self._run_id,
             outcome.path,
         )
-        begun = min(each.place for each in self._pending.values() if each.has_begun)
+        begun = min(each.place for each in self._pending.values() if each.path not in self._unbegun)
         self.drop_unbegun(lambda path: self._pending[path].place < begun)
 
 

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from orchestrator.clock import Clock
 from orchestrator.durability.error_codec import steps_ended_by
-from orchestrator.durability.journal_writer import JournalWriter, Work
+from orchestrator.durability.journal_writer import FAILURES, JournalWriter, Work
 from orchestrator.durability.outcome_order import OutcomeOrder
 from orchestrator.durability.outcomes import message_of, status_of, type_of
 from orchestrator.errors import OutcomeNotRecorded
-from store.errors import (
-    AlreadyRecorded,
-    StoreClosed,
-    StoreCorrupt,
-    StoreFailed,
-    StoreFull,
-    StoreLocked,
-    StoreUnreachable,
-)
+from store.errors import AlreadyRecorded
 from store.payload_codec import JSON, TEXT, decoded, encoded
 from store.records import (
     CallOutcome,
@@ -40,16 +32,6 @@ from store.records import (
 )
 from store.session import Store
 from store.unit_of_work import Transaction
-
-_FAILURES = (
-    StoreClosed,
-    StoreCorrupt,
-    StoreFailed,
-    StoreFull,
-    StoreLocked,
-    StoreUnreachable,
-)
-"""Errors of the store itself; others say that the record is another one than expected."""
 
 SMALL_BYTES = 512
 """Larger results are stored as payloads; others in the step's own row."""
@@ -175,6 +157,7 @@ class RunRecorder:
         Raises:
             PayloadMissing: that result was deleted meanwhile.
         """
+        self.writer.require_complete()
         ended = replace(
             step,
             status=Status.COMPLETED,
@@ -184,16 +167,16 @@ class RunRecorder:
             reuse_key=None,  # a copy is not reused: a result's age counts from where it was made
             outcome_number=self.order.number(step.path),
         )
-        async with self._in_order(step.path):
-            await self.writer.write(lambda tx: _start(tx, ended, began_before=False))
+        written = self.writer.write(lambda tx: _start(tx, ended, began_before=False))
+        await self._in_order(step.path, written)
 
     async def answer_received(self, question: StepRecord) -> None:
         """Record when the flow gets the answer to a question, which another process recorded."""
         number = self.order.number(question.path)
-        async with self._in_order(question.path):
-            await self.writer.write(
-                lambda tx: tx.journal.number_outcome(self._run_id, question.path, number)
-            )
+        written = self.writer.write(
+            lambda tx: tx.journal.number_outcome(self._run_id, question.path, number)
+        )
+        await self._in_order(question.path, written)
 
     async def step_started(self, step: StepRecord, *, began_before: bool = False) -> None:
         """Record that a step begins.
@@ -303,8 +286,13 @@ class RunRecorder:
         ttft_s: float | None = None,
         finish_reason: str | None = None,
         output_text: str = "",
+        recorded: Callable[[], None] = lambda: None,
     ) -> None:
-        """Record how a call ended, both as a call and as a step of the journal; as `step_ended`."""
+        """Record how a call ended, both as a call and as a step of the journal; as `step_ended`.
+
+        Args:
+            recorded: called once that is done: a call that begins before does not depend on it.
+        """
         step_outcome = self._step_outcome(step, error)
         outcome = CallOutcome(
             status=status_of(error),
@@ -323,28 +311,35 @@ class RunRecorder:
             payload = await self._store_text(tx, output_text)
             await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
-        await self._write_end(step, write)
+        await self._write_end(step, write, recorded)
 
-    async def _write_end(self, step: StepRecord, write: Work) -> None:
+    async def _write_end(
+        self, step: StepRecord, write: Work, recorded: Callable[[], None] = lambda: None
+    ) -> None:
         """Write how a step ended.
 
         Raises:
             OutcomeNotRecorded: the step is an external effect, and the store failed.
         """
-        async with self._in_order(step.path):
-            if not _is_external(step):
-                await self.writer.write(write)
-                return
-            try:
-                await self.writer.write(write, synced=True)
-            except _FAILURES as error:
-                raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
-
-    @asynccontextmanager
-    async def _in_order(self, path: str) -> AsyncIterator[None]:
-        """Write a numbered outcome in this block; the block ends once it may reach the flow."""
+        is_external = _is_external(step)
         try:
-            yield
+            written = self.writer.write(write, synced=is_external)
+            await self._in_order(step.path, written, recorded)
+        except FAILURES as error:
+            if not is_external:
+                raise
+            raise OutcomeNotRecorded(self._run_id, step.path, str(error)) from error
+
+    async def _in_order(
+        self,
+        path: str,
+        written: Awaitable[None],
+        recorded: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write a numbered outcome; returns once it may reach the flow."""
+        try:
+            await written
+            recorded()
             await self.order.turn(path)
         finally:
             self.order.drop(path)

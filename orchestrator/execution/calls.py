@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
 from orchestrator.durability.digests import digest_of
@@ -209,7 +210,7 @@ async def _recorded(
         if error is None:
             run.recorded_steps.step_succeeded(step.context.step_path)
             trace.ended_s = ended_s
-            run.causality.end(trace.node)
+            outcome["recorded"] = partial(run.causality.end, trace.node)
         await run.recorder.call_ended(trace.node, step.record, error=error, **outcome)
         run.emit(
             CallFinished(

@@ -17,7 +17,8 @@ logger = logging.getLogger("orchestrate")
 def pattern_of(run: LiveRun) -> PatternGraph:
     """The graph of a run's completed calls.
 
-    Leaving out the others loses no edge between completed calls: only completed calls are parents.
+    Leaving out the others loses no edge between completed calls: only completed calls are parents,
+    but for runs that a former version began.
     """
     done = [call for call in run.calls if call.ended_s is not None]
     index_of = {call.node: index for index, call in enumerate(done)}
@@ -25,6 +26,7 @@ def pattern_of(run: LiveRun) -> PatternGraph:
         (index_of[parent], index_of[call.node])
         for call in done
         for parent in run.causality.parents[call.node]
+        if parent in index_of
     ]
     return PatternGraph(tuple(call.as_node() for call in done), tuple(edges))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +43,39 @@ def test_serving_other_machines_needs_a_key_or_an_explicit_option(
     code = exit_code("serve", "--model", "/nowhere", "--port", port, *arguments)
     assert code == (2 if is_refused else 4)
     assert ("--insecure" in capsys.readouterr().err) is is_refused
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    file = tmp_path / "keys.toml"
+    file.write_text('[[keys]]\nuser = "alice"\nkey = "secret"\n')
+    file.chmod(0o600)
+    return file
+
+
+def test_a_file_of_keys_allows_serving_other_machines(
+    capsys: pytest.CaptureFixture[str], keys: Path
+) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = str(server.getsockname()[1])
+    arguments = ("--model", "/nowhere", "--port", port, "--host", "0.0.0.0")
+    assert exit_code("serve", *arguments, "--api-keys", str(keys)) == 4
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_an_invalid_file_of_keys_is_reported_with_its_entry(
+    capsys: pytest.CaptureFixture[str], keys: Path
+) -> None:
+    keys.write_text('[[keys]]\nuser = "alice"\n')
+    assert exit_code("serve", "--api-keys", str(keys)) == 2
+    assert "key 1" in capsys.readouterr().err
+
+
+def test_a_key_and_a_file_of_keys_exclude_each_other(
+    capsys: pytest.CaptureFixture[str], keys: Path
+) -> None:
+    assert exit_code("serve", "--api-key", "other", "--api-keys", str(keys)) == 2
+    assert "--api-keys" in capsys.readouterr().err
 
 
 def test_the_error_for_an_unknown_policy_lists_the_known_ones(

@@ -6,9 +6,11 @@ code, so that the list in `vllm_touched` is complete.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
+import re
 import tomllib
 from pathlib import Path
 
@@ -210,6 +212,37 @@ def test_vllm_accepts_every_engine_argument_of_a_config(platform: str) -> None:
 )
 def test_vllm_s_scheduler_has_the_lines_that_we_rely_on(method: str, line: str) -> None:
     assert line in inspect.getsource(getattr(resolve(SCHEDULER), method))
+
+
+@pytest.mark.parametrize(
+    ("caller", "module", "function"),
+    [
+        (
+            "vllm.sampling_params.SamplingParams._validate_structured_outputs",
+            "vllm.v1.structured_output.backend_guidance",
+            "validate_guidance_grammar",
+        ),
+        (
+            "vllm.entrypoints.generate.base.protocol.validate_structural_tag_payload",
+            "vllm.v1.structured_output.backend_xgrammar",
+            "validate_xgrammar_grammar",
+        ),
+    ],
+)
+def test_vllm_looks_up_the_validation_that_we_replace_when_it_validates(
+    caller: str, module: str, function: str
+) -> None:
+    source = inspect.getsource(resolve(caller))
+    assert re.search(rf"    from {re.escape(module)} import [^)]*\b{function}\b", source)
+    assert callable(resolve(f"{module}.{function}"))
+
+
+def test_vllm_makes_a_grammar_as_a_trial_does() -> None:
+    """If this fails, compare `trial._grammar` with vLLM's `serialize_guidance_grammar`."""
+    source = inspect.getsource(
+        resolve("vllm.v1.structured_output.backend_guidance.serialize_guidance_grammar")
+    )
+    assert hashlib.sha256(source.encode()).hexdigest()[:16] == "de37d169ce1b9eb9"
 
 
 def test_vllm_still_rewinds_random_generators_which_a_cpu_cannot() -> None:

@@ -21,13 +21,16 @@ REPLACED = {"waiting", "policy", "max_num_scheduled_tokens"}
 """Attributes of vLLM's scheduler that ours sets."""
 
 _NAMES = {
+    "tokenizers.Tokenizer": "to_str",
     "vllm.config.CacheConfig": "block_size num_gpu_blocks prefix_caching_hash_algo",
     "vllm.config.LoRAConfig": "max_loras",
     "vllm.config.ModelConfig": "get_vocab_size max_model_len",
     "vllm.config.scheduler.SchedulerConfig": """
         disable_chunked_mm_input enable_chunked_prefill long_prefill_token_threshold
         max_num_batched_tokens max_num_seqs""",
-    "vllm.config.VllmConfig": "additional_config cache_config scheduler_config",
+    "vllm.config.vllm.VllmConfig": """
+        additional_config cache_config model_config scheduler_config structured_outputs_config""",
+    "vllm.config.StructuredOutputsConfig": "backend disable_any_whitespace",
     "vllm.engine.arg_utils.EngineArgs": "create_engine_config",
     "vllm.exceptions.GenerationError": "status_code",
     "vllm.lora.request.LoRARequest": "lora_int_id",
@@ -35,7 +38,9 @@ _NAMES = {
     "vllm.outputs.RequestOutput": """
         finished num_cached_tokens outputs prompt_token_ids request_id""",
     "vllm.sampling_params.RequestOutputKind": "DELTA",
-    "vllm.sampling_params.SamplingParams": "extra_args logit_bias min_tokens stop",
+    "vllm.sampling_params.SamplingParams": """
+        extra_args logit_bias min_tokens stop structured_outputs""",
+    "vllm.sampling_params.StructuredOutputsParams": "choice grammar json regex structural_tag",
     "vllm.tokenizers.protocol.TokenizerLike": """
         apply_chat_template encode eos_token_id get_vocab""",
     "vllm.utils.argparse_utils.FlexibleArgumentParser": "parse_args",
@@ -61,7 +66,8 @@ _NAMES = {
         finish_reason new_token_ids request_id stop_reason""",
     "vllm.v1.engine.EngineCoreOutputs": "outputs",
     "vllm.v1.engine.FinishReason": "ABORT LENGTH STOP",
-    "vllm.v1.engine.async_llm.AsyncLLM": "generate output_processor shutdown",
+    "vllm.v1.engine.async_llm.AsyncLLM": """
+        generate get_tokenizer output_processor shutdown vllm_config""",
     "vllm.v1.engine.core.EngineCore": "scheduler",
     "vllm.v1.engine.core_client.InprocClient": "engine_core shutdown",
     "vllm.v1.engine.llm_engine.LLMEngine": """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import random
 import re
@@ -185,6 +186,95 @@ async def test_a_prompt_longer_than_the_context_raises_prompt_too_long(
 async def test_an_invalid_schema_raises_invalid_request(engine: RemoteEngine) -> None:
     with pytest.raises(InvalidRequest):
         await engine.generate(chat(schema={"type": "no such type"}))
+
+
+LARGE = {"type": "array", "items": {"type": "integer"}, "minItems": 100_000_000}
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+TAG = {
+    "type": "structural_tag",
+    "triggers": ["<f"],
+    "structures": [{"begin": "<f>", "schema": LARGE, "end": "</f>"}],
+}
+
+
+def of_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", CHAT | {"response_format": of_schema(LARGE)}),
+        ("/v1/chat/completions", CHAT | {"response_format": TAG}),
+        ("/v1/completions", {"prompt": "hi", "response_format": of_schema(LARGE)}),
+        (
+            "/v1/responses",
+            {
+                "input": "hi",
+                "text": {"format": {"type": "json_schema", "name": "a", "schema": LARGE}},
+            },
+        ),
+        *(
+            ("/v1/completions", {"prompt": "hi", "structured_outputs": {kind: value}})
+            for kind, value in {
+                "json": LARGE,
+                "structural_tag": json.dumps(TAG),
+                "regex": "((ab){1000}){10000}",
+                "grammar": 'root ::= "a"{10000000}',
+                "choice": ["a"] * 100_000,
+            }.items()
+        ),
+    ],
+)
+async def test_structured_output_beyond_a_bound_is_answered_400(
+    url: str, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    answer = await post(url, path, **body, stream=stream)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("structured_outputs", 400)
+    assert "limit" in error["message"]
+
+
+async def test_requests_are_answered_while_a_schema_compiles_too_slowly(
+    engine: RemoteEngine, url: str
+) -> None:
+    await engine.generate(chat(schema=SCHEMA, max_tokens=300))
+    slow = {"type": "integer", "multipleOf": 400_009}
+    refused = asyncio.create_task(
+        post(url, "/v1/chat/completions", **CHAT, response_format=of_schema(slow))
+    )
+    others = [engine.generate(chat(max_tokens=1)) for _ in range(3)]
+    await asyncio.gather(*others)
+    answer = await refused
+    assert answer.status_code == 400
+    assert "takes more than" in answer.json()["error"]["message"]
+
+
+async def test_a_client_that_disconnects_ends_the_trial_of_its_schema(
+    engine: RemoteEngine, server: tuple[subprocess.Popen[bytes], str]
+) -> None:
+    process, url = server
+    await engine.generate(chat(schema=SCHEMA, max_tokens=300))
+    [trials] = [
+        child
+        for child in psutil.Process(process.pid).children()
+        if "serving.engine.structured_output.trial" in child.cmdline()
+    ]
+    slow = {"type": "integer", "multipleOf": 400_031}
+    call = asyncio.create_task(
+        post(url, "/v1/chat/completions", **CHAT, response_format=of_schema(slow))
+    )
+    async with asyncio.timeout(CALL_S):
+        while not (running := trials.children()):  # noqa: ASYNC110 (processes have no event)
+            await asyncio.sleep(0.01)
+    call.cancel()
+    _, left = await asyncio.to_thread(psutil.wait_procs, running, CALL_S)
+    assert left == []
+    other = {"type": "integer", "multipleOf": 3}
+    answer = await post(url, "/v1/chat/completions", **CHAT, response_format=of_schema(other))
+    assert answer.status_code == 200
 
 
 @pytest.mark.parametrize(

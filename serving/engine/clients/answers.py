@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from serving.engine.setup.model_loading import error_summary
 from serving.errors import InvalidRequest, RequestFailed, ServingError, error_of_stop_reason
@@ -14,7 +14,7 @@ from serving.slo import Slo, SloKind, TagValue, to_tags
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
-    from vllm.sampling_params import SamplingParams
+    from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 Answer = Chunk | ServingError
 
@@ -90,22 +90,26 @@ def sampling_params(request: GenerationRequest, available_tokens: int) -> Sampli
     Args:
         available_tokens: limit on output tokens: the rest of the model's context.
     """
-    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     limit = request.max_tokens
-    structured: Any = None
-    if request.schema is not None:
-        structured = StructuredOutputsParams(json=dict(request.schema))
     return SamplingParams(
         max_tokens=available_tokens if limit is None else min(limit, available_tokens),
         temperature=request.temperature,
         top_p=request.top_p,
         seed=request.seed,
         stop=list(request.stop),
-        structured_outputs=structured,
+        structured_outputs=structured_outputs(request),
         output_kind=RequestOutputKind.DELTA,
         extra_args=to_tags(request.slo) or None,
     )
+
+
+def structured_outputs(request: GenerationRequest) -> StructuredOutputsParams | None:
+    """vLLM's parameter for a request's schema; None without one."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    return None if request.schema is None else StructuredOutputsParams(json=dict(request.schema))
 
 
 def set_remaining_slo(params: SamplingParams, slo: Slo, passed_s: float) -> None:

@@ -20,11 +20,13 @@ from serving.engine.clients.answers import (
     named_error,
     sampling_params,
     set_remaining_slo,
+    structured_outputs,
 )
 from serving.engine.clients.prompts import Prompts
 from serving.engine.setup.config import EngineConfig, vllm_platform
 from serving.engine.setup.demo_model import has_random_weights
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
+from serving.engine.structured_output.check import StructuredOutputCheck
 from serving.errors import (
     EngineBusy,
     EngineClosed,
@@ -102,6 +104,7 @@ class EmbeddedEngine:
         self._ready.set_running_or_notify_cancel()  # a cancelled call must not cancel it
         self._end: ServingError | None = None
         self._prompts = Prompts()
+        self._structured_output: StructuredOutputCheck  # exists once the engine is ready
 
     @property
     def info(self) -> EngineInfo:
@@ -137,7 +140,8 @@ class EmbeddedEngine:
         Its SLO counts from this call, or from the end of loading if the model is not loaded yet.
 
         Raises:
-            InvalidRequest, PromptTooLong: this engine can never run the request.
+            InvalidRequest, PromptTooLong: this engine can never run the request; of a schema, that
+                it exceeds a bound or takes long to compile.
             RequestDropped: the scheduler dropped it, as its SLO asks for.
             RequestFailed: vLLM failed on it, and still serves other requests.
             EngineClosed, EngineDied: the engine ended before the request did.
@@ -149,6 +153,7 @@ class EmbeddedEngine:
             submitted_s = time.monotonic()
         loop = asyncio.get_running_loop()
         llm = self._ready.result()
+        await self._check_schema(request)
         thread = self._prompts.thread_for(request)
         tokens = await loop.run_in_executor(thread, self._tokens, llm, request)
         pending = PendingCall(request, loop, submitted_s=submitted_s)
@@ -188,6 +193,13 @@ class EmbeddedEngine:
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 
+    async def _check_schema(self, request: GenerationRequest) -> None:
+        try:
+            structured = structured_outputs(request)
+        except (TypeError, ValueError) as error:
+            raise named_error(request.request_id, error) from error
+        await self._structured_output.check(structured, request.request_id)
+
     def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
         """The prompt as token ids; runs on the thread that Prompts chose."""
         limit = llm.model_config.max_model_len
@@ -218,6 +230,7 @@ class EmbeddedEngine:
         else:
             self._finish(EngineClosed(self.config.model))
         finally:
+            self._structured_output.close()
             try:
                 _free(llm)
             finally:
@@ -238,6 +251,7 @@ class EmbeddedEngine:
 
                 arguments = self.config.vllm_arguments(model, platform)
                 llm = LLMEngine.from_engine_args(EngineArgs(disable_log_stats=True, **arguments))
+            self._structured_output = StructuredOutputCheck(llm.vllm_config, llm.get_tokenizer())
         except ServingError:
             raise
         except Exception as error:

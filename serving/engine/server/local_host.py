@@ -7,14 +7,9 @@ rebinding), and would then reach a server that listens there. Such a request nam
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 from urllib.parse import urlsplit
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from serving.engine.server.responses import App, Receive, Scope, Send
 
 REFUSED = b"this server has no API key: it answers requests to localhost only"
 

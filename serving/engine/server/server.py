@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
+from serving.engine.server.access import AccessMiddleware, ApiAccess, set_access
+from serving.engine.server.api_keys import ApiKey, digest_of
+from serving.engine.server.engine_wrapper import EngineWrapper
 from serving.engine.server.listening import cannot_listen, check_port
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
-from serving.engine.server.slo_middleware import (
-    DROPPED_STATUS,
-    ApiKeyMiddleware,
-    SloMiddleware,
-    record_drop,
-)
+from serving.engine.server.slo_middleware import SloMiddleware
 from serving.engine.setup.config import DEMO_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.demo_model import has_random_weights
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
@@ -26,15 +22,11 @@ from serving.errors import (
     EngineDied,
     InvalidEngineConfig,
     ModelNotLoaded,
-    RequestDropped,
-    error_of_stop_reason,
 )
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from vllm.outputs import RequestOutput
-    from vllm.v1.engine.async_llm import AsyncLLM
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -51,6 +43,7 @@ def serve(
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
     api_key: str | None = None,
+    api_keys: Sequence[ApiKey] = (),
 ) -> None:
     """Serve a model until SIGINT or SIGTERM; runs on the main thread, and blocks.
 
@@ -58,8 +51,9 @@ def serve(
     which ends with this one. A model with random weights is served under the name "demo".
 
     Args:
-        host: address to listen on; with an address other than loopback, set `api_key` too.
-        api_key: bearer token that clients must send; None: none is needed.
+        host: address to listen on; with an address other than loopback, require a key too.
+        api_key: bearer token that clients must send, without a user or limits.
+        api_keys: more of them, with users and limits; without any key none is needed.
     Raises:
         EngineMissing: vLLM is not installed, or not in the pinned version.
         InvalidEngineConfig: it cannot listen on this host and port, or the key is invalid.
@@ -69,8 +63,10 @@ def serve(
     """
     if not 1 <= port <= 65535:
         raise InvalidEngineConfig("port", port, "must be from 1 to 65535")
+    keys = list(api_keys)
     if api_key is not None:
         check_api_key(api_key)
+        keys.append(ApiKey(digest_of(api_key.encode())))
     platform = vllm_platform()
     check_port(host, port)
     for name, value in config.environment(platform).items():
@@ -86,12 +82,14 @@ def serve(
         served_model=DEMO_MODEL if has_random_weights(path) else config.model,
         host=host,
         port=port,
-        api_key=api_key,
+        needs_key=bool(keys),
     )
     import uvloop
 
+    parsed = parse_arguments(arguments)
+    set_access(parsed, ApiAccess(keys))
     try:
-        uvloop.run(_run(config, _parse(arguments)))
+        uvloop.run(_run(config, parsed))
     except _Interrupted:  # a signal before vLLM installed its own handlers
         raise KeyboardInterrupt from None
 
@@ -104,18 +102,17 @@ def server_arguments(
     served_model: str,
     host: str,
     port: int,
-    api_key: str | None = None,
+    needs_key: bool = False,
 ) -> list[str]:
     """The command line that makes vLLM's API server behave as `serve` documents."""
-    middleware: list[type] = [SloMiddleware]
-    if api_key is not None:
-        middleware.append(ApiKeyMiddleware)
-    elif is_loopback(host):
+    middleware: list[type] = [SloMiddleware, AccessMiddleware]  # the last one is outermost
+    if not needs_key and is_loopback(host):
         middleware.append(LocalHostMiddleware)
     arguments = config.vllm_arguments(path, platform) | {
         "served_model_name": served_model,
         "host": host,
         "port": port,
+        "disable_fastapi_docs": True,
         "middleware": [f"{each.__module__}.{each.__qualname__}" for each in middleware],
         # vLLM documents `priority` under this policy only; our scheduler replaces the policy.
         "scheduling_policy": "priority",
@@ -131,8 +128,6 @@ def server_arguments(
         arguments["distributed_executor_backend"] = (
             "vllm.v1.executor.uniproc_executor.UniProcExecutor"
         )
-    if api_key is not None:
-        arguments["api_key"] = [api_key]
     return [flag for name, value in arguments.items() for flag in _flags(name, value)]
 
 
@@ -148,7 +143,8 @@ def _flags(name: str, value: object) -> Iterator[str]:
         yield f"--{flag}={value}"
 
 
-def _parse(arguments: list[str]) -> Namespace:
+def parse_arguments(arguments: list[str]) -> Namespace:
+    """The arguments as vLLM's API server takes them."""
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
@@ -169,6 +165,8 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
     )
     from vllm.entrypoints.launchers.launcher import setup_server
 
+    from serving.engine.server.timed_protocol import TimedHttpProtocol
+
     # Loading blocks this thread for seconds, so only a handler that raises can stop it. vLLM
     # installs its own handlers when the server is ready.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -183,9 +181,15 @@ async def _run(config: EngineConfig, parsed: Namespace) -> None:
                 engine = await stack.enter_async_context(build_async_engine_client(parsed))
             except Exception as error:
                 raise ModelNotLoaded(config.model, error_summary(error)) from error
-            wrapper = _EngineWrapper(engine)
+            wrapper = EngineWrapper(engine)
+            stack.callback(wrapper.close)
             closing = await build_and_serve(
-                engine, address, listening, parsed, timeout_graceful_shutdown=CLOSING_S
+                engine,
+                address,
+                listening,
+                parsed,
+                timeout_graceful_shutdown=CLOSING_S,
+                http=TimedHttpProtocol,
             )
             died = not wrapper.is_stopped  # ended without a signal
         await closing
@@ -203,69 +207,3 @@ def _interrupt(*_: object) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # ignored while the engine core's process ends
     raise _Interrupted
-
-
-class _EngineWrapper:
-    """Replaces an engine's `generate` and `shutdown`, so that failed calls get named errors.
-
-    In vLLM's HTTP API an aborted request is an ordinary response: 200 with finish_reason "abort".
-    A stream without a token does not even contain that, as vLLM omits chunks without tokens. And
-    calls that are running while the engine shuts down would wait for ever.
-    """
-
-    def __init__(self, engine: AsyncLLM) -> None:
-        self.is_stopped = False  # while serving, vLLM calls `shutdown` only after a signal
-        self._engine = engine
-        self._generate = engine.generate
-        self._shutdown = engine.shutdown
-        self._loop = asyncio.get_running_loop()
-        engine.generate = self.generate
-        engine.shutdown = self.shutdown
-
-    async def generate(self, *args: Any, **kwargs: Any) -> AsyncIterator[RequestOutput]:
-        """The engine's outputs; raises an error that vLLM puts into the response."""
-        from vllm.exceptions import GracefulHTTPError
-
-        async with aclosing(self._generate(*args, **kwargs)) as outputs:
-            try:
-                async for output in outputs:
-                    for part in output.outputs:
-                        # Else it may be a stop string of the caller that looks like a drop.
-                        if part.finish_reason == "abort":
-                            _raise_named(part.stop_reason)
-                    yield output
-            except GracefulHTTPError as error:
-                if not self.is_stopped:
-                    raise
-                raise _failure(str(error), HTTPStatus.SERVICE_UNAVAILABLE) from error
-
-    def shutdown(self, *args: Any, **kwargs: Any) -> None:
-        """End running calls with an error, then the engine; vLLM calls this from another thread."""
-        from vllm.exceptions import GracefulHTTPError
-
-        if not self.is_stopped:
-            self.is_stopped = True
-            error = GracefulHTTPError("the server is stopping", HTTPStatus.SERVICE_UNAVAILABLE)
-            processor = self._engine.output_processor
-            self._loop.call_soon_threadsafe(processor.propagate_error, error)
-        self._shutdown(*args, **kwargs)
-
-
-def _raise_named(stop_reason: object) -> None:
-    from vllm.exceptions import VLLMValidationError
-
-    error = error_of_stop_reason("", stop_reason)
-    if isinstance(error, RequestDropped):
-        record_drop(str(stop_reason))
-        raise _failure(str(stop_reason), HTTPStatus(DROPPED_STATUS))
-    if error is not None:
-        raise VLLMValidationError(str(stop_reason), parameter="vllm_xargs")
-
-
-def _failure(message: str, status: HTTPStatus) -> Exception:
-    """The only error that vLLM's handlers put into a response without logging a traceback."""
-    from vllm.exceptions import GenerationError
-
-    failure: Exception = GenerationError(message)
-    failure.status_code = status  # type: ignore[attr-defined]
-    return failure

@@ -1,28 +1,19 @@
 """ASGI middleware in front of vLLM's HTTP application; it does not buffer responses.
 
-SloMiddleware rejects malformed SLO tags and text before admission, and names the scheduler in
-responses.
-ApiKeyMiddleware requires the API key on paths where vLLM itself does not.
+It rejects malformed SLO tags and text before admission, and names the scheduler in responses.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import secrets
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
+from serving.engine.server.responses import App, Message, Receive, Scope, Send, path_of, send_error
 from serving.errors import InvalidSlo
 from serving.slo import TAG_PREFIX, from_tags
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SCHEDULER_HEADER = "x-orchestrate-scheduler"
 POLICY_HEADER = "x-orchestrate-policy"
@@ -30,23 +21,44 @@ POLICY_HEADER = "x-orchestrate-policy"
 TAGGED_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
 """Paths of requests that may carry SLO tags."""
 
-OPEN_PATHS = frozenset({"/health", "/ping", "/metrics", "/version"})
-"""Paths that need no API key."""
-
 DROPPED_STATUS = 504
 """HTTP status of a dropped request; vLLM's server uses it for nothing else."""
 
 _MAY_HAVE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\x00")
 """JSON with a lone surrogate as an escape, as bytes, or in UTF-16 or UTF-32 (they contain NULs)."""
 
-_dropped: ContextVar[list[str]] = ContextVar("dropped")
+_fate: ContextVar[_Fate] = ContextVar("fate")
+
+
+class Refusal(NamedTuple):
+    """Why a request is refused inside vLLM: the HTTP status, what to change, and which field."""
+
+    status: int
+    reason: str
+    param: str
+
+
+class _Fate:
+    """What has become of the present request inside vLLM, which the start of a stream hides."""
+
+    is_admitted = False
+    drop: str | None = None
+    refusal: Refusal | None = None
 
 
 def record_drop(stop_reason: str) -> None:
     """Report to SloMiddleware, from inside vLLM, that the present request was dropped."""
-    dropped = _dropped.get(None)
-    if dropped is not None:
-        dropped.append(stop_reason)
+    _fate.get(_Fate()).drop = stop_reason
+
+
+def record_admission() -> None:
+    """Report to SloMiddleware, from inside vLLM, that the engine receives the present request."""
+    _fate.get(_Fate()).is_admitted = True
+
+
+def record_refusal(refusal: Refusal) -> None:
+    """Report to SloMiddleware, from inside vLLM, that the present request is refused."""
+    _fate.get(_Fate()).refusal = refusal
 
 
 class SloMiddleware:
@@ -67,8 +79,9 @@ class SloMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        response = _Response(_scheduler_headers(scope), send)
-        has_tags = scope["method"] == "POST" and _path(scope) in TAGGED_PATHS
+        fate = _Fate()
+        response = _Response(_scheduler_headers(scope), send, fate)
+        has_tags = scope["method"] == "POST" and path_of(scope) in TAGGED_PATHS
         if not has_tags and not _may_be_json(scope):
             await self.app(scope, receive, response.send)
             return
@@ -78,46 +91,22 @@ class SloMiddleware:
         field = surrogate_field(body)
         if field is not None:
             message = "the body contains text that UTF-8 cannot encode (a lone surrogate)"
-            await _send_error(response.send, 400, message, kind="invalid_text", param=field)
+            await send_error(response.send, 400, message, kind="invalid_text", param=field)
             return
         error = tags_error(body) if has_tags else None
         if error is not None:
             key = str(error.args[0])
-            await _send_error(response.send, 400, str(error), kind="invalid_slo", param=key)
+            await send_error(response.send, 400, str(error), kind="invalid_slo", param=key)
             return
-        dropped: list[str] = []
-        token = _dropped.set(dropped)
+        token = _fate.set(fate)
         try:
             await self.app(scope, _replay(body, receive), response.send)
         except Exception:
             # vLLM 0.32 cannot put an error into a stream of /v1/responses, and aborts the stream.
-            if not (dropped and response.is_open):
+            if not await response.end_with_error():
                 raise
-            await response.end_with_error(dropped[0])
         finally:
-            _dropped.reset(token)
-
-
-class ApiKeyMiddleware:
-    """Requires the API key on every path except OPEN_PATHS; vLLM does on some prefixes only."""
-
-    def __init__(self, app: App) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request or websocket; CORS preflights carry no key and are let through."""
-        is_open = (
-            scope["type"] not in ("http", "websocket")
-            or scope.get("method") == "OPTIONS"
-            or _path(scope) in OPEN_PATHS
-        )
-        if is_open or _has_key(scope):
-            await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
-        else:
-            message = "a valid API key is required"
-            await _send_error(send, 401, message, kind="unauthorized", param=None)
+            _fate.reset(token)
 
 
 def tags_error(body: bytes) -> InvalidSlo | None:
@@ -172,10 +161,6 @@ def _may_be_json(scope: Scope) -> bool:
     return scope["method"] not in ("GET", "HEAD", "OPTIONS") and b"json" in content_type
 
 
-def _path(scope: Scope) -> str:
-    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
-
-
 def _scheduler_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
     arguments = scope["app"].state.args
     settings: Mapping[str, Any] = (arguments.additional_config or {}).get("orchestrate", {})
@@ -188,38 +173,76 @@ def _scheduler_headers(scope: Scope) -> list[tuple[bytes, bytes]]:
 
 
 class _Response:
-    """Passes a response on part by part, with added headers; can end an aborted stream."""
+    """Passes a response on part by part, with added headers; can end an aborted stream.
 
-    def __init__(self, headers: list[tuple[bytes, bytes]], send: Send) -> None:
-        self.is_open = False
+    A stream starts only when the engine receives the request: until then it may be refused.
+    """
+
+    def __init__(self, headers: list[tuple[bytes, bytes]], send: Send, fate: _Fate) -> None:
         self._headers = headers
         self._send = send
+        self._fate = fate
+        self._held: list[Message] = []
+        self._has_started = False
+        self._is_open = False
         self._num_parts = 0
 
     async def send(self, message: Message) -> None:
-        """Pass on a message of the application."""
+        """Pass on a message of the application, unless the request is refused."""
+        if await self._refuse():
+            return
+        self._held.append(message)
+        if not self._is_undecided():
+            while self._held:
+                await self._pass_on(self._held.pop(0))
+
+    async def end_with_error(self) -> bool:
+        """End a response that the application aborts; False if its error is unknown here."""
+        if await self._refuse():
+            return True
+        if self._fate.drop is None or not self._is_open:
+            return False
+        event = {  # the error event of OpenAI's Responses API
+            "type": "error",
+            "code": str(DROPPED_STATUS),
+            "message": self._fate.drop,
+            "param": None,
+            "sequence_number": self._num_parts,
+        }
+        body = f"event: error\ndata: {json.dumps(event)}\n\n".encode()
+        await self._pass_on({"type": "http.response.body", "body": body})
+        return True
+
+    async def _refuse(self) -> bool:
+        """Answer with an error, once, if the request is refused and its response not started."""
+        refusal = self._fate.refusal
+        if refusal is not None and not self._has_started:
+            status, reason, param = refusal
+            kind = "BadRequestError" if status == 400 else "PermissionDeniedError"
+            await send_error(self._pass_on, status, reason, kind=kind, param=param)
+            self._held.clear()
+        return refusal is not None and not self._is_open
+
+    def _is_undecided(self) -> bool:
+        first, last = self._held[0], self._held[-1]
+        if self._has_started or self._fate.is_admitted:
+            return False
+        is_stream = (b"content-type", b"text/event-stream") in (
+            (name.lower(), value.partition(b";")[0]) for name, value in first.get("headers", ())
+        )
+        return is_stream and (last is first or last.get("more_body", False))
+
+    async def _pass_on(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = [*message.get("headers", ()), *self._headers]
             if message["status"] == DROPPED_STATUS:
                 headers.append((b"x-should-retry", b"false"))  # else OpenAI's clients retry a 5xx
             message = {**message, "headers": headers}
-            self.is_open = True
+            self._has_started = self._is_open = True
         elif message["type"] == "http.response.body":
-            self.is_open = message.get("more_body", False)
+            self._is_open = message.get("more_body", False)
             self._num_parts += 1
         await self._send(message)
-
-    async def end_with_error(self, reason: str) -> None:
-        """End an event stream with the error event of OpenAI's Responses API."""
-        event = {
-            "type": "error",
-            "code": str(DROPPED_STATUS),
-            "message": reason,
-            "param": None,
-            "sequence_number": self._num_parts,
-        }
-        body = f"event: error\ndata: {json.dumps(event)}\n\n".encode()
-        await self.send({"type": "http.response.body", "body": body})
 
 
 async def _read(receive: Receive) -> bytes | None:
@@ -245,26 +268,3 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again
-
-
-def _has_key(scope: Scope) -> bool:
-    authorization = dict(scope["headers"]).get(b"authorization", b"")
-    scheme, _, key = authorization.partition(b" ")
-    digest = hashlib.sha256(key).digest()
-    valid = [hashlib.sha256(key.encode()).digest() for key in scope["app"].state.args.api_key or ()]
-    matches = [secrets.compare_digest(digest, other) for other in valid]
-    return scheme.lower() == b"bearer" and any(matches)
-
-
-async def _send_error(
-    send: Send, status: int, message: str, *, kind: str, param: str | None
-) -> None:
-    """Send an error response in the format of OpenAI's API."""
-    error = {"message": message, "type": kind, "param": param, "code": status}
-    body = json.dumps({"error": error}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from orchestrator import (
     step,
     tool,
 )
+from orchestrator import random as random_value
 from orchestrator.testing import ScriptedEngine
 from store.calls import Calls
-from store.errors import AlreadyRecorded, StoreClosed, StoreFull, StoreLocked
+from store.errors import AlreadyRecorded, StoreClosed, StoreFull, StoreLocked, StoreUnreachable
 from store.records import CallRecord, RunOutcome, Status
 from store.session import open_store
+from store.unit_of_work import Transaction
 from tests.unit.orchestrator.orchestrator_samples import (
     answer_ok,
     ask,
@@ -166,19 +169,16 @@ async def test_a_run_resumes_after_the_start_of_one_of_its_calls_could_not_be_re
 
     async def start_or_fail(calls: Calls, call: CallRecord, **rest: Any) -> None:
         if is_locked and call.node == 1:
+            await asyncio.sleep(0.01)  # meanwhile the next one waits to be written
             raise StoreLocked("the store", "another process holds it")
         await start(calls, call, **rest)
 
     monkeypatch.setattr(Calls, "start", start_or_fail)
 
-    async def late(prompt: str) -> str:
-        await asyncio.sleep(0.01)
-        return await ask(prompt)
-
     @flow
     async def gapped() -> list[str]:
         await ask("first")
-        results = await asyncio.gather(ask("lost"), late("kept"), return_exceptions=True)
+        results = await asyncio.gather(llm("lost"), llm("kept"), return_exceptions=True)
         if isinstance(results[0], StoreLocked):
             raise results[0]
         return [await ask("last"), *map(str, results)]
@@ -223,3 +223,72 @@ async def test_the_error_says_that_an_effect_was_asked_for_if_its_end_cannot_be_
         with pytest.raises(OutcomeUnknown):
             await runtime.run(once)
     assert num_sent == 1
+
+
+async def test_nothing_more_begins_in_a_run_after_a_write_failed_although_the_flow_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That error is not recorded: a resumed run could not take the way that followed it."""
+    executed = []
+
+    @tool(effects="pure")
+    async def look(name: str) -> str:
+        executed.append(name)
+        return name
+
+    @flow(name="f")
+    async def persistent() -> str:
+        try:
+            return await look("first")
+        except StoreLocked:
+            return await look("second")
+
+    async def fail(*_: Any) -> None:
+        raise StoreLocked("sqlite:///runs.db", "another process holds it")
+
+    once = persistent.options(run_id="the-run")
+    async with scripted_runtime(tmp_path) as runtime:
+        with monkeypatch.context() as patch:
+            patch.setattr(Calls, "finish", fail)
+            with pytest.raises(StoreLocked):
+                await runtime.run(once)
+        assert (await runtime.run(once)).value == "first"
+    assert executed == ["first", "first"]
+
+
+async def test_a_value_is_recorded_by_the_next_write_if_the_commit_that_had_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another branch's start, with that value as an argument, was waiting behind that commit."""
+
+    @tool(effects="pure")
+    async def look(value: float) -> float:
+        return value
+
+    @flow(name="f")
+    async def valued() -> tuple[float, float]:
+        value = random_value()
+        return await gather(look(value), look(value + 1))
+
+    once = valued.options(run_id="the-run")
+    async with scripted_runtime(tmp_path) as runtime:
+        transaction, num_starts = runtime.store.transaction, 0
+
+        @asynccontextmanager
+        async def failing_once(*, synced: bool = False) -> AsyncIterator[Transaction]:
+            nonlocal num_starts
+            async with transaction(synced=synced) as tx:
+                yield tx
+                num_starts += 1
+                if num_starts == 3:  # after the run's start and its lease
+                    await asyncio.sleep(0.01)
+                    raise StoreUnreachable("sqlite:///runs.db", "the connection was cut")
+
+        monkeypatch.setattr(runtime.store, "transaction", failing_once)
+        with pytest.raises(StoreUnreachable):
+            await runtime.run(once)
+        journal = (await recorded(runtime.store, "the-run")).journal
+        first, second = (await runtime.run(once)).value
+    assert {"random", "look[1]"} <= journal.keys()
+    assert "look[0]" not in journal
+    assert second == first + 1

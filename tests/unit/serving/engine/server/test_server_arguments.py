@@ -19,7 +19,7 @@ def flags(
     platform: str = "cpu",
     *,
     host: str = "127.0.0.1",
-    api_key: str | None = None,
+    needs_key: bool = False,
 ) -> dict[str, list[str]]:
     """Flag -> its values."""
     arguments = server_arguments(
@@ -29,7 +29,7 @@ def flags(
         served_model="it",
         host=host,
         port=8123,
-        api_key=api_key,
+        needs_key=needs_key,
     )
     values: dict[str, list[str]] = {}
     for argument in arguments:
@@ -72,20 +72,26 @@ def test_only_the_demo_model_on_a_cpu_runs_in_the_engine_core_s_process() -> Non
 
 
 def test_the_middleware_that_limits_access_is_outermost() -> None:
-    tags, key, local = (
+    """vLLM puts the last one outermost. The keys are not among the arguments."""
+    tags, access, local = (
         f"serving.engine.server.{name}"
         for name in (
             "slo_middleware.SloMiddleware",
-            "slo_middleware.ApiKeyMiddleware",
+            "access.AccessMiddleware",
             "local_host.LocalHostMiddleware",
         )
     )
-    assert flags(EngineConfig())["--middleware"] == [tags, local]
-    assert flags(EngineConfig(), host="0.0.0.0")["--middleware"] == [tags]  # asked for explicitly
-    assert "--api-key" not in flags(EngineConfig())
-    with_key = flags(EngineConfig(), api_key="secret")
-    assert with_key["--middleware"] == [tags, key]  # vLLM puts the last one outermost
-    assert with_key["--api-key"] == ["secret"]
+    assert flags(EngineConfig())["--middleware"] == [tags, access, local]
+    for values in (
+        flags(EngineConfig(), host="0.0.0.0"),  # asked for explicitly
+        flags(EngineConfig(), needs_key=True),
+    ):
+        assert values["--middleware"] == [tags, access]
+        assert "--api-key" not in values
+
+
+def test_vllm_s_documentation_pages_are_not_served() -> None:
+    assert "--disable-fastapi-docs" in flags(EngineConfig())
 
 
 @pytest.mark.parametrize("port", [0, -1, 65536])

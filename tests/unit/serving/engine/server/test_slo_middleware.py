@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
+from serving.engine.server.responses import Message, Receive, Scope, Send
 from serving.engine.server.slo_middleware import (
     POLICY_HEADER,
     SCHEDULER_HEADER,
     TAGGED_PATHS,
-    ApiKeyMiddleware,
-    Message,
-    Receive,
-    Scope,
-    Send,
+    Refusal,
     SloMiddleware,
+    record_admission,
     record_drop,
+    record_refusal,
     surrogate_field,
     tags_error,
 )
@@ -89,7 +88,6 @@ def scope(path: str = "/v1/completions", *, method: str = "POST", **more: Any) -
     arguments = SimpleNamespace(
         scheduler_cls="serving.engine.scheduler.scheduler.SloScheduler",
         additional_config={"orchestrate": {"policy": {"name": "edf"}}},
-        api_key=["right", "other"],
     )
     app = SimpleNamespace(state=SimpleNamespace(args=arguments))
     basic = {"type": "http", "method": method, "path": path, "headers": [], "app": app}
@@ -188,6 +186,62 @@ async def test_an_aborted_stream_ends_with_an_error_event_only_if_it_was_dropped
     assert (event["type"], event["message"]) == ("error", "slo_dropped: too late")
 
 
+STREAM = [(b"content-type", b"text/event-stream; charset=utf-8")]
+
+
+@pytest.mark.parametrize("aborts", [True, False])
+@pytest.mark.parametrize("status", [400, 403])
+async def test_a_request_refused_after_its_stream_has_begun_has_the_status_of_the_refusal(
+    aborts: bool, status: int
+) -> None:
+    """vLLM begins a stream before the engine sees the request."""
+
+    async def refusing(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        await send({"type": "http.response.body", "body": b"created", "more_body": True})
+        record_refusal(Refusal(status, "minItems", "field"))
+        if aborts:
+            raise RuntimeError("vLLM aborts the stream")
+        await send({"type": "http.response.body", "body": b"error", "more_body": True})
+        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+    client = Client(GOOD)
+    await SloMiddleware(refusing)(scope(), client.receive, client.send)
+    assert client.status == status
+    error = json.loads(client.body)["error"]
+    assert (error["message"], error["param"]) == ("minItems", "field")
+
+
+async def test_a_stream_begins_once_the_engine_has_the_request() -> None:
+    async def admitting(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        await send({"type": "http.response.body", "body": b"created ", "more_body": True})
+        assert client.received == []
+        await asyncio.create_task(admitted())
+        await send({"type": "http.response.body", "body": b"token ", "more_body": True})
+        assert client.body == b"created token "
+        record_refusal(Refusal(400, "of a second prompt", "field"))
+        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+    async def admitted() -> None:
+        record_admission()
+
+    client = Client(GOOD)
+    await SloMiddleware(admitting)(scope(), client.receive, client.send)
+    assert (client.status, client.body) == (200, b"created token done")
+
+
+async def test_a_stream_that_ends_before_the_engine_has_the_request_is_passed_on() -> None:
+    async def failing(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM})
+        await send({"type": "http.response.body", "body": b"error ", "more_body": True})
+        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+    client = Client(GOOD)
+    await SloMiddleware(failing)(scope(), client.receive, client.send)
+    assert (client.status, client.body) == (200, b"error done")
+
+
 def test_a_drop_outside_a_request_is_ignored() -> None:
     record_drop("slo_dropped: no request")
 
@@ -221,37 +275,6 @@ def test_a_nested_tag_is_malformed() -> None:
     error = tags_error(b'{"vllm_xargs": {"slo_deadline_s": {"nested": 1}}}')
     assert error is not None
     assert error.args[0] == "slo_deadline_s"
-
-
-@pytest.mark.parametrize(
-    ("path", "method", "authorization", "status"),
-    [
-        ("/v1/completions", "POST", "Bearer right", 200),
-        ("/v1/completions", "POST", "bearer other", 200),
-        ("/v1/completions", "POST", "Bearer wrong", 401),
-        ("/v1/completions", "POST", "right", 401),
-        ("/v1/completions", "POST", "", 401),
-        ("/invocations", "POST", "", 401),
-        ("/scale_elastic_ep", "POST", "", 401),
-        ("/health", "GET", "", 200),
-        ("/invocations", "OPTIONS", "", 200),
-    ],
-)
-async def test_the_key_is_required_except_on_open_paths(
-    path: str, method: str, authorization: str, status: int
-) -> None:
-    client = Client(GOOD)
-    headers = [(b"authorization", authorization.encode())] if authorization else []
-    request = scope(path, method=method, headers=headers)
-    await ApiKeyMiddleware(Application())(request, client.receive, client.send)
-    assert client.status == status
-
-
-async def test_a_websocket_without_a_key_is_closed() -> None:
-    client = Client()
-    request = scope("/v1/realtime", type="websocket")
-    await ApiKeyMiddleware(Application())(request, client.receive, client.send)
-    assert client.received == [{"type": "websocket.close", "code": 1008}]
 
 
 SURROGATES = {
@@ -305,11 +328,3 @@ async def test_a_body_that_is_not_json_is_not_read_ahead() -> None:
     request = scope("/v1/audio/transcriptions", headers=headers)
     await SloMiddleware(application)(request, client.receive, client.send)
     assert (client.status, application.body) == (200, SURROGATES["model"])
-
-
-@pytest.mark.parametrize("key", [b"\xff", b"\xed\xa0\x80", "schl\u00fcssel".encode("latin-1")])
-async def test_a_foreign_key_of_any_bytes_is_answered_401(key: bytes) -> None:
-    client = Client(GOOD)
-    request = scope(headers=[(b"authorization", b"Bearer " + key)])
-    await ApiKeyMiddleware(Application())(request, client.receive, client.send)
-    assert client.status == 401

@@ -1,16 +1,11 @@
-"""For tests of flows: a scripted engine, a virtual clock, and simulated crashes."""
+"""An engine that answers what a script says."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from typing import Literal
+from contextlib import suppress
 
 from serving.errors import EngineClosed, PromptTooLong, ServingError
 from serving.generation import (
@@ -21,8 +16,6 @@ from serving.generation import (
     Usage,
     last_completion,
 )
-from store.session import Store
-from store.unit_of_work import Transaction
 
 Script = Callable[[GenerationRequest], str]
 
@@ -124,52 +117,6 @@ class ScriptedEngine:
             async with asyncio.timeout(self._token_s):
                 await self._closed.wait()
                 raise EngineClosed(self.info.model)
-
-
-def crash_at(store: Store, number: int, when: Literal["before", "after"]) -> None:
-    """Make this process die at one of a store's writes, as by kill -9.
-
-    A test that crashes a run before and after each of its writes has covered all states of the
-    store that a crash can leave.
-
-    Args:
-        number: index of the write; 0 is the next one.
-        when: before the write begins, or after it is committed.
-    """
-    transaction, count = store.transaction, itertools.count()
-
-    @asynccontextmanager
-    async def crashing_transaction(*, synced: bool = False) -> AsyncIterator[Transaction]:
-        is_crash = next(count) == number
-        if is_crash and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        async with transaction(synced=synced) as tx:
-            yield tx
-        if is_crash:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(store, "transaction", crashing_transaction)  # noqa: B010 - of this instance only
-
-
-class VirtualClock:
-    """A clock that stands still until `advance` is called."""
-
-    def __init__(self, start: datetime | None = None) -> None:
-        self._start = start or datetime(2026, 1, 1, tzinfo=UTC)
-        self._elapsed_s = 0.0
-
-    def now_s(self) -> float:
-        """Seconds by which the clock has been advanced."""
-        return self._elapsed_s
-
-    def wall(self) -> datetime:
-        """The start time plus the seconds by which the clock has been advanced."""
-        return self._start + timedelta(seconds=self._elapsed_s)
-
-    def advance(self, seconds: float) -> None:
-        """Move the clock forward."""
-        assert seconds >= 0, "time does not run backwards"
-        self._elapsed_s += seconds
 
 
 def _num_words(request: GenerationRequest) -> int:

@@ -1,0 +1,133 @@
+"""vLLM's engine as the server uses it: users of keys, checked structured output, named errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from serving.engine.server.access import user_of_request
+from serving.engine.server.slo_middleware import (
+    DROPPED_STATUS,
+    Refusal,
+    record_admission,
+    record_drop,
+    record_refusal,
+)
+from serving.engine.structured_output.check import StructuredOutputCheck
+from serving.errors import (
+    InvalidRequest,
+    RequestDropped,
+    RequestFailed,
+    error_of_stop_reason,
+)
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+
+class EngineWrapper:
+    """Replaces an engine's `generate` and `shutdown`, so that failed calls get named errors.
+
+    A request gets the user of its key, and its structured output is checked, before the engine
+    receives it.
+
+    In vLLM's HTTP API an aborted request is an ordinary response: 200 with finish_reason "abort".
+    A stream without a token does not even contain that, as vLLM omits chunks without tokens. And
+    calls that are running while the engine shuts down would wait for ever.
+    """
+
+    def __init__(self, engine: AsyncLLM) -> None:
+        self.is_stopped = False  # while serving, vLLM calls `shutdown` only after a signal
+        self._engine = engine
+        self._generate = engine.generate
+        self._shutdown = engine.shutdown
+        self._loop = asyncio.get_running_loop()
+        self._structured_output = StructuredOutputCheck(engine.vllm_config, engine.get_tokenizer())
+        engine.generate = self.generate
+        engine.shutdown = self.shutdown
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, *args: Any, **kwargs: Any
+    ) -> AsyncIterator[RequestOutput]:
+        """The engine's outputs; raises an error that vLLM puts into the response."""
+        from vllm.exceptions import GracefulHTTPError
+
+        await self._admit(sampling_params)
+        async with aclosing(self._generate(prompt, sampling_params, *args, **kwargs)) as outputs:
+            try:
+                async for output in outputs:
+                    for part in output.outputs:
+                        # Else it may be a stop string of the caller that looks like a drop.
+                        if part.finish_reason == "abort":
+                            _raise_named(part.stop_reason)
+                    yield output
+            except GracefulHTTPError as error:
+                if not self.is_stopped:
+                    raise
+                raise _failure(str(error), HTTPStatus.SERVICE_UNAVAILABLE) from error
+
+    def shutdown(self, *args: Any, **kwargs: Any) -> None:
+        """End running calls with an error, then the engine; vLLM calls this from another thread."""
+        from vllm.exceptions import GracefulHTTPError
+
+        if not self.is_stopped:
+            self.is_stopped = True
+            error = GracefulHTTPError("the server is stopping", HTTPStatus.SERVICE_UNAVAILABLE)
+            processor = self._engine.output_processor
+            self._loop.call_soon_threadsafe(processor.propagate_error, error)
+        self._shutdown(*args, **kwargs)
+
+    def close(self) -> None:
+        """End the process that tries structured output."""
+        self._structured_output.close()
+
+    async def _admit(self, params: SamplingParams) -> None:
+        set_user(params)
+        try:
+            await self._structured_output.check(params.structured_outputs)
+        except InvalidRequest as error:
+            raise _refusal(400, error.args[1], "structured_outputs") from error
+        except RequestFailed as error:
+            raise _failure(error.args[1], HTTPStatus.SERVICE_UNAVAILABLE) from error
+        record_admission()
+
+
+def set_user(params: SamplingParams) -> None:
+    """Give a request the user of its key; one that names another user is refused."""
+    user = user_of_request()
+    if user is None:
+        return
+    tags = params.extra_args or {}
+    if tags.get("slo_user", user) != user:
+        raise _refusal(403, f"this key's requests belong to the user {user!r}", "slo_user")
+    params.extra_args = tags | {"slo_user": user}
+
+
+def _refusal(status: int, reason: str, param: str) -> Exception:
+    record_refusal(Refusal(status, reason, param))
+    return _failure(reason, HTTPStatus(status))
+
+
+def _raise_named(stop_reason: object) -> None:
+    from vllm.exceptions import VLLMValidationError
+
+    error = error_of_stop_reason("", stop_reason)
+    if isinstance(error, RequestDropped):
+        record_drop(str(stop_reason))
+        raise _failure(str(stop_reason), HTTPStatus(DROPPED_STATUS))
+    if error is not None:
+        raise VLLMValidationError(str(stop_reason), parameter="vllm_xargs")
+
+
+def _failure(message: str, status: HTTPStatus) -> Exception:
+    """The only error that vLLM's handlers put into a response without logging a traceback."""
+    from vllm.exceptions import GenerationError
+
+    failure: Exception = GenerationError(message)
+    failure.status_code = status  # type: ignore[attr-defined]
+    return failure

@@ -1,0 +1,39 @@
+"""What the server's ASGI middleware shares: types, the path of a request, an error response."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def path_of(scope: Scope) -> str:
+    """The path of a request below the application's root."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+async def send_error(
+    send: Send,
+    status: int,
+    message: str,
+    *,
+    kind: str,
+    param: str | None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> None:
+    """Send an error response in the format of OpenAI's API."""
+    error = {"message": message, "type": kind, "param": param, "code": status}
+    body = json.dumps({"error": error}).encode()
+    content = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    start = {"type": "http.response.start", "status": status, "headers": [*content, *headers]}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
