@@ -14,10 +14,10 @@ from orchestrator.clock import Clock
 from orchestrator.durability.error_codec import steps_ended_by
 from orchestrator.durability.journal_writer import FAILURES, JournalWriter, Work
 from orchestrator.durability.outcome_order import OutcomeOrder
-from orchestrator.durability.outcomes import message_of, status_of, type_of
+from orchestrator.durability.outcomes import status_of, type_of
+from orchestrator.durability.user_data import UserData
 from orchestrator.errors import OutcomeNotRecorded
 from store.errors import AlreadyRecorded
-from store.payload_codec import JSON, TEXT, decoded, encoded
 from store.records import (
     CallOutcome,
     CallRecord,
@@ -33,9 +33,6 @@ from store.records import (
 from store.session import Store
 from store.unit_of_work import Transaction
 
-SMALL_BYTES = 512
-"""Larger results are stored as payloads; others in the step's own row."""
-
 
 class RunRecorder:
     """Records one run: results only if it is durable, texts only if the user asked for them.
@@ -45,6 +42,7 @@ class RunRecorder:
     as well. The start and end of an external effect survive a loss of power, with all before them.
 
     Attributes:
+        data: users' data of the run in the store.
         writer: makes the transactions; holds the run's lease once the run's start is recorded.
         order: in which the outcomes of steps reach the flow.
     """
@@ -63,8 +61,7 @@ class RunRecorder:
         self._clock = clock
         self._run_id = run_id
         self._started_s = started_s
-        self._durable = durable
-        self._record_text = record_text
+        self.data = UserData(store, durable=durable, record_text=record_text)
         self.writer = JournalWriter(store, run_id)
         self.order = OutcomeOrder(run_id)
 
@@ -72,7 +69,7 @@ class RunRecorder:
         """Record a run's start, before any of its work begins."""
 
         async def write(tx: Transaction) -> None:
-            payload = await self._store_json(tx, arguments)
+            payload = await self.data.put_json(tx, arguments)
             await tx.runs.add(replace(record, input_payload=payload))
 
         async def cancelled(error: asyncio.CancelledError) -> None:
@@ -93,13 +90,13 @@ class RunRecorder:
         """Record how the run ended: its result, the steps that ended it by errors, its pattern."""
 
         async def write(tx: Transaction) -> None:
-            payload = await self._store_json(tx, result)
+            payload = await self.data.put_json(tx, result)
             outcome = RunOutcome(
                 status=status_of(error),
                 finished_at=ended_at,
                 elapsed_s=elapsed_s,
                 error_type=type_of(error),
-                error_message=self._message_of(error),
+                error_message=self.data.message_of(error),
                 result_payload=payload,
             )
             attempts = 1 if self.writer.lease is None else self.writer.lease.attempts
@@ -131,17 +128,6 @@ class RunRecorder:
         """The record of a step of this run; another process may have recorded its end."""
         async with self._store.reading() as tx:
             return await tx.journal.get(self._run_id, path)
-
-    async def result_of(self, step: StepRecord) -> bytes | None:
-        """A step's recorded result; None if there is none."""
-        if step.result_payload is None:
-            return None if step.result is None else self.decoded(step.result)
-        async with self._store.reading() as tx:
-            return self.decoded(await tx.payloads.get(step.result_payload))
-
-    def decoded(self, stored: bytes) -> bytes:
-        """Recorded data as it was before the store's codec encoded it; raises PayloadEncoded."""
-        return decoded(self._store.codec, stored)
 
     async def find_reusable(self, key: bytes, *, max_age_s: float) -> StepRecord | None:
         """The newest step with this key, of a run that began at most `max_age_s` ago."""
@@ -230,15 +216,15 @@ class RunRecorder:
         outcome = self._step_outcome(step, error)
 
         async def write(tx: Transaction) -> None:
-            await self._finish(tx, step.path, outcome, result)
+            ended = await self.data.with_result(tx, outcome, result)
+            await tx.journal.finish(self._run_id, step.path, ended)
 
         await self._write_end(step, write)
 
     def value_recorded(self, step: StepRecord) -> None:
         """Record a step of kind VALUE, together with the next write."""
-        if self._durable:
-            assert step.result is not None, "a value is never without a result"
-            self.writer.defer(replace(step, result=self._encoded(step.result, JSON)))
+        if (stored := self.data.value(step)) is not None:
+            self.writer.defer(stored)
 
     async def call_started(
         self,
@@ -263,7 +249,7 @@ class RunRecorder:
 
         async def write(tx: Transaction) -> None:
             await _start(tx, step, began_before)
-            payload = await self._store_text(tx, prompt_text)
+            payload = await self.data.put_text(tx, prompt_text)
             await tx.calls.start(replace(record, prompt_payload=payload), parents=parents)
             if stage is not None:
                 await (tx.stages.start_again(stage) if resumed else tx.stages.start(stage))
@@ -303,12 +289,13 @@ class RunRecorder:
             ttft_s=ttft_s,
             finish_reason=finish_reason,
             error_type=type_of(error),
-            error_message=self._message_of(error),
+            error_message=self.data.message_of(error),
         )
 
         async def write(tx: Transaction) -> None:
-            await self._finish(tx, step.path, step_outcome, result)
-            payload = await self._store_text(tx, output_text)
+            ended = await self.data.with_result(tx, step_outcome, result)
+            await tx.journal.finish(self._run_id, step.path, ended)
+            payload = await self.data.put_text(tx, output_text)
             await tx.calls.finish(self._run_id, node, replace(outcome, output_payload=payload))
 
         await self._write_end(step, write, recorded)
@@ -344,16 +331,6 @@ class RunRecorder:
         finally:
             self.order.drop(path)
 
-    async def _finish(
-        self, tx: Transaction, path: str, outcome: StepOutcome, result: bytes | None
-    ) -> None:
-        if result is not None and len(result) > SMALL_BYTES:
-            outcome = replace(outcome, result_payload=await self._store_json(tx, result))
-        elif self._durable:
-            small = None if result is None else self._encoded(result, JSON)
-            outcome = replace(outcome, result=small)
-        await tx.journal.finish(self._run_id, path, outcome)
-
     def _step_outcome(self, step: StepRecord, error: BaseException | None) -> StepOutcome:
         status = status_of(error)
         is_known = status is not Status.CANCELLED  # else a resumed run executes the step again
@@ -362,29 +339,8 @@ class RunRecorder:
             outcome_number=self.order.number(step.path) if is_known else step.outcome_number,
             finished_s=self._since_start_s(),
             error_type=type_of(error),
-            error_message=self._message_of(error),
+            error_message=self.data.message_of(error),
         )
-
-    async def _store_json(self, tx: Transaction, data: bytes | None) -> str | None:
-        """Store a payload of JSON and return its hash; None without data or if not durable."""
-        if not self._durable or data is None:
-            return None
-        return await tx.payloads.put(self._encoded(data, JSON), media_type=JSON)
-
-    async def _store_text(self, tx: Transaction, text: str) -> str | None:
-        """Store a prompt or an answer and return its hash; None if texts are not recorded."""
-        if not (self._record_text and text):
-            return None
-        # A lone surrogate cannot be encoded, and must not make the whole write fail.
-        data = self._encoded(text.encode(errors="replace"), TEXT)
-        return await tx.payloads.put(data, media_type=TEXT)
-
-    def _encoded(self, data: bytes, media_type: str) -> bytes:
-        return encoded(self._store.codec, data, media_type)
-
-    def _message_of(self, error: BaseException | None) -> str | None:
-        # Messages are not encoded.
-        return message_of(error, may_quote=self._record_text and self._store.codec is None)
 
     def _since_start_s(self) -> float:
         return self._clock.now_s() - self._started_s

@@ -22,8 +22,9 @@ def record_value(context: CallContext, name: str, codec: ValueCodec, make: Calla
     _, context = enter_task(context, name, None)
     step_path = context.step_path.enter(name)
     past = run.recorded_steps.find(step_path, StepKind.VALUE)
-    if past is not None and past.result is not None:
-        value: R = codec.load(run.recorder.decoded(past.result))
+    recorded = None if past is None else run.recorder.data.result_of_value(past)
+    if recorded is not None:
+        value: R = codec.load(recorded)
         return value
     result, value = codec.round_trip(make())
     now_s = run.since_start_s()

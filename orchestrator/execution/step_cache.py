@@ -46,7 +46,7 @@ async def cached_result(
     if source is None:
         return None
     try:
-        value = codec.load(await run.recorder.result_of(source) or b"null")
+        value = codec.load(await run.recorder.data.result_of(source) or b"null")
         await run.recorder.step_reused(step, source)
     except (ResultUnreadable, PayloadMissing) as error:  # other code made it, or it was deleted
         logger.warning("the cached result of %s is not used: %s", step.path, error)

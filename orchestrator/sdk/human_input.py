@@ -146,7 +146,7 @@ async def _ask(
         run.emit(InputRequired(run.id, step.path, step.name, run.since_start_s()))
         answered = await _wait_for_answer(run, step)
     await recorder.answer_received(answered)
-    return await recorder.result_of(answered) or b"null"
+    return await recorder.data.result_of(answered) or b"null"
 
 
 async def _wait_for_answer(run: LiveRun, question: StepRecord) -> StepRecord:
