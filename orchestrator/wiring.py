@@ -17,7 +17,7 @@ from orchestrator.learning.knowledge import Learner
 from orchestrator.learning.model_files import models_folder
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import EMBEDDED, ENV_PREFIX, Settings, payload_codec, read_settings
-from serving.engine.setup.config import DEMO_MODEL, EngineConfig
+from serving.engine.setup.config import EngineConfig, default_model
 from serving.generation import Engine
 from serving.policies.table import DEFAULT_POLICY, PolicySpec
 from store.session import open_store
@@ -154,7 +154,7 @@ async def shared_runtime(opener: Opener = unannounced_runtime) -> AsyncIterator[
 def engine_config(settings: Settings) -> EngineConfig:
     """The embedded engine's configuration; raises InvalidEngineConfig."""
     return EngineConfig(
-        model=DEMO_MODEL if settings.model is None else settings.model,
+        model=default_model() if settings.model is None else settings.model,
         policy=PolicySpec(settings.policy or DEFAULT_POLICY, settings.policy_params),
         slots=settings.slots,
         step_tokens=settings.step_tokens,

@@ -89,7 +89,7 @@ class RunRecord(Failure):
     engine: str = ""
     model: str = ""
     policy: str = ""
-    random_weights: bool = False  # the model is a demo: its answers are noise
+    random_weights: bool = False  # its answers are noise
     process_id: int = 0
     host: str = ""
     process: str | None = None  # identifies its process among all machines and times

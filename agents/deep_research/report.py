@@ -13,7 +13,7 @@ from orchestrator.runtime.results import RunResult
 from serving.generation import EngineInfo
 
 RANDOM_WEIGHTS = (
-    "The demo model's weights are random: the text below is meaningless. "
+    "The model's weights are random: the text below is meaningless. "
     "The sources and quotes are real."
 )
 

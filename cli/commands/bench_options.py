@@ -67,7 +67,7 @@ Engine = Annotated[
         "--engine",
         metavar="sim|vllm",
         help="Simulate in virtual time, or measure vLLM on this machine in real time, always with "
-        "the demo model (ORCHESTRATE_MODEL is ignored).",
+        "the random model (ORCHESTRATE_MODEL is ignored).",
     ),
 ]
 Traces = Annotated[

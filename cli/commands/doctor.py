@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def doctor(
     engine: Annotated[
         bool,
-        typer.Option("--engine", help="Also start vLLM with the demo model (about 10 s)."),
+        typer.Option("--engine", help="Also start vLLM with the random model (about 10 s)."),
     ] = False,
     store: options.Store = None,
     json: options.Json = False,
@@ -46,7 +46,7 @@ def doctor(
 
 
 def try_engine(settings: Settings, *, engine: Engine | None = None) -> Finding:
-    """Start the embedded engine with the demo model, and generate a few tokens.
+    """Start the embedded engine with the random model, and generate a few tokens.
 
     Args:
         engine: used instead of the embedded one.
@@ -59,13 +59,13 @@ def try_engine(settings: Settings, *, engine: Engine | None = None) -> Finding:
     from cli.work.checks import Finding, Level
     from orchestrator.settings import EMBEDDED
     from orchestrator.wiring import engine_of
-    from serving.engine.setup.config import DEMO_MODEL
+    from serving.engine.setup.config import RANDOM_MODEL
     from serving.errors import ServingError
 
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
-    demo = {"engine": EMBEDDED, "model": DEMO_MODEL}
-    tried = engine or engine_of(settings.model_copy(update=demo))
-    with Activity("starting vLLM with the demo model (about 10 s)", verbose=settings.verbose):
+    tiny = {"engine": EMBEDDED, "model": RANDOM_MODEL}
+    tried = engine or engine_of(settings.model_copy(update=tiny))
+    with Activity("starting vLLM with the random model (about 10 s)", verbose=settings.verbose):
         try:
             report = run_until_interrupted(_generate(tried))
         except ServingError as error:

@@ -24,7 +24,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="MODEL",
-        help="A Hugging Face id or a folder. Default: a tiny demo model with random weights.",
+        help="A Hugging Face id, a folder, smollm2 or random. Default: smollm2 (135M parameters)"
+        " if its package is installed, else random (random weights, meaningless text).",,
         rich_help_panel=_ENGINE,
     ),
 ]

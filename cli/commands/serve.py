@@ -70,7 +70,8 @@ def serve(
             "ORCHESTRATE_API_KEY, give --api-keys, a loopback --host, or --insecure"
         )
     from serving.engine.server.server import serve as serve_model
+    from serving.engine.setup.config import CAVEATS
 
-    name = "the demo model (random weights: meaningless text)" if config.is_demo else config.model
-    say(f"starting {name} at http://{host}:{port}/v1, policy {config.policy.label}")
+    caveat = f" ({CAVEATS[config.model]})" if config.model in CAVEATS else ""
+    say(f"starting {config.model}{caveat} at http://{host}:{port}/v1, policy {config.policy.label}")
     serve_model(config, host=host, port=port, api_key=single_key, api_keys=keys)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cli.errors import BadInput
 from cli.terminal.output import warn
-from serving.engine.setup.config import DEMO_MODEL
+from serving.engine.setup.config import RANDOM_MODEL
 from serving.parameters import Parameter
 from serving.policies.table import DEFAULT_POLICY, POLICIES, PolicySpec
 from serving.references import is_reference
@@ -135,9 +135,9 @@ def live_of(
         return None
     if prefix_caching:
         raise BadInput("leave out --prefix-caching: with --engine vllm it is not supported")
-    model = os.environ.get("ORCHESTRATE_MODEL") or DEMO_MODEL
-    if model != DEMO_MODEL:
-        warn(f"ORCHESTRATE_MODEL={model} is ignored: bench measures the demo model")
+    model = os.environ.get("ORCHESTRATE_MODEL") or RANDOM_MODEL
+    if model != RANDOM_MODEL:
+        warn(f"ORCHESTRATE_MODEL={model} is ignored: bench measures the model with random weights")
     if step_tokens is None:
         return LiveSettings(slots=slots)
     return LiveSettings(slots=slots, step_tokens=step_tokens)

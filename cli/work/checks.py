@@ -54,7 +54,7 @@ def check(facts: Facts) -> list[Finding]:
         _free_space("data", facts.data),
         _sqlite(facts),
         _store(facts),
-        _demo_model(facts),
+        _random_model(facts),
         *_remote(facts),
     ]
 
@@ -176,7 +176,9 @@ def _memory(facts: Facts) -> Finding:
     found = size(facts.memory_bytes)
     if facts.memory_bytes >= _MIN_MEMORY_BYTES:
         return Finding("memory", Level.OK, found)
-    mend = "the demo model needs about 1 GB: close other programs, or use --engine URL"
+    mend = (
+        "the model with random weights needs about 1 GB: close other programs, or use --engine URL"
+    )
     return Finding("memory", Level.WARN, found, mend)
 
 
@@ -229,11 +231,11 @@ def _store(facts: Facts) -> Finding:
     return Finding("store", Level.OK, facts.store_url)
 
 
-def _demo_model(facts: Facts) -> Finding:
-    if facts.has_demo_model:
-        return Finding("demo model", Level.OK, str(facts.demo_model))
+def _random_model(facts: Facts) -> Finding:
+    if facts.has_random_model:
+        return Finding("random model", Level.OK, str(facts.random_model))
     return Finding(
-        "demo model", Level.OK, f"{facts.demo_model} (will be created, which takes seconds)"
+        "random model", Level.OK, f"{facts.random_model} (will be created, which takes seconds)"
     )
 
 

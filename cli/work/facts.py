@@ -73,8 +73,8 @@ class Facts:
     store_url: str = ""
     store_exists: bool = True
     store_problem: str | None = None
-    demo_model: Path
-    has_demo_model: bool = True
+    random_model: Path
+    has_random_model: bool = True
     agents_file: Path | None
     our_agents_file: Path
     writes_bytecode: bool = True
@@ -87,10 +87,10 @@ def gather_facts(settings: Settings) -> Facts:
     """Gather the facts about this machine; starts no engine and creates no file."""
     from orchestrator.settings import EMBEDDED, default_store
     from serving.engine.setup.cache_folder import cache_root
-    from serving.engine.setup.demo_model import RECIPE, is_complete
+    from serving.engine.setup.random_model import RECIPE, is_complete
 
     cache = cache_root()
-    demo_model = cache / "models" / f"demo-{RECIPE}"
+    random_model = cache / "models" / f"random-{RECIPE}"
     remote = None if settings.engine == EMBEDDED else settings.engine
     engine_platform, engine_problem = _engine()
     store_url, store_exists, store_problem = _store(settings.store)
@@ -113,8 +113,8 @@ def gather_facts(settings: Settings) -> Facts:
         store_url=store_url,
         store_exists=store_exists,
         store_problem=store_problem,
-        demo_model=demo_model,
-        has_demo_model=is_complete(demo_model),
+        random_model=random_model,
+        has_random_model=is_complete(random_model),
         agents_file=_origin("agents"),
         our_agents_file=Path(__file__).parents[2] / "agents" / "__init__.py",
         writes_bytecode=not sys.dont_write_bytecode,

@@ -21,7 +21,7 @@ from orchestrator.runtime.results import RunResult
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import EMBEDDED, Settings, payload_codec
 from orchestrator.wiring import engine_config, open_runtime
-from serving.engine.setup.config import DEMO_MODEL
+from serving.engine.setup.config import CAVEATS, default_model
 from serving.engine.setup.model_loading import check_model_folder
 from serving.generation import Engine, EngineInfo
 from store.errors import RunNotFound
@@ -131,9 +131,9 @@ async def execute(
 def _start_message(settings: Settings) -> str:
     if settings.engine != EMBEDDED:
         return f"connecting to {settings.engine}"
-    if settings.model in (None, DEMO_MODEL):
-        return "starting vLLM with the demo model (about 10 s)"
-    return f"starting vLLM with {settings.model}"
+    model = settings.model or default_model()
+    caveat = f" ({CAVEATS[model]})" if model in CAVEATS else ""
+    return f"starting vLLM with the model {model}{caveat}: 10 to 20 s"
 
 
 def _say_engine(info: EngineInfo) -> None:

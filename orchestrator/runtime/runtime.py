@@ -311,7 +311,7 @@ class Runtime:
     def _warn_of_random_weights(self) -> None:
         if self.engine.info.random_weights and not self._warned_of_random_weights:
             self._warned_of_random_weights = True
-            logger.warning("the demo model has random weights: its answers are meaningless")
+            logger.warning("the model has random weights: its answers are meaningless")
 
     def _warn_of_another_engine(self, run: RunRecord) -> None:
         info = self.engine.info

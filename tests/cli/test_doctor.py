@@ -29,7 +29,7 @@ HEALTHY = Facts(
     data=Space(Path("/data"), 9 << 30),
     sqlite_version=(3, 45, 0),
     store_url="sqlite:////data/runs.db",
-    demo_model=Path("/cache/demo"),
+    random_model=Path("/cache/demo"),
     agents_file=OURS,
     our_agents_file=OURS,
 )
@@ -118,7 +118,7 @@ def test_each_problem_is_reported_with_its_fix(
     [
         ({"cpu_flags": frozenset({"amx_bf16"})}, "processor", "float32"),
         ({"store_exists": False}, "store", "will be created"),
-        ({"has_demo_model": False}, "demo model", "will be created"),
+        ({"has_random_model": False}, "demo model", "will be created"),
         ({"has_bytecode": False}, "bytecode", "first start"),
         ({"engine_platform": "gpu", "gpus": ("H200",)}, "gpu", "H200"),
         ({"remote": "http://there/v1"}, "remote", "answers"),

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from serving.engine.setup.config import EngineConfig
-from serving.engine.setup.demo_model import ensure_demo_model
+from serving.engine.setup.random_model import ensure_random_model
 from serving.policies.table import PolicySpec
 from serving.slo import Slo, SloKind, to_tags
 
@@ -28,7 +28,7 @@ def answers(policy: str, num_drafts: int) -> dict[str, Any]:
     from vllm.v1.engine.llm_engine import LLMEngine
 
     config = EngineConfig(policy=PolicySpec(policy), slots=6, max_model_tokens=512)
-    arguments = config.vllm_arguments(str(ensure_demo_model()), platform="cpu")
+    arguments = config.vllm_arguments(str(ensure_random_model()), platform="cpu")
     if num_drafts:
         arguments["speculative_config"] = {
             "method": "ngram",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from serving.engine.setup.demo_model import ensure_demo_model
+from serving.engine.setup.random_model import ensure_random_model
 from tests.places import ROOT
 
 DOCS = ROOT / "docs"
@@ -105,7 +105,7 @@ def test_a_model_that_cannot_be_loaded_gives_a_message_and_no_run(
     shell: Shell, tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken-model"
-    shutil.copytree(ensure_demo_model(), broken)
+    shutil.copytree(ensure_random_model(), broken)
     (broken / "model.safetensors").write_bytes(b"no weights")
     process = shell.research("--model", str(broken))
     output, errors = process.communicate(timeout=LIMIT_S)

@@ -15,7 +15,7 @@ import pytest
 from serving.engine.server.access import CLOSED_PATHS, OPEN_PATHS
 from serving.engine.server.server import parse_arguments, server_arguments
 from serving.engine.setup.config import EngineConfig
-from serving.engine.setup.demo_model import ensure_demo_model
+from serving.engine.setup.random_model import ensure_random_model
 from tests.engine.test_server import (
     CALL_S,
     CHAT,
@@ -69,7 +69,7 @@ def routes() -> list[tuple[str, str]]:
         warnings.simplefilter("ignore")
         from vllm.entrypoints.launchers.app import build_app
 
-        model = str(ensure_demo_model())
+        model = str(ensure_random_model())
         arguments = server_arguments(
             EngineConfig(), model, "cpu", served_model="demo", host="127.0.0.1", port=1
         )

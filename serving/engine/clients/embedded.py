@@ -24,8 +24,8 @@ from serving.engine.clients.answers import (
 )
 from serving.engine.clients.prompts import Prompts
 from serving.engine.setup.config import EngineConfig, vllm_platform
-from serving.engine.setup.demo_model import has_random_weights
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
+from serving.engine.setup.random_model import has_random_weights
 from serving.engine.structured_output.check import StructuredOutputCheck
 from serving.errors import (
     EngineBusy,
@@ -91,7 +91,7 @@ class EmbeddedEngine:
         self._info = EngineInfo(
             name="embedded",
             model=config.model,
-            random_weights=config.is_demo,
+            random_weights=config.is_random,
             max_model_tokens=None,
             policy=config.policy.label,
         )

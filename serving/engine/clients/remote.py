@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
-from serving.engine.setup.config import DEMO_MODEL, check_api_key
+from serving.engine.setup.config import RANDOM_MODEL, check_api_key
 from serving.errors import (
     EngineClosed,
     InvalidEngineConfig,
@@ -74,7 +74,7 @@ class RemoteEngine:
         self.timeout_s = timeout_s
         self._model = model
         self._api_key = api_key
-        self._info = EngineInfo("remote", model or "", model == DEMO_MODEL, None)
+        self._info = EngineInfo("remote", model or "", model == RANDOM_MODEL, None)
         self._is_vllm = False
         self._client: AsyncOpenAI | None = None
         self._starting = asyncio.Lock()
@@ -186,7 +186,7 @@ class RemoteEngine:
         self._info = EngineInfo(
             name="remote",
             model=model,
-            random_weights=model == DEMO_MODEL,
+            random_weights=model == RANDOM_MODEL,
             max_model_tokens=getattr(card, "max_model_len", None),
             scheduler=answer.headers.get(SCHEDULER_HEADER, ""),
             policy=answer.headers.get(POLICY_HEADER, ""),

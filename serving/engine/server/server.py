@@ -15,9 +15,9 @@ from serving.engine.server.engine_wrapper import EngineWrapper
 from serving.engine.server.listening import cannot_listen, check_port
 from serving.engine.server.local_host import LocalHostMiddleware, is_loopback
 from serving.engine.server.slo_middleware import SloMiddleware
-from serving.engine.setup.config import DEMO_MODEL, EngineConfig, check_api_key, vllm_platform
-from serving.engine.setup.demo_model import has_random_weights
+from serving.engine.setup.config import RANDOM_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
+from serving.engine.setup.random_model import has_random_weights
 from serving.errors import (
     EngineDied,
     InvalidEngineConfig,
@@ -48,7 +48,7 @@ def serve(
     """Serve a model until SIGINT or SIGTERM; runs on the main thread, and blocks.
 
     GET /health answers 200 once the server is ready. The engine core runs in a process of its own,
-    which ends with this one. A model with random weights is served under the name "demo".
+    which ends with this one. A model with random weights is served under the name "random".
 
     Args:
         host: address to listen on; with an address other than loopback, require a key too.
@@ -79,7 +79,7 @@ def serve(
         config,
         path,
         platform,
-        served_model=DEMO_MODEL if has_random_weights(path) else config.model,
+        served_model=RANDOM_MODEL if has_random_weights(path) else config.model,
         host=host,
         port=port,
         needs_key=bool(keys),
@@ -122,9 +122,9 @@ def server_arguments(
         "sse_keep_alive_interval": KEEP_ALIVE_S,
         "uvicorn_log_level": "info" if config.verbose else "warning",
     }
-    if config.is_demo and platform == "cpu":
-        # vLLM would start a third process for the model, to bind its OpenMP threads. The demo model
-        # has one thread, and loads ten seconds faster in the engine core's process.
+    if config.is_packaged and platform == "cpu":
+        # vLLM would start a third process for the model, to bind its OpenMP threads. Threads are
+        # not bound, and a small model loads ten seconds faster in the engine core's process.
         arguments["distributed_executor_backend"] = (
             "vllm.v1.executor.uniproc_executor.UniProcExecutor"
         )

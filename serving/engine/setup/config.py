@@ -7,17 +7,36 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serving.engine.setup.cpu_limits import default_kv_cache_bytes, default_threads
+from serving.engine.setup.smollm2 import SMOLLM2, packaged_file
 from serving.errors import EngineMissing, InvalidEngineConfig
 from serving.policies.table import PolicySpec
 
 PINNED_VLLM = "0.32.0"
 """The version of vLLM that the scheduler is written for: it uses vLLM's internals."""
 
-DEMO_MODEL = "demo"
-"""Name of the demo model (see demo_model)."""
+RANDOM_MODEL = "random"
+"""Name of a tiny model with random weights (see random_model): its text is meaningless."""
 
-DEMO_KV_CACHE_BYTES = 64 << 20
-"""Size of the demo model's KV cache."""
+_FORMER_NAMES = {"demo": RANDOM_MODEL}
+"""Names of models in the records of former versions."""
+
+RANDOM_KV_CACHE_BYTES = 64 << 20
+"""Size of the random model's KV cache."""
+
+SMOLLM2_KV_CACHE_BYTES = 256 << 20
+"""Size of SmolLM2's KV cache: 11,600 tokens in bfloat16, more than its context of 8,192."""
+
+
+CAVEATS = {
+    RANDOM_MODEL: "random weights: its text is meaningless",
+    SMOLLM2: "135M parameters: sentences may be false; quotes and sources are real",
+}
+"""What everybody who reads a model's text should know."""
+
+
+def default_model() -> str:
+    """The model of those who name none: SmolLM2 if its package is installed, else the random one."""
+    return RANDOM_MODEL if packaged_file() is None else SMOLLM2
 
 
 def check_api_key(key: str) -> None:
@@ -47,29 +66,33 @@ def vllm_platform() -> str:
     raise EngineMissing("vLLM is not installed (extra 'cpu' or 'gpu')")
 
 
+_KV_CACHE_BYTES = {RANDOM_MODEL: RANDOM_KV_CACHE_BYTES, SMOLLM2: SMOLLM2_KV_CACHE_BYTES}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """How to run vLLM.
 
     Attributes:
-        model: a Hugging Face id, a folder, or "demo" for a tiny model with random weights.
+        model: a Hugging Face id, a folder, "smollm2" (135 million parameters, in a Python package)
+            or "random" (tiny, random weights).
         policy: the scheduling policy and its parameters.
         slots: largest number of requests that hold a slot of the model runner at once.
         step_tokens: token budget of one step.
         max_model_tokens: context length; None: the model's own.
-        kv_cache_bytes: size of the KV cache; None: 64 MiB for the demo model, else a share of the
-            free memory on a CPU (`cpu_limits`), vLLM's choice on a GPU.
-        cpu_threads: OpenMP threads of a step on a CPU, not bound to cores; None: one for the demo
+        kv_cache_bytes: size of the KV cache; None: 64 MiB for the random model, 256 MiB for
+            SmolLM2, else a share of the free memory on a CPU (`cpu_limits`), vLLM's choice on a
+            GPU.
+        cpu_threads: OpenMP threads of a step on a CPU, not bound to cores; None: one for the random
             model, else half the cores.
-        dtype: None: float32 on a CPU (bfloat16 crashes in a process that has not requested AMX),
-            vLLM's choice on a GPU.
+        dtype: None: bfloat16 for SmolLM2, float32 for others on a CPU, vLLM's choice on a GPU.
         seed: of sampling, for requests without a seed.
         verbose: show the output of vLLM and its dependencies.
     Raises:
         InvalidEngineConfig: a value is out of range.
     """
 
-    model: str = DEMO_MODEL
+    model: str = RANDOM_MODEL
     policy: PolicySpec = field(default_factory=PolicySpec)
     slots: int = 64
     step_tokens: int = 2048
@@ -81,6 +104,7 @@ class EngineConfig:
     verbose: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "model", _FORMER_NAMES.get(self.model, self.model))
         if not self.model.strip():
             raise InvalidEngineConfig("model", self.model, "must not be empty")
         for name in ("slots", "step_tokens", "max_model_tokens", "kv_cache_bytes", "cpu_threads"):
@@ -93,9 +117,14 @@ class EngineConfig:
             )
 
     @property
-    def is_demo(self) -> bool:
-        """Whether the model is the demo model."""
-        return self.model == DEMO_MODEL
+    def is_random(self) -> bool:
+        """Whether the model is the one with random weights."""
+        return self.model == RANDOM_MODEL
+
+    @property
+    def is_packaged(self) -> bool:
+        """Whether the model needs no download: its files are on this machine."""
+        return self.model in (RANDOM_MODEL, SMOLLM2)
 
     def environment(self, platform: str) -> dict[str, str]:
         """Environment variables that vLLM reads at import; callers keep values that users set."""
@@ -107,10 +136,10 @@ class EngineConfig:
                 "TORCH_LOGS": "-torch._library.triton",  # warns that triton is missing, as intended
                 "PYTHONWARNINGS": "ignore",  # for the processes that vLLM starts
             }
-        if self.is_demo:
+        if self.is_packaged:
             variables |= {"HF_HUB_OFFLINE": "1"}
         if platform == "cpu":
-            threads = self.cpu_threads or (1 if self.is_demo else default_threads())
+            threads = self.cpu_threads or (1 if self.is_random else default_threads())
             variables |= {
                 "TORCH_COMPILE_DISABLE": "1",
                 "OMP_NUM_THREADS": str(threads),
@@ -136,7 +165,7 @@ class EngineConfig:
         }
         if platform == "cpu":
             arguments |= {
-                "dtype": self.dtype or "float32",
+                "dtype": self.dtype or ("bfloat16" if self.model == SMOLLM2 else "float32"),
                 "enforce_eager": True,
                 "worker_cls": "serving.engine.setup.cpu_worker.SeededCpuWorker",
             }
@@ -144,7 +173,7 @@ class EngineConfig:
             arguments["dtype"] = self.dtype
         if self.max_model_tokens is not None:
             arguments["max_model_len"] = self.max_model_tokens
-        kv_cache_bytes = self.kv_cache_bytes or (DEMO_KV_CACHE_BYTES if self.is_demo else None)
+        kv_cache_bytes = self.kv_cache_bytes or _KV_CACHE_BYTES.get(self.model)
         if kv_cache_bytes is None and platform == "cpu":
             kv_cache_bytes = default_kv_cache_bytes(model_path)
         if kv_cache_bytes is not None:

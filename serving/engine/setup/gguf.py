@@ -21,8 +21,17 @@ _UINT32, _FLOAT32, _BOOL, _STRING, _ARRAY, _UINT64 = 4, 6, 7, 8, 9, 10
 _NUMBERS = {
     kind: struct.Struct(f"<{code}")
     for kind, code in {
-        **{0: "B", 1: "b", 2: "H", 3: "h", _UINT32: "I", 5: "i", _FLOAT32: "f", _BOOL: "?"},
-        **{_UINT64: "Q", 11: "q", 12: "d"},
+        0: "B",
+        1: "b",
+        2: "H",
+        3: "h",
+        _UINT32: "I",
+        5: "i",
+        _FLOAT32: "f",
+        _BOOL: "?",
+        _UINT64: "Q",
+        11: "q",
+        12: "d",
     }.items()
 }
 

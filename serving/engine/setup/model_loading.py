@@ -7,7 +7,8 @@ import warnings
 from pathlib import Path
 
 from serving.engine.setup.config import EngineConfig
-from serving.engine.setup.demo_model import ensure_demo_model
+from serving.engine.setup.random_model import ensure_random_model
+from serving.engine.setup.smollm2 import SMOLLM2, ensure_smollm2
 from serving.errors import ModelNotLoaded
 
 MAX_SUMMARY_CHARS = 400
@@ -15,13 +16,15 @@ MAX_SUMMARY_CHARS = 400
 
 
 def model_path(config: EngineConfig) -> str:
-    """The folder or Hugging Face id to load; the demo model is created if it is missing.
+    """The folder or Hugging Face id to load; a packaged model is created if it is missing.
 
     Raises:
-        ModelNotLoaded: the folder holds no model, or the demo model cannot be created.
+        ModelNotLoaded: the folder holds no model, or a packaged model cannot be created.
     """
-    if config.is_demo:
-        return str(ensure_demo_model())
+    if config.is_random:
+        return str(ensure_random_model())
+    if config.model == SMOLLM2:
+        return str(ensure_smollm2())
     return check_model_folder(config)
 
 

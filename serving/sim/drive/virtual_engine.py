@@ -24,7 +24,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from serving.engine.scheduler.scheduler import SloScheduler
 from serving.engine.setup.config import EngineConfig
-from serving.engine.setup.demo_model import ensure_demo_model
+from serving.engine.setup.random_model import ensure_random_model
 from serving.policies.table import PolicySpec
 from serving.sim.drive.stepped import Ended, Progress
 from serving.slo import Slo, to_tags
@@ -243,7 +243,7 @@ def _engine_arguments(config: VirtualConfig) -> EngineArgs:
         step_tokens=config.step_tokens,
         max_model_tokens=config.max_model_tokens,
     )
-    arguments = production.vllm_arguments(str(ensure_demo_model()), platform="cpu")
+    arguments = production.vllm_arguments(str(ensure_random_model()), platform="cpu")
     arguments |= {
         # The demo model's own context is short; the model is not run here.
         "hf_overrides": {"max_position_embeddings": config.max_model_tokens},

@@ -23,7 +23,7 @@ from orchestrator import (
 from orchestrator.events import CallStarted, Event, InputRequired, RunStarted
 from orchestrator.testing import ScriptedEngine
 from orchestrator.wiring import engine_config, shared_runtime, unannounced_runtime
-from serving.engine.setup.config import DEMO_MODEL
+from serving.engine.setup.config import RANDOM_MODEL
 from serving.errors import EngineClosed, InvalidEngineConfig, ModelNotLoaded
 from serving.generation import GenerationRequest
 from serving.policies.table import DEFAULT_POLICY
@@ -305,7 +305,7 @@ async def test_a_flow_without_an_open_runtime_reads_the_settings(
 
 def test_the_embedded_engine_uses_the_demo_model_by_default() -> None:
     config = engine_config(Settings())
-    assert (config.model, config.policy.name) == (DEMO_MODEL, DEFAULT_POLICY)
+    assert (config.model, config.policy.name) == (RANDOM_MODEL, DEFAULT_POLICY)
     config = engine_config(Settings(model="a/b", policy="fcfs", slots=3, kv_cache_bytes=5, seed=9))
     assert (config.model, config.policy.name, config.slots) == ("a/b", "fcfs", 3)
     assert (config.kv_cache_bytes, config.seed) == (5, 9)

@@ -74,8 +74,8 @@ def test_float32_is_the_default_on_a_cpu_and_an_explicit_dtype_wins() -> None:
 
 def test_the_demo_model_has_a_small_kv_cache_and_needs_no_network() -> None:
     demo, other = EngineConfig(), EngineConfig(model="org/model")
-    assert demo.is_demo
-    assert not other.is_demo
+    assert demo.is_random
+    assert not other.is_random
     assert demo.vllm_arguments("/m", "cpu")["kv_cache_memory_bytes"] == 64 << 20
     assert demo.environment("cpu")["HF_HUB_OFFLINE"] == "1"
     assert "HF_HUB_OFFLINE" not in other.environment("cpu")

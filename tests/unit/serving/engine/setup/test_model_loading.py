@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from serving.engine.setup.config import EngineConfig
-from serving.engine.setup.demo_model import MARKER, has_random_weights, is_complete
 from serving.engine.setup.model_loading import MAX_SUMMARY_CHARS, check_model_folder, error_summary
+from serving.engine.setup.random_model import MARKER, has_random_weights, is_complete
 from serving.errors import ModelNotLoaded
 
 

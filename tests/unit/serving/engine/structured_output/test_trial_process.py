@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from serving.engine.setup.demo_model import VOCABULARY, ensure_demo_model
+from serving.engine.setup.random_model import VOCABULARY, ensure_random_model
 from serving.engine.structured_output.specification import Specification, Tokenizer
 from serving.engine.structured_output.trial_process import TrialNotPossible, TrialProcess
 from tests.places import ROOT
@@ -30,7 +30,7 @@ def of_schema(schema: Any) -> Specification:
 
 
 def demo_tokenizer() -> Tokenizer:
-    definition = (ensure_demo_model() / "tokenizer.json").read_text(encoding="utf-8")
+    definition = (ensure_random_model() / "tokenizer.json").read_text(encoding="utf-8")
     return Tokenizer(definition, num_tokens=VOCABULARY, eos_token=0)
 
 

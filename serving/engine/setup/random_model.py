@@ -1,7 +1,6 @@
-"""The demo model: a tiny Llama with random weights, created locally in seconds.
+"""The random model: a tiny Llama with random weights, created locally in seconds.
 
-Its output is meaningless. It lets a first run start without a download, and tests use the real
-engine.
+Its output is meaningless. Tests and timings run the real engine with it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from serving.engine.setup.model_cache import cached_model, marker_of
-
 
 RECIPE = 1
 """Version of the model's files: increase it with every change below that changes them."""
@@ -26,18 +24,18 @@ TEMPLATE = (
 
 
 def has_random_weights(model_path: str | Path) -> bool:
-    """Whether a model folder holds the demo model: its output is meaningless."""
+    """Whether a model folder holds the random model: its output is meaningless."""
     return bool(marker_of(model_path).get("random_weights"))
 
 
-def ensure_demo_model(root: Path | None = None) -> Path:
-    """The folder of the demo model, created if it is missing; safe with several processes.
+def ensure_random_model(root: Path | None = None) -> Path:
+    """The folder of the random model, created if it is missing; safe with several processes.
 
     Raises:
         ModelNotLoaded: the cache folder cannot be written.
     """
     recipe = {"random_weights": True, "recipe": RECIPE}
-    return cached_model(f"demo-{RECIPE}", recipe, _save, root=root)
+    return cached_model(f"random-{RECIPE}", recipe, _save, root=root)
 
 
 def _save(folder: Path) -> None:
