@@ -29,8 +29,8 @@ class Settings(BaseSettings):
     Attributes:
         store: a SQLAlchemy URL, such as sqlite:///file or postgresql://...
         engine: "embedded" for vLLM in this process, or the URL of an OpenAI-compatible server.
-        model: a Hugging Face id, a folder, "smollm2", or "random" (tiny, meaningless text); None: as
-            `default_model`.
+        model: a Hugging Face id, a folder, "smollm2" or "random" (tiny, meaningless text);
+            None: as `default_model`.
         policy, policy_params: the scheduling policy of the embedded engine.
         payload_codec: module:name or file.py:name of a PayloadCodec for users' data in the store.
         durable: record arguments and results, so that an interrupted run can be resumed. If both

@@ -25,7 +25,7 @@ Model = Annotated[
         "--model",
         metavar="MODEL",
         help="A Hugging Face id, a folder, smollm2 or random. Default: smollm2 (135M parameters)"
-        " if its package is installed, else random (random weights, meaningless text).",,
+        " if its package is installed, else random (random weights, meaningless text).",
         rich_help_panel=_ENGINE,
     ),
 ]

@@ -35,7 +35,7 @@ CAVEATS = {
 
 
 def default_model() -> str:
-    """The model of those who name none: SmolLM2 if its package is installed, else the random one."""
+    """The model if none is named: SmolLM2 if its package is installed, else the random one."""
     return RANDOM_MODEL if packaged_file() is None else SMOLLM2
 
 

@@ -1,0 +1,174 @@
+"""The search of Tree of Thoughts, apart from models and tasks: what to expand next, and the best.
+
+The caller asks which thoughts to expand, and tells the new thoughts that follow from each and what
+they are worth. Equal states are one thought, reached on the way that was found first.
+
+Source: Yao et al. (2023), Tree of Thoughts, section 3 and algorithms 1 and 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Order(StrEnum):
+    """Which thoughts are expanded next.
+
+    BREADTH: of each level the best ones, the beam; the others are given up (Yao et al., 3.4 a).
+    BEST: of all open thoughts the best ones, whatever their level: it can go back.
+    """
+
+    BREADTH = "breadth"
+    BEST = "best"
+
+
+class Status(StrEnum):
+    """What a task's own check says of a state: it can be expanded, solves the task, or cannot."""
+
+    OPEN = "open"
+    SOLVED = "solved"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A way from one state to the next.
+
+    Attributes:
+        move: what was done, for people.
+        state: the state that it leads to; equal states have equal texts.
+        status: of that state.
+    """
+
+    move: str
+    state: str
+    status: Status = Status.OPEN
+
+
+@dataclass(slots=True)
+class Thought:
+    """A state in the tree.
+
+    Attributes:
+        number: from 0, in the order in which thoughts were found.
+        parent: number of the thought that it follows from; None: the root.
+        value: how promising it is, from 0 to 1; None: not evaluated.
+        is_expanded: whether the steps from it are in the tree.
+    """
+
+    number: int
+    parent: int | None
+    depth: int
+    step: Step
+    value: float | None = None
+    is_expanded: bool = False
+
+
+class Search:
+    """A tree that grows.
+
+    Args:
+        start: the root's state.
+        beam: most thoughts that are expanded at once, at least 1.
+        max_depth: thoughts at this depth are not expanded; at least 1.
+    """
+
+    def __init__(
+        self, start: str, *, order: Order = Order.BEST, beam: int = 5, max_depth: int = 10
+    ) -> None:
+        assert beam >= 1, "a search expands at least one thought at a time"
+        assert max_depth >= 1, "a search takes at least one step"
+        self.thoughts: list[Thought] = []
+        self.num_merged = 0
+        self._order = order
+        self._beam = beam
+        self._max_depth = max_depth
+        self._numbers: dict[str, int] = {}
+        self._add(None, Step("", start))
+        self.thoughts[0].value = 1.0
+
+    @property
+    def solution(self) -> Thought | None:
+        """The first thought that solves the task; None as long as there is none."""
+        return next((each for each in self.thoughts if each.step.status is Status.SOLVED), None)
+
+    def ask(self) -> list[Thought]:
+        """The thoughts to expand next, the best first; empty if the search has ended.
+
+        All of them have been evaluated, or are the root.
+        """
+        if self.solution is not None:
+            return []
+        open_ones = [each for each in self.thoughts if self._is_open(each)]
+        if self._order is Order.BREADTH and open_ones:
+            # Levels are expanded one after another: what is open above the last one was given up.
+            deepest = max(each.depth for each in open_ones)
+            expanded = max((each.depth for each in self.thoughts if each.is_expanded), default=-1)
+            level = max(deepest, expanded + 1)
+            open_ones = [each for each in open_ones if each.depth == level]
+        return sorted(open_ones, key=_rank)[: self._beam]
+
+    def expand(self, thought: Thought, steps: Iterable[Step]) -> list[Thought]:
+        """Add the steps from a thought; returns the new thoughts, without those known already."""
+        assert not thought.is_expanded, "a thought is expanded once"
+        thought.is_expanded = True
+        added = [self._add(thought, step) for step in steps]
+        return [each for each in added if each is not None]
+
+    def tell(self, thought: Thought, value: float) -> None:
+        """Set how promising a thought is, from 0 to 1."""
+        assert 0 <= value <= 1, "values are from 0 to 1"
+        thought.value = value
+
+    def best(self) -> Thought:
+        """The solution, or the thought that is nearest to one: the deepest, then the best valued."""
+        if self.solution is not None:
+            return self.solution
+        alive = [each for each in self.thoughts if each.step.status is not Status.DEAD]
+        return min(alive, key=lambda each: (-each.depth, *_rank(each)))
+
+    def path_to(self, thought: Thought) -> list[Thought]:
+        """The thoughts from the root to this one, both included."""
+        path = [thought]
+        while path[-1].parent is not None:
+            path.append(self.thoughts[path[-1].parent])
+        return path[::-1]
+
+    def children_of(self, thought: Thought) -> list[Thought]:
+        """The thoughts that follow from this one, in the order in which they were found."""
+        return [each for each in self.thoughts if each.parent == thought.number]
+
+    def _add(self, parent: Thought | None, step: Step) -> Thought | None:
+        if step.state in self._numbers:
+            self.num_merged += 1
+            return None
+        number = self._numbers[step.state] = len(self.thoughts)
+        depth = 0 if parent is None else parent.depth + 1
+        thought = Thought(number, None if parent is None else parent.number, depth, step)
+        self.thoughts.append(thought)
+        return thought
+
+    def _is_open(self, thought: Thought) -> bool:
+        return (
+            not thought.is_expanded
+            and thought.value is not None
+            and thought.step.status is Status.OPEN
+            and thought.depth < self._max_depth
+        )
+
+
+def normalised(scores: Sequence[float]) -> list[float]:
+    """Log-probabilities of alternatives as values from 0 to 1 that sum to 1."""
+    if not scores:
+        return []
+    highest = max(scores)
+    weights = [math.exp(score - highest) for score in scores]
+    return [weight / sum(weights) for weight in weights]
+
+
+def _rank(thought: Thought) -> tuple[float, int, int]:
+    """Best first: by value, then the deeper one, then the one that was found first."""
+    return (-(thought.value or 0.0), -thought.depth, thought.number)

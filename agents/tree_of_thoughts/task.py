@@ -1,0 +1,46 @@
+"""A task for Tree of Thoughts: states as text, the steps between them, and a check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from agents.tree_of_thoughts.search import Status, Step
+
+
+class Task(Protocol):
+    """What the search has to know of a task. Everything in it is pure: the model is asked elsewhere.
+
+    Attributes:
+        name: of the task's kind, for people.
+        goal: what is to be found, in a sentence; every prompt begins with it.
+        start: the first state.
+        max_depth: most steps to a solution.
+    """
+
+    name: str
+    goal: str
+    start: str
+    max_depth: int
+
+    def moves(self, state: str) -> Sequence[Step] | None:
+        """All steps from a state, if they can be listed; None: the model proposes them."""
+        ...
+
+    def step(self, state: str, proposal: str) -> Step | None:
+        """The step that a model's proposal means; None if it is not possible from this state.
+
+        Called only if `moves` returns None.
+        """
+        ...
+
+    def describe(self, state: str) -> str:
+        """A state as the model reads it."""
+        ...
+
+    def answer(self, path: Sequence[Step]) -> str:
+        """The answer that a path of steps from the start leads to, for people."""
+        ...
+
+
+__all__ = ["Status", "Step", "Task"]

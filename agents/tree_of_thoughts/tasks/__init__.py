@@ -1,0 +1,1 @@
+"""The tasks that `orchestrate run tree-of-thoughts` knows."""
