@@ -17,6 +17,10 @@ SEED_LIMIT = 2**63
 """Seeds are in [-SEED_LIMIT, SEED_LIMIT), the range of a signed 64-bit integer."""
 
 
+MAX_CHOICES = 20
+"""Most choices of a request: OpenAI's API gives the probabilities of 20 tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a chat."""
@@ -37,6 +41,9 @@ class GenerationRequest:
         priority: lower is earlier, for the policies that use it.
         seed: same seed, same tokens; None: random. In [-SEED_LIMIT, SEED_LIMIT).
         stop: texts that end the answer; they are not part of it.
+        repetition_penalty: above 1, tokens that the prompt or answer has become less probable.
+        choices: the answer is one of these texts, by its first token alone; no two may begin with
+            the same token. At most MAX_CHOICES. Not together with a schema.
     """
 
     request_id: str
@@ -47,6 +54,8 @@ class GenerationRequest:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
+    repetition_penalty: float = 1.0
+    choices: tuple[str, ...] = ()
     slo: Slo = BEST_EFFORT
     priority: int = 0
 
@@ -69,6 +78,12 @@ def check_request(request: GenerationRequest) -> None:
         fault = "seed must be a whole number from -2**63 to 2**63 - 1"
     elif not _are_texts(request.stop):
         fault = "stop must be a tuple of texts, none of them empty"
+    elif not _are_texts(request.choices) or len(set(request.choices)) < len(request.choices):
+        fault = "choices must be a tuple of texts, none of them empty or twice"
+    elif len(request.choices) > MAX_CHOICES:
+        fault = f"choices must be at most {MAX_CHOICES}"
+    elif request.choices and request.schema is not None:
+        fault = "choices and schema exclude each other"
     elif not _is_whole(request.priority):
         fault = "priority must be a whole number"
     elif not _is_slo(request.slo):
@@ -116,6 +131,8 @@ class Completion:
     Attributes:
         ttft_s: seconds from submission to the first token.
         e2el_s: seconds from submission to the last.
+        choice_logprobs: of each of the request's choices, the log-probability that the answer
+            begins with its first token; empty without choices.
     """
 
     request_id: str
@@ -124,6 +141,7 @@ class Completion:
     usage: Usage
     ttft_s: float
     e2el_s: float
+    choice_logprobs: tuple[float, ...] = ()
 
     def parsed(self) -> Any:
         """The text parsed as JSON; raises StructuredOutputInvalid if it is not valid JSON."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from serving.generation import Chunk, Completion, FinishReason, GenerationReques
 from serving.slo import Slo, SloKind, TagValue, to_tags
 
 if TYPE_CHECKING:
-    from vllm.outputs import RequestOutput
+    from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 Answer = Chunk | ServingError
@@ -28,14 +29,21 @@ class PendingCall:
     Its methods run on the engine's thread.
 
     Attributes:
+        choice_tokens: the first token of each of the request's choices.
         submitted_s: when the caller submitted the request, by time.monotonic. The time before vLLM
             receives the request counts for its TTFT, its latency and its SLO.
     """
 
     def __init__(
-        self, request: GenerationRequest, loop: asyncio.AbstractEventLoop, *, submitted_s: float
+        self,
+        request: GenerationRequest,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        submitted_s: float,
+        choice_tokens: Sequence[int] = (),
     ) -> None:
         self.request = request
+        self.choice_tokens = choice_tokens
         self.answers: asyncio.Queue[Answer] = asyncio.Queue()
         self.submitted_s = submitted_s
         self._loop = loop
@@ -73,8 +81,15 @@ class PendingCall:
             ),
             ttft_s=(self._first_token_s or now_s) - self.submitted_s,
             e2el_s=now_s - self.submitted_s,
+            choice_logprobs=self._choice_logprobs(part),
         )
         return Chunk(part.text, completion)
+
+    def _choice_logprobs(self, part: CompletionOutput) -> tuple[float, ...]:
+        if not self.choice_tokens or not part.logprobs:
+            return ()
+        of_first = part.logprobs[0]
+        return tuple(of_first[token].logprob for token in self.choice_tokens)
 
 
 def finish_reason(reason: str | None) -> FinishReason | None:
@@ -84,21 +99,27 @@ def finish_reason(reason: str | None) -> FinishReason | None:
     return "length" if reason == "length" else None
 
 
-def sampling_params(request: GenerationRequest, available_tokens: int) -> SamplingParams:
+def sampling_params(
+    request: GenerationRequest, available_tokens: int, choice_tokens: Sequence[int] = ()
+) -> SamplingParams:
     """vLLM's parameters for a request.
 
     Args:
         available_tokens: limit on output tokens: the rest of the model's context.
+        choice_tokens: the first token of each of the request's choices.
     """
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-    limit = request.max_tokens
+    limit = 1 if choice_tokens else request.max_tokens
     return SamplingParams(
         max_tokens=available_tokens if limit is None else min(limit, available_tokens),
         temperature=request.temperature,
         top_p=request.top_p,
         seed=request.seed,
+        repetition_penalty=request.repetition_penalty,
         stop=list(request.stop),
+        allowed_token_ids=list(choice_tokens) or None,
+        logprob_token_ids=list(choice_tokens) or None,
         structured_outputs=structured_outputs(request),
         output_kind=RequestOutputKind.DELTA,
         extra_args=to_tags(request.slo) or None,

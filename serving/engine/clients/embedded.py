@@ -156,7 +156,13 @@ class EmbeddedEngine:
         await self._check_schema(request)
         thread = self._prompts.thread_for(request)
         tokens = await loop.run_in_executor(thread, self._tokens, llm, request)
-        pending = PendingCall(request, loop, submitted_s=submitted_s)
+        choices: list[int] = []
+        if request.choices:
+            tokenizer = llm.get_tokenizer()
+            choices = await loop.run_in_executor(
+                thread, self._prompts.choice_tokens, tokenizer, request
+            )
+        pending = PendingCall(request, loop, submitted_s=submitted_s, choice_tokens=choices)
         # vLLM's outputs carry this id, so it must be unique among all submissions.
         engine_id = f"{request.request_id}.{next(self._submissions)}"
         try:
@@ -208,10 +214,10 @@ class EmbeddedEngine:
     # The methods below run on the engine's thread.
 
     def _parameters(
-        self, llm: LLMEngine, request: GenerationRequest, available_tokens: int
+        self, llm: LLMEngine, pending: PendingCall, available_tokens: int
     ) -> SamplingParams:
         """vLLM's parameters for a request (see `sampling_params`); subclasses may change them."""
-        return sampling_params(request, available_tokens)
+        return sampling_params(pending.request, available_tokens, pending.choice_tokens)
 
     def _run(self) -> None:
         try:
@@ -289,7 +295,7 @@ class EmbeddedEngine:
         if len(tokens) >= limit:
             raise PromptTooLong(request.request_id, len(tokens), limit - 1)
         try:
-            params = self._parameters(llm, request, limit - len(tokens))
+            params = self._parameters(llm, pending, limit - len(tokens))
             prompt = {"prompt_token_ids": tokens}
             set_remaining_slo(params, request.slo, time.monotonic() - pending.submitted_s)
             llm.add_request(engine_id, prompt, params, priority=request.priority)

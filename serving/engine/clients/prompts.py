@@ -71,6 +71,19 @@ class Prompts:
         except Exception as error:  # tokenizers and chat templates raise errors of any class
             raise InvalidRequest(request.request_id, error_summary(error)) from error
 
+    def choice_tokens(self, tokenizer: TokenizerLike, request: GenerationRequest) -> list[int]:
+        """The first token of each of a request's choices.
+
+        Raises:
+            InvalidRequest: two choices begin with the same token.
+        """
+        encoded = [tokenizer.encode(text, add_special_tokens=False) for text in request.choices]
+        first = [tokens[0] for tokens in encoded]
+        if len(set(first)) < len(first):
+            reason = "two of the choices begin with the same token: begin them with other letters"
+            raise InvalidRequest(request.request_id, reason)
+        return first
+
     def _copy_of(self, tokenizer: TokenizerLike) -> TokenizerLike:
         """The tokenizer for long prompts; copied on the thread that uses the original."""
         if self._copy is None:

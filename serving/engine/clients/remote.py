@@ -20,6 +20,7 @@ from serving.errors import (
     ServingError,
 )
 from serving.generation import (
+    MAX_CHOICES,
     Chunk,
     Completion,
     EngineInfo,
@@ -248,6 +249,15 @@ class RemoteEngine:
         if request.stop:
             arguments["stop"] = list(request.stop)
         extra: dict[str, Any] = {}
+        if request.repetition_penalty != 1.0:
+            extra["repetition_penalty"] = request.repetition_penalty
+        if request.choices:
+            arguments |= {"logprobs": True, "top_logprobs": MAX_CHOICES}
+            if isinstance(request.prompt, str):
+                arguments |= {"logprobs": MAX_CHOICES}
+                del arguments["top_logprobs"]
+            if self._is_vllm:
+                extra["structured_outputs"] = {"choice": list(request.choices)}
         if request.schema is not None:
             # OpenAI has this field for chats only; vLLM also has it for plain prompts.
             schema = {"name": "answer", "schema": dict(request.schema), "strict": True}

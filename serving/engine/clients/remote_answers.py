@@ -35,6 +35,7 @@ class StreamedAnswer:
         self._usage: Any = None
         self._finish_reason: str | None = None
         self._stop_reason: object = None
+        self._first_token: dict[str, float] = {}  # log-probabilities of what it could be
 
     def add(self, part: Any) -> str:
         """Add a part; returns its text. Any field may be missing: the client checks no types."""
@@ -45,6 +46,8 @@ class StreamedAnswer:
             if not isinstance(self._request.prompt, str):
                 text = getattr(getattr(choice, "delta", None), "content", None)
             added += text if isinstance(text, str) else ""
+            if not self._first_token:
+                self._first_token = _first_token(getattr(choice, "logprobs", None))
             self._finish_reason = getattr(choice, "finish_reason", None) or self._finish_reason
             self._stop_reason = getattr(choice, "stop_reason", None) or self._stop_reason
         if added:
@@ -81,6 +84,25 @@ class StreamedAnswer:
             ),
             ttft_s=(self._first_text_s or now_s) - self._submitted_s,
             e2el_s=now_s - self._submitted_s,
+            choice_logprobs=self._choice_logprobs(),
+        )
+
+    def _choice_logprobs(self) -> tuple[float, ...]:
+        """Of each choice; one whose token the server did not list is below all that it listed."""
+        choices = self._request.choices
+        if not choices or not self._first_token:
+            return ()
+        unlisted = min(self._first_token.values()) - 1.0
+        return tuple(
+            max(
+                (
+                    logprob
+                    for token, logprob in self._first_token.items()
+                    if token.strip() and choice.startswith(token.strip())
+                ),
+                default=unlisted,
+            )
+            for choice in choices
         )
 
     def _count(self, name: str, counts: Any, default: int) -> int:
@@ -91,6 +113,16 @@ class StreamedAnswer:
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
             raise RequestFailed(self._request.request_id, f"the server sent {name}={count!r}")
         return count
+
+
+def _first_token(logprobs: Any) -> dict[str, float]:
+    """The alternatives of an answer's first token, of a chat or of a plain prompt; {} if unknown."""
+    content = getattr(logprobs, "content", None)
+    if content:
+        listed = getattr(content[0], "top_logprobs", None) or ()
+        return {str(each.token): float(each.logprob) for each in listed}
+    top = getattr(logprobs, "top_logprobs", None)
+    return {str(token): float(value) for token, value in dict(top[0]).items()} if top else {}
 
 
 class ErrorResponse:

@@ -91,9 +91,9 @@ class ReplayingEngine(EmbeddedEngine):
         return super()._tokens(llm, request)
 
     def _parameters(
-        self, llm: LLMEngine, request: GenerationRequest, available_tokens: int
+        self, llm: LLMEngine, pending: PendingCall, available_tokens: int
     ) -> SamplingParams:
-        params = super()._parameters(llm, request, available_tokens)
+        params = super()._parameters(llm, pending, available_tokens)
         if isinstance(request, ForcedRequest):
             params.min_tokens = request.output_tokens - 1
             params.logit_bias = {llm.get_tokenizer().eos_token_id: END_BIAS}
