@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import stat
@@ -44,8 +45,9 @@ async def test_an_existing_file_is_made_private_with_a_warning(
     file = tmp_path / "runs.db"
     await fill(file)
     file.chmod(0o644)
-    async with await open_store(f"sqlite:///{file}"):
-        pass
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        async with await open_store(f"sqlite:///{file}"):
+            pass
     assert mode(file) == 0o600
     assert "now it is private" in caplog.text
 
