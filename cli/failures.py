@@ -130,6 +130,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "NotStarted",
             "PayloadMissing",
             "PayloadEncoded",
+            "PayloadNotEncoded",
         ],
         "agents.tools.errors": ["CorpusIndexUnavailable"],
         "orchestrator.errors": ["OutcomeNotRecorded"],

@@ -99,7 +99,13 @@ def payload_codec(settings: Settings) -> PayloadCodec | None:
         codec: PayloadCodec = load_reference(settings.payload_codec)
     except InvalidReference as error:
         raise InvalidSettings(f"{ENV_PREFIX}PAYLOAD_CODEC: {error}") from error
-    if not isinstance(codec, PayloadCodec) or isinstance(codec, type):
+    if (
+        not isinstance(codec, PayloadCodec)
+        or isinstance(codec, type)
+        or not isinstance(codec.name, str)
+        or "\x00" in codec.name
+        or not codec.name
+    ):
         raise InvalidSettings(
             f"{ENV_PREFIX}PAYLOAD_CODEC: {settings.payload_codec} is no object with name, encode"
             " and decode (see PayloadCodec)"

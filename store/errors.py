@@ -118,6 +118,17 @@ class PayloadEncoded(StoreError):
         )
 
 
+class PayloadNotEncoded(StoreError):
+    """The payload codec failed, so nothing was written."""
+
+    def __init__(self, name: str, cause: str) -> None:
+        super().__init__(name, cause)
+
+    def __str__(self) -> str:
+        name, cause = self.args
+        return f"the payload codec {name!r} failed: {cause}. Nothing was written"
+
+
 class RunNotFound(StoreError):
     """No run has this id, or an id with this prefix."""
 

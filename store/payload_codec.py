@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from store.errors import PayloadEncoded
+from store.errors import PayloadEncoded, PayloadNotEncoded
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -41,9 +41,13 @@ class PayloadCodec(Protocol):
 
 
 def encoded(codec: PayloadCodec | None, data: bytes, media_type: str) -> bytes:
-    """The data as it is stored: with the codec's name, if there is a codec."""
+    """The data as it is stored, with the codec's name if there is one; raises PayloadNotEncoded."""
     if codec is not None:
-        return _HEAD + codec.name.encode() + b"\x00" + codec.encode(data, media_type)
+        try:
+            data = codec.encode(data, media_type)
+        except Exception as error:  # of any class: it is the user's code
+            raise PayloadNotEncoded(codec.name, f"{type(error).__name__}: {error}") from error
+        return _HEAD + codec.name.encode() + b"\x00" + data
     return _HEAD + b"\x00" + data if data.startswith(_HEAD) else data
 
 

@@ -32,7 +32,7 @@ from sqlalchemy.util import await_only
 from store.database.connection import InlineEngine, StoreEngine
 from store.database.failures import is_missing_table, named_opening_errors
 from store.database.postgres import pool_size, wait_for_connections
-from store.database.sqlite_file import check_pages, lock_of, opened, prepare
+from store.database.sqlite_file import APPLICATION_ID, check_pages, lock_of, opened, prepare
 from store.database.urls import (
     connect_args,
     file_of,
@@ -148,7 +148,7 @@ async def open_store(url: str, *, codec: PayloadCodec | None = None) -> Store:
         writer, reader = _engines(address)  # first, as a refused URL must create no file
         if is_sqlite(address):
             prepare(file_of(address))
-            await asyncio.to_thread(check_pages, file_of(address))
+            await asyncio.to_thread(check_pages, address)
         store = Store(address, writer=writer, reader=reader, codec=codec)
         try:
             if await _revisions(address, reader) != [HEAD]:
@@ -196,12 +196,12 @@ def _migrate(url: URL) -> None:
 def _revisions_in_file(url: URL) -> list[str]:
     """The schema revisions of a SQLite file, none if it is new; leaves no connection in a pool."""
     with closing(sqlite3.connect(file_of(url), timeout=wait_s(url))) as connection:
+        [(application_id,)] = connection.execute("PRAGMA application_id")
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-        if not tables:
-            return []
-        if "alembic_version" not in tables:
+        is_ours = {"alembic_version", "runs"} <= tables if tables else True
+        if not is_ours or application_id not in (0, APPLICATION_ID):
             raise StoreUnreachable(without_password(url), "it is another program's database")
-        return [revision for (revision,) in connection.execute(_REVISIONS)]
+        return [revision for (revision,) in connection.execute(_REVISIONS)] if tables else []
 
 
 def _engines(url: URL) -> tuple[StoreEngine, StoreEngine]:

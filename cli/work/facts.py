@@ -244,7 +244,7 @@ def _store(url: str) -> tuple[str, bool, str | None]:
         asyncio.run(read_latest())
         if is_sqlite(address):
             with named_opening_errors(address):
-                check_pages(file_of(address), max_bytes=math.inf)
+                check_pages(address, max_bytes=math.inf)
     except StoreError as error:
         return without_password(address), True, str(error)
     return without_password(address), True, None

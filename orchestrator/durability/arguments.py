@@ -27,12 +27,12 @@ class Arguments:
         """All of them as a JSON object of parameter names and values, defaults included.
 
         Raises:
-            ResultNotSerialisable: an argument that the caller gave cannot be recorded.
+            ResultNotSerialisable: an argument, or a default, cannot be recorded.
             TypeError: the arguments do not fit the function's parameters.
         """
         named, refused = self._recorded(body)
-        if refused:
-            raise next(iter(refused.values()))
+        for error in refused.values():
+            raise error
         return json.dumps(named).encode()
 
     def dump_partly(self, body: Callable[..., Any]) -> bytes | None:
@@ -43,16 +43,17 @@ class Arguments:
         """
         try:
             named, refused = self._recorded(body)
+            given = inspect.signature(body).bind(*self.args, **self.kwargs).arguments
         except (TypeError, ValueError):
             return None
-        return json.dumps(named | ({_OMITTED: list(refused)} if refused else {})).encode()
+        omitted = [name for name in refused if name in given]  # the function supplies its defaults
+        return json.dumps(named | ({_OMITTED: omitted} if omitted else {})).encode()
 
     def _recorded(
         self, body: Callable[..., Any]
     ) -> tuple[dict[str, Any], dict[str, ResultNotSerialisable]]:
-        """Parameter names with values as JSON, and names of given arguments with their errors."""
+        """Parameter names with values as JSON, and names of those that are refused with errors."""
         bound = inspect.signature(body).bind(*self.args, **self.kwargs)
-        given = set(bound.arguments)
         bound.apply_defaults()
         hints = hints_of(body)
         named: dict[str, Any] = {}
@@ -61,8 +62,7 @@ class Arguments:
             try:
                 named[name] = json.loads(_codec(body, name, hints).dump(value))
             except ResultNotSerialisable as error:
-                if name in given:  # on resume the function supplies a default again
-                    refused[name] = error
+                refused[name] = error
         return named, refused
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from orchestrator.cancellation import run_to_completion
 from store.errors import (
     AlreadyRecorded,
+    PayloadNotEncoded,
     StoreClosed,
     StoreCorrupt,
     StoreError,
@@ -30,6 +31,7 @@ Work = Callable[[Transaction], Awaitable[None]]
 
 
 FAILURES = (
+    PayloadNotEncoded,
     StoreClosed,
     StoreCorrupt,
     StoreFailed,

@@ -4,7 +4,8 @@ What a flow does next may depend on which of several steps ends first (asyncio.w
 a shared list). So each outcome gets a number, and reaches the flow's code only after those with
 smaller numbers, when that code has had time to act on them. The same holds in a resumed run:
 recorded outcomes come first, in their order, then new ones. A step that is executed again although
-it has a number (its error ended the run) keeps its place; what is within it comes before it.
+it has a number (its error ended the run) keeps that number, and what is within it comes just before
+it; but while it is executed no other outcome waits for it.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from orchestrator.durability.identity import paths_to
+from orchestrator.durability.identity import parent_key, paths_to
 from store.records import Status, StepRecord
 
-SETTLING_PASSES = 16
+SETTLING_PASSES = 10
 """Passes of the event loop between two outcomes that different tasks wait for.
 
 A task that ends wakes the one that waits for it two passes later (asyncio.wait, gather, a queue),
-so this is enough for eight layers of tasks. A pass takes 1 to 2 microseconds.
+so this is enough for five layers of tasks. A pass of an idle loop takes 1 to 2 microseconds.
 """
+
+MIN_PASSES, SETTLING_S = 4, 0.002
+"""On a busy loop fewer passes are enough, once so many seconds have passed: two layers of tasks."""
 
 PATIENCE_S = 1.0
 """Seconds to wait for a recorded step to begin again, beyond twice the time that it took before."""
@@ -70,6 +74,8 @@ class OutcomeOrder:
         self._pending: dict[str, _Outcome] = {}  # by path
         self._places: list[tuple[tuple[float, ...], str]] = []  # a heap; also of dropped ones
         self._unbegun: set[str] = set()  # those of them that the flow has not begun
+        self._again: dict[str, _Outcome] = {}  # by path, of numbered steps that are executed again
+        self._interrupted: set[asyncio.Task[Any]] = set()  # their cancellation comes in a moment
         self._num_waiting = 0
         self._last_ended_s = 0.0
         self._last_task: asyncio.Task[Any] | None = None  # which got the last outcome
@@ -102,23 +108,31 @@ class OutcomeOrder:
 
     def begin(self, step: StepRecord) -> None:
         """The flow begins a recorded step."""
-        if (outcome := self._pending.get(step.path)) is not None:
-            self._unbegun.discard(step.path)
-            outcome.is_replayed = step.status in (Status.COMPLETED, Status.FAILED)
-            self._advance()
+        outcome = self._pending.get(step.path)
+        if outcome is None:
+            return
+        self._unbegun.discard(step.path)
+        outcome.is_replayed = step.status in (Status.COMPLETED, Status.FAILED)
+        if not outcome.is_replayed:
+            self._again[step.path] = self._pending.pop(step.path)
+        self._advance()
 
     def number(self, path: str) -> int:
         """The number of an outcome that comes now; `turn` or `drop` must follow."""
-        outcome = self._pending.get(path)
-        if outcome is None:
-            outcome = self._add(path, self._next_number)
-            self._next_number += 1
+        again = self._again.pop(path, None)
+        number = self._next_number if again is None else again.number
+        outcome = self._pending.get(path) or self._add(path, number)
+        self._next_number = max(self._next_number, number + 1)
         if self._unbegun:
             self.drop_unbegun(lambda each: each.startswith(f"{path}/"))
         return outcome.number
 
     async def turn(self, path: str) -> None:
-        """Wait until all outcomes before this one have reached the flow; then it may."""
+        """Wait until all outcomes before this one have reached the flow; then it may.
+
+        A cancellation comes after the outcome, which is recorded; but at once if a recorded step
+        that comes first has not begun.
+        """
         outcome = self._pending.get(path)
         if outcome is None:
             return
@@ -128,16 +142,49 @@ class OutcomeOrder:
             if self._num_waiting:
                 self._advance()
             return
-        outcome.turn = asyncio.get_running_loop().create_future()
+        was_cancelled = False
         self._num_waiting += 1
         try:
-            self._advance()
-            await outcome.turn
-            self._last_task = task
+            while True:
+                waits_for = outcome.turn = asyncio.get_running_loop().create_future()
+                self._advance()
+                try:
+                    await waits_for
+                    break
+                except asyncio.CancelledError:
+                    has_come = waits_for.done() and not waits_for.cancelled()
+                    if task is None or not (has_come or self._will_come_soon()):
+                        raise
+                    was_cancelled = True
+                    task.uncancel()
+                    if has_come:
+                        break
         finally:
             self._num_waiting -= 1
             self._pending.pop(path, None)
             self._advance()
+        self._last_task = task
+        if task is not None and was_cancelled:
+            self._interrupt(task)
+
+    def _will_come_soon(self) -> bool:
+        """Whether nothing but outcomes that are there come before one that waits."""
+        head = self._head()
+        return head is not None and head.path not in self._unbegun
+
+    def is_interrupted(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task got its outcome although it was cancelled: that comes in a moment."""
+        return task in self._interrupted
+
+    def _interrupt(self, task: asyncio.Task[Any]) -> None:
+        """Cancel a task that had to have its recorded outcome first, as in a resumed run."""
+        self._interrupted.add(task)
+
+        def interrupt() -> None:
+            self._interrupted.discard(task)
+            task.cancel()
+
+        asyncio.get_running_loop().call_soon(interrupt)
 
     def drop(self, *paths: str) -> None:
         """These outcomes will not come, or have come: no other waits for them."""
@@ -165,9 +212,10 @@ class OutcomeOrder:
         The places of 2, of 5 within it and of 9 within that are (2, inf), (2, 5, inf) and
         (2, 5, 9, inf), in the order from the last to the first.
         """
-        if not self._pending:
+        if not self._again and not self._unbegun:
             return number, math.inf
-        around = [self._pending[step] for step in paths_to(path)[:-1] if step in self._pending]
+        known = self._pending | self._again
+        around = [known[step] for step in paths_to(path)[:-1] if step in known]
         before = takewhile(lambda each: each < number, around[-1].place) if around else ()
         return (*before, number, math.inf)
 
@@ -200,11 +248,14 @@ class OutcomeOrder:
             head.turn.set_result(None)
         else:
             self._is_settling = True
-            self._settle(SETTLING_PASSES)
+            self._settle(0, asyncio.get_running_loop().time())
 
-    def _settle(self, num_passes: int) -> None:
-        if num_passes:
-            asyncio.get_running_loop().call_soon(self._settle, num_passes - 1)
+    def _settle(self, num_passes: int, began_s: float) -> None:
+        """Count a pass of the event loop; after enough of them the next outcome may come."""
+        loop = asyncio.get_running_loop()
+        is_slow = num_passes >= MIN_PASSES and loop.time() - began_s > SETTLING_S
+        if num_passes < SETTLING_PASSES and not is_slow:
+            loop.call_soon(self._settle, num_passes + 1, began_s)
             return
         self._is_settling, self._is_settled = False, True
         self._advance()
@@ -229,8 +280,10 @@ class OutcomeOrder:
             self._run_id,
             outcome.path,
         )
-        begun = min(each.place for each in self._pending.values() if each.path not in self._unbegun)
-        self.drop_unbegun(lambda path: self._pending[path].place < begun)
+        key = parent_key(outcome.path)  # what comes after it on its path is not begun either
+        self.drop_unbegun(
+            lambda path: path == outcome.path or f"{parent_key(path)}/".startswith(f"{key}/")
+        )
 
 
 def _is_on_loop() -> bool:

@@ -157,6 +157,8 @@ async def require_time(context: CallContext) -> None:
     """
     if context.run.was_cancelled():
         raise asyncio.CancelledError
+    if context.run.recorder.order.is_interrupted(asyncio.current_task()):
+        await let_the_deadline_pass()
     if context.remaining_s() <= 0:
         await let_the_deadline_pass()  # usually that raises
         raise asyncio.CancelledError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 import struct
 from contextlib import closing, suppress
@@ -19,9 +20,14 @@ CHECKED_BYTES = 16 << 20
 """Files up to this size are checked whole when they are opened, in 15 ms; `orchestrate doctor`
 checks larger ones."""
 
+APPLICATION_ID = 0x6F726368
+"""What SQLite files of this program have in their header; "orch" in ASCII."""
+
 MIN_FREE_SHARE = 0.05
 """A file is rewritten if this share of its pages is free; fewer are soon used again."""
 
+
+logger = logging.getLogger("orchestrate")
 
 _MARK = "This file belongs to the store beside it, which has held runs.\n"
 
@@ -32,6 +38,7 @@ _HEADER = struct.Struct(">16x H 6x I I 60x I")
 
 def lock_of(file: Path) -> Path:
     """The lock file of a store's file; it also says that the store has been created."""
+    file = file.resolve()  # one lock, by whichever link the file is named
     return file.with_name(f"{file.name}.lock")
 
 
@@ -44,9 +51,11 @@ def prepare(file: Path) -> None:
     """
     if not create_private(file):
         _require_whole(file)
+    elif _size(lock_of(file)):
+        logger.warning("%s has held runs, and is gone: a new store is created", file)
 
 
-def check_pages(file: Path, *, max_bytes: float = CHECKED_BYTES) -> None:
+def check_pages(url: URL, *, max_bytes: float = CHECKED_BYTES) -> None:
     """Check all pages of a store's file.
 
     Args:
@@ -55,9 +64,10 @@ def check_pages(file: Path, *, max_bytes: float = CHECKED_BYTES) -> None:
         StoreCorrupt: a page is damaged.
         sqlite3.Error: it cannot be read.
     """
+    file = file_of(url)
     if not 0 < _size(file) <= max_bytes:
         return
-    with closing(sqlite3.connect(file)) as connection:
+    with closing(sqlite3.connect(file, timeout=wait_s(url))) as connection:
         verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if verdict != "ok":
         raise StoreCorrupt(f"sqlite:///{file}", " ".join(verdict.split()))

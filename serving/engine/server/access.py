@@ -75,7 +75,9 @@ class AccessMiddleware:
             return
         path = path_of(scope).rstrip("/")
         access: ApiAccess = scope["app"].state.args.api_access
-        is_open = not access.needs_key or path in OPEN_PATHS or scope.get("method") == "OPTIONS"
+        method = scope.get("method")  # a websocket has none
+        is_probe = path in OPEN_PATHS and method in ("GET", "HEAD")
+        is_open = not access.needs_key or is_probe or method == "OPTIONS"
         key = None if is_open else access.key_of(scope)
         if path in CLOSED_PATHS:
             await _refuse(scope, receive, send, 404, "there is no such path")

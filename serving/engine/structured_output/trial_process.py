@@ -20,6 +20,9 @@ from serving.engine.structured_output.specification import Specification, Tokeni
 MAX_OUTCOMES = 512
 """Outcomes that are remembered; the least recently used is forgotten first."""
 
+MAX_WAITING = 20
+"""Trials that wait at once: each may take half a second, and all others wait for it."""
+
 ANSWER_S = 30.0
 """Longest wait for an outcome: a second of CPU time may take longer on a busy machine."""
 
@@ -47,6 +50,7 @@ class TrialProcess:
         self._connection: Connection[Any, Any] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
+        self._num_waiting = 0
 
     def outcome(self, specification: Specification) -> Trial | None:
         """The outcome of an earlier trial, if it is remembered."""
@@ -66,14 +70,23 @@ class TrialProcess:
         known = self.outcome(specification)
         if known is not None:
             return known
+        if self._num_waiting >= MAX_WAITING:
+            raise TrialNotPossible("too many others are being tried; try again in some seconds")
         number = next(self._numbers)
+        with self._outcomes_lock:
+            self._num_waiting += 1
         running = self._thread.submit(self._compile, number, specification)
+        running.add_done_callback(self._ended)
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
             if not running.done():  # it had begun, or it would be cancelled by now
                 self._send((number, None))
             raise
+
+    def _ended(self, _: object) -> None:
+        with self._outcomes_lock:
+            self._num_waiting -= 1
 
     def close(self) -> None:
         """End the process, and the trial that it runs; idempotent."""

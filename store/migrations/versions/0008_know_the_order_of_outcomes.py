@@ -1,4 +1,7 @@
-"""Number the outcomes of a run's steps, so that a resumed run replays them in their order."""
+"""Number the outcomes of a run's steps, so that a resumed run replays them in their order.
+
+SQLite files get the application id of this program.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ revision = "0008"
 down_revision = "0007"
 branch_labels = None
 depends_on = None
+
+APPLICATION_ID = 0x6F726368  # "orch" in ASCII
 
 NUMBER_RESUMABLE = """
 UPDATE steps SET outcome_number = ranked.number FROM (
@@ -27,6 +32,8 @@ WHERE steps.run_id = ranked.run_id AND steps.path = ranked.path
 def upgrade() -> None:
     op.add_column("steps", sa.Column("outcome_number", sa.Integer(), nullable=True))
     op.execute(NUMBER_RESUMABLE)
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 
 def downgrade() -> None:

@@ -1,5 +1,6 @@
 """The index: which files are read again, what it counts, and where it is stored."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -182,6 +183,7 @@ def test_an_existing_index_is_made_private_with_a_warning(
 ) -> None:
     Corpus.open(folder, index_path=index_path)
     index_path.chmod(0o644)
-    Corpus.open(folder, index_path=index_path)
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        Corpus.open(folder, index_path=index_path)
     assert index_path.stat().st_mode & 0o777 == 0o600
     assert "now it is private" in caplog.text

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import stat
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from store.errors import StoreCorrupt, StoreUnreachable
+from store.errors import StoreCorrupt, StoreLocked, StoreUnreachable
 from store.session import open_store
 from tests.unit.store.store_samples import a_run
 
@@ -44,8 +46,9 @@ async def test_an_existing_file_is_made_private_with_a_warning(
     file = tmp_path / "runs.db"
     await fill(file)
     file.chmod(0o644)
-    async with await open_store(f"sqlite:///{file}"):
-        pass
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        async with await open_store(f"sqlite:///{file}"):
+            pass
     assert mode(file) == 0o600
     assert "now it is private" in caplog.text
 
@@ -100,3 +103,44 @@ async def test_the_folder_of_the_default_store_is_made_private(
             pass
     assert mode(folder) == 0o700
     assert mode(elsewhere) == 0o755  # a folder of the user
+
+
+async def test_an_empty_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA application_id = 1234")
+        connection.execute("VACUUM")
+    with pytest.raises(StoreUnreachable, match="another program's"):
+        await open_store(f"sqlite:///{file}")
+
+
+async def test_a_store_that_another_program_has_locked_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "runs.db"
+    await fill(file)
+    connect, waits_s = sqlite3.connect, list[float]()
+
+    def noting(*args: Any, timeout: float = 5.0, **kwargs: Any) -> sqlite3.Connection:
+        waits_s.append(timeout)
+        return connect(*args, timeout=timeout, **kwargs)
+
+    monkeypatch.setattr("store.database.sqlite_file.sqlite3.connect", noting)
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreLocked):
+            await open_store(f"sqlite:///{file}?timeout=0.2")
+    assert 0.2 in waits_s
+    assert 5.0 not in waits_s[1:]  # the default of Python's driver; the first is this test's own
+
+
+async def test_a_store_that_was_deleted_is_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "runs.db"
+    await fill(file)
+    file.unlink()
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        await fill(file)
+    assert "is gone" in caplog.text

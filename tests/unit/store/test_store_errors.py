@@ -16,6 +16,7 @@ EXAMPLES: list[StoreError] = [
     errors.StoreUnreachable("sqlite:///s", "permission denied"),
     errors.StoreNewer("sqlite:///s", "0099"),
     errors.PayloadEncoded("fernet", "other"),
+    errors.PayloadNotEncoded("fernet", "no key"),
     errors.StoreClosed("sqlite:///s"),
     errors.StoreFailed("sqlite:///s", "no such function"),
     errors.RunNotFound("run-1"),

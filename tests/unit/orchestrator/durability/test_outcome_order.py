@@ -380,3 +380,87 @@ async def test_a_sequence_of_steps_is_replayed_without_a_pass_of_the_event_loop(
     await run_until_interrupted(runtime, sequence)
     await runtime.resume(ID, sequence)
     assert num_passes[1] < SETTLING_PASSES
+
+
+async def test_no_branch_waits_for_a_step_that_is_tried_again(runtime: Runtime) -> None:
+    """The step that ended the run needs what the other branch does; so it must not hold that."""
+    ready = asyncio.Event()
+    fail = RaiseOnce()
+
+    @step
+    async def needs_the_other() -> str:
+        fail()
+        await ready.wait()
+        return "ready"
+
+    @flow
+    async def both() -> list[str]:
+        async def other() -> str:
+            names = [await waiting(str(index), [0.001]) for index in range(3)]
+            ready.set()
+            return names[-1]
+
+        return list(await gather(needs_the_other(), other()))
+
+    await run_until_interrupted(runtime, both)
+    async with asyncio.timeout(30):
+        result = await runtime.resume(ID, both)
+    assert result.value == ["ready", "2"]
+
+
+async def test_a_limit_in_one_branch_does_not_expire_while_another_tries_again(
+    runtime: Runtime,
+) -> None:
+    fail = RaiseOnce()
+
+    @step
+    async def slow_again() -> str:
+        fail()
+        await asyncio.sleep(0.5)
+        return "slow"
+
+    @flow
+    async def both() -> list[str]:
+        async def other() -> str:
+            try:
+                async with within(0.25):
+                    return await waiting("in time", [0.01])
+            except DeadlineExceeded:
+                return "too late"
+
+        return list(await gather(slow_again(), other()))
+
+    await run_until_interrupted(runtime, both)
+    assert (await runtime.resume(ID, both)).value == ["slow", "in time"]
+
+
+async def test_a_recorded_outcome_reaches_its_task_before_a_cancellation(runtime: Runtime) -> None:
+    """Else it is recorded as completed, while the flow took another way."""
+    ready = asyncio.Event()
+    seen: list[str] = []
+
+    @step
+    async def when_ready(name: str) -> str:
+        await ready.wait()
+        return name
+
+    @flow
+    async def cancelling() -> list[str]:
+        async def branch(name: str) -> None:
+            seen.append(await when_ready(name))
+            await asyncio.sleep(30)
+
+        tasks = [asyncio.create_task(branch(name)) for name in "abc"]
+        asyncio.get_running_loop().call_later(0.01, ready.set)
+        while not seen:  # noqa: ASYNC110 - the outcomes come one by one
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+        return list(seen)
+
+    result = await runtime.run(cancelling.options(run_id=ID))
+    steps = (await recorded(runtime.store, ID)).journal.values()
+    completed = [each.name for each in steps if each.status is Status.COMPLETED]
+    assert len(completed) == len(result.value)

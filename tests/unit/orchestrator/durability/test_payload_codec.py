@@ -17,12 +17,14 @@ from orchestrator import (
     llm,
     open_runtime,
     step,
+    tool,
     uuid,
 )
 from orchestrator.events import Event, InputRequired
 from orchestrator.testing import ScriptedEngine
-from store.errors import PayloadEncoded
+from store.errors import PayloadEncoded, PayloadNotEncoded
 from store.payload_codec import PayloadCodec, decoded, encoded
+from store.records import Status
 from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
 from tests.unit.orchestrator.orchestrator_samples import recorded, store_url
 from tests.unit.orchestrator.run_samples import ID
@@ -178,3 +180,52 @@ def test_data_is_decoded_as_it_was(codec: PayloadCodec | None, data: bytes) -> N
 def test_data_of_another_codec_is_refused() -> None:
     with pytest.raises(PayloadEncoded, match="'fernet', and the codec is 'redaction'"):
         decoded(redaction, encoded(encryption, b"x", "text/plain"))
+
+
+class Failing:
+    """A codec whose key service fails once something was sent."""
+
+    name = "failing"
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def encode(self, data: bytes, media_type: str) -> bytes:
+        if self.fails:
+            raise ConnectionError("no key")
+        return data
+
+    def decode(self, data: bytes) -> bytes:
+        return data
+
+
+failing = Failing()
+
+
+async def test_the_outcome_of_an_effect_that_a_codec_lost_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_sent = 0
+
+    @tool
+    async def send() -> str:
+        nonlocal num_sent
+        num_sent += 1
+        monkeypatch.setattr(failing, "fails", True)
+        return "sent"
+
+    @flow
+    async def persistent() -> str:
+        try:
+            return await send()
+        except Exception:
+            monkeypatch.setattr(failing, "fails", False)
+            return await long_step("other")
+
+    async with open_runtime(settings(tmp_path, "failing"), engine=answering()) as runtime:
+        with pytest.raises(PayloadNotEncoded):
+            await runtime.run(persistent.options(run_id=ID))
+        step_of_send = (await recorded(runtime.store, ID)).journal["send"]
+        assert step_of_send.status is Status.RUNNING  # so it is unknown, and not repeated
+        await runtime.resume(ID, persistent)
+    assert num_sent == 1

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from orchestrator import ResultNotSerialisable, flow, llm, step
 from orchestrator.execution.step_cache import cache_key
@@ -256,3 +257,16 @@ def closure(factor: int) -> Callable[[int], Awaitable[int]]:
 def test_a_function_that_depends_on_more_than_its_arguments_cannot_be_cached(body: Any) -> None:
     with pytest.raises(ValueError, match="cache= needs a"):
         step(cache=True)(body)
+
+
+MINE = SecretStr("mine")
+
+
+def test_a_default_that_cannot_be_part_of_the_key_is_refused() -> None:
+    """Else a step would return what another user's key gave."""
+
+    async def inbox(number: int, key: SecretStr = MINE) -> str:
+        return f"{number} for {key.get_secret_value()}"
+
+    with pytest.raises(ResultNotSerialisable, match="argument key"):
+        cache_key(inbox, (1,), {}, model="m")

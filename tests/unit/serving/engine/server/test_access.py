@@ -81,7 +81,8 @@ class Client:
         ("/metrics/", "GET", "", 401),
         ("/version", "GET", "", 401),
         ("/health", "GET", "", 200),
-        ("/ping", "POST", "", 200),
+        ("/ping", "GET", "", 200),
+        ("/ping", "POST", "", 401),  # its body would be read
         ("/invocations", "OPTIONS", "", 200),
     ],
 )

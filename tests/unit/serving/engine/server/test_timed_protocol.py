@@ -49,7 +49,12 @@ async def connection(
     application: Application, *, headers_s: float = LONG_S, body_s: float = LONG_S
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server with these limits."""
-    limits = {"headers_s": headers_s, "body_s": body_s, "max_header_bytes": 1000}
+    limits = {
+        "headers_s": headers_s,
+        "body_s": body_s,
+        "max_header_bytes": 1000,
+        "max_body_bytes": 5000,
+    }
     protocol = type("Limited", (TimedHttpProtocol,), limits)
     config = uvicorn.Config(application, log_level="error", lifespan="off", ws="none")
     config.load()
@@ -103,6 +108,31 @@ async def test_headers_beyond_the_limit_are_answered_431() -> None:
     async with connection(Application()) as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\nx: " + b"y" * 2000)
         assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_whole_headers_beyond_the_limit_are_answered_431_too() -> None:
+    async with connection(Application()) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nx: " + b"y" * 2000 + b"\r\ncontent-length: 0\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def test_trailers_are_limited_like_headers() -> None:
+    """uvicorn keeps each of them: twenty times their size in memory."""
+    async with connection(Application()) as (reader, writer):
+        writer.write(CHUNKED + b"1\r\na\r\n0\r\n" + b"x: y\r\n" * 1000)
+        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_body_beyond_the_limit_is_answered_413_and_ends_in_the_application() -> None:
+    application = Application()
+    async with connection(application) as (reader, writer):
+        writer.write(CHUNKED + b"400\r\n" + b"a" * 1024 + b"\r\n")
+        writer.write((b"400\r\n" + b"a" * 1024 + b"\r\n") * 9)
+        assert (await reader.read()).startswith(b"HTTP/1.1 413 ")
+        await application.disconnected.wait()
 
 
 async def test_a_slow_answer_is_not_limited_nor_the_next_request_on_the_connection() -> None:

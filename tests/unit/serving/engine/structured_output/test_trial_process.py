@@ -14,7 +14,11 @@ import pytest
 
 from serving.engine.setup.random_model import VOCABULARY, ensure_random_model
 from serving.engine.structured_output.specification import Specification, Tokenizer
-from serving.engine.structured_output.trial_process import TrialNotPossible, TrialProcess
+from serving.engine.structured_output.trial_process import (
+    MAX_WAITING,
+    TrialNotPossible,
+    TrialProcess,
+)
 from tests.places import ROOT
 
 pytest.importorskip("llguidance")
@@ -107,6 +111,32 @@ async def test_a_grammar_in_another_syntax_is_translated(trials: TrialProcess) -
     assert trial.lark is not None
     again = await trials.compile(Specification("grammar", trial.lark, any_whitespace=False))
     assert (again.fault, again.lark) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: s\ns: s s | s s s | C | ""\nC: /./',  # 150 ms for the mask of each token
+        'start: s\ns: s s | s s s | "a" | ""',  # more for each further token
+    ],
+)
+async def test_a_grammar_whose_masks_take_long_is_refused(
+    trials: TrialProcess, grammar: str
+) -> None:
+    trial = await trials.compile(Specification("grammar", grammar, any_whitespace=False))
+    assert "masks of an answer" in str(trial.fault)
+
+
+async def test_a_queue_of_slow_specifications_is_limited(trials: TrialProcess) -> None:
+    slow = [of_schema(SLOW | {"minimum": number}) for number in range(MAX_WAITING + 3)]
+    running = [asyncio.create_task(trials.compile(each)) for each in slow]
+    ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    assert len(ended) == 3
+    assert all("too many others" in str(task.exception()) for task in ended)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    assert (await trials.compile(of_schema({"type": "null"}))).fault is None
 
 
 async def test_a_cancelled_trial_stops_and_is_not_remembered(trials: TrialProcess) -> None:
