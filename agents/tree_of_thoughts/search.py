@@ -124,7 +124,7 @@ class Search:
         thought.value = value
 
     def best(self) -> Thought:
-        """The solution, or the thought that is nearest to one: the deepest, then the best valued."""
+        """The solution, or the thought nearest to one: the deepest, then the best valued."""
         if self.solution is not None:
             return self.solution
         alive = [each for each in self.thoughts if each.step.status is not Status.DEAD]

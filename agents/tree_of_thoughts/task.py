@@ -9,7 +9,7 @@ from agents.tree_of_thoughts.search import Status, Step
 
 
 class Task(Protocol):
-    """What the search has to know of a task. Everything in it is pure: the model is asked elsewhere.
+    """What the search has to know of a task. All of it is pure: the model is asked elsewhere.
 
     Attributes:
         name: of the task's kind, for people.
