@@ -69,27 +69,29 @@ def check_request(request: GenerationRequest) -> None:
     Raises:
         InvalidRequest: a field has a wrong type; the reason names the field.
     """
-    fault = None
-    if not _is_prompt(request.prompt):
-        fault = "prompt must be a text, or Messages with texts"
-    elif request.max_tokens is not None and not _is_whole(request.max_tokens):
-        fault = "max_tokens must be a whole number"
-    elif request.seed is not None and not _is_seed(request.seed):
-        fault = "seed must be a whole number from -2**63 to 2**63 - 1"
-    elif not _are_texts(request.stop):
-        fault = "stop must be a tuple of texts, none of them empty"
-    elif not _are_texts(request.choices) or len(set(request.choices)) < len(request.choices):
-        fault = "choices must be a tuple of texts, none of them empty or twice"
-    elif len(request.choices) > MAX_CHOICES:
-        fault = f"choices must be at most {MAX_CHOICES}"
-    elif request.choices and request.schema is not None:
-        fault = "choices and schema exclude each other"
-    elif not _is_whole(request.priority):
-        fault = "priority must be a whole number"
-    elif not _is_slo(request.slo):
-        fault = "slo must be an Slo"
-    if fault is not None:
-        raise InvalidRequest(request.request_id, fault)
+    checks = {
+        "prompt must be a text, or Messages with texts": _is_prompt(request.prompt),
+        "max_tokens must be a whole number": request.max_tokens is None
+        or _is_whole(request.max_tokens),
+        "seed must be a whole number from -2**63 to 2**63 - 1": request.seed is None
+        or _is_seed(request.seed),
+        "stop must be a tuple of texts, none of them empty": _are_texts(request.stop),
+        "repetition_penalty must be a number above 0": _is_above_0(request.repetition_penalty),
+        f"choices must be at most {MAX_CHOICES} texts, none of them empty or twice": _are_texts(
+            request.choices
+        )
+        and len(set(request.choices)) == len(request.choices) <= MAX_CHOICES,
+        "choices and schema exclude each other": not request.choices or request.schema is None,
+        "priority must be a whole number": _is_whole(request.priority),
+        "slo must be an Slo": _is_slo(request.slo),
+    }
+    for fault, holds in checks.items():
+        if not holds:
+            raise InvalidRequest(request.request_id, fault)
+
+
+def _is_above_0(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

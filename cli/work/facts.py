@@ -87,7 +87,8 @@ def gather_facts(settings: Settings) -> Facts:
     """Gather the facts about this machine; starts no engine and creates no file."""
     from orchestrator.settings import EMBEDDED, default_store
     from serving.engine.setup.cache_folder import cache_root
-    from serving.engine.setup.random_model import RECIPE, is_complete
+    from serving.engine.setup.model_cache import is_complete
+    from serving.engine.setup.random_model import RECIPE
 
     cache = cache_root()
     random_model = cache / "models" / f"random-{RECIPE}"

@@ -86,7 +86,7 @@ async def llm(
     """Call the run's model; the engine gets the sub-deadline of the call's stage.
 
     Args:
-        prompt: the user's message, or the turns of a chat: Messages, or dicts with role and content.
+        prompt: the user's message, or the turns of a chat: Messages or OpenAI's dicts.
         schema: a pydantic model or a JSON schema that the answer must satisfy.
         system: a system message before a plain prompt.
         max_tokens: most output tokens; None: as many as the context window allows.
@@ -135,10 +135,10 @@ def turns_of(prompt: Prompt, system: str | None, raw: bool = False) -> str | tup
 
 
 def _message(turn: Mapping[str, Any]) -> Message:
-    role, content = turn.get("role"), turn.get("content")
-    if turn.keys() != {"role", "content"} or not isinstance(content, str) or role not in _ROLES:
+    content, role = turn.get("content"), next((r for r in _ROLES if r == turn.get("role")), None)
+    if turn.keys() != {"role", "content"} or not isinstance(content, str) or role is None:
         raise ValueError(f"a turn has a role ({', '.join(_ROLES)}) and a text as content: {turn!r}")
     return Message(role, content)
 
 
-_ROLES = get_args(Role)
+_ROLES: tuple[Role, ...] = get_args(Role)

@@ -251,13 +251,9 @@ class RemoteEngine:
         extra: dict[str, Any] = {}
         if request.repetition_penalty != 1.0:
             extra["repetition_penalty"] = request.repetition_penalty
-        if request.choices:
-            arguments |= {"logprobs": True, "top_logprobs": MAX_CHOICES}
-            if isinstance(request.prompt, str):
-                arguments |= {"logprobs": MAX_CHOICES}
-                del arguments["top_logprobs"]
-            if self._is_vllm:
-                extra["structured_outputs"] = {"choice": list(request.choices)}
+        arguments |= _of_choices(request)
+        if request.choices and self._is_vllm:
+            extra["structured_outputs"] = {"choice": list(request.choices)}
         if request.schema is not None:
             # OpenAI has this field for chats only; vLLM also has it for plain prompts.
             schema = {"name": "answer", "schema": dict(request.schema), "strict": True}
@@ -288,6 +284,15 @@ class RemoteEngine:
                 return response.named(self.base_url, request, self._info.max_model_tokens)
             return RemoteRefused(self.base_url, response.status, response.message)
         return RemoteRefused(self.base_url, 200, f"not a valid response of the API: {error}")
+
+
+def _of_choices(request: GenerationRequest) -> dict[str, Any]:
+    """What asks for the probabilities of a request's choices; OpenAI's two APIs differ."""
+    if not request.choices:
+        return {}
+    if isinstance(request.prompt, str):
+        return {"logprobs": MAX_CHOICES}
+    return {"logprobs": True, "top_logprobs": MAX_CHOICES}
 
 
 def _api_root(url: str) -> str:

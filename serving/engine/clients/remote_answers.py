@@ -116,7 +116,7 @@ class StreamedAnswer:
 
 
 def _first_token(logprobs: Any) -> dict[str, float]:
-    """The alternatives of an answer's first token, of a chat or of a plain prompt; {} if unknown."""
+    """The alternatives of an answer's first token, of a chat or a plain prompt; {} if unknown."""
     content = getattr(logprobs, "content", None)
     if content:
         listed = getattr(content[0], "top_logprobs", None) or ()

@@ -95,7 +95,7 @@ class Gguf:
 
     def _number(self, kind: int) -> Any:
         form = _NUMBERS[kind]
-        (number,) = form.unpack(self._take(form.size))
+        (number,) = form.unpack(self._take(form.size).tobytes())
         return number
 
     def _text(self) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.llm_engine import LLMEngine
 
+    from serving.engine.clients.answers import PendingCall
+
 END_BIAS = 100.0
 """Added to the logit of the end token: the largest bias that vLLM accepts, far above any logit of
 the demo model."""
@@ -86,6 +88,7 @@ class ReplayingEngine(EmbeddedEngine):
         return await self.call(lambda llm: _counting(llm).samples())
 
     def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
+        request = pending.request
         if isinstance(request, ForcedRequest):
             return list(request.prompt_token_ids)
         return super()._tokens(llm, request)
