@@ -88,7 +88,6 @@ class ReplayingEngine(EmbeddedEngine):
         return await self.call(lambda llm: _counting(llm).samples())
 
     def _tokens(self, llm: LLMEngine, request: GenerationRequest) -> list[int]:
-        request = pending.request
         if isinstance(request, ForcedRequest):
             return list(request.prompt_token_ids)
         return super()._tokens(llm, request)
@@ -96,7 +95,7 @@ class ReplayingEngine(EmbeddedEngine):
     def _parameters(
         self, llm: LLMEngine, pending: PendingCall, available_tokens: int
     ) -> SamplingParams:
-        params = super()._parameters(llm, pending, available_tokens)
+        params, request = super()._parameters(llm, pending, available_tokens), pending.request
         if isinstance(request, ForcedRequest):
             params.min_tokens = request.output_tokens - 1
             params.logit_bias = {llm.get_tokenizer().eos_token_id: END_BIAS}
