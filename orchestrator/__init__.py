@@ -30,6 +30,7 @@ from orchestrator.execution.step_execution import Happened
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult, StageReport
 from orchestrator.runtime.runtime import Runtime
+from orchestrator.sdk.choose import Choice, choose
 from orchestrator.sdk.determinism import now, random, uuid
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
@@ -44,6 +45,7 @@ from store.payload_codec import PayloadCodec
 
 __all__ = [
     "ArgumentsDiffer",
+    "Choice",
     "DeadlineExceeded",
     "DeadlineInfeasible",
     "Flow",
@@ -72,6 +74,7 @@ __all__ = [
     "WouldBlock",
     "WrongLoop",
     "best_so_far",
+    "choose",
     "flow",
     "gather",
     "has_deadline",
