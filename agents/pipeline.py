@@ -32,6 +32,7 @@ class Pipeline(Generic[R]):
         expected_stages: the run's arguments -> number of its stages; by default the flow's own.
         to_markdown: the result for people; by default a text as it is, other values as JSON.
         to_json: the result as a JSON object; by default the value with data about the run.
+        to_files: further files that `--out` saves: what follows the file name -> text.
         file_name: of the files that `--out` saves, without suffix.
     """
 
@@ -41,4 +42,5 @@ class Pipeline(Generic[R]):
     expected_stages: Callable[[Mapping[str, Any]], int] | None = None
     to_markdown: Callable[[RunResult[R], EngineInfo], str] | None = None
     to_json: Callable[[RunResult[R], EngineInfo], object] | None = None
+    to_files: Callable[[RunResult[R], EngineInfo], Mapping[str, str]] | None = None
     file_name: str = "result"

@@ -7,16 +7,15 @@ is a step, so a resumed run goes on where it was and asks for nothing twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from agents.tree_of_thoughts import prompts
 from agents.tree_of_thoughts.search import Order, Search, Status, Step, Thought
+from agents.tree_of_thoughts.solution import Solution, solution_of
 from agents.tree_of_thoughts.task import Task
 from agents.tree_of_thoughts.tasks.table import task_of
-from agents.tree_of_thoughts.tree_text import tree_lines
 from orchestrator import best_so_far, choose, flow, gather, llm, step
 from serving.generation import MAX_CHOICES
 
@@ -25,29 +24,6 @@ PROPOSALS = 3
 """Steps that the model is asked for from one state, if the task cannot list them."""
 
 PROPOSAL_TOKENS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """What a search found.
-
-    Attributes:
-        task: the kind of task.
-        answer: of the best thought, for people.
-        solved: whether the task's own check says that it is solved.
-        moves: the steps to it.
-        expanded, thoughts, merged: thoughts that were expanded, found, and equal to known ones.
-        tree: the search tree, a thought a line.
-    """
-
-    task: str
-    answer: str
-    solved: bool
-    moves: tuple[str, ...]
-    expanded: int
-    thoughts: int
-    merged: int
-    tree: tuple[str, ...]
 
 
 @flow(name="tree-of-thoughts", on_deadline="best_so_far")
@@ -90,22 +66,6 @@ async def tree_of_thoughts(
         )
         best_so_far(solution_of(task, search))
     return solution_of(task, search)
-
-
-def solution_of(task: Task, search: Search) -> Solution:
-    """The best thought of a search as an answer."""
-    best = search.best()
-    path = [each.step for each in search.path_to(best)[1:]]
-    return Solution(
-        task=task.name,
-        answer=task.answer(path),
-        solved=best.step.status is Status.SOLVED,
-        moves=tuple(each.move for each in path),
-        expanded=sum(each.is_expanded for each in search.thoughts),
-        thoughts=len(search.thoughts),
-        merged=search.num_merged,
-        tree=tuple(tree_lines(search)),
-    )
 
 
 async def next_steps(task: Task, thought: Thought) -> list[Step]:

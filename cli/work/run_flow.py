@@ -125,7 +125,11 @@ def deliver(
     if out is not None and pipeline is not None:
         save(out / f"{pipeline.file_name}.md", text)
         save(out / f"{pipeline.file_name}.json", json.dumps(document, indent=2, ensure_ascii=False))
-        say(f"saved {out / pipeline.file_name}.md and {pipeline.file_name}.json")
+        files = {} if pipeline.to_files is None else pipeline.to_files(result, info)
+        for end, content in files.items():
+            save(out / f"{pipeline.file_name}{end}", content)
+        names = ", ".join(f"{pipeline.file_name}{end}" for end in (".md", ".json", *files))
+        say(f"saved in {out}: {names}")
 
 
 def _opens(parameter: FlowParameter) -> Any:

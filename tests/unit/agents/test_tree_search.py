@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.tree_of_thoughts.search import Order, Search, Status, Step, Thought
+from agents.tree_of_thoughts.solution import solution_of
+from agents.tree_of_thoughts.tasks.game24 import GameOf24
 from agents.tree_of_thoughts.tree_text import tree_lines
 
 
@@ -97,7 +99,8 @@ def test_the_tree_marks_the_way_to_the_best_thought_and_counts_what_it_hides() -
     found = search.expand(search.thoughts[0], [Step(f"m{n}", str(n)) for n in range(4)])
     for each in found:
         search.tell(each, each.number / 10)
-    lines = tree_lines(search, max_children=2)
+    task = GameOf24([1, 2])
+    lines = tree_lines(solution_of(task, search).tree, max_children=2)
     assert lines == ["start", "├─ * m3  0.40", "├─ m2  0.30", "└─ and 2 more"]
 
 

@@ -1,0 +1,36 @@
+"""Tree of Thoughts as a command: `orchestrate run tree-of-thoughts`."""
+
+from __future__ import annotations
+
+from agents.pipeline import Pipeline
+from agents.tree_of_thoughts.pipeline import tree_of_thoughts
+from agents.tree_of_thoughts.solution import Solution
+from agents.tree_of_thoughts.tree_svg import tree_svg
+from agents.tree_of_thoughts.tree_text import tree_lines
+from orchestrator import RunResult
+from orchestrator.durations import shown
+from serving.generation import EngineInfo
+
+
+def to_text(result: RunResult[Solution], info: EngineInfo) -> str:
+    """The answer, then the tree, as Markdown."""
+    solution = result.value
+    end = "solved" if solution.solved else "not solved: the best so far"
+    lines = "\n".join(tree_lines(solution.tree))
+    return (
+        f"# {solution.task}: {end}\n\n{solution.goal}\n\n"
+        f"```text\n{solution.answer}\n```\n\n## Search\n\n```text\n{lines}\n```\n\n---\n\n"
+        f"Run `{result.run_id}`: {shown(result.elapsed_s)}; {solution.expanded} of "
+        f"{len(solution.tree)} thoughts expanded, {solution.merged} merged; model {info.model}, "
+        f"engine {info.name}.\n"
+    )
+
+
+PIPELINE = Pipeline(
+    flow=tree_of_thoughts,
+    argument="puzzle",
+    example='orchestrate run tree-of-thoughts "4 5 6 10" --beam 5 --deadline 30s --out solution',
+    to_markdown=to_text,
+    to_files=lambda result, info: {"-tree.svg": tree_svg(result.value.tree)},
+    file_name="solution",
+)
