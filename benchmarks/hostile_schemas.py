@@ -114,7 +114,7 @@ async def timed(client: httpx.AsyncClient, **body: Any) -> tuple[int, float]:
     with suppress(httpx.TransportError):
         answer = await client.post(
             "/v1/chat/completions",
-            json={"model": "demo", "messages": messages, "max_tokens": 24, **body},
+            json={"model": "random", "messages": messages, "max_tokens": 24, **body},
         )
         status = answer.status_code
     return status, (time.perf_counter() - began_s) * 1e3

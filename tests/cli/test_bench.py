@@ -203,7 +203,7 @@ def test_measured_numbers_are_never_called_simulated(capsys: pytest.CaptureFixtu
 def test_a_model_setting_that_bench_ignores_is_warned_of(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for engine, model, is_warned in (("vllm", "Qwen/Qwen3-4B", True), ("vllm", "demo", False)):
+    for engine, model, is_warned in (("vllm", "Qwen/Qwen3-4B", True), ("vllm", "random", False)):
         monkeypatch.setenv("ORCHESTRATE_MODEL", model)
         assert exit_code(*SMALL, "--engine", engine) == 0
         warning = "warning: ORCHESTRATE_MODEL=Qwen/Qwen3-4B is ignored: bench measures the demo"

@@ -185,7 +185,7 @@ def test_an_engine_that_answers_is_ok() -> None:
 def test_an_engine_that_cannot_start_is_reported() -> None:
     class Broken(ScriptedEngine):
         async def start(self) -> None:
-            raise ModelNotLoaded("demo", "the disk is full")
+            raise ModelNotLoaded("random", "the disk is full")
 
     finding = try_engine(read_settings(), engine=Broken(lambda _: ""))
     assert finding.level is Level.FAIL

@@ -134,7 +134,7 @@ def test_an_engine_that_dies_fails_the_run_and_the_error_is_recorded(
 def test_an_engine_that_cannot_start_leaves_no_run(research: Research, store_url: str) -> None:
     class Broken(ScriptedEngine):
         async def start(self) -> None:
-            raise ModelNotLoaded("demo", "no memory")
+            raise ModelNotLoaded("random", "no memory")
 
     with pytest.raises(ModelNotLoaded):
         research(Broken(answer_by_schema))

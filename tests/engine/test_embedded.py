@@ -48,7 +48,7 @@ def state(llm: Any) -> tuple[int, int, int]:
 async def test_the_engine_s_info_describes_it(engine: EmbeddedEngine) -> None:
     await engine.start()
     info = engine.info
-    assert (info.name, info.model, info.random_weights) == ("embedded", "demo", True)
+    assert (info.name, info.model, info.random_weights) == ("embedded", "random", True)
     assert (info.scheduler, info.policy) == ("SloScheduler", "fcfs")
     assert info.max_model_tokens == 2048
 

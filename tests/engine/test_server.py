@@ -117,7 +117,7 @@ def chat(text: str = "Name a book.", **settings: Any) -> GenerationRequest:
 
 async def post(url: str, path: str, **body: Any) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False, timeout=CALL_S) as client:
-        return await client.post(f"{url}{path}", json={"model": "demo", **body})
+        return await client.post(f"{url}{path}", json={"model": "random", **body})
 
 
 async def num_running(url: str) -> int:
@@ -135,7 +135,7 @@ async def until_running(url: str, count: int) -> None:
 
 
 async def test_the_server_reports_its_model_and_scheduler(engine: RemoteEngine) -> None:
-    assert engine.info.model == "demo"
+    assert engine.info.model == "random"
     assert engine.info.random_weights
     assert engine.info.scheduler == "SloScheduler"
     assert engine.info.policy
@@ -293,7 +293,7 @@ async def test_a_malformed_tag_is_answered_400(url: str, path: str, body: dict[s
 
 
 async def test_a_body_nested_too_deeply_is_answered_400(url: str) -> None:
-    body = b'{"model": "demo", "vllm_xargs": {"slo_weight": ' + b"[" * 100_000
+    body = b'{"model": "random", "vllm_xargs": {"slo_weight": ' + b"[" * 100_000
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=CALL_S) as client:
         headers = {"content-type": "application/json"}
         answer = await client.post("/v1/chat/completions", content=body, headers=headers)
@@ -304,12 +304,12 @@ async def test_a_body_nested_too_deeply_is_answered_400(url: str) -> None:
     "body",
     [
         rb'{"model": "\ud800", "prompt": "hi"}',
-        rb'{"model": "demo", "prompt": "\ud800", "max_tokens": 1}',
-        rb'{"model": "demo", "prompt": "hi", "vllm_xargs": {"slo_user": "\ud800"}}',
-        rb'{"model": "demo", "prompt": "hi", "vllm_xargs": {"other_\ud800": 1}}',
-        rb'{"model": "demo", "prompt": "hi", "vllm_xargs": {"other": "\ud800"}}',
-        rb'{"model": "demo", "prompt": "hi", "stop": ["\ud800"]}',
-        rb'{"model": "demo", "prompt": "hi", "\ud800": 1}',
+        rb'{"model": "random", "prompt": "\ud800", "max_tokens": 1}',
+        rb'{"model": "random", "prompt": "hi", "vllm_xargs": {"slo_user": "\ud800"}}',
+        rb'{"model": "random", "prompt": "hi", "vllm_xargs": {"other_\ud800": 1}}',
+        rb'{"model": "random", "prompt": "hi", "vllm_xargs": {"other": "\ud800"}}',
+        rb'{"model": "random", "prompt": "hi", "stop": ["\ud800"]}',
+        rb'{"model": "random", "prompt": "hi", "\ud800": 1}',
     ],
     ids=["model", "prompt", "tag", "foreign key", "foreign value", "stop", "unknown field"],
 )

@@ -60,7 +60,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def post(url: str, path: str, headers: dict[str, str], **body: Any) -> httpx.Response:
     with httpx.Client(trust_env=False, timeout=CALL_S) as client:
-        return client.post(f"{url}{path}", headers=headers, json={"model": "demo", **body})
+        return client.post(f"{url}{path}", headers=headers, json={"model": "random", **body})
 
 
 def routes() -> list[tuple[str, str]]:
@@ -71,7 +71,7 @@ def routes() -> list[tuple[str, str]]:
 
         model = str(ensure_random_model())
         arguments = server_arguments(
-            EngineConfig(), model, "cpu", served_model="demo", host="127.0.0.1", port=1
+            EngineConfig(), model, "cpu", served_model="random", host="127.0.0.1", port=1
         )
         application = build_app(parse_arguments(arguments), ("generate",))
     return [

@@ -230,8 +230,8 @@ async def test_a_server_without_a_list_of_models_is_refused() -> None:
 
 
 async def test_a_model_named_demo_has_random_weights() -> None:
-    async with FakeServer(answer_with("hi"), models=("demo", "real")) as fake:
-        for model, is_random in (("demo", True), ("real", False)):
+    async with FakeServer(answer_with("hi"), models=("random", "real")) as fake:
+        for model, is_random in (("random", True), ("real", False)):
             engine = RemoteEngine(fake.url, model=model)
             await engine.start()
             assert engine.info.random_weights is is_random
