@@ -8,7 +8,7 @@ import itertools
 import subprocess
 import sys
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
@@ -20,8 +20,8 @@ from serving.engine.structured_output.specification import Specification, Tokeni
 MAX_OUTCOMES = 512
 """Outcomes that are remembered; the least recently used is forgotten first."""
 
-MAX_WAITING = 20
-"""Trials that wait at once: each may take half a second, and all others wait for it."""
+MAX_WAITING = 64
+"""Different specifications that wait at once: each may take half a second."""
 
 ANSWER_S = 30.0
 """Longest wait for an outcome: a second of CPU time may take longer on a busy machine."""
@@ -50,7 +50,7 @@ class TrialProcess:
         self._connection: Connection[Any, Any] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._is_closed = False
-        self._num_waiting = 0
+        self._waiting: Counter[bytes] = Counter()  # trials of each specification
 
     def outcome(self, specification: Specification) -> Trial | None:
         """The outcome of an earlier trial, if it is remembered."""
@@ -70,13 +70,13 @@ class TrialProcess:
         known = self.outcome(specification)
         if known is not None:
             return known
-        if self._num_waiting >= MAX_WAITING:
-            raise TrialNotPossible("too many others are being tried; try again in some seconds")
-        number = next(self._numbers)
+        key, number = _digest(specification), next(self._numbers)
         with self._outcomes_lock:
-            self._num_waiting += 1
+            if len(self._waiting) >= MAX_WAITING and key not in self._waiting:
+                raise TrialNotPossible("too many others are being tried; try again in some seconds")
+            self._waiting[key] += 1
         running = self._thread.submit(self._compile, number, specification)
-        running.add_done_callback(self._ended)
+        running.add_done_callback(lambda _: self._ended(key))
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
@@ -84,9 +84,11 @@ class TrialProcess:
                 self._send((number, None))
             raise
 
-    def _ended(self, _: object) -> None:
+    def _ended(self, key: bytes) -> None:
         with self._outcomes_lock:
-            self._num_waiting -= 1
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
 
     def close(self) -> None:
         """End the process, and the trial that it runs; idempotent."""
