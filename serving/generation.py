@@ -168,6 +168,7 @@ class EngineInfo:
     Attributes:
         name: embedded, remote, or a test double's name.
         random_weights: the model's text is meaningless, and every output must say so.
+        caveat: what everybody who reads the model's text should know; "": nothing.
         scheduler: this project's scheduler class that drives the engine; "" for another one.
     """
 
@@ -177,6 +178,7 @@ class EngineInfo:
     max_model_tokens: int | None
     scheduler: str = ""
     policy: str = ""
+    caveat: str = ""
 
 
 class Engine(Protocol):

@@ -28,6 +28,8 @@ from serving.policies.table import PolicySpec
 from store.database.schema import upgrade
 from store.database.urls import file_of, is_sqlite, normalised
 
+os.environ.setdefault("ORCHESTRATE_MODEL", "random")  # also of the processes that tests start
+
 DEMO_CONFIG = EngineConfig(
     policy=PolicySpec("fcfs"),
     slots=8,

@@ -131,6 +131,8 @@ def to_markdown(result: RunResult[Report], info: EngineInfo) -> str:
     parts = [f"# {report.title}", f"*Question: {_one_line(report.question)}*"]
     if info.random_weights:
         parts.append(f"> **{RANDOM_WEIGHTS}**")
+    elif info.caveat:
+        parts.append(f"> **{info.model}, {info.caveat}.**")
     for section in report.sections:
         marked = _marked_numbers(section.text)
         marks = "".join(f"[{number}]" for number in section.citations if number not in marked)

@@ -21,8 +21,8 @@ def to_text(result: RunResult[Solution], info: EngineInfo) -> str:
         f"# {solution.task}: {end}\n\n{solution.goal}\n\n"
         f"```text\n{solution.answer}\n```\n\n## Search\n\n```text\n{lines}\n```\n\n---\n\n"
         f"Run `{result.run_id}`: {shown(result.elapsed_s)}; {solution.expanded} of "
-        f"{len(solution.tree)} thoughts expanded, {solution.merged} merged; model {info.model}, "
-        f"engine {info.name}.\n"
+        f"{len(solution.tree)} thoughts expanded, {solution.merged} merged; model {info.model}"
+        f"{f' ({info.caveat})' if info.caveat else ''}, engine {info.name}.\n"
     )
 
 

@@ -79,7 +79,7 @@ class Runtime:
         self._record_text = record_text
         self._user = user
         self._on_event = list(on_event)
-        self._warned_of_random_weights = False
+        self._warned_of_the_model = False
 
     async def run(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
         """Execute a flow as a run of its own.
@@ -225,7 +225,7 @@ class Runtime:
 
     async def _prepare(self) -> None:
         await self.engine.start()
-        self._warn_of_random_weights()
+        self._warn_of_the_model()
 
     async def _execute(
         self,
@@ -308,10 +308,12 @@ class Runtime:
             slo_user=live.user,
         )
 
-    def _warn_of_random_weights(self) -> None:
-        if self.engine.info.random_weights and not self._warned_of_random_weights:
-            self._warned_of_random_weights = True
-            logger.warning("the model has random weights: its answers are meaningless")
+    def _warn_of_the_model(self) -> None:
+        info = self.engine.info
+        caveat = "random weights: its text is meaningless" if info.random_weights else info.caveat
+        if caveat and not self._warned_of_the_model:
+            self._warned_of_the_model = True
+            logger.warning("model %s has %s", info.model, caveat)
 
     def _warn_of_another_engine(self, run: RunRecord) -> None:
         info = self.engine.info

@@ -206,7 +206,7 @@ def test_a_model_setting_that_bench_ignores_is_warned_of(
     for engine, model, is_warned in (("vllm", "Qwen/Qwen3-4B", True), ("vllm", "random", False)):
         monkeypatch.setenv("ORCHESTRATE_MODEL", model)
         assert exit_code(*SMALL, "--engine", engine) == 0
-        warning = "warning: ORCHESTRATE_MODEL=Qwen/Qwen3-4B is ignored: bench measures the demo"
+        warning = "warning: ORCHESTRATE_MODEL=Qwen/Qwen3-4B is ignored: bench measures the model"
         assert (warning in capsys.readouterr().err) is is_warned
 
 

@@ -118,7 +118,7 @@ def test_each_problem_is_reported_with_its_fix(
     [
         ({"cpu_flags": frozenset({"amx_bf16"})}, "processor", "float32"),
         ({"store_exists": False}, "store", "will be created"),
-        ({"has_random_model": False}, "demo model", "will be created"),
+        ({"has_random_model": False}, "random model", "will be created"),
         ({"has_bytecode": False}, "bytecode", "first start"),
         ({"engine_platform": "gpu", "gpus": ("H200",)}, "gpu", "H200"),
         ({"remote": "http://there/v1"}, "remote", "answers"),

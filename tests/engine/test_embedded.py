@@ -426,3 +426,22 @@ async def test_an_error_of_a_job_is_raised_in_its_caller_only(engine: EmbeddedEn
     with pytest.raises(ZeroDivisionError):
         await engine.call(lambda llm: 1 // 0)
     assert (await engine.generate(call(max_tokens=3))).usage.output_tokens == 3
+
+
+async def test_a_choice_is_one_token_with_the_log_probability_of_each(
+    engine: EmbeddedEngine,
+) -> None:
+    choices = ("A", "B", "C")
+    request = GenerationRequest(request_id="r", prompt="Which?", choices=choices, temperature=0.0)
+    completion = await engine.generate(request)
+    assert completion.text in choices
+    assert completion.usage.output_tokens == 1
+    assert len(completion.choice_logprobs) == len(choices)
+    best = max(range(len(choices)), key=completion.choice_logprobs.__getitem__)
+    assert completion.text == choices[best]
+
+
+async def test_choices_that_begin_with_the_same_token_are_refused(engine: EmbeddedEngine) -> None:
+    request = GenerationRequest(request_id="r", prompt="Which?", choices=("A", "A "))
+    with pytest.raises(InvalidRequest, match="same token"):
+        await engine.generate(request)

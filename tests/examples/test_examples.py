@@ -19,7 +19,7 @@ POLICY = "examples/my_policy.py:shortest_prompt_first"
 @pytest.mark.usefixtures("subprocesses")
 @pytest.mark.engine
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_an_example_runs_and_warns_that_the_demo_models_text_is_meaningless(
+def test_an_example_runs_and_warns_that_the_random_models_text_is_meaningless(
     example: Path, tmp_path: Path
 ) -> None:
     environment = os.environ | {"ORCHESTRATE_STORE": f"sqlite:///{tmp_path / 'runs.db'}"}

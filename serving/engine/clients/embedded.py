@@ -23,7 +23,7 @@ from serving.engine.clients.answers import (
     structured_outputs,
 )
 from serving.engine.clients.prompts import Prompts
-from serving.engine.setup.config import EngineConfig, vllm_platform
+from serving.engine.setup.config import CAVEATS, EngineConfig, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.random_model import has_random_weights
 from serving.engine.structured_output.check import StructuredOutputCheck
@@ -269,6 +269,7 @@ class EmbeddedEngine:
             max_model_tokens=llm.model_config.max_model_len,
             scheduler=type(scheduler_of(llm)).__name__,
             policy=self.config.policy.label,
+            caveat=CAVEATS.get(self.config.model, ""),
         )
         return llm
 

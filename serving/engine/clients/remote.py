@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
-from serving.engine.setup.config import RANDOM_MODEL, check_api_key
+from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
 from serving.errors import (
     EngineClosed,
     InvalidEngineConfig,
@@ -191,6 +191,7 @@ class RemoteEngine:
             max_model_tokens=getattr(card, "max_model_len", None),
             scheduler=answer.headers.get(SCHEDULER_HEADER, ""),
             policy=answer.headers.get(POLICY_HEADER, ""),
+            caveat=CAVEATS.get(model, ""),
         )
 
     async def _read(

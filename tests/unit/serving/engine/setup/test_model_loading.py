@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from serving.engine.setup.config import EngineConfig
+from serving.engine.setup.model_cache import MARKER, is_complete
 from serving.engine.setup.model_loading import MAX_SUMMARY_CHARS, check_model_folder, error_summary
-from serving.engine.setup.random_model import MARKER, has_random_weights, is_complete
+from serving.engine.setup.random_model import has_random_weights
 from serving.errors import ModelNotLoaded
 
 
@@ -39,12 +40,12 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     assert check_model_folder(EngineConfig(model="maker/model")) == "maker/model"
 
 
-def test_a_demo_model_with_missing_bytes_is_incomplete_but_still_a_demo_model(
+def test_a_random_model_with_missing_bytes_is_incomplete_but_still_random(
     tmp_path: Path,
 ) -> None:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"weights")
-    (tmp_path / MARKER).write_text(json.dumps({"bytes": {weights.name: 7}}))
+    (tmp_path / MARKER).write_text(json.dumps({"random_weights": True, "bytes": {weights.name: 7}}))
     assert is_complete(tmp_path)
     weights.write_bytes(b"")
     assert not is_complete(tmp_path)
