@@ -34,7 +34,7 @@ _NAMES = {
     "vllm.engine.arg_utils.EngineArgs": "create_engine_config",
     "vllm.exceptions.GenerationError": "status_code",
     "vllm.lora.request.LoRARequest": "lora_int_id",
-    "vllm.outputs.CompletionOutput": "finish_reason stop_reason text token_ids",
+    "vllm.outputs.CompletionOutput": "finish_reason logprobs stop_reason text token_ids",
     "vllm.outputs.RequestOutput": """
         finished num_cached_tokens outputs prompt_token_ids request_id""",
     "vllm.sampling_params.RequestOutputKind": "DELTA",
