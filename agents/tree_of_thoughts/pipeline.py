@@ -95,8 +95,8 @@ async def judge_all(
     else:
         moves = [each.step.move for each in new]
         values = await votes(task.goal, task.describe(thought.step.state), moves)
-    for each, worth in zip(new, values, strict=True):
-        search.tell(each, worth)
+    for each, promise in zip(new, values, strict=True):
+        search.tell(each, promise)
 
 
 @step
@@ -140,8 +140,8 @@ async def value(goal: str, described: str) -> float:
     choice = await choose(
         prompts.value_prompt(goal, described), list(prompts.VALUES), system=prompts.SYSTEM
     )
-    worths = prompts.VALUES.values()
-    return min(sum(p * worth for p, worth in zip(choice.probabilities, worths, strict=True)), 1.0)
+    pairs = zip(choice.probabilities, prompts.VALUES.values(), strict=True)
+    return min(sum(probability * promise for probability, promise in pairs), 1.0)
 
 
 def _is_open(thought: Thought) -> bool:

@@ -1,15 +1,14 @@
 """The search of Tree of Thoughts, apart from models and tasks: what to expand next, and the best.
 
 The caller asks which thoughts to expand, and tells the new thoughts that follow from each and what
-they are worth. Equal states are one thought, reached on the way that was found first.
+how promising they are. Equal states are one thought, reached on the way that was found first.
 
 Source: Yao et al. (2023), Tree of Thoughts, section 3 and algorithms 1 and 2.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -158,15 +157,6 @@ class Search:
             and thought.step.status is Status.OPEN
             and thought.depth < self._max_depth
         )
-
-
-def normalised(scores: Sequence[float]) -> list[float]:
-    """Log-probabilities of alternatives as values from 0 to 1 that sum to 1."""
-    if not scores:
-        return []
-    highest = max(scores)
-    weights = [math.exp(score - highest) for score in scores]
-    return [weight / sum(weights) for weight in weights]
 
 
 def _rank(thought: Thought) -> tuple[float, int, int]:

@@ -58,7 +58,7 @@ class GameOf24:
 
     def step(self, state: str, proposal: str) -> Step | None:
         """Never called: all moves are listed."""
-        raise NotImplementedError
+        raise AssertionError("all moves are listed")
 
     def describe(self, state: str) -> str:
         """The numbers that are left."""
