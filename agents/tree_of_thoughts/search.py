@@ -1,6 +1,6 @@
 """The search of Tree of Thoughts, apart from models and tasks: what to expand next, and the best.
 
-The caller asks which thoughts to expand, and tells the new thoughts that follow from each and what
+The caller asks which thoughts to expand, and tells which new thoughts follow from each and
 how promising they are. Equal states are one thought, reached on the way that was found first.
 
 Source: Yao et al. (2023), Tree of Thoughts, section 3 and algorithms 1 and 2.
