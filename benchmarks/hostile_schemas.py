@@ -2,7 +2,7 @@
 
     python -m benchmarks.hostile_schemas [--memory-gb 4] [--json]
 
-Starts `orchestrate serve` with the demo model. Each hostile schema is sent together with ten other
+Starts `orchestrate serve` with the random model. Each hostile schema is sent together with ten other
 requests: plain, streamed and with ordinary schemas. Reported for each: the status and milliseconds
 of the hostile request, and of the slowest other one; without a hostile schema first. The memory is
 the largest sum over all processes of the server, read every 20 ms (shared pages count in each);
@@ -60,8 +60,10 @@ class Row(NamedTuple):
 
 
 def started(port: int) -> subprocess.Popen[bytes]:
-    """A server that loads the demo model."""
-    return subprocess.Popen([sys.executable, "-m", "cli", "serve", "--port", str(port)])
+    """A server that loads the random model."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "cli", "serve", "--model", "random", "--port", str(port)]
+    )
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
     python -m benchmarks.live --policy fcfs --policy calm --loads 0.6,2.0 --seeds 3 --json out.json
 
-Starts vLLM with the demo model, fits a simulated machine to it, scales the workload to its speed,
+Starts vLLM with the random model, fits a simulated machine to it, scales the workload to its speed,
 and runs every policy at every load and seed on both. Loads are multiples of the rate that fcfs
 drains on the fitted machine. Run nothing else at the same time: the steps are measured. "waited" is
 the time for which this process's threads were ready and had no core, per second; well above 0.05

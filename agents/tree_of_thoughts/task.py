@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from agents.tree_of_thoughts.search import Status, Step
+from agents.tree_of_thoughts.search import Step
 
 
 class Task(Protocol):
@@ -41,6 +41,3 @@ class Task(Protocol):
     def answer(self, path: Sequence[Step]) -> str:
         """The answer that a path of steps from the start leads to, for people."""
         ...
-
-
-__all__ = ["Status", "Step", "Task"]

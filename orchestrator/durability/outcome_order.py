@@ -214,9 +214,11 @@ class OutcomeOrder:
         """
         if not self._again and not self._unbegun:
             return number, math.inf
-        known = self._pending | self._again
-        around = [known[step] for step in paths_to(path)[:-1] if step in known]
-        before = takewhile(lambda each: each < number, around[-1].place) if around else ()
+        found = (
+            self._pending.get(step) or self._again.get(step) for step in paths_to(path)[-2::-1]
+        )
+        around = next((each for each in found if each is not None), None)  # the innermost one
+        before = takewhile(lambda each: each < number, around.place) if around else ()
         return (*before, number, math.inf)
 
     def _head(self) -> _Outcome | None:

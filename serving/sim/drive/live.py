@@ -26,7 +26,7 @@ from serving.step_cost import Machine
 
 @contextmanager
 def replaying_engine(settings: LiveSettings) -> Iterator[LiveEngine]:
-    """The demo model on the embedded engine, ready to replay; at most one per process.
+    """The random model on the embedded engine, ready to replay; at most one per process.
 
     Raises:
         EngineBusy, EngineMissing, ModelNotLoaded: as EmbeddedEngine.start.

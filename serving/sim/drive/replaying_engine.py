@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 END_BIAS = 100.0
 """Added to the logit of the end token: the largest bias that vLLM accepts, far above any logit of
-the demo model."""
+the random model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

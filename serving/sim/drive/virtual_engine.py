@@ -245,7 +245,7 @@ def _engine_arguments(config: VirtualConfig) -> EngineArgs:
     )
     arguments = production.vllm_arguments(str(ensure_random_model()), platform="cpu")
     arguments |= {
-        # The demo model's own context is short; the model is not run here.
+        # The random model's own context is short; the model is not run here.
         "hf_overrides": {"max_position_embeddings": config.max_model_tokens},
         "enable_prefix_caching": config.prefix_caching,
         "block_size": config.block_tokens,
