@@ -2,7 +2,7 @@
 
     python -m benchmarks.hostile_schemas [--memory-gb 4] [--json]
 
-Starts `orchestrate serve` with the random model. Each hostile schema is sent together with ten other
+Starts `orchestrate serve --model random`. Each hostile schema is sent together with ten other
 requests: plain, streamed and with ordinary schemas. Reported for each: the status and milliseconds
 of the hostile request, and of the slowest other one; without a hostile schema first. The memory is
 the largest sum over all processes of the server, read every 20 ms (shared pages count in each);
