@@ -18,7 +18,7 @@ from agents.deep_research.report import Report, assembled_report, written_report
 from agents.tools.corpus import Corpus
 from agents.tools.near_duplicates import DistinctPassages
 from agents.tools.passages import Passage
-from agents.tools.quoting import quote_line
+from agents.tools.quoting import best_quote
 from orchestrator import DeadlineExceeded, flow, gather, has_deadline, llm, remaining, step, tool
 from orchestrator import within as time_limit
 from orchestrator.durations import shown
@@ -195,7 +195,7 @@ async def read(question: str, passage: Passage, number: int) -> Note | str:
         )
     except CALL_FAILURES as error:
         return f"{passage.file}:{passage.line} was not read: {error}."
-    quote = quote_line(passage, question)
+    quote = best_quote(passage, question)
     return Note(number, question, passage, quote, reading.note, reading.relevant)
 
 
@@ -237,7 +237,7 @@ async def unread_sources(question: str, corpus: Corpus) -> list[Note]:
     """The best passages for the question, not read by the model: used if there are no notes."""
     notes = []
     for number, passage in enumerate(await search(corpus, question), start=1):
-        quote = quote_line(passage, question)
+        quote = best_quote(passage, question)
         notes.append(Note(number, question, passage, quote, quote.text, relevant=True))
     return notes
 

@@ -1,4 +1,4 @@
-"""Selects the line of a passage that matches a query best, as a verbatim quote with its number."""
+"""Selects the sentence of a passage that matches a query best, as a verbatim quote."""
 
 import re
 from collections.abc import Iterator
@@ -11,42 +11,59 @@ from agents.tools.terms import query_terms, stem, words
 MAX_QUOTE_CHARS = 300
 """Maximum length of a quote, by default."""
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])")
+# An end mark, perhaps closing quotes or brackets; no lower-case word follows, as in "e.g. a".
+_SENTENCE_END = re.compile(
+    r"[.!?][\"'*_`)\]\u2019\u201d]*(?P<space>\s+)(?![a-z]+\b)|[\u3002\uff01\uff1f]"
+)
 _LEADING_MARKS = re.compile(r"\s*(?:(?:[-*+>]|\d{1,3}[.)])\s+)*")
 _COMMENT = re.compile(r"<!--.*?-->")
 _PENALTY = {LineKind.TEXT: 0.0, LineKind.CODE: 0.5}
+_TABLE_PENALTY = 0.5
+"""For a row of a table, which says little without the table's head."""
 # A text with fewer words is rarely a statement.
 _MIN_WORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A quote from a document.
+    """A quote from a document: a sentence, or a part of one.
 
     Attributes:
-        line: number of the quoted line.
-        text: a substring of that line.
+        line: number of the line where it begins.
+        text: a substring of that line; of a sentence over several lines, these without their
+            indents, joined by spaces.
+        end_line: number of the line where it ends.
     """
 
     line: int
     text: str
+    end_line: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    line: int
-    text: str
+    quote: Quote
     words: frozenset[str]
     num_words: int
     penalty: float
 
 
-def quote_line(passage: Passage, query: str, *, max_chars: int = MAX_QUOTE_CHARS) -> Quote:
-    """The line of the passage that shares most terms with the query.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A line, or a part of one, without the marks of lists and quotations."""
 
-    Of a line longer than max_chars the best sentence is quoted, or a part of it. Headings, fences,
-    blank lines and lines without words are quoted only if there is nothing else. Prose is preferred
-    to equally good code; of equal lines those with _MIN_WORDS words are preferred, then the first.
+    line: int
+    text: str
+    penalty: float
+
+
+def best_quote(passage: Passage, query: str, *, max_chars: int = MAX_QUOTE_CHARS) -> Quote:
+    """The sentence of the passage that shares most terms with the query.
+
+    A sentence may go over several lines. Of one that is longer than max_chars the best line is
+    quoted, or a part of it. Headings, fences, blank lines and lines without words are quoted only
+    if there is nothing else. Prose is preferred to equally good code and rows of tables; of equal
+    sentences those with _MIN_WORDS words are preferred, then the first.
 
     Args:
         passage: from a search or a reader; its text is not blank.
@@ -54,21 +71,44 @@ def quote_line(passage: Passage, query: str, *, max_chars: int = MAX_QUOTE_CHARS
         max_chars: maximum length of the quote, at least 1.
     """
     terms = {stem(term) for term in query_terms(query)}
-    candidates = list(_candidates(passage, max_chars, terms))
+    candidates = [
+        _Candidate(quote, frozenset(map(stem, found)), len(found), penalty)
+        for quote, penalty in _quotes(passage, max_chars, terms)
+        for found in [words(quote.text)]
+    ]
     assert candidates, "a passage is never blank"
-    # A term that many lines contain distinguishes them less than a term in one line.
-    num_lines_with = {term: sum(term in c.words for c in candidates) for term in terms}
+    # A term that many sentences contain distinguishes them less than a term in one.
+    num_with = {term: sum(term in c.words for c in candidates) for term in terms}
 
     def rank(candidate: _Candidate) -> tuple[float, bool]:
         shared = terms & candidate.words
-        overlap = sum(1.0 + 1.0 / num_lines_with[term] for term in shared)
+        overlap = sum(1.0 + 1.0 / num_with[term] for term in shared)
         return (round(overlap - candidate.penalty, 6), candidate.num_words >= _MIN_WORDS)
 
-    best = max(candidates, key=rank)  # max returns the first of equal ones
-    return Quote(best.line, best.text)
+    return max(candidates, key=rank).quote  # max returns the first of equal ones
 
 
-def _candidates(passage: Passage, max_chars: int, terms: set[str]) -> Iterator[_Candidate]:
+def _quotes(passage: Passage, max_chars: int, terms: set[str]) -> Iterator[tuple[Quote, float]]:
+    """What can be quoted of a passage, and the penalty of each."""
+    for paragraph in _paragraphs(passage):
+        text = " ".join(part.text for part in paragraph)
+        penalty = paragraph[0].penalty
+        lines = _lines_of(paragraph)
+        for start, end in _sentences(text):
+            if end - start <= max_chars:
+                yield Quote(lines[start], text[start:end], lines[end - 1]), penalty
+                continue
+            at = 0
+            for part in paragraph:
+                first, last = max(at, start), min(at + len(part.text), end)
+                at += len(part.text) + 1
+                if first < last:
+                    window = _window(text[first:last], max_chars, terms)
+                    yield Quote(part.line, window, part.line), penalty
+
+
+def _paragraphs(passage: Passage) -> Iterator[list[_Part]]:
+    """The passage's prose, a list a paragraph; each line of code and each row is its own."""
     lines = passage.text.split("\n")
     markdown = passage.file.lower().endswith(".md")
     kinds = line_kinds(lines, markdown=markdown, first_line=passage.line)
@@ -77,41 +117,54 @@ def _candidates(passage: Passage, max_chars: int, terms: set[str]) -> Iterator[_
         for kind, line in zip(kinds, lines, strict=True)
     ]
     statements = [i for i, kind in enumerate(kinds) if kind in _PENALTY]
+    paragraph: list[_Part] = []
+    previous = -1
     for i in statements or [i for i, line in enumerate(lines) if line.strip()]:
-        for text in _quotable_parts(lines[i], max_chars, terms, markdown=markdown):
-            words_of_text = words(text)
-            yield _Candidate(
-                line=passage.line + i,
-                text=text,
-                words=frozenset(map(stem, words_of_text)),
-                num_words=len(words_of_text),
-                penalty=_PENALTY.get(kinds[i], 0.0),
-            )
+        is_row = lines[i].lstrip().startswith("|")
+        penalty = _PENALTY.get(kinds[i], 0.0) or (_TABLE_PENALTY if is_row else 0.0)
+        marks = _LEADING_MARKS.match(lines[i])
+        text = lines[i][marks.end() if marks else 0 :].rstrip() or lines[i].strip()
+        around_comments = _COMMENT.split(text) if markdown else [text]
+        continues = (
+            i == previous + 1
+            and kinds[i] is LineKind.TEXT
+            and not (penalty or (paragraph and paragraph[0].penalty))
+            and lines[i].strip() == text.strip()
+        )
+        previous = i
+        for number, piece in enumerate(around_comments):
+            if paragraph and (number or not continues):
+                yield paragraph
+                paragraph = []
+            if piece.strip():
+                paragraph.append(_Part(passage.line + i, piece.strip(), penalty))
+        if not paragraph and not any(piece.strip() for piece in around_comments):
+            yield [_Part(passage.line + i, text, penalty)]
+    if paragraph:
+        yield paragraph
 
 
-def _quotable_parts(line: str, max_chars: int, terms: set[str], *, markdown: bool) -> Iterator[str]:
-    marks = _LEADING_MARKS.match(line)
-    text = line[marks.end() if marks else 0 :].rstrip() or line.strip()
-    around_comments = _COMMENT.split(text) if markdown else []
-    for shown in [part.strip() for part in around_comments if part.strip()] or [text]:
-        yield from _sentences(shown, max_chars, terms)
+def _lines_of(paragraph: list[_Part]) -> list[int]:
+    """The line of each character of a paragraph whose parts are joined by spaces."""
+    return [part.line for part in paragraph for _ in range(len(part.text) + 1)]
 
 
-def _sentences(text: str, max_chars: int, terms: set[str]) -> Iterator[str]:
-    """The text, or the sentences of one that is longer than max_chars."""
-    if len(text) <= max_chars:
-        yield text
-        return
-    for part in _SENTENCE_END.split(text):
-        sentence = part.strip()
-        if len(sentence) > max_chars:
-            yield _window(sentence, max_chars, terms)
-        elif sentence:
-            yield sentence
+def _sentences(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of each sentence of a text; one word alone, as in "8. Fairness", is none."""
+    start = 0
+    for match in _SENTENCE_END.finditer(text):
+        end = match.end() if match["space"] is None else match.start("space")
+        if " " in text[start:end].strip() or match["space"] is None:
+            yield start, end
+            start = match.end()
+    if text[start:].strip():
+        yield start, len(text)
 
 
 def _window(sentence: str, max_chars: int, terms: set[str]) -> str:
     """At most max_chars of a long sentence, around its first term, cut at spaces if possible."""
+    if len(sentence) <= max_chars:
+        return sentence
     lowered = sentence.lower()
     hits = [index for index in (lowered.find(term) for term in terms) if index >= 0]
     start = max(0, min(hits) - max_chars // 3) if hits else 0

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agents.tools.corpus import Corpus
-from agents.tools.quoting import quote_line
+from agents.tools.quoting import best_quote
 from agents.tools.terms import MAX_TERMS, query_terms, words
 from tests.unit.agents.corpus_samples import law, prose, write
 
@@ -97,7 +97,7 @@ def test_invisible_characters_do_not_split_words(
     for query in ("deadline", f"dea{invisible}dline", "divided"):
         (found,) = corpus.search(query)
         assert found.text == text
-        assert quote_line(found, query).text == text
+        assert best_quote(found, query).text == text
 
 
 def test_a_zero_width_space_separates_words_of_scripts_without_spaces() -> None:

@@ -32,7 +32,7 @@ texts = st.text(max_size=30) | st.sampled_from([HOSTILE, "", " ", "\n", "plain"]
 def a_note(number: int = 1, text: str = "it says so", **changes: str) -> Note:
     fields = {"file": "a.md", "question": "why?", "quote": "it is so", "heading": ""} | changes
     passage = Passage(fields["file"], 3, 5, "it is so\nand so\non", fields["heading"])
-    quote = Quote(3, fields["quote"])
+    quote = Quote(3, fields["quote"], 3)
     return Note(number, fields["question"], passage, quote, text, relevant=True)
 
 
