@@ -35,6 +35,7 @@ from orchestrator.sdk.determinism import now, random, uuid
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
+from orchestrator.sdk.model_info import ModelInfo, model_info
 from orchestrator.sdk.parallel import gather, map  # noqa: A004
 from orchestrator.sdk.steps import step, tool
 from orchestrator.sdk.time_limits import has_deadline, remaining, within
@@ -55,6 +56,7 @@ __all__ = [
     "InvalidRunId",
     "InvalidSettings",
     "Message",
+    "ModelInfo",
     "OrchestrateError",
     "OutcomeNotRecorded",
     "OutcomeUnknown",
@@ -81,6 +83,7 @@ __all__ = [
     "input_required",
     "llm",
     "map",
+    "model_info",
     "now",
     "open_runtime",
     "random",

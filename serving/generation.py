@@ -170,6 +170,7 @@ class EngineInfo:
         random_weights: the model's text is meaningless, and every output must say so.
         caveat: what everybody who reads the model's text should know; "": nothing.
         scheduler: this project's scheduler class that drives the engine; "" for another one.
+        parameters: number of the model's weights; None: not known.
     """
 
     name: str
@@ -179,6 +180,7 @@ class EngineInfo:
     scheduler: str = ""
     policy: str = ""
     caveat: str = ""
+    parameters: int | None = None
 
 
 class Engine(Protocol):

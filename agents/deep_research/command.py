@@ -1,7 +1,7 @@
 """Deep research as a command: `orchestrate run deep-research`."""
 
+from agents.deep_research.markdown import to_json, to_markdown
 from agents.deep_research.pipeline import deep_research, expected_stages
-from agents.deep_research.report import to_json, to_markdown
 from agents.pipeline import Pipeline
 
 PIPELINE = Pipeline(

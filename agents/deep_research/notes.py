@@ -14,9 +14,9 @@ class Note:
 
     Attributes:
         number: of the source, from 1, in the order in which passages were found.
-        text: the model's note; the quote itself if the model has not read the passage.
-        quote: a line of the passage, verbatim.
-        relevant: whether the model judged the passage relevant.
+        quote: a sentence of the passage, verbatim.
+        text: the model's note; "" if the model has not read the passage, or wrote nothing usable.
+        relevant: whether the passage was judged relevant.
     """
 
     number: int

@@ -1,25 +1,27 @@
 """Deep research: plan; rounds of search, read and reflect; write a report by the deadline.
 
-If time is short, rounds are left out, not the report: a share of the time is reserved for writing.
-If that is too short as well, the report is assembled from the notes, with their sources.
+If time is short, rounds and passages are left out, not the report: each stage has a share of the
+time, and what was done by its end is used. If the model has no time to write, the report consists
+of the quotes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from agents.deep_research import prompts
 from agents.deep_research.notes import Note
-from agents.deep_research.report import Report, assembled_report, written_report
+from agents.deep_research.profiles import PROFILES, ProfileName, profile_for
+from agents.deep_research.report import Report, quoted_report
 from agents.tools.corpus import Corpus
 from agents.tools.near_duplicates import DistinctPassages
 from agents.tools.passages import Passage
 from agents.tools.quoting import best_quote
-from orchestrator import DeadlineExceeded, flow, gather, has_deadline, llm, remaining, step, tool
+from orchestrator import DeadlineExceeded, flow, gather, has_deadline, remaining, step, tool
 from orchestrator import within as time_limit
 from orchestrator.durations import shown
 from serving.errors import (
@@ -31,19 +33,25 @@ from serving.errors import (
 
 DEFAULT_ROUNDS = 2
 DEFAULT_WIDTH = 3
-SOURCES_PER_QUESTION = 3
-RESEARCH_SHARE = 0.6
-"""Share of the time left at the start for searching and reading; the rest is for the report."""
-WRITING_SHARE = 0.95
-"""Share of the time then left for the model to write; the rest is for assembling the notes."""
+
+RESEARCH_SHARE = 0.7
+"""Share of the time left at the start for planning, searching and reading."""
+PLAN_SHARE = 0.2
+READ_SHARE = 0.7
+REFLECT_SHARE = 0.7
+"""Shares of the time then left for research, of which the next stage has the rest."""
+ROUND_LEFT_OUT = 0.5
+"""A round is left out if less than this share of the last one's time is left for it."""
+WRITE_SHARE = 0.95
+"""Share of the time then left for the model to write; the rest is for assembling the quotes."""
 
 CALL_FAILURES = (StructuredOutputInvalid, PromptTooLong, RequestDropped, RequestFailed)
 """Errors of a single LLM call that do not end the run: its step continues without the answer."""
 
 
 def expected_stages(rounds: int) -> int:
-    """The number of stages of a run: plan, three in each round, write."""
-    return 2 + 3 * rounds
+    """The number of stages of a run: plan; search and read each round; reflect between; write."""
+    return 1 + 3 * rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,7 @@ async def deep_research(
     *,
     rounds: Annotated[int, Field(ge=1, le=20)] = DEFAULT_ROUNDS,
     width: Annotated[int, Field(ge=1, le=20)] = DEFAULT_WIDTH,
+    profile: Literal["auto", "small", "large"] = "auto",
 ) -> Report:
     """Research a question in a folder of documents; the report cites their lines.
 
@@ -97,57 +106,98 @@ async def deep_research(
         corpus: a folder of documents: .md, .txt, .html, .pdf.
         rounds: maximum number of rounds of searching and reading.
         width: maximum number of questions that the model adds in a round.
+        profile: how the model is asked. small: short prompts and plain text; the report consists of
+            quotes, and of sentences that they support. large: the model plans, takes notes and
+            writes the report, in JSON. auto: small below 2 billion parameters.
     """
     assert rounds >= 1, "a report needs a round"
     assert width >= 1, "a round needs a question"
+    chosen = await profile_for(profile)
     findings = Findings()
-    if has_deadline():
-        research_s = RESEARCH_SHARE * remaining()
-        try:
-            async with time_limit(research_s):
-                await investigate(question, corpus, findings, rounds, width)
-        except DeadlineExceeded:
-            findings.cut.append(
-                f"Searching and reading stopped after {shown(research_s)}, in round "
-                f"{findings.rounds + 1} of {rounds}, to leave time for the report."
-            )
-    else:
-        await investigate(question, corpus, findings, rounds, width)
-    return await conclude(question, corpus, findings)
+    try:
+        async with share_of_time(RESEARCH_SHARE):
+            await investigate(chosen, question, corpus, findings, rounds, width)
+    except DeadlineExceeded:
+        findings.cut.append(
+            f"Searching and reading stopped in round {findings.rounds + 1} of {rounds}, to leave "
+            "time for the report."
+        )
+    return await conclude(chosen, question, corpus, findings)
+
+
+@asynccontextmanager
+async def share_of_time(share: float) -> AsyncIterator[None]:
+    """Limit a block to a share of the time that is left; raises DeadlineExceeded if it is over."""
+    if not has_deadline():
+        yield
+        return
+    async with time_limit(share * remaining()):
+        yield
 
 
 async def investigate(
-    question: str, corpus: Corpus, findings: Findings, rounds: int, width: int
+    profile: ProfileName,
+    question: str,
+    corpus: Corpus,
+    findings: Findings,
+    rounds: int,
+    width: int,
 ) -> None:
     """Search and read, round by round, until the notes are enough or no round is left."""
-    questions = findings.accept(await plan(question, width))
+    questions: Sequence[str] = (question,)
+    try:
+        async with share_of_time(PLAN_SHARE):
+            questions = findings.accept(await plan(profile, question, width))
+    except DeadlineExceeded:
+        findings.cut.append(
+            "The question was not divided: it took longer than its share of the time."
+        )
     for number in range(1, rounds + 1):
-        before_s = remaining()
-        await search_and_read(questions, corpus, findings)
-        questions = []
-        if findings.notes:
-            questions = findings.accept(await reflect(question, width, findings.sources()))
+        before_s, known = remaining(), len(findings.passages)
+        try:
+            async with share_of_time(READ_SHARE if number < rounds else 1.0):
+                await search_and_read(profile, questions, corpus, findings)
+        except DeadlineExceeded:
+            left_out = len(findings.passages) - known
+            findings.cut.append(
+                f"Reading stopped in round {number} of {rounds} after "
+                f"{shown(before_s - remaining())}: not all of {left_out} passages were read."
+            )
         findings.rounds = number
-        took_s = before_s - remaining()
-        if not questions or number == rounds:
+        if number == rounds or not findings.notes:
             return
-        if remaining() < took_s:
+        took_s = before_s - remaining()
+        if remaining() < ROUND_LEFT_OUT * took_s:
             findings.cut.append(
                 f"Round {number + 1} was left out: the last took {shown(took_s)}, and "
                 f"{shown(remaining())} were left for it."
             )
             return
+        questions = ()
+        try:
+            async with share_of_time(REFLECT_SHARE):
+                sources = findings.sources()
+                questions = findings.accept(await reflect(profile, question, width, sources))
+        except DeadlineExceeded:
+            findings.cut.append(
+                "The notes were not reflected on: it took longer than its share of the time."
+            )
+        if not questions:
+            return
 
 
-async def search_and_read(questions: Sequence[str], corpus: Corpus, findings: Findings) -> None:
+async def search_and_read(
+    profile: ProfileName, questions: Sequence[str], corpus: Corpus, findings: Findings
+) -> None:
     """Search for all questions in parallel, then read all new passages in parallel.
 
     Each note is added to the findings at once, in case the time runs out before the others.
     """
-    results = await gather(*(search(corpus, asked) for asked in questions))
+    count = PROFILES[profile].sources_per_question
+    results = await gather(*(search(corpus, asked, count) for asked in questions))
 
     async def note(asked: str, passage: Passage, number: int) -> None:
-        reading = await read(asked, passage, number)
+        reading = await read(profile, asked, passage, number)
         if isinstance(reading, Note):
             findings.notes.append(reading)
         else:
@@ -163,92 +213,79 @@ async def search_and_read(questions: Sequence[str], corpus: Corpus, findings: Fi
 
 
 @step
-async def plan(question: str, width: int) -> Questions:
+async def plan(profile: ProfileName, question: str, width: int) -> Questions:
     """The questions to look up: the question itself, and the model's sub-questions."""
     try:
-        answer = await llm(
-            prompts.plan_prompt(question, width),
-            system=prompts.SYSTEM,
-            schema=prompts.plan_of(width),
-            max_tokens=160 * width,
-        )
+        asked = await PROFILES[profile].plan(question, width)
     except CALL_FAILURES as error:
         return Questions((question,), f"The question was not divided: {error}.")
-    return Questions(tuple(dict.fromkeys([question, *answer.questions])))
+    return Questions(tuple(dict.fromkeys([question, *asked])))
 
 
 @tool(effects="pure")
-def search(corpus: Corpus, question: str) -> list[Passage]:
+def search(corpus: Corpus, question: str, count: int) -> list[Passage]:
     """The passages that match a question best."""
-    return corpus.search(question, SOURCES_PER_QUESTION, per_file=2, distinct=True)
+    return corpus.search(question, count, per_file=2, distinct=True)
 
 
 @step
-async def read(question: str, passage: Passage, number: int) -> Note | str:
+async def read(profile: ProfileName, question: str, passage: Passage, number: int) -> Note | str:
     """The model's note on a passage for a question; if the call fails, a sentence that says why."""
+    quote = best_quote(passage, question)
     try:
-        reading = await llm(
-            prompts.read_prompt(question, passage),
-            system=prompts.SYSTEM,
-            schema=prompts.Reading,
-            max_tokens=400,
-        )
+        text, relevant = await PROFILES[profile].read(question, passage, quote)
     except CALL_FAILURES as error:
         return f"{passage.file}:{passage.line} was not read: {error}."
-    quote = best_quote(passage, question)
-    return Note(number, question, passage, quote, reading.note, reading.relevant)
+    return Note(number, question, passage, quote, text, relevant)
 
 
 @step
-async def reflect(question: str, width: int, sources: Sequence[Note]) -> Questions:
+async def reflect(
+    profile: ProfileName, question: str, width: int, sources: Sequence[Note]
+) -> Questions:
     """The model's further questions to look up; none if the notes are enough."""
     try:
-        answer = await llm(
-            prompts.reflect_prompt(question, sources, width),
-            system=prompts.SYSTEM,
-            schema=prompts.reflection_of(width),
-            max_tokens=160 * width + 40,
-        )
+        asked = await PROFILES[profile].reflect(question, width, sources)
     except CALL_FAILURES as error:
         return Questions((), f"The notes were not reflected on: {error}.")
-    return Questions(() if answer.enough else tuple(dict.fromkeys(answer.questions)))
+    return Questions(tuple(dict.fromkeys(asked)))
 
 
-async def conclude(question: str, corpus: Corpus, findings: Findings) -> Report:
-    """The report: written by the model if there is time, otherwise assembled from the notes."""
+async def conclude(
+    profile: ProfileName, question: str, corpus: Corpus, findings: Findings
+) -> Report:
+    """The report: written by the model if there is time, otherwise the quotes."""
     if not findings.notes:
-        findings.notes = await unread_sources(question, corpus)
+        findings.notes = await unread_sources(profile, question, corpus)
     sources = findings.sources()
-    if sources and any(note.text != note.quote.text for note in sources):
+    if sources:
         rounds, cut = findings.rounds, tuple(findings.cut)
         try:
-            if not has_deadline():
-                return await write(question, sources, rounds, cut)
-            async with time_limit(WRITING_SHARE * remaining()):
-                return await write(question, sources, rounds, cut)
+            async with share_of_time(WRITE_SHARE):
+                return await write(profile, question, sources, rounds, cut)
         except DeadlineExceeded:
-            findings.cut.append("The model had no time to write: these are the notes themselves.")
+            findings.cut.append("The model had no time to write: these are the quotes.")
         except CALL_FAILURES as error:
-            findings.cut.append(f"The model wrote no report ({error}): these are the notes.")
-    return assembled_report(question, sources, rounds=findings.rounds, cut=findings.cut)
+            findings.cut.append(f"The model wrote no report ({error}): these are the quotes.")
+    return quoted_report(question, sources, rounds=findings.rounds, cut=findings.cut)
 
 
-async def unread_sources(question: str, corpus: Corpus) -> list[Note]:
+async def unread_sources(profile: ProfileName, question: str, corpus: Corpus) -> list[Note]:
     """The best passages for the question, not read by the model: used if there are no notes."""
-    notes = []
-    for number, passage in enumerate(await search(corpus, question), start=1):
-        quote = best_quote(passage, question)
-        notes.append(Note(number, question, passage, quote, quote.text, relevant=True))
-    return notes
+    passages = await search(corpus, question, PROFILES[profile].sources_per_question)
+    return [
+        Note(number, question, passage, best_quote(passage, question), "", relevant=True)
+        for number, passage in enumerate(passages, start=1)
+    ]
 
 
 @step
-async def write(question: str, sources: Sequence[Note], rounds: int, cut: Sequence[str]) -> Report:
-    """The report as the model writes it; its schema allows only citations of real sources."""
-    draft = await llm(
-        prompts.write_prompt(question, sources),
-        system=prompts.SYSTEM,
-        schema=prompts.draft_from(len(sources)),
-        max_tokens=2000,
-    )
-    return written_report(question, draft, sources, rounds=rounds, cut=cut)
+async def write(
+    profile: ProfileName,
+    question: str,
+    sources: Sequence[Note],
+    rounds: int,
+    cut: Sequence[str],
+) -> Report:
+    """The report with what the model writes of it."""
+    return await PROFILES[profile].write(question, sources, rounds, cut)

@@ -1,4 +1,4 @@
-"""The prompts, and the schemas of their answers.
+"""The prompts for a large model, and the schemas of its answers.
 
 Every text in a schema has a maximum length: that limits the length of the answer, and so its time.
 The docstrings of the models are descriptions in their schemas.
@@ -14,10 +14,21 @@ from pydantic import BaseModel, Field, create_model
 from agents.deep_research.notes import Note
 from agents.tools.passages import Passage
 
+# All prompts begin with it. It fills a block of the engine's prefix cache (128 tokens on a CPU).
 SYSTEM = (
-    "You research questions in a folder of documents. Rely on the passages you are given and on "
-    "nothing else. Answer in the JSON form that is asked for."
+    "You research a question in a folder of documents, together with a program that searches them. "
+    "First you divide the question. Then you read passages, one at a time, and note what each says "
+    "to the question. Then you judge whether the notes are enough. At last you write a report.\n"
+    "Rely on the passages and notes you are given and on nothing else: what they do not say is not "
+    "known. Use their words for the things they speak of. Keep numbers, units and names as they "
+    "are. If passages disagree, say so. Be brief: say each thing once, in whole sentences, without "
+    "an introduction or a summary. Cite sources by their numbers only.\n"
+    "Answer in the JSON form that is asked for."
 )
+
+NOTE_CHARS = 320
+TEXT_CHARS = 700
+"""Limits of a note and of a section's text: an answer that reaches one was cut."""
 
 Question = Annotated[str, Field(min_length=8, max_length=160)]
 
@@ -26,7 +37,7 @@ class Reading(BaseModel):
     """What one passage says to one question."""
 
     relevant: bool
-    note: str = Field(min_length=8, max_length=320)
+    note: str = Field(min_length=8, max_length=NOTE_CHARS)
 
 
 class Plan(BaseModel):
@@ -46,7 +57,7 @@ class DraftSection(BaseModel):
     """A part of a report; citations are numbers of sources."""
 
     heading: str = Field(min_length=3, max_length=80)
-    text: str = Field(min_length=40, max_length=700)
+    text: str = Field(min_length=40, max_length=TEXT_CHARS)
     citations: list[int]
 
 
@@ -117,7 +128,10 @@ def write_prompt(question: str, notes: Sequence[Note]) -> str:
 
 
 def _listed(notes: Sequence[Note]) -> str:
-    return "\n".join(f"[{note.number}] {note.text} (quote: {note.quote.text})" for note in notes)
+    return "\n".join(
+        f"[{note.number}] {note.text} (quote: {note.quote.text})".replace("  ", " ")
+        for note in notes
+    )
 
 
 def _list_of(item: Any, min_length: int, max_length: int) -> Any:

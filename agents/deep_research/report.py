@@ -1,24 +1,22 @@
-"""The report, and its forms in Markdown and JSON."""
+"""The report: what the model drafted, or the quotes by section."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
 
 from agents.deep_research.notes import Note
-from agents.deep_research.prompts import Draft
-from orchestrator.durations import shown
-from orchestrator.runtime.results import RunResult
-from serving.generation import EngineInfo
-
-RANDOM_WEIGHTS = (
-    "The model's weights are random: the text below is meaningless. "
-    "The sources and quotes are real."
-)
+from agents.deep_research.prompts import TEXT_CHARS, Draft
+from agents.deep_research.support import ended, overlap, sentences, shares_words
+from agents.tools.terms import content_words, stem, words
 
 TITLE_CHARS = 120
 """Maximum length of a title that is made from a question."""
+
+MAX_SECTIONS = 5
+QUOTES_PER_SECTION = 2
+"""Limits of a report that consists of quotes: the best are shown."""
 
 _RANGE = r"\s*[0-9]{1,4}(?:\s*[-\u2013]\s*[0-9]{1,4})?\s*"
 # Marks of sources, such as [1], [1, 3] and [2-4]; neither links nor what is in `code`.
@@ -29,12 +27,19 @@ _MARKS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A quote from a document: `quote` is a part of line `line` of `file`."""
+    """A quote from a document.
+
+    Attributes:
+        line: number of the line of `file` in which the quote begins.
+        quote: a part of that line; of a sentence over several lines, these joined by spaces.
+        end_line: number of the line in which it ends.
+    """
 
     number: int
     file: str
     line: int
     quote: str
+    end_line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,15 @@ class Section:
     """A section of the report.
 
     Attributes:
-        text: marks of sources in it, such as [1], are also in `citations`.
+        text: the model's; marks of sources in it, such as [1], are also in `citations`.
         citations: numbers of sources.
+        quotes: those of the citations that are quoted in the section, before its text.
     """
 
     heading: str
     text: str
     citations: tuple[int, ...]
+    quotes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,119 +80,133 @@ def written_report(
 ) -> Report:
     """The report that the model drafted, with the sources that it cites.
 
-    Marks in the text count as citations; marks that name no source are dropped.
+    Marks in the text count as citations. Of those only sources are kept that support the section:
+    their note or quote shares a word with it. If none does, the source that shares most words.
     """
-    known = {note.number for note in notes}
-    sections = []
+    sections: list[Section] = []
+    unsupported = []
     for section in draft.sections:
-        text = _keep_marks(_printable(section.text).strip(), known)
-        sections.append(
-            Section(
-                heading=_one_line(_keep_marks(section.heading, set())),
-                text=text,
-                citations=tuple(dict.fromkeys([*section.citations, *_marked_numbers(text)])),
-            )
-        )
-    cited = {number for section in sections for number in section.citations}
+        written = f"{section.heading} {section.text}"
+        supporting = {note.number: overlap(_claim_of(note), written) for note in notes}
+        known = {number for number, shared in supporting.items() if shared}
+        text = _keep_marks(ended(printable(section.text).strip(), TEXT_CHARS), known)
+        cited = dict.fromkeys([*section.citations, *marked_numbers(text)])
+        kept = tuple(number for number in cited if number in known)
+        if not kept and known:
+            kept = (max(known, key=lambda number: supporting[number]),)
+        heading = one_line(_keep_marks(section.heading, set()))
+        if not kept:
+            unsupported.append(f"No source supports the section {heading!r}.")
+        sections.append(Section(heading, text, kept))
     return Report(
         question=question,
-        title=_one_line(_keep_marks(draft.title, set())),
+        title=one_line(_keep_marks(draft.title, set())),
         sections=tuple(sections),
-        citations=tuple(_citation(note) for note in notes if note.number in cited),
+        citations=_citations(notes, sections),
         rounds=rounds,
-        cut=tuple(cut),
+        cut=(*cut, *unsupported),
     )
 
 
-def assembled_report(
-    question: str, notes: Sequence[Note], *, rounds: int, cut: Sequence[str]
+def quoted_report(
+    question: str, notes: Sequence[Note], *, answer: str = "", rounds: int, cut: Sequence[str]
 ) -> Report:
-    """A report that lists the notes by question: used if the model could not write one."""
-    by_question: dict[str, list[Note]] = {}
-    for note in notes:
-        by_question.setdefault(note.question, []).append(note)
-    sections = tuple(
-        Section(
-            heading=_title_of(asked),
-            text="\n".join(
-                f"- {_one_line(_keep_marks(note.text, set()))} [{note.number}]" for note in group
-            ),
-            citations=tuple(note.number for note in group),
-        )
-        for asked, group in by_question.items()
-    )
-    nothing = Section("Nothing found", "No passage of the documents matched the question.", ())
+    """A report of quotes by section, each with what the model said about it.
+
+    The quote that shares most words with the question comes first, then the others by the same
+    measure. A section's heading shares a word with each of its quotes.
+
+    Args:
+        answer: the model's, to the question as a whole; it follows the first quote.
+    """
+    ranked = _by_relevance(notes, question)
+    by_heading: dict[str, list[Note]] = {}
+    shown: set[str] = set()
+    for note in ranked:
+        heading = _heading_of(note, question)
+        is_new = heading in by_heading or len(by_heading) < MAX_SECTIONS
+        if not heading or not is_new or note.quote.text in shown:
+            continue
+        group = by_heading.setdefault(heading, [])
+        if len(group) < QUOTES_PER_SECTION:
+            group.append(note)
+            shown.add(note.quote.text)
+    numbers = {
+        id(note): number
+        for number, note in enumerate((n for group in by_heading.values() for n in group), start=1)
+    }
+    sections: list[Section] = []
+    said: set[str] = set()
+    for heading, group in by_heading.items():
+        numbered = [replace(note, number=numbers[id(note)]) for note in group]
+        texts = [(note.text, note.number) for note in numbered]
+        if not sections:
+            texts.insert(0, (answer, numbered[0].number))
+        cited = tuple(note.number for note in numbered)
+        sections.append(Section(heading, _marked(texts, said), cited, quotes=cited))
+    if not sections:
+        sections = [
+            Section("Nothing found", "No passage of the documents matched the question.", ())
+        ]
+    renumbered = [replace(note, number=numbers[id(note)]) for note in ranked if id(note) in numbers]
     return Report(
         question=question,
         title=_title_of(question),
-        sections=sections or (nothing,),
-        citations=tuple(_citation(note) for note in notes),
+        sections=tuple(sections),
+        citations=_citations(sorted(renumbered, key=lambda note: note.number), sections),
         rounds=rounds,
         cut=tuple(cut),
     )
 
 
-def to_markdown(result: RunResult[Report], info: EngineInfo) -> str:
-    """The report as a Markdown document."""
-    report = result.value
-    parts = [f"# {report.title}", f"*Question: {_one_line(report.question)}*"]
-    if info.random_weights:
-        parts.append(f"> **{RANDOM_WEIGHTS}**")
-    elif info.caveat:
-        parts.append(f"> **{info.model}, {info.caveat}.**")
-    for section in report.sections:
-        marked = _marked_numbers(section.text)
-        marks = "".join(f"[{number}]" for number in section.citations if number not in marked)
-        parts.append(f"## {section.heading}")
-        parts.append(f"{section.text} {marks}".rstrip())
-    if report.citations:
-        parts.append("## Sources")
-        parts.append("\n".join(_source_line(citation) for citation in report.citations))
-    if report.cut:
-        parts.append("## Left out")
-        parts.append("\n".join(f"- {_one_line(sentence)}" for sentence in report.cut))
-    parts.append("---")
-    parts.append(_footer(result, info))
-    return "\n\n".join(parts) + "\n"
-
-
-def to_json(result: RunResult[Report], info: EngineInfo) -> dict[str, object]:
-    """The report as a JSON object; times are in seconds."""
-    report = result.value
-    return {
-        "question": report.question,
-        "report": to_markdown(result, info),
-        "citations": [asdict(citation) for citation in report.citations],
-        "rounds": report.rounds,
-        "cut": list(report.cut),
-        "run_id": result.run_id,
-        "deadline_s": result.deadline_s,
-        "elapsed_s": result.elapsed_s,
-        "in_time": result.in_time,
-        "stages": [asdict(stage) for stage in result.stages],
-        "engine": asdict(info),
+def _by_relevance(notes: Sequence[Note], question: str) -> list[Note]:
+    """The notes whose quotes share most words with the question first; a rare word counts more."""
+    found = [content_words(note.quote.text) for note in notes]
+    value = {
+        word: 1.0 + 1.0 / max(sum(word in each for each in found), 1)
+        for word in content_words(question)
     }
+    relevance = [sum(value[word] for word in each & value.keys()) for each in found]
+    order = sorted(range(len(notes)), key=lambda i: -relevance[i])
+    return [notes[i] for i in order]
 
 
-def _footer(result: RunResult[Report], info: EngineInfo) -> str:
-    deadline = "no deadline"
-    if result.deadline_s is not None:
-        met = "in time for" if result.in_time else "late for"
-        deadline = f"{met} its deadline of {shown(result.deadline_s)}"
-    model = f"{info.model} (random weights)" if info.random_weights else info.model
-    return (
-        f"Run `{result.run_id}`: {shown(result.elapsed_s)}, {deadline}; "
-        f"{len(result.stages)} stages, model {model}, engine {info.name}."
-    )
+def _heading_of(note: Note, question: str) -> str:
+    """A heading that shares a word with the note's quote, or "".
+
+    The passage's heading, or the sub-question, or the words that quote and question share.
+    """
+    for heading in (note.passage.heading, "" if note.question == question else note.question):
+        if shares_words(heading, note.quote.text):
+            return _title_of(heading)
+    shared = content_words(question) & content_words(note.quote.text)
+    topic = ", ".join(dict.fromkeys(w for w in words(question) if stem(w) in shared))
+    return _title_of(topic[:1].upper() + topic[1:]) if topic else ""
 
 
-def _source_line(citation: Citation) -> str:
-    file, quote = _one_line(citation.file), _printable(citation.quote)
-    return f'[{citation.number}] `{file}:{citation.line}`: "{quote}"  '
+def _marked(texts: Iterable[tuple[str, int]], said: set[str]) -> str:
+    """Texts with the marks of their sources, without sentences that have been said."""
+    parts = []
+    for text, number in texts:
+        new = [each for each in sentences(_keep_marks(one_line(text), set())) if each not in said]
+        said.update(new)
+        if new:
+            parts.append(f"{' '.join(new)} [{number}]")
+    return " ".join(parts)
+
+
+def _claim_of(note: Note) -> str:
+    return f"{note.passage.heading} {note.quote.text} {note.text}"
+
+
+def _citations(notes: Sequence[Note], sections: Iterable[Section]) -> tuple[Citation, ...]:
+    cited = {number for section in sections for number in section.citations}
+    return tuple(_citation(note) for note in notes if note.number in cited)
 
 
 def _citation(note: Note) -> Citation:
-    return Citation(note.number, note.passage.file, note.quote.line, note.quote.text)
+    quote = note.quote
+    return Citation(note.number, note.passage.file, quote.line, quote.text, quote.end_line)
 
 
 def _keep_marks(text: str, known: Set[int]) -> str:
@@ -201,7 +222,8 @@ def _keep_marks(text: str, known: Set[int]) -> str:
     return _MARKS.sub(kept, text)
 
 
-def _marked_numbers(text: str) -> list[int]:
+def marked_numbers(text: str) -> list[int]:
+    """The numbers of all marks in a text."""
     listed = [match["numbers"] for match in _MARKS.finditer(text) if match["numbers"]]
     return [number for numbers in listed for number in _numbers(numbers)]
 
@@ -215,16 +237,16 @@ def _numbers(listed: str) -> list[int]:
     return numbers
 
 
-def _title_of(question: str) -> str:
-    title = _one_line(question)
-    return title if len(title) <= TITLE_CHARS else f"{title[:TITLE_CHARS].rstrip()} ..."
+def _title_of(text: str) -> str:
+    return ended(one_line(text)[: TITLE_CHARS + 1], TITLE_CHARS + 1)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(_printable(text).split()) or "-"
+def one_line(text: str) -> str:
+    """The text as one printable line; "-" if nothing is left."""
+    return " ".join(printable(text).split()) or "-"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text without control characters, so that it cannot send commands to a terminal."""
     return "".join(
         character if character.isprintable() or character in "\n\t" else " " for character in text

@@ -8,7 +8,7 @@ from agents.tools.outline import LineKind, line_kinds
 from agents.tools.passages import Passage
 from agents.tools.terms import query_terms, stem, words
 
-MAX_QUOTE_CHARS = 300
+MAX_QUOTE_CHARS = 400
 """Maximum length of a quote, by default."""
 
 # An end mark, perhaps closing quotes or brackets; no lower-case word follows, as in "e.g. a".
@@ -18,7 +18,7 @@ _SENTENCE_END = re.compile(
 _LEADING_MARKS = re.compile(r"\s*(?:(?:[-*+>]|\d{1,3}[.)])\s+)*")
 _COMMENT = re.compile(r"<!--.*?-->")
 _PENALTY = {LineKind.TEXT: 0.0, LineKind.CODE: 0.5}
-_TABLE_PENALTY = 0.5
+_TABLE_PENALTY = 1.0
 """For a row of a table, which says little without the table's head."""
 # A text with fewer words is rarely a statement.
 _MIN_WORDS = 4

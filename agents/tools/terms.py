@@ -74,6 +74,11 @@ def query_terms(query: str) -> list[str]:
     return (content_words or distinct)[:MAX_TERMS]
 
 
+def content_words(text: str) -> frozenset[str]:
+    """The stems of a text's words, without stop words."""
+    return frozenset(stem(word) for word in words(text) if word not in STOP_WORDS)
+
+
 def match_expression(terms: list[str]) -> str:
     """An FTS5 query that matches any of the terms; they are quoted, so that none is syntax."""
     return " OR ".join('"{}"'.format(index_form(term).replace('"', '""')) for term in terms)

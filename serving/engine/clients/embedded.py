@@ -25,6 +25,7 @@ from serving.engine.clients.answers import (
 from serving.engine.clients.prompts import Prompts
 from serving.engine.setup.config import CAVEATS, EngineConfig, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
+from serving.engine.setup.model_size import num_parameters
 from serving.engine.setup.random_model import has_random_weights
 from serving.engine.structured_output.check import StructuredOutputCheck
 from serving.errors import (
@@ -270,6 +271,7 @@ class EmbeddedEngine:
             scheduler=type(scheduler_of(llm)).__name__,
             policy=self.config.policy.label,
             caveat=CAVEATS.get(self.config.model, ""),
+            parameters=num_parameters(self.config.model, model),
         )
         return llm
 

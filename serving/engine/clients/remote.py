@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
+from serving.engine.setup.model_size import num_parameters
 from serving.errors import (
     EngineClosed,
     InvalidEngineConfig,
@@ -192,6 +193,7 @@ class RemoteEngine:
             scheduler=answer.headers.get(SCHEDULER_HEADER, ""),
             policy=answer.headers.get(POLICY_HEADER, ""),
             caveat=CAVEATS.get(model, ""),
+            parameters=num_parameters(model),
         )
 
     async def _read(
