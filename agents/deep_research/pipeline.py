@@ -163,7 +163,8 @@ async def investigate(
                 f"Reading stopped in round {number} of {rounds} after "
                 f"{shown(before_s - remaining())}: not all of {left_out} passages were read."
             )
-        findings.rounds = number
+        else:
+            findings.rounds = number
         if number == rounds or not findings.notes:
             return
         took_s = before_s - remaining()

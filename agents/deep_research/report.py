@@ -89,7 +89,7 @@ def written_report(
         written = f"{section.heading} {section.text}"
         supporting = {note.number: overlap(_claim_of(note), written) for note in notes}
         known = {number for number, shared in supporting.items() if shared}
-        text = _keep_marks(ended(printable(section.text).strip(), TEXT_CHARS), known)
+        text = _keep_marks(ended(printable(section.text), TEXT_CHARS).strip(), known)
         cited = dict.fromkeys([*section.citations, *marked_numbers(text)])
         kept = tuple(number for number in cited if number in known)
         if not kept and known:

@@ -32,7 +32,7 @@ async def read(question: str, passage: Passage, quote: Quote) -> tuple[str, bool
         schema=prompts.Reading,
         max_tokens=400,
     )
-    note = ended(reading.note.strip(), prompts.NOTE_CHARS)
+    note = ended(reading.note, prompts.NOTE_CHARS).strip()
     if not shares_words(note, f"{passage.heading} {passage.text}"):
         return "", False
     return note, reading.relevant

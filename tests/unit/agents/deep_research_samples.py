@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.tools.corpus import Corpus
+from serving.errors import EngineDied
 from serving.generation import GenerationRequest
 from tests.unit.agents.corpus_samples import write
 from tests.unit.orchestrator.schema_answers import fitting_answer
@@ -60,6 +61,13 @@ class Model:
             answer["questions"] = FURTHER[:max_items]
         if title == REFLECT:
             answer = {"enough": False, "questions": [f"{self.asked[title]}: {FURTHER[1]}"]}
+        if title == READ:
+            prompt = request.prompt[-1].content  # type: ignore[union-attr]
+            passage = prompt.partition(":\n")[2].rpartition("\n\n")[0]
+            answer["note"] = f"It says: {' '.join(passage.split())}"[:300]
+        if title == WRITE:
+            for section in answer["sections"]:
+                section["text"] = "A deadline is divided over the stages; the scheduler knows it."
         change = self._changes.get(title)
         if isinstance(change, Exception):
             raise change
@@ -68,3 +76,30 @@ class Model:
         if callable(change):
             answer = change(answer)
         return json.dumps(answer | (change if isinstance(change, dict) else {}))
+
+
+class PlainModel:
+    """Answers the prompts for a small model.
+
+    Args:
+        says: of a quote, in plain words, and as an answer to the question.
+        asks: a question about any text.
+        fail_at: number of the request, from 1, at which the engine dies.
+    """
+
+    def __init__(
+        self,
+        *,
+        says: str = "The deadline is divided over all stages of the run.",
+        asks: str = FURTHER[0],
+        fail_at: int = 0,
+    ) -> None:
+        self._says, self._asks = says, asks
+        self._fail_at, self._asked = fail_at, 0
+
+    def __call__(self, request: GenerationRequest) -> str:
+        self._asked += 1
+        if self._asked == self._fail_at:
+            raise EngineDied("out of memory")
+        prompt: Any = request.prompt[-1]
+        return self._asks if prompt.content.startswith("Ask a question about: ") else self._says

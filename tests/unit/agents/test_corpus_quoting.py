@@ -104,9 +104,11 @@ def test_a_comment_in_a_line_of_markdown_is_not_quoted() -> None:
 
 
 def test_a_sentence_over_several_lines_is_quoted_whole() -> None:
-    text = "- It is first. A deadline is\n  divided over the stages,\n  e.g. by time. Then\n  it is used."
+    text = (
+        "- It is first. A deadline is\n  divided over stages,\n  e.g. by time. Then\n  it is used."
+    )
     assert quote(text, "deadline divided") == Quote(
-        10, "A deadline is divided over the stages, e.g. by time.", 12
+        10, "A deadline is divided over stages, e.g. by time.", 12
     )
 
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agents.deep_research.markdown import to_json, to_markdown
 from agents.deep_research.pipeline import (
     CALL_FAILURES,
-    SOURCES_PER_QUESTION,
     deep_research,
     expected_stages,
 )
-from agents.deep_research.report import Report, to_json, to_markdown
+from agents.deep_research.profiles import PROFILES
+from agents.deep_research.report import Report
+from agents.deep_research.support import shares_words
 from agents.tools.corpus import Corpus
 from agents.tools.readers import source_lines
 from orchestrator.runtime.results import RunResult
@@ -28,6 +31,7 @@ from serving.errors import (
     RequestFailed,
     StructuredOutputInvalid,
 )
+from serving.generation import EngineInfo
 from store.records import Status
 from tests.unit.agents.corpus_samples import write
 from tests.unit.agents.deep_research_samples import (
@@ -38,6 +42,7 @@ from tests.unit.agents.deep_research_samples import (
     REFLECT,
     WRITE,
     Model,
+    PlainModel,
     open_corpus,
 )
 from tests.unit.orchestrator.orchestrator_samples import (
@@ -60,7 +65,7 @@ async def research(
     question: str = QUESTION,
     deadline: str | float | None = None,
     engine: ScriptedEngine | None = None,
-    **options: int,
+    **options: Any,
 ) -> tuple[RunResult[Report], Recorded]:
     """Run deep research; returns its result and its records."""
     run_engine = engine or ScriptedEngine(model or Model())
@@ -75,9 +80,10 @@ def assert_citations_resolve(report: Report, corpus: Corpus) -> None:
     numbers = [citation.number for citation in report.citations]
     assert numbers == sorted(set(numbers))
     for citation in report.citations:
-        line = source_lines(corpus.folder / citation.file)[citation.line - 1]
+        lines = source_lines(corpus.folder / citation.file)
+        named = lines[citation.line - 1 : citation.end_line]
         assert citation.quote.strip()
-        assert citation.quote in line
+        assert citation.quote in " ".join(line.strip() for line in named)
     known = set(numbers)
     for section in report.sections:
         assert set(section.citations) <= known
@@ -96,7 +102,7 @@ async def test_a_full_run_ends_in_a_report_whose_citations_resolve(corpus: Corpu
     assert {call.stage for call in records.calls} == set(range(expected_stages(2)))
     assert len(result.stages) == expected_stages(2)
     assert {path.split("[")[0].split("#")[0] for path in records.steps} == {
-        *("plan", "read", "reflect", "write"),
+        *("model-info", "plan", "read", "reflect", "write"),
     }
 
 
@@ -119,7 +125,7 @@ async def test_the_best_passages_of_each_question_are_read_once(corpus: Corpus) 
     reads = [call for call in records.calls if call.identity == "script:read"]
     assert len(reads) == model.asked[READ]
     searches = sum(call.identity == "search" for call in records.calls)
-    assert 0 < len(reads) <= searches * SOURCES_PER_QUESTION
+    assert 0 < len(reads) <= searches * PROFILES["large"].sources_per_question
 
 
 async def test_research_ends_when_the_notes_are_enough(corpus: Corpus) -> None:
@@ -139,7 +145,8 @@ async def test_research_ends_without_further_questions(corpus: Corpus) -> None:
 async def test_rounds_and_width_limit_the_searches(corpus: Corpus, rounds: int, width: int) -> None:
     model = Model()
     result, records = await research(corpus, model, rounds=rounds, width=width)
-    assert result.value.rounds == model.asked[REFLECT] == rounds
+    assert result.value.rounds == rounds
+    assert model.asked[REFLECT] == rounds - 1  # a reflection after the last round has no use
     searches = Counter(call.stage for call in records.calls if call.identity == "search")
     assert len(searches) == rounds
     assert max(searches.values()) <= width + 1  # the question itself, and its sub-questions
@@ -276,6 +283,144 @@ async def test_a_question_of_a_hundred_thousand_characters_gets_a_report(
     assert len(result.value.cut) > 1
 
 
+async def test_a_note_that_shares_no_word_with_its_passage_is_dropped(corpus: Corpus) -> None:
+    calls: list[bool] = []
+
+    def first_is_true(reading: dict[str, Any]) -> dict[str, Any]:
+        calls.append(True)
+        return reading if len(calls) == 1 else reading | {"note": "Relevant, certainly!"}
+
+    result, _ = await research(corpus, Model(Reading=first_is_true), rounds=1)
+    assert len(result.value.citations) == 1
+
+
+async def test_the_draft_of_a_large_model_cites_only_sources_that_share_words_with_it(
+    corpus: Corpus,
+) -> None:
+    def about_nothing(draft: dict[str, Any]) -> dict[str, Any]:
+        first = draft["sections"][0]
+        nothing = first | {
+            "heading": "Zebras",
+            "text": "Zebras wear stripes in the savanna, daily.",
+        }
+        scheduler = first | {
+            "heading": "Late",
+            "text": "Late work is what the scheduler puts last.",
+        }
+        return draft | {"sections": [scheduler, nothing]}
+
+    result, _ = await research(corpus, Model(Draft=about_nothing), width=3)
+    report = result.value
+    assert_citations_resolve(report, corpus)
+    late, zebras = report.sections
+    quotes = {citation.number: citation.quote for citation in report.citations}
+    assert late.citations
+    assert all("scheduler" in quotes[number] for number in late.citations)
+    assert zebras.citations == ()
+    assert report.cut == ("No source supports the section 'Zebras'.",)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"), [(None, "large"), (135_000_000, "small"), (70 * 10**9, "large")]
+)
+async def test_the_profile_follows_the_size_of_the_model(
+    corpus: Corpus, parameters: int | None, expected: str
+) -> None:
+    class Sized(ScriptedEngine):
+        @property
+        def info(self) -> EngineInfo:
+            return replace(super().info, parameters=parameters)
+
+    engine = Sized(PlainModel() if expected == "small" else Model())
+    result, _ = await research(corpus, engine=engine)
+    assert_citations_resolve(result.value, corpus)
+    with_schema = {request.schema is not None for request in engine.requests}
+    assert with_schema == {expected == "large"}
+
+
+async def test_a_resumed_run_keeps_its_profile(corpus: Corpus) -> None:
+    """Also if the engine meanwhile has another model: its prompts would be other calls."""
+    folder = corpus.index_path.parent
+    flow = deep_research.options(run_id="the-run")
+    killed = ScriptedEngine(PlainModel(fail_at=4))
+    with pytest.raises(EngineDied):
+        async with scripted_runtime(folder, killed) as runtime:
+            await runtime.run(flow, QUESTION, corpus, profile="small")
+    engine = ScriptedEngine(PlainModel())
+    async with scripted_runtime(folder, engine) as runtime:
+        result = await runtime.resume("the-run", deep_research)
+    assert_citations_resolve(result.value, corpus)
+    assert {request.schema for request in engine.requests} == {None}
+
+
+# A small model
+
+
+async def small_report(corpus: Corpus, model: PlainModel, **options: Any) -> Report:
+    result, _ = await research(corpus, engine=ScriptedEngine(model), profile="small", **options)
+    assert_citations_resolve(result.value, corpus)
+    return result.value
+
+
+async def test_the_report_of_a_small_model_has_quotes_that_share_a_word_with_their_heading(
+    corpus: Corpus,
+) -> None:
+    report = await small_report(corpus, PlainModel())
+    quotes = {citation.number: citation.quote for citation in report.citations}
+    assert report.sections
+    for section in report.sections:
+        assert section.quotes
+        assert all(shares_words(section.heading, quotes[number]) for number in section.quotes)
+    assert len(set(quotes.values())) == len(quotes)
+    first = quotes[report.sections[0].quotes[0]]
+    assert first == "A deadline is divided over the stages of a run by what each took before."
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "It is relevant to the question.",
+        "Zebras wear stripes in the savanna.",
+        "The deadline is divided over 17 stages of a run.",
+        "Is the deadline divided over the stages of a run?",
+        "A deadline is divided over the stages of a run by what each took before.",
+        "a deadline that is divided over the stages and the stages and the",
+        "",
+    ],
+)
+async def test_what_a_small_model_says_without_support_is_not_in_the_report(
+    corpus: Corpus, nonsense: str
+) -> None:
+    report = await small_report(corpus, PlainModel(says=nonsense))
+    assert [section.text for section in report.sections] == [""] * len(report.sections)
+
+
+async def test_what_a_small_model_says_with_support_is_said_once(corpus: Corpus) -> None:
+    said = "The deadline is divided over all stages of the run."
+    report = await small_report(corpus, PlainModel(says=said))
+    texts = " ".join(section.text for section in report.sections)
+    assert texts.count(said) == 1
+
+
+async def test_questions_of_a_small_model_are_looked_up_if_they_are_about_the_question(
+    corpus: Corpus,
+) -> None:
+    asked = "Which deadline do the stages of a run get?"
+    for question, times in ((asked, 2), ("What is your favourite colour?", 1), (QUESTION, 1)):
+        engine = ScriptedEngine(PlainModel(asks=question))
+        _, records = await research(corpus, engine=engine, profile="small", rounds=1)
+        assert sum(call.identity == "search" for call in records.calls) == times
+
+
+async def test_all_prompts_for_a_small_model_begin_alike(corpus: Corpus) -> None:
+    engine = ScriptedEngine(PlainModel())
+    await research(corpus, engine=engine, profile="small")
+    beginnings = {tuple(request.prompt[:-1]) for request in engine.requests}  # type: ignore[arg-type]
+    assert len(beginnings) == 1
+    assert len(str(beginnings)) > 600  # about 128 tokens
+    assert {request.temperature for request in engine.requests} == {0.0}
+
+
 # Deadlines. The engine's speed is such that the tests pass on slow machines, too.
 
 
@@ -325,7 +470,7 @@ async def test_the_report_has_real_sources_even_if_there_is_no_time_to_read(
     report = result.value
     assert_citations_resolve(report, corpus)
     assert report.rounds == 0
-    assert "in round 1 of 2" in report.cut[0]
+    assert any("in round 1 of 2" in sentence for sentence in report.cut)
 
 
 async def test_the_json_form_is_valid_json_with_all_documented_keys(corpus: Corpus) -> None:

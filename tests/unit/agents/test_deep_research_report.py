@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.deep_research.markdown import RANDOM_WEIGHTS, to_markdown
 from agents.deep_research.notes import Note
-from agents.deep_research.prompts import Draft, DraftSection, draft_from, plan_of, reflection_of
-from agents.deep_research.report import (
-    RANDOM_WEIGHTS,
-    Report,
-    assembled_report,
-    to_markdown,
-    written_report,
+from agents.deep_research.prompts import (
+    TEXT_CHARS,
+    Draft,
+    DraftSection,
+    draft_from,
+    plan_of,
+    reflection_of,
 )
+from agents.deep_research.report import Report, one_line, quoted_report, written_report
 from agents.tools.passages import Passage
 from agents.tools.quoting import Quote
 from orchestrator.runtime.results import RunResult
@@ -29,9 +31,14 @@ HOSTILE = "\x1b[31m\x07\x9b2J\u202e\u2028\r\n# heading\x00"
 texts = st.text(max_size=30) | st.sampled_from([HOSTILE, "", " ", "\n", "plain"])
 
 
-def a_note(number: int = 1, text: str = "it says so", **changes: str) -> Note:
-    fields = {"file": "a.md", "question": "why?", "quote": "it is so", "heading": ""} | changes
-    passage = Passage(fields["file"], 3, 5, "it is so\nand so\non", fields["heading"])
+def a_note(number: int = 1, text: str = "it says so.", **changes: str) -> Note:
+    fields = {
+        "file": "a.md",
+        "question": "why?",
+        "quote": "it is a heading",
+        "heading": "",
+    } | changes
+    passage = Passage(fields["file"], 3, 5, "it is a heading\nand so\non", fields["heading"])
     quote = Quote(3, fields["quote"], 3)
     return Note(number, fields["question"], passage, quote, text, relevant=True)
 
@@ -84,19 +91,60 @@ def test_marks_that_a_model_wrote_in_titles_and_notes_are_dropped() -> None:
     draft = a_draft(1, title="A title [9]", heading="A heading [1]")
     report = written_report("why?", draft, [a_note()], rounds=1, cut=[])
     assert (report.title, report.sections[0].heading) == ("A title", "A heading")
-    assembled = assembled_report("why?", [a_note(text="it says so [2]")], rounds=1, cut=[])
-    assert assembled.sections[0].text == "- it says so [1]"
-    assert assembled.sections[0].citations == (1,)
+    note = a_note(text="Its text says so [2].", heading="On a text")
+    quoted = quoted_report("why?", [note], rounds=1, cut=[])
+    assert quoted.sections[0].text == "Its text says so. [1]"
+    assert quoted.sections[0].citations == (1,)
 
 
-def test_an_assembled_report_lists_every_note_under_its_question() -> None:
-    notes = [a_note(1, "one"), a_note(2, "two", question="how?"), a_note(3, "three")]
-    report = assembled_report("why?", notes, rounds=1, cut=[])
-    assert [(section.heading, section.text) for section in report.sections] == [
-        ("why?", "- one [1]\n- three [3]"),
-        ("how?", "- two [2]"),
+def test_a_source_is_cited_only_by_sections_with_which_it_shares_a_word() -> None:
+    notes = [a_note(1, "No.", quote="Roses are red."), a_note(2), a_note(3, quote="a text")]
+    report = written_report("why?", a_draft(1, 3), notes, rounds=1, cut=[])
+    assert report.sections[0].citations == (3,)
+    report = written_report("why?", a_draft(1), notes, rounds=1, cut=[])
+    assert report.sections[0].citations == (2,)  # of those that share most words, the first
+    report = written_report("why?", a_draft(1), notes[:1], rounds=1, cut=[])
+    assert report.sections[0].citations == report.citations == ()
+    assert report.cut == ("No source supports the section 'A heading'.",)
+
+
+def test_a_text_that_its_limit_cut_ends_with_a_sentence() -> None:
+    text = f"A text is here. {'and so on ' * 80}"[:TEXT_CHARS]
+    report = written_report("why?", a_draft(1, text=text), [a_note()], rounds=1, cut=[])
+    assert report.sections[0].text == "A text is here."
+    text = f"A text is here {'and so on ' * 80}"[:TEXT_CHARS]
+    report = written_report("why?", a_draft(1, text=text), [a_note()], rounds=1, cut=[])
+    assert report.sections[0].text.endswith("so on and ...")
+
+
+def test_a_report_of_quotes_has_a_section_for_each_heading_and_the_best_quotes_first() -> None:
+    question = "Why is a deadline divided over stages?"
+    notes = [
+        a_note(1, "One.", question=question, heading="Stages", quote="Stages have names."),
+        a_note(
+            2, "Two is said here.", heading="Deadlines", quote="A deadline is divided over stages."
+        ),
+        a_note(3, heading="Stages", quote="Stages are divided."),
+        a_note(4, heading="Stages", quote="Stages are divided."),
+        a_note(5, heading="Nothing of it", question=question, quote="The deadline is a time."),
+        a_note(6, heading="Roses", quote="They are red."),
     ]
-    assert len(report.citations) == 3
+    report = quoted_report(question, notes, answer="It is so.", rounds=1, cut=[])
+    shown = [(each.heading, each.quotes, each.text) for each in report.sections]
+    assert shown == [
+        ("Deadlines", (1,), "It is so. [1] Two is said here. [1]"),
+        ("Stages", (2, 3), "it says so. [2] One. [3]"),
+        ("Deadline", (4,), ""),
+    ]
+    assert [citation.quote for citation in report.citations] == [
+        "A deadline is divided over stages.",
+        "Stages are divided.",
+        "Stages have names.",
+        "The deadline is a time.",
+    ]
+    markdown = markdown_of(report)
+    assert "> Stages have names. [3]" in markdown
+    assert markdown.count("Stages have names.") == 1
 
 
 @given(texts, texts, texts, texts, texts, texts)
@@ -107,21 +155,21 @@ def test_control_characters_of_models_and_documents_are_not_in_the_markdown(
     draft = a_draft(1, title=title, heading=heading, text=text)
     for report in (
         written_report(question, draft, [note], rounds=1, cut=[text]),
-        assembled_report(question, [note], rounds=1, cut=[text]),
+        quoted_report(question, [note], answer=text, rounds=1, cut=[text]),
     ):
         markdown = markdown_of(report)
         assert all(c.isprintable() or c in "\n\t" for c in markdown)
         lines = markdown.split("\n")
         assert lines[0].startswith("# ")
-        assert lines[2].startswith("*Question: ")
-        assert "## Sources" in lines
+        assert lines[2].startswith("*Question: ") or report.title == one_line(question)
+        assert ("## Sources" in lines) == bool(report.citations)
 
 
 def test_the_markdown_has_the_sources_what_was_left_out_and_the_run() -> None:
     report = written_report("why?", a_draft(1), [a_note()], rounds=1, cut=["Round 2 was left out."])
     assert markdown_of(report) == (
         "# A title\n\n*Question: why?*\n\n## A heading\n\nA text. [1]\n\n"
-        '## Sources\n\n[1] `a.md:3`: "it is so"  \n\n'
+        '## Sources\n\n[1] `a.md:3`: "it is a heading"  \n\n'
         "## Left out\n\n- Round 2 was left out.\n\n---\n\n"
         "Run `run-1`: 5.0 s, in time for its deadline of 60.0 s; 0 stages, model script, "
         "engine scripted.\n"
@@ -135,7 +183,7 @@ def test_the_markdown_has_the_sources_what_was_left_out_and_the_run() -> None:
 def test_the_markdown_says_whether_the_deadline_was_met(
     deadline_s: float | None, elapsed_s: float, expected: str
 ) -> None:
-    report = assembled_report("why?", [], rounds=0, cut=[])
+    report = quoted_report("why?", [], rounds=0, cut=[])
     assert expected in markdown_of(report, deadline_s=deadline_s, elapsed_s=elapsed_s)
 
 
