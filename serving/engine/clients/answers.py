@@ -31,7 +31,8 @@ MIN_TAG_S = 0.001
 """Value of a time in an SLO tag after it has run out, in seconds; a tag must be above 0."""
 
 IMPOSSIBLE_LOGPROB = -9999.0
-"""Log-probability that servers send for a token that cannot occur; vLLM itself has -infinity."""
+"""Log-probability that servers send for a token that cannot occur; vLLM itself has -infinity, which
+JSON has not."""
 
 
 class PendingCall:
@@ -124,7 +125,7 @@ def token_of(token_id: int, listed: Mapping[int, Logprob], num_top: int) -> Toke
     top = sorted(listed.values(), key=lambda each: -each.logprob)[:num_top]
     return Token(
         text=listed[token_id].decoded_token or "",
-        logprob=listed[token_id].logprob,
+        logprob=max(listed[token_id].logprob, IMPOSSIBLE_LOGPROB),
         top=tuple(
             (each.decoded_token or "", each.logprob)
             for each in top
