@@ -163,7 +163,8 @@ class Completion:
         choice_logprobs: of each of the request's choices, the log-probability that the answer
             begins with its first token; empty without choices.
         tokens: all output tokens, those that end the answer included, if the request has logprobs;
-            else empty. Together they are the text, but for an end token or a stop text.
+            else empty. Their texts join to the answer's, but for the end token or stop text, and
+            for bytes that are no character.
     """
 
     request_id: str

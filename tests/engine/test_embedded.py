@@ -469,19 +469,21 @@ async def test_each_token_of_a_greedy_answer_is_the_most_probable_one(
 
 
 async def test_the_tokens_join_to_the_text(engine: EmbeddedEngine) -> None:
-    """But for the token that ends the answer."""
+    """But for bytes that are no character, which the random model writes."""
     completion = await engine.generate(call(temperature=1.0, seed=4, max_tokens=60, logprobs=0))
     joined = "".join(token.text for token in completion.tokens)
-    assert completion.text
-    assert joined.startswith(completion.text)
+    assert len(completion.text) > 60
+    assert joined.startswith(completion.text.replace("\ufffd", ""))
 
 
 async def test_log_probabilities_are_those_before_the_temperature(engine: EmbeddedEngine) -> None:
-    first = [
-        (await engine.generate(call(temperature=each, seed=1, max_tokens=1, logprobs=5))).tokens[0]
-        for each in (0.0, 0.5, 1.5)
-    ]
-    assert first[0].top == pytest.approx(first[1].top) == pytest.approx(first[2].top)
+    firsts = []
+    for temperature in (0.0, 0.5, 1.5):
+        request = call(temperature=temperature, seed=1, max_tokens=1, logprobs=5)
+        [token] = (await engine.generate(request)).tokens
+        firsts.append(dict(token.top))
+    assert firsts[0] == pytest.approx(firsts[1])
+    assert firsts[0] == pytest.approx(firsts[2])
 
 
 async def test_with_a_schema_the_alternatives_are_those_that_it_allows(

@@ -124,10 +124,9 @@ async def test_several_answers_differ_and_share_the_prompt_s_kv_cache(
     async with store.reading() as tx:
         calls = await tx.calls.of_run(result.run_id)
     assert len(calls) == 3
-    for first, second in zip(calls, calls[1:], strict=False):
-        assert first.prompt_tokens == second.prompt_tokens
-    computed = sum((call.prompt_tokens or 0) - (call.cached_tokens or 0) for call in calls)
-    assert computed < 2 * (calls[0].prompt_tokens or 0)
+    [prompt_tokens] = {call.prompt_tokens or 0 for call in calls}
+    computed = sum(prompt_tokens - (call.cached_tokens or 0) for call in calls)
+    assert prompt_tokens <= computed < 2 * prompt_tokens
     assert (await runtime.run(asking)).value == result.value
 
 
