@@ -199,7 +199,7 @@ async def llm(
         logprobs: return an Answer, with the log-probability of each of its tokens and of this many
             alternatives, 0 to MAX_LOGPROBS.
         n: return a list of this many answers, 1 to MAX_ANSWERS, each sampled in a call of its own.
-            The calls run side by side, as in `gather`, and share the prompt's KV cache.
+            The calls run side by side, as in `gather`; the prompt is in vLLM's prefix cache once.
         system: a system message before a plain prompt.
         max_tokens: most output tokens; None: as many as the context window allows.
         temperature: of sampling; 0 is greedy.

@@ -74,7 +74,11 @@ class PendingCall:
         [part] = output.outputs
         self._texts.append(part.text)
         self._output_tokens += len(part.token_ids)
-        self._tokens += self._new_tokens(part)
+        try:
+            self._tokens += self._new_tokens(part)
+        except (KeyError, ValueError):  # of this request only, so it must not end the engine
+            fault = "vLLM listed no log-probability of a token"
+            return RequestFailed(self.request.request_id, fault)
         if self._first_token_s is None and part.token_ids:
             self._first_token_s = time.monotonic()
         if not output.finished:
@@ -101,11 +105,11 @@ class PendingCall:
         return Chunk(part.text, completion)
 
     def _new_tokens(self, part: CompletionOutput) -> list[Token]:
-        if self.request.logprobs is None or not part.logprobs:
+        if self.request.logprobs is None:
             return []
         return [
             token_of(token_id, listed, self.request.logprobs)
-            for token_id, listed in zip(part.token_ids, part.logprobs, strict=True)
+            for token_id, listed in zip(part.token_ids, part.logprobs or (), strict=True)
         ]
 
     def _choice_logprobs(self, part: CompletionOutput) -> tuple[float, ...]:

@@ -261,3 +261,12 @@ def test_an_answer_has_no_tokens_unless_log_probabilities_were_asked_for(
 ) -> None:
     assert completed(pending_call(loop)).tokens == ()
     assert [token.top for token in completed(pending_call(loop, logprobs=0)).tokens] == [()] * 3
+
+
+@pytest.mark.parametrize("listed", [None, [], [{2: NO}], [{1: SO}, {1: SO}]])
+def test_a_token_without_a_log_probability_fails_its_request_only(
+    loop: asyncio.AbstractEventLoop, listed: list[dict[int, Logprob]] | None
+) -> None:
+    call = pending_call(loop, logprobs=1)
+    answer = call.take(Output([Part("So", [1], logprobs=listed)]))  # type: ignore[arg-type]
+    assert isinstance(answer, RequestFailed)
