@@ -30,6 +30,7 @@ from orchestrator.execution.step_execution import Happened
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult, StageReport
 from orchestrator.runtime.runtime import Runtime
+from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.choose import Choice, choose
 from orchestrator.sdk.determinism import now, random, uuid
 from orchestrator.sdk.flow import Flow, flow
@@ -41,10 +42,11 @@ from orchestrator.sdk.steps import step, tool
 from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
 from orchestrator.wiring import open_runtime
-from serving.generation import Message
+from serving.generation import Message, Token
 from store.payload_codec import PayloadCodec
 
 __all__ = [
+    "Answer",
     "ArgumentsDiffer",
     "Choice",
     "DeadlineExceeded",
@@ -73,6 +75,7 @@ __all__ = [
     "Settings",
     "StageReport",
     "StepFailed",
+    "Token",
     "WouldBlock",
     "WrongLoop",
     "best_so_far",

@@ -20,6 +20,9 @@ SEED_LIMIT = 2**63
 MAX_CHOICES = 20
 """Most choices of a request: OpenAI's API gives the probabilities of 20 tokens."""
 
+MAX_LOGPROBS = 20
+"""Most alternatives for each token of an answer: the limit of vLLM and of OpenAI's chats."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -44,6 +47,8 @@ class GenerationRequest:
         repetition_penalty: above 1, tokens that the prompt or answer has become less probable.
         choices: the answer is one of these texts, by its first token alone; no two may begin with
             the same token. At most MAX_CHOICES. Not together with a schema.
+        logprobs: give the log-probability of each token of the answer, and this many alternatives,
+            0 to MAX_LOGPROBS; None: neither. Not together with choices.
     """
 
     request_id: str
@@ -56,6 +61,7 @@ class GenerationRequest:
     schema: Mapping[str, Any] | None = None
     repetition_penalty: float = 1.0
     choices: tuple[str, ...] = ()
+    logprobs: int | None = None
     slo: Slo = BEST_EFFORT
     priority: int = 0
 
@@ -82,6 +88,9 @@ def check_request(request: GenerationRequest) -> None:
         )
         and len(set(request.choices)) == len(request.choices) <= MAX_CHOICES,
         "choices and schema exclude each other": not request.choices or request.schema is None,
+        f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}": request.logprobs is None
+        or (_is_whole(request.logprobs) and 0 <= request.logprobs <= MAX_LOGPROBS),
+        "choices and logprobs exclude each other": not request.choices or request.logprobs is None,
         "priority must be a whole number": _is_whole(request.priority),
         "slo must be an Slo": _is_slo(request.slo),
     }
@@ -127,6 +136,24 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Token:
+    """One token of an answer.
+
+    The log-probabilities (natural) are the model's own, before temperature, top_p and penalties.
+    With a schema they are those among the tokens that the schema allows.
+
+    Attributes:
+        text: "" for a part of a character; the last of its tokens has the character.
+        top: the most probable tokens at this place as (text, log-probability), best first: as many
+            as the request asked for, or fewer if fewer are possible here.
+    """
+
+    text: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """The finished answer to one request.
 
@@ -135,6 +162,9 @@ class Completion:
         e2el_s: seconds from submission to the last.
         choice_logprobs: of each of the request's choices, the log-probability that the answer
             begins with its first token; empty without choices.
+        tokens: all output tokens, those that end the answer included, if the request has logprobs;
+            else empty. Their texts join to the answer's, but for the end token or stop text, and
+            for bytes that are no character.
     """
 
     request_id: str
@@ -144,6 +174,7 @@ class Completion:
     ttft_s: float
     e2el_s: float
     choice_logprobs: tuple[float, ...] = ()
+    tokens: tuple[Token, ...] = ()
 
     def parsed(self) -> Any:
         """The text parsed as JSON; raises StructuredOutputInvalid if it is not valid JSON."""

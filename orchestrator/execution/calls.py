@@ -52,7 +52,7 @@ async def run_llm_call(
     Raises what `begin_or_replay` raises, and the engine.
     """
     run = context.run
-    spec = replace(LLM_STEP, arguments=digest_of(request.prompt, request.schema))
+    spec = replace(LLM_STEP, arguments=_digest_of(request))
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
         recorded: Completion = step.value
@@ -271,6 +271,14 @@ def _started(run: LiveRun, record: CallRecord) -> CallStarted:
         model=None if info is None else info.model,
         predicted_output_tokens=record.length_bound,
     )
+
+
+def _digest_of(request: GenerationRequest) -> bytes | None:
+    """A digest of what asked for a recorded answer; how it was sampled may change."""
+    arguments: list[Any] = [request.prompt, request.schema]
+    if request.logprobs is not None:  # an answer recorded without them has none
+        arguments.append(request.logprobs)
+    return digest_of(*arguments)
 
 
 def _text_of(prompt: str | tuple[Message, ...]) -> str:

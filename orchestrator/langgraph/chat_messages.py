@@ -22,7 +22,7 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from orchestrator.langgraph.tool_calls import AnswerText, ToolProtocol, tool_call_text
 from serving.errors import InvalidRequest
-from serving.generation import Completion, EngineInfo, Message, Role
+from serving.generation import Completion, EngineInfo, Message, Role, Token
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -77,7 +77,7 @@ def usage_of(completion: Completion) -> UsageMetadata:
 
 
 def response_metadata_of(completion: Completion, info: EngineInfo) -> dict[str, Any]:
-    """An answer's metadata: finish reason, model, request id, times in seconds."""
+    """An answer's metadata: finish reason, model, request id, times in seconds, logprobs."""
     metadata: dict[str, Any] = {
         "finish_reason": completion.finish_reason,
         "model_name": info.model,
@@ -86,6 +86,8 @@ def response_metadata_of(completion: Completion, info: EngineInfo) -> dict[str, 
         "ttft_s": completion.ttft_s,
         "e2el_s": completion.e2el_s,
     }
+    if completion.tokens:
+        metadata["logprobs"] = {"content": [_logprob_of(token) for token in completion.tokens]}
     return metadata | {"random_weights": True} if info.random_weights else metadata
 
 
@@ -115,6 +117,15 @@ class StreamedReply:
             chunk_position="last",
         )
         return ChatGenerationChunk(message=chunk)
+
+
+def _logprob_of(token: Token) -> dict[str, Any]:
+    """A token in OpenAI's form."""
+    return {
+        "token": token.text,
+        "logprob": token.logprob,
+        "top_logprobs": [{"token": text, "logprob": value} for text, value in token.top],
+    }
 
 
 def _turn(message: BaseMessage) -> Message:

@@ -40,7 +40,17 @@ from serving.generation import GenerationRequest
 _WHAT = "ChatOrchestrate"
 
 _CALL_ARGUMENTS = frozenset(
-    {"max_tokens", "temperature", "top_p", "seed", "tools", "tool_choice", "json_schema"}
+    {
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "seed",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "json_schema",
+    }
 )
 _ALWAYS_SATISFIED = frozenset({"strict", "parallel_tool_calls", "stream"})
 """Arguments that are accepted and ignored: tool arguments satisfy their schema, a reply has
@@ -61,6 +71,9 @@ class ChatOrchestrate(BaseChatModel):
     Attributes:
         max_tokens: most output tokens; None: as many as the context window allows.
         temperature, top_p, seed: as in GenerationRequest.
+        logprobs: whether a reply has the log-probabilities of its tokens, as ChatOpenAI's have:
+            `response_metadata["logprobs"]["content"]`.
+        top_logprobs: with logprobs, how many alternatives to each token, 0 to MAX_LOGPROBS.
     Raises:
         ValidationError (of pydantic): an argument is unknown, or has the wrong type.
     Raises (each call):
@@ -76,6 +89,8 @@ class ChatOrchestrate(BaseChatModel):
     temperature: float = 0.7
     top_p: float = 1.0
     seed: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
     @property
     def _llm_type(self) -> str:
@@ -88,6 +103,8 @@ class ChatOrchestrate(BaseChatModel):
             "temperature": self.temperature,
             "top_p": self.top_p,
             "seed": self.seed,
+            "logprobs": self.logprobs,
+            "top_logprobs": self.top_logprobs,
         }
 
     def bind_tools(
@@ -248,6 +265,10 @@ class ChatOrchestrate(BaseChatModel):
             top_p=kwargs.get("top_p", self.top_p),
             seed=kwargs.get("seed", self.seed),
             stop=tuple(stop or ()),
+            logprobs=_num_logprobs(
+                kwargs.get("logprobs", self.logprobs),
+                kwargs.get("top_logprobs", self.top_logprobs),
+            ),
         )
         return request, tools
 
@@ -257,6 +278,15 @@ def _require_known(kwargs: Mapping[str, Any]) -> None:
         known = ", ".join(sorted(_CALL_ARGUMENTS | {"stop"}))
         reason = f"unknown arguments: {', '.join(sorted(unknown))}; it accepts {known}"
         raise InvalidRequest(_WHAT, reason)
+
+
+def _num_logprobs(logprobs: object, top_logprobs: Any) -> int | None:
+    """OpenAI's two arguments as that of a request."""
+    if logprobs is not None and not isinstance(logprobs, bool):
+        raise InvalidRequest(_WHAT, "logprobs must be true or false; top_logprobs is a number")
+    if not logprobs and top_logprobs is not None:
+        raise InvalidRequest(_WHAT, "top_logprobs needs logprobs=True")
+    return (top_logprobs or 0) if logprobs else None
 
 
 def _loop_of(graph_call: GraphCall | None) -> asyncio.AbstractEventLoop | None:

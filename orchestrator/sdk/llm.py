@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, get_args, overload
+from dataclasses import replace
+from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
 
 from pydantic import BaseModel
 
 from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.context import current_context
+from orchestrator.sdk.answers import Answer
+from orchestrator.sdk.parallel import gather
 from orchestrator.sdk.schemas import Shape, answer_in, json_schema_of
-from serving.generation import GenerationRequest, Message, Role
+from serving.generation import SEED_LIMIT, GenerationRequest, Message, Role, check_request
 
 M = TypeVar("M", bound=BaseModel)
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 OnText = Callable[[str], None]
 
+MAX_ANSWERS = 128
+"""Most answers of one `llm(n=)`: OpenAI's limit."""
 
-@overload
-async def llm(
-    prompt: Prompt,
-    *,
-    schema: type[M],
-    system: str | None = None,
-    max_tokens: int | None = None,
-    temperature: float = 0.7,
-    top_p: float = 1.0,
-    repetition_penalty: float = 1.0,
-    stop: Sequence[str] = (),
-    seed: int | None = None,
-    raw: bool = False,
-    on_text: OnText | None = None,
-) -> M: ...
+
+class Sampling(TypedDict, total=False):
+    """Arguments of `llm` that do not change the type of what it returns."""
+
+    system: str | None
+    max_tokens: int | None
+    temperature: float
+    top_p: float
+    repetition_penalty: float
+    stop: Sequence[str]
+    seed: int | None
+    raw: bool
+
+
+class SamplingOfOne(Sampling, total=False):
+    """The same, for one answer."""
+
+    on_text: OnText | None
 
 
 @overload
@@ -40,15 +48,9 @@ async def llm(
     prompt: Prompt,
     *,
     schema: None = None,
-    system: str | None = None,
-    max_tokens: int | None = None,
-    temperature: float = 0.7,
-    top_p: float = 1.0,
-    repetition_penalty: float = 1.0,
-    stop: Sequence[str] = (),
-    seed: int | None = None,
-    raw: bool = False,
-    on_text: OnText | None = None,
+    logprobs: None = None,
+    n: None = None,
+    **more: Unpack[SamplingOfOne],
 ) -> str: ...
 
 
@@ -56,23 +58,129 @@ async def llm(
 async def llm(
     prompt: Prompt,
     *,
+    schema: type[M],
+    logprobs: None = None,
+    n: None = None,
+    **more: Unpack[SamplingOfOne],
+) -> M: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
     schema: Mapping[str, Any],
-    system: str | None = None,
-    max_tokens: int | None = None,
-    temperature: float = 0.7,
-    top_p: float = 1.0,
-    repetition_penalty: float = 1.0,
-    stop: Sequence[str] = (),
-    seed: int | None = None,
-    raw: bool = False,
-    on_text: OnText | None = None,
+    logprobs: None = None,
+    n: None = None,
+    **more: Unpack[SamplingOfOne],
 ) -> Any: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: None = None,
+    logprobs: int,
+    n: None = None,
+    **more: Unpack[SamplingOfOne],
+) -> Answer[str]: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: type[M],
+    logprobs: int,
+    n: None = None,
+    **more: Unpack[SamplingOfOne],
+) -> Answer[M]: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: Mapping[str, Any],
+    logprobs: int,
+    n: None = None,
+    **more: Unpack[SamplingOfOne],
+) -> Answer[Any]: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: None = None,
+    logprobs: None = None,
+    n: int,
+    **more: Unpack[Sampling],
+) -> list[str]: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: type[M],
+    logprobs: None = None,
+    n: int,
+    **more: Unpack[Sampling],
+) -> list[M]: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: Mapping[str, Any],
+    logprobs: None = None,
+    n: int,
+    **more: Unpack[Sampling],
+) -> list[Any]: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: None = None,
+    logprobs: int,
+    n: int,
+    **more: Unpack[Sampling],
+) -> list[Answer[str]]: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: type[M],
+    logprobs: int,
+    n: int,
+    **more: Unpack[Sampling],
+) -> list[Answer[M]]: ...
+
+
+@overload
+async def llm(
+    prompt: Prompt,
+    *,
+    schema: Mapping[str, Any],
+    logprobs: int,
+    n: int,
+    **more: Unpack[Sampling],
+) -> list[Answer[Any]]: ...
 
 
 async def llm(
     prompt: Prompt,
     *,
     schema: Shape | None = None,
+    logprobs: int | None = None,
+    n: int | None = None,
     system: str | None = None,
     max_tokens: int | None = None,
     temperature: float = 0.7,
@@ -88,40 +196,79 @@ async def llm(
     Args:
         prompt: the user's message, or the turns of a chat: Messages or OpenAI's dicts.
         schema: a pydantic model or a JSON schema that the answer must satisfy.
+        logprobs: return an Answer, with the log-probability of each of its tokens and of this many
+            alternatives, 0 to MAX_LOGPROBS.
+        n: return a list of this many answers, 1 to MAX_ANSWERS, each sampled in a call of its own.
+            The calls run side by side, as in `gather`; the prompt is in vLLM's prefix cache once.
         system: a system message before a plain prompt.
         max_tokens: most output tokens; None: as many as the context window allows.
         temperature: of sampling; 0 is greedy.
         top_p: sample among the most probable tokens that have this probability together.
         repetition_penalty: above 1, tokens that the prompt or answer has become less probable.
         stop: texts that end the answer; they are not part of it.
-        seed: of sampling; None: not fixed.
+        seed: of sampling; None: not fixed. With `n` that of the first answer; each other answer has
+            the seed after that of the one before.
         raw: complete a plain prompt without the model's chat template.
-        on_text: called with each piece of new text as it arrives.
+        on_text: called with each piece of new text as it arrives; not with `n`.
     Returns:
-        The text; with a pydantic model an instance of it; with a JSON schema the JSON value.
+        The text; with a pydantic model an instance of it; with a JSON schema the JSON value. With
+        logprobs an Answer of it; with `n` a list.
     Raises:
         StructuredOutputInvalid: the answer does not satisfy the schema, usually because it was cut
             off.
         DeadlineExceeded: the current deadline passed first.
         ServingError: the engine could not answer; see serving.errors.
         OutsideRun: not within a flow.
+        ValueError: `n` is out of range, above 1 at temperature 0, where all answers would be equal,
+            or given with `on_text`.
     """
-    completion = await run_llm_call(
-        current_context("llm()"),
-        GenerationRequest(
-            request_id="",
-            prompt=turns_of(prompt, system, raw),
-            schema=json_schema_of(schema),
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            repetition_penalty=repetition_penalty,
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            seed=seed,
-        ),
-        on_text,
+    request = GenerationRequest(
+        request_id="",
+        prompt=turns_of(prompt, system, raw),
+        schema=json_schema_of(schema),
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        seed=seed,
+        logprobs=logprobs,
     )
-    return completion.text if schema is None else answer_in(schema, completion)
+    if n is None:
+        return await _answer(request, schema, on_text)
+    _require_several(n, temperature, on_text)
+    requests = _with_seeds(request, n)
+    return list(await gather(*(_answer(each, schema) for each in requests)))
+
+
+async def _answer(
+    request: GenerationRequest, schema: Shape | None, on_text: OnText | None = None
+) -> Any:
+    completion = await run_llm_call(current_context("llm()"), request, on_text)
+    value = completion.text if schema is None else answer_in(schema, completion)
+    if request.logprobs is None:
+        return value
+    return Answer(value, completion.text, completion.tokens)
+
+
+def _require_several(n: int, temperature: float, on_text: OnText | None) -> None:
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_ANSWERS:
+        raise ValueError(f"n is {n!r}; it must be a whole number from 1 to {MAX_ANSWERS}")
+    if n > 1 and temperature == 0:
+        raise ValueError(f"n={n} answers at temperature 0 would be equal: raise it, or leave out n")
+    if on_text is not None:
+        raise ValueError("on_text cannot tell several answers apart: leave out n or on_text")
+
+
+def _with_seeds(request: GenerationRequest, n: int) -> list[GenerationRequest]:
+    """The request n times; if it has a seed, each with another one."""
+    check_request(replace(request, request_id="llm()"))  # seeds can be counted up
+    seed = request.seed
+    if seed is None:
+        return [request] * n
+    span = 2 * SEED_LIMIT
+    seeds = [(seed + SEED_LIMIT + number) % span - SEED_LIMIT for number in range(n)]
+    return [replace(request, seed=each) for each in seeds]
 
 
 def turns_of(prompt: Prompt, system: str | None, raw: bool = False) -> str | tuple[Message, ...]:

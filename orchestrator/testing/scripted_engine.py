@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from serving.errors import EngineClosed, PromptTooLong, ServingError
 from serving.generation import (
@@ -13,18 +14,22 @@ from serving.generation import (
     Completion,
     EngineInfo,
     GenerationRequest,
+    Token,
     Usage,
+    check_request,
     last_completion,
 )
 
-Script = Callable[[GenerationRequest], str]
+Script = Callable[[GenerationRequest], str | Sequence[Token]]
+"""The answer to a request: its text, or its tokens, to test what depends on log-probabilities."""
 
 
 class ScriptedEngine:
     """Answers each request with what its script returns; a script may raise a ServingError.
 
     It behaves like a real engine: answers stream word by word, one token a word, each after
-    `token_s`; a cancelled request is aborted; close() fails running requests at once.
+    `token_s`; a cancelled request is aborted; close() fails running requests at once. The words of
+    a text are certain: their log-probability is 0.
 
     Attributes:
         requests: all submitted requests, in order.
@@ -74,15 +79,16 @@ class ScriptedEngine:
         """The scripted answer, word by word."""
         if self.is_closed:
             raise EngineClosed(self.info.model)
+        check_request(request)
         self.requests.append(request)
         prompt_tokens = _num_words(request)
         if prompt_tokens >= self._limit:
             raise PromptTooLong(request.request_id, prompt_tokens, self._limit)
         began_s = time.monotonic()
-        words = self._script(request).split(" ")
-        limit = len(words) if request.max_tokens is None else request.max_tokens
-        is_cut = len(words) > limit
-        pieces = [word if index == 0 else " " + word for index, word in enumerate(words[:limit])]
+        whole = _tokens_of(self._script(request))
+        tokens = whole if request.max_tokens is None else whole[: request.max_tokens]
+        is_cut = len(tokens) < len(whole)
+        pieces = [token.text for token in tokens]
         is_finished = False
         self.num_running += 1
         try:
@@ -97,6 +103,7 @@ class ScriptedEngine:
                     usage=Usage(prompt_tokens, len(pieces)),
                     ttft_s=self._token_s,
                     e2el_s=time.monotonic() - began_s,
+                    tokens=_with_top(tokens, request.logprobs),
                 )
                 yield Chunk(piece, completion if is_last else None)
         except ServingError:
@@ -117,6 +124,20 @@ class ScriptedEngine:
             async with asyncio.timeout(self._token_s):
                 await self._closed.wait()
                 raise EngineClosed(self.info.model)
+
+
+def _tokens_of(answer: str | Sequence[Token]) -> list[Token]:
+    if not isinstance(answer, str):
+        return list(answer)
+    first, *others = answer.split(" ")
+    return [Token(text, 0.0, ((text, 0.0),)) for text in (first, *(f" {word}" for word in others))]
+
+
+def _with_top(tokens: Sequence[Token], logprobs: int | None) -> tuple[Token, ...]:
+    """The tokens with as many alternatives as a request asks for; none without logprobs."""
+    if logprobs is None:
+        return ()
+    return tuple(replace(token, top=token.top[:logprobs]) for token in tokens)
 
 
 def _num_words(request: GenerationRequest) -> int:

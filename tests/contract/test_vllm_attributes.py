@@ -139,6 +139,7 @@ PARAMETERS = [
             "stop",
             "structured_outputs",
             "output_kind",
+            "logprobs",
             "extra_args",
             "stop_token_ids",
             "detokenize",

@@ -33,7 +33,7 @@ _NAMES = {
     "vllm.config.StructuredOutputsConfig": "backend disable_any_whitespace",
     "vllm.engine.arg_utils.EngineArgs": "create_engine_config",
     "vllm.exceptions.GenerationError": "status_code",
-    "vllm.logprobs.Logprob": "logprob",
+    "vllm.logprobs.Logprob": "decoded_token logprob",
     "vllm.lora.request.LoRARequest": "lora_int_id",
     "vllm.outputs.CompletionOutput": "finish_reason logprobs stop_reason text token_ids",
     "vllm.outputs.RequestOutput": """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import AsyncGenerator
@@ -302,6 +303,8 @@ async def test_an_answer_ends_at_the_latest_at_the_end_of_the_context(
         {"schema": {"enum": {1}}},
         {"schema": [1]},
         {"slo": None},
+        {"logprobs": 21},
+        {"logprobs": "1"},
     ],
     ids=lambda wrong: repr(wrong)[:60],
 )
@@ -445,3 +448,52 @@ async def test_choices_that_begin_with_the_same_token_are_refused(engine: Embedd
     request = GenerationRequest(request_id="r", prompt="Which?", choices=("A", "A "))
     with pytest.raises(InvalidRequest, match="same token"):
         await engine.generate(request)
+
+
+@pytest.mark.parametrize("logprobs", [0, 3, 20])
+async def test_each_token_of_a_greedy_answer_is_the_most_probable_one(
+    engine: EmbeddedEngine, logprobs: int
+) -> None:
+    completion = await engine.generate(call(logprobs=logprobs))
+    tokens = completion.tokens
+    assert len(tokens) == completion.usage.output_tokens
+    assert {len(token.top) for token in tokens} == {logprobs}
+    for token in tokens:
+        assert token.logprob < 0
+        values = [value for _, value in token.top]
+        assert values == sorted(values, reverse=True)
+        assert sum(map(math.exp, values)) <= 1.0 + 1e-6
+        assert not values or token.logprob == values[0]
+    without = await engine.generate(call())
+    assert (without.text, without.tokens) == (completion.text, ())
+
+
+async def test_the_tokens_join_to_the_text(engine: EmbeddedEngine) -> None:
+    """But for bytes that are no character, which the random model writes."""
+    completion = await engine.generate(call(temperature=1.0, seed=4, max_tokens=60, logprobs=0))
+    joined = "".join(token.text for token in completion.tokens)
+    assert len(completion.text) > 60
+    assert joined.startswith(completion.text.replace("\ufffd", ""))
+
+
+async def test_log_probabilities_are_those_before_the_temperature(engine: EmbeddedEngine) -> None:
+    firsts = []
+    for temperature in (0.0, 0.5, 1.5):
+        request = call(temperature=temperature, seed=1, max_tokens=1, logprobs=5)
+        [token] = (await engine.generate(request)).tokens
+        firsts.append(dict(token.top))
+    assert firsts[0] == pytest.approx(firsts[1])
+    assert firsts[0] == pytest.approx(firsts[2])
+
+
+async def test_with_a_schema_the_alternatives_are_those_that_it_allows(
+    engine: EmbeddedEngine,
+) -> None:
+    schema = {"type": "string", "enum": ["yes", "no"]}
+    completion = await engine.generate(call(schema=schema, max_tokens=40, logprobs=20))
+    assert completion.parsed() in ("yes", "no")
+    assert len(completion.tokens) == completion.usage.output_tokens
+    first = completion.tokens[0]
+    assert {text[:1] for text, _ in first.top} == {'"'}
+    assert len(first.top) < 20
+    assert sum(math.exp(value) for _, value in first.top) == pytest.approx(1.0, abs=1e-4)

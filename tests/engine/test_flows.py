@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, Field
 
-from orchestrator import Runtime, flow, gather, llm, step
+from orchestrator import Answer, Runtime, flow, gather, llm, step
 from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.requests import RequestView
 from serving.slo import SloKind
@@ -107,3 +107,37 @@ async def test_a_cancelled_run_leaves_no_request_in_the_engine(
         assert run.status is Status.CANCELLED
         calls = await tx.calls.of_run(run.id)
         assert {call.status for call in calls} == {Status.CANCELLED}
+
+
+async def test_several_answers_differ_and_share_the_prompt_s_kv_cache(
+    engine: EmbeddedEngine, store: Store
+) -> None:
+    prompt = "Go on with the story. " * 40
+
+    @flow
+    async def asking() -> list[str]:
+        return await llm(prompt, n=3, temperature=1.0, seed=5, max_tokens=12)
+
+    runtime = Runtime(engine, store)
+    result = await runtime.run(asking)
+    assert len(set(result.value)) == 3
+    async with store.reading() as tx:
+        calls = await tx.calls.of_run(result.run_id)
+    assert len(calls) == 3
+    [prompt_tokens] = {call.prompt_tokens or 0 for call in calls}
+    computed = sum(prompt_tokens - (call.cached_tokens or 0) for call in calls)
+    assert prompt_tokens <= computed < 2 * prompt_tokens
+    assert (await runtime.run(asking)).value == result.value
+
+
+async def test_an_answer_has_the_log_probabilities_of_its_tokens(
+    engine: EmbeddedEngine, store: Store
+) -> None:
+    @flow
+    async def asking() -> Answer[Outline]:
+        return await llm("Outline tides", schema=Outline, max_tokens=120, logprobs=2)
+
+    answer = (await Runtime(engine, store).run(asking)).value
+    assert answer.value == Outline.model_validate_json(answer.text)
+    assert "".join(token.text for token in answer.tokens).startswith(answer.text)
+    assert -20 < answer.mean_logprob < 0

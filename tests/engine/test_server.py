@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -181,6 +182,27 @@ async def test_a_prompt_longer_than_the_context_raises_prompt_too_long(
     with pytest.raises(PromptTooLong) as raised:
         await engine.generate(chat("word " * 20000))
     assert raised.value.args[1] > raised.value.args[2] == 8191
+
+
+@pytest.mark.parametrize("prompt", [(Message("user", "Name a book."),), "A book:"])
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+async def test_each_token_has_its_log_probability_and_the_most_probable_ones(
+    engine: RemoteEngine, prompt: Any, temperature: float
+) -> None:
+    request = chat(prompt=prompt, temperature=temperature, seed=1, max_tokens=12)
+    completion = await engine.generate(replace(request, logprobs=3))
+    tokens = completion.tokens
+    assert len(tokens) == completion.usage.output_tokens
+    joined = "".join(token.text for token in tokens)
+    assert joined.startswith(completion.text.replace("\ufffd", ""))
+    assert {len(token.top) for token in tokens} == {3}
+    for token in tokens:
+        values = [value for _, value in token.top]
+        assert values == sorted(values, reverse=True)
+        assert token.logprob in values or token.logprob < values[-1]
+    assert (await engine.generate(request)).tokens == ()
+    without_top = await engine.generate(replace(request, logprobs=0))
+    assert {token.top for token in without_top.tokens} == {()}
 
 
 async def test_an_invalid_schema_raises_invalid_request(engine: RemoteEngine) -> None:

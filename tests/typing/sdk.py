@@ -12,7 +12,7 @@ from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from orchestrator import RunHandle, flow, gather, llm, step, tool
+from orchestrator import Answer, RunHandle, flow, gather, llm, step, tool
 
 
 class Point(BaseModel):
@@ -92,6 +92,15 @@ async def right_calls() -> None:
     assert_type(await llm("x"), str)
     assert_type(await llm("x", schema=Point), Point)
     assert_type(await llm("x", schema={"type": "object"}), Any)
+    assert_type(await llm("x", n=3, seed=1), list[str])
+    assert_type(await llm("x", schema=Point, n=3), list[Point])
+    assert_type(await llm("x", schema={}, n=3), list[Any])
+    assert_type(await llm("x", logprobs=0, on_text=print), Answer[str])
+    assert_type(await llm("x", schema=Point, logprobs=2), Answer[Point])
+    assert_type(await llm("x", schema={}, logprobs=2), Answer[Any])
+    assert_type(await llm("x", logprobs=2, n=3), list[Answer[str]])
+    assert_type(await llm("x", schema=Point, logprobs=2, n=3), list[Answer[Point]])
+    assert_type((await llm("x", schema=Point, logprobs=2)).value.x, int)
 
 
 async def wrong_calls() -> None:
@@ -104,3 +113,6 @@ async def wrong_calls() -> None:
     await a_tool("x")  # type: ignore[arg-type]
     await gather(5)  # type: ignore[call-overload]
     await llm("x", schema=Point, max_token=3)  # type: ignore[call-overload]
+    await llm("x", n="3")  # type: ignore[call-overload]
+    await llm("x", n=3, on_text=print)  # type: ignore[call-overload]
+    await llm("x", logprobs="all")  # type: ignore[call-overload]

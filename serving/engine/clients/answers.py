@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from serving.engine.setup.model_loading import error_summary
 from serving.errors import InvalidRequest, RequestFailed, ServingError, error_of_stop_reason
-from serving.generation import Chunk, Completion, FinishReason, GenerationRequest, Usage
+from serving.generation import (
+    Chunk,
+    Completion,
+    FinishReason,
+    GenerationRequest,
+    Token,
+    Usage,
+)
 from serving.slo import Slo, SloKind, TagValue, to_tags
 
 if TYPE_CHECKING:
+    from vllm.logprobs import Logprob
     from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
@@ -21,6 +29,10 @@ Answer = Chunk | ServingError
 
 MIN_TAG_S = 0.001
 """Value of a time in an SLO tag after it has run out, in seconds; a tag must be above 0."""
+
+IMPOSSIBLE_LOGPROB = -9999.0
+"""Log-probability that servers send for a token that cannot occur; vLLM itself has -infinity, which
+JSON has not."""
 
 
 class PendingCall:
@@ -50,6 +62,7 @@ class PendingCall:
         self._first_token_s: float | None = None
         self._texts: list[str] = []
         self._output_tokens = 0
+        self._tokens: list[Token] = []
 
     def deliver(self, answer: Answer) -> None:
         """Pass an answer to the caller; does nothing if the caller's event loop is closed."""
@@ -61,6 +74,11 @@ class PendingCall:
         [part] = output.outputs
         self._texts.append(part.text)
         self._output_tokens += len(part.token_ids)
+        try:
+            self._tokens += self._new_tokens(part)
+        except (KeyError, ValueError):  # of this request only, so it must not end the engine
+            fault = "vLLM listed no log-probability of a token"
+            return RequestFailed(self.request.request_id, fault)
         if self._first_token_s is None and part.token_ids:
             self._first_token_s = time.monotonic()
         if not output.finished:
@@ -82,14 +100,42 @@ class PendingCall:
             ttft_s=(self._first_token_s or now_s) - self.submitted_s,
             e2el_s=now_s - self.submitted_s,
             choice_logprobs=self._choice_logprobs(part),
+            tokens=tuple(self._tokens),
         )
         return Chunk(part.text, completion)
+
+    def _new_tokens(self, part: CompletionOutput) -> list[Token]:
+        if self.request.logprobs is None:
+            return []
+        return [
+            token_of(token_id, listed, self.request.logprobs)
+            for token_id, listed in zip(part.token_ids, part.logprobs or (), strict=True)
+        ]
 
     def _choice_logprobs(self, part: CompletionOutput) -> tuple[float, ...]:
         if not self.choice_tokens or not part.logprobs:
             return ()
         of_first = part.logprobs[0]
         return tuple(of_first[token].logprob for token in self.choice_tokens)
+
+
+def token_of(token_id: int, listed: Mapping[int, Logprob], num_top: int) -> Token:
+    """A token of an answer.
+
+    Args:
+        listed: what vLLM lists at its place, by token id: the token itself and the most probable.
+        num_top: how many of the most probable to keep.
+    """
+    top = sorted(listed.values(), key=lambda each: -each.logprob)[:num_top]
+    return Token(
+        text=listed[token_id].decoded_token or "",
+        logprob=max(listed[token_id].logprob, IMPOSSIBLE_LOGPROB),
+        top=tuple(
+            (each.decoded_token or "", each.logprob)
+            for each in top
+            if each.logprob > IMPOSSIBLE_LOGPROB
+        ),
+    )
 
 
 def finish_reason(reason: str | None) -> FinishReason | None:
@@ -119,6 +165,7 @@ def sampling_params(
         repetition_penalty=request.repetition_penalty,
         stop=list(request.stop),
         allowed_token_ids=list(choice_tokens) or None,
+        logprobs=request.logprobs,
         logprob_token_ids=list(choice_tokens) or None,
         structured_outputs=structured_outputs(request),
         output_kind=RequestOutputKind.DELTA,

@@ -22,6 +22,7 @@ from serving.errors import (
 )
 from serving.generation import (
     MAX_CHOICES,
+    MAX_LOGPROBS,
     Chunk,
     Completion,
     EngineInfo,
@@ -254,7 +255,7 @@ class RemoteEngine:
         extra: dict[str, Any] = {}
         if request.repetition_penalty != 1.0:
             extra["repetition_penalty"] = request.repetition_penalty
-        arguments |= _of_choices(request)
+        arguments |= _of_logprobs(request)
         if request.choices and self._is_vllm:
             extra["structured_outputs"] = {"choice": list(request.choices)}
         if request.schema is not None:
@@ -289,13 +290,17 @@ class RemoteEngine:
         return RemoteRefused(self.base_url, 200, f"not a valid response of the API: {error}")
 
 
-def _of_choices(request: GenerationRequest) -> dict[str, Any]:
-    """What asks for the probabilities of a request's choices; OpenAI's two APIs differ."""
-    if not request.choices:
+def _of_logprobs(request: GenerationRequest) -> dict[str, Any]:
+    """What asks for log-probabilities; OpenAI's two APIs differ."""
+    num_top = MAX_CHOICES if request.choices else request.logprobs
+    if num_top is None:
         return {}
     if isinstance(request.prompt, str):
-        return {"logprobs": MAX_CHOICES}
-    return {"logprobs": True, "top_logprobs": MAX_CHOICES}
+        return {"logprobs": num_top}
+    if not num_top:
+        return {"logprobs": True}
+    # In a chat vLLM lists the token itself among them, in the place of the least probable one.
+    return {"logprobs": True, "top_logprobs": min(num_top + 1, MAX_LOGPROBS)}
 
 
 def _api_root(url: str) -> str:

@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any
 
-from serving.engine.clients.answers import finish_reason
+from serving.engine.clients.answers import IMPOSSIBLE_LOGPROB, finish_reason
 from serving.errors import (
     InvalidRequest,
     InvalidSlo,
@@ -17,7 +17,7 @@ from serving.errors import (
     ServingError,
     error_of_stop_reason,
 )
-from serving.generation import Completion, GenerationRequest, Usage
+from serving.generation import Completion, GenerationRequest, Token, Usage
 from serving.slo import to_tags
 
 MAX_TOKENS = 2**31
@@ -35,6 +35,7 @@ class StreamedAnswer:
         self._usage: Any = None
         self._finish_reason: str | None = None
         self._stop_reason: object = None
+        self._tokens: list[Token] = []
         self._first_token: dict[str, float] = {}  # log-probabilities of what it could be
 
     def add(self, part: Any) -> str:
@@ -46,8 +47,7 @@ class StreamedAnswer:
             if not isinstance(self._request.prompt, str):
                 text = getattr(getattr(choice, "delta", None), "content", None)
             added += text if isinstance(text, str) else ""
-            if not self._first_token:
-                self._first_token = _first_token(getattr(choice, "logprobs", None))
+            self._add_logprobs(getattr(choice, "logprobs", None))
             self._finish_reason = getattr(choice, "finish_reason", None) or self._finish_reason
             self._stop_reason = getattr(choice, "stop_reason", None) or self._stop_reason
         if added:
@@ -62,7 +62,8 @@ class StreamedAnswer:
 
         Raises:
             RemoteUnavailable: the stream broke off.
-            RequestDropped, RequestFailed: the request ended without an answer.
+            RequestDropped, RequestFailed: the request ended without an answer, or the server sent
+                no log-probabilities although the request has logprobs.
         """
         request_id = self._request.request_id
         if self._finish_reason is None:
@@ -71,6 +72,8 @@ class StreamedAnswer:
         if reason is None:
             named = error_of_stop_reason(request_id, self._stop_reason)
             raise named or RequestFailed(request_id, self._finish_reason)
+        if self._request.logprobs is not None and not self._tokens:
+            raise RequestFailed(request_id, "the server sent no log-probabilities")
         details = getattr(self._usage, "prompt_tokens_details", None)
         now_s = time.monotonic()
         return Completion(
@@ -85,7 +88,18 @@ class StreamedAnswer:
             ttft_s=(self._first_text_s or now_s) - self._submitted_s,
             e2el_s=now_s - self._submitted_s,
             choice_logprobs=self._choice_logprobs(),
+            tokens=tuple(self._tokens),
         )
+
+    def _add_logprobs(self, logprobs: Any) -> None:
+        if self._request.choices and not self._first_token:
+            self._first_token = _first_token(logprobs)
+        if self._request.logprobs is not None and logprobs is not None:
+            try:
+                self._tokens += _tokens_of(logprobs, self._request.logprobs)
+            except (AttributeError, TypeError, ValueError) as error:
+                reason = f"the server sent log-probabilities of an unknown form: {error}"
+                raise RequestFailed(self._request.request_id, reason) from error
 
     def _choice_logprobs(self) -> tuple[float, ...]:
         """Of each choice; one whose token the server did not list is below all that it listed."""
@@ -123,6 +137,35 @@ def _first_token(logprobs: Any) -> dict[str, float]:
         return {str(each.token): float(each.logprob) for each in listed}
     top = getattr(logprobs, "top_logprobs", None)
     return {str(token): float(value) for token, value in dict(top[0]).items()} if top else {}
+
+
+def _tokens_of(logprobs: Any, num_top: int) -> list[Token]:
+    """The tokens of a part of an answer to a chat or a plain prompt."""
+    if hasattr(logprobs, "content"):
+        return [
+            _token(
+                each.token,
+                each.logprob,
+                [(top.token, top.logprob) for top in each.top_logprobs or ()],
+                num_top,
+            )
+            for each in logprobs.content or ()
+        ]
+    texts, values = logprobs.tokens or (), logprobs.token_logprobs or ()
+    tops = logprobs.top_logprobs or [None] * len(texts)
+    return [
+        _token(text, logprob, list((top or {}).items()), num_top)
+        for text, logprob, top in zip(texts, values, tops, strict=True)
+    ]
+
+
+def _token(text: str, logprob: float, listed: list[tuple[str, float]], num_top: int) -> Token:
+    best = sorted(listed, key=lambda each: -each[1])[:num_top]
+    return Token(
+        str(text),
+        float(logprob),
+        tuple((str(top), float(value)) for top, value in best if value > IMPOSSIBLE_LOGPROB),
+    )
 
 
 class ErrorResponse:

@@ -65,6 +65,8 @@ def request(**changes: Any) -> GenerationRequest:
         {"stop": ["a"]},
         {"prompt": (Message("user", "Why?"),)},
         {"prompt": ""},
+        {"logprobs": 0},
+        {"logprobs": 20},
     ],
     ids=repr,
 )
@@ -96,6 +98,11 @@ def test_a_request_with_the_right_types_passes(fields: dict[str, Any]) -> None:
         {"prompt": ("no message",)},
         {"prompt": (Message("user", 5),)},  # type: ignore[arg-type]
         {"slo": None},
+        {"logprobs": -1},
+        {"logprobs": 21},
+        {"logprobs": True},
+        {"logprobs": "1"},
+        {"logprobs": 1.0},
     ],
     ids=lambda wrong: "-".join(wrong),
 )
@@ -104,3 +111,8 @@ def test_the_error_of_a_wrong_type_names_the_field(wrong: dict[str, Any]) -> Non
     with pytest.raises(InvalidRequest, match=field) as refused:
         check_request(request(**wrong))
     assert refused.value.args[0] == "mine"
+
+
+def test_choices_and_log_probabilities_of_all_tokens_exclude_each_other() -> None:
+    with pytest.raises(InvalidRequest, match="choices and logprobs exclude each other"):
+        check_request(request(choices=("A", "B"), logprobs=2))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from orchestrator.chat_model import ChatOrchestrate
 from orchestrator.langgraph.event_loops import loop_for_sync_call, run_on_loop
 from orchestrator.testing import ScriptedEngine
 from serving.errors import InvalidRequest
+from serving.generation import Token
 from serving.slo import SloKind
 from store.records import Status
 from tests.unit.orchestrator.orchestrator_samples import (
@@ -208,6 +211,45 @@ async def test_stop_texts_and_sampling_parameters_reach_the_engine(tmp_path: Pat
     [request] = engine.requests
     assert (request.temperature, request.top_p, request.seed) == (0.0, 0.5, 3)
     assert (request.stop, request.max_tokens) == (("\n",), 7)
+
+
+TOKENS = (Token("So", -0.5, (("So", -0.5), ("No", -1.0))), Token(".", -0.25))
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_reply_has_the_log_probabilities_of_its_tokens(
+    tmp_path: Path, streamed: bool
+) -> None:
+    async with scripted_runtime(tmp_path, ScriptedEngine(lambda _: TOKENS)):
+        model = ChatOrchestrate(logprobs=True).bind(top_logprobs=1)
+        if streamed:
+            chunks = [chunk async for chunk in model.astream("hi")]
+            reply: Any = reduce(add, chunks[1:], chunks[0])
+        else:
+            reply = await model.ainvoke("hi")
+        plain = await ChatOrchestrate().ainvoke("hi")
+    assert reply.text == "So."
+    assert reply.response_metadata["logprobs"]["content"] == [
+        {"token": "So", "logprob": -0.5, "top_logprobs": [{"token": "So", "logprob": -0.5}]},
+        {"token": ".", "logprob": -0.25, "top_logprobs": []},
+    ]
+    assert "logprobs" not in plain.response_metadata
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"top_logprobs": 2}, "needs logprobs=True"),
+        ({"logprobs": 2}, "must be true or false"),
+        ({"logprobs": True, "top_logprobs": 21}, "from 0 to 20"),
+    ],
+)
+async def test_log_probabilities_that_cannot_be_are_refused(
+    tmp_path: Path, arguments: dict[str, Any], reason: str
+) -> None:
+    async with scripted_runtime(tmp_path):
+        with pytest.raises(InvalidRequest, match=reason):
+            await ChatOrchestrate().ainvoke("hi", **arguments)
 
 
 def test_an_unknown_argument_of_the_model_is_refused() -> None:

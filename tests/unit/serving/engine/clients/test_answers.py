@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -25,9 +26,17 @@ from serving.errors import (
     dropped_stop_reason,
     rejected_stop_reason,
 )
-from serving.generation import Chunk, GenerationRequest
+from serving.generation import Chunk, Completion, GenerationRequest, Token
 from serving.slo import DEFAULT_TTFT_S, Slo, SloKind, from_tags, to_tags
 from tests.strategies import law
+
+
+@dataclass
+class Logprob:
+    """Stands for vLLM's."""
+
+    logprob: float
+    decoded_token: str | None
 
 
 @dataclass
@@ -38,6 +47,7 @@ class Part:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
 
 
 @dataclass
@@ -50,8 +60,8 @@ class Output:
     num_cached_tokens: int | None = None
 
 
-def pending_call(loop: asyncio.AbstractEventLoop) -> PendingCall:
-    request = GenerationRequest(request_id="r", prompt="p")
+def pending_call(loop: asyncio.AbstractEventLoop, logprobs: int | None = None) -> PendingCall:
+    request = GenerationRequest(request_id="r", prompt="p", logprobs=logprobs)
     return PendingCall(request, loop, submitted_s=time.monotonic())
 
 
@@ -206,3 +216,57 @@ def test_every_error_of_vllm_becomes_a_named_error(error: Exception, kind: type)
     assert type(named) is kind
     assert named.args[0] == "mine"
     assert named.args[1]
+
+
+SO, NO, EURO = Logprob(-0.5, "So"), Logprob(-1.0, "No"), Logprob(-3.0, None)
+
+
+def scored_outputs() -> list[Output]:
+    """vLLM lists the token itself first, then the most probable ones."""
+    impossible = Logprob(-math.inf, "Oh")
+    return [
+        Output([Part("No", [2], logprobs=[{2: NO, 1: SO, 4: impossible}])]),
+        Output([Part("", [])]),
+        Output(
+            [Part("So", [3, 1], "stop", logprobs=[{3: EURO, 1: SO, 2: NO}, {1: SO, 2: NO}])],
+            finished=True,
+        ),
+    ]
+
+
+def completed(call: PendingCall) -> Completion:
+    *_, last = [call.take(output) for output in scored_outputs()]  # type: ignore[arg-type]
+    assert isinstance(last, Chunk)
+    assert last.completion is not None
+    return last.completion
+
+
+def test_every_token_has_its_log_probability_and_the_most_probable_ones(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    assert completed(pending_call(loop, logprobs=2)).tokens == (
+        Token("No", -1.0, (("So", -0.5), ("No", -1.0))),
+        Token("", -3.0, (("So", -0.5), ("No", -1.0))),
+        Token("So", -0.5, (("So", -0.5), ("No", -1.0))),
+    )
+
+
+def test_a_token_that_cannot_occur_is_no_alternative(loop: asyncio.AbstractEventLoop) -> None:
+    first = completed(pending_call(loop, logprobs=3)).tokens[0]
+    assert first.top == (("So", -0.5), ("No", -1.0))
+
+
+def test_an_answer_has_no_tokens_unless_log_probabilities_were_asked_for(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    assert completed(pending_call(loop)).tokens == ()
+    assert [token.top for token in completed(pending_call(loop, logprobs=0)).tokens] == [()] * 3
+
+
+@pytest.mark.parametrize("listed", [None, [], [{2: NO}], [{1: SO}, {1: SO}]])
+def test_a_token_without_a_log_probability_fails_its_request_only(
+    loop: asyncio.AbstractEventLoop, listed: list[dict[int, Logprob]] | None
+) -> None:
+    call = pending_call(loop, logprobs=1)
+    answer = call.take(Output([Part("So", [1], logprobs=listed)]))  # type: ignore[arg-type]
+    assert isinstance(answer, RequestFailed)

@@ -32,7 +32,7 @@ from serving.errors import (
     RequestFailed,
     ServingError,
 )
-from serving.generation import Chunk, Completion, GenerationRequest, Message, Usage
+from serving.generation import Chunk, Completion, GenerationRequest, Message, Token, Usage
 from serving.slo import OnLate, Slo, SloKind
 
 OURS = {SCHEDULER_HEADER: "SloScheduler", POLICY_HEADER: "edf"}
@@ -322,6 +322,101 @@ async def test_vllm_is_asked_for_no_more_tokens_than_its_context(
         await engine.close()
     assert fake.bodies[0]["max_tokens"] == sent
     assert fake.bodies[0]["prompt"] == "once"
+
+
+# Log-probabilities
+
+
+def chat_logprobs(token: str, logprob: float, **top: float) -> dict[str, Any]:
+    """Of one token of a chat, with alternatives in the order given."""
+    listed = [{"token": text, "logprob": value, "bytes": None} for text, value in top.items()]
+    content = {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": listed}
+    return {"content": [content], "refusal": None}
+
+
+def plain_logprobs(token: str, logprob: float, **top: float) -> dict[str, Any]:
+    """Of one token of the answer to a plain prompt."""
+    return {
+        "tokens": [token],
+        "token_logprobs": [logprob],
+        "top_logprobs": [top or None],
+        "text_offset": [0],
+    }
+
+
+def scored(body: dict[str, Any]) -> Response:
+    """The answer "So it", token by token, and an end token without text."""
+    of = chat_logprobs if "messages" in body else plain_logprobs
+    found = [
+        ("So", of("So", -2.0, So=-2.0, No=-0.5, Yes=-1.5)),
+        (" it", of(" it", -0.25, So=-9999.0, No=-0.5)),
+        ("", of("<end>", -0.125)),
+    ]
+    parts = list(parts_of(body, *(text for text, _ in found)))
+    for part, (_, logprobs) in zip(parts, found, strict=False):
+        part["choices"][0]["logprobs"] = logprobs
+    return events(*parts)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "sent"),
+    [(CHAT, {"logprobs": True, "top_logprobs": 3}), ("once", {"logprobs": 2})],
+)
+async def test_each_token_has_its_log_probability_and_the_most_probable_alternatives(
+    prompt: Any, sent: dict[str, Any]
+) -> None:
+    async with FakeServer(scored) as fake:
+        engine = RemoteEngine(fake.url)
+        completion = await engine.generate(request(prompt=prompt, logprobs=2))
+        await engine.close()
+    assert completion.text == "So it"
+    assert completion.tokens == (
+        Token("So", -2.0, (("No", -0.5), ("Yes", -1.5))),
+        Token(" it", -0.25, (("No", -0.5),)),
+        Token("<end>", -0.125),
+    )
+    [body] = fake.bodies
+    assert {name: body.get(name) for name in sent} == sent
+
+
+@pytest.mark.parametrize(("logprobs", "sent"), [(0, None), (1, 2), (19, 20), (20, 20)], ids=str)
+async def test_a_chat_asks_for_one_more_because_vllm_lists_the_token_itself(
+    logprobs: int, sent: int | None
+) -> None:
+    async with FakeServer(scored) as fake:
+        engine = RemoteEngine(fake.url)
+        await engine.generate(request(logprobs=logprobs))
+        await engine.generate(request())
+        await engine.close()
+    asked, not_asked = fake.bodies
+    assert (asked["logprobs"], asked.get("top_logprobs")) == (True, sent)
+    assert not {"logprobs", "top_logprobs"} & not_asked.keys()
+
+
+async def test_log_probabilities_that_were_not_asked_for_are_left_out() -> None:
+    assert (await completion_of(scored, request())).tokens == ()
+
+
+@pytest.mark.parametrize("prompt", [CHAT, "once"])
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (None, "sent no log-probabilities"),
+        ({}, "sent no log-probabilities"),
+        ({"content": [{"token": "a", "logprob": None}], "tokens": ["a"]}, "unknown form"),
+        ({"content": "words", "tokens": ["a"], "token_logprobs": [None]}, "unknown form"),
+    ],
+)
+async def test_a_server_that_sends_no_usable_log_probabilities_fails_the_request(
+    prompt: Any, sent: Any, reason: str
+) -> None:
+    def reply(body: dict[str, Any]) -> Response:
+        parts = list(parts_of(body, "fine"))
+        parts[0]["choices"][0]["logprobs"] = sent
+        return events(*parts)
+
+    with pytest.raises(RequestFailed, match=reason):
+        await completion_of(reply, request(prompt=prompt, logprobs=1))
 
 
 # Errors
