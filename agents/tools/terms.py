@@ -75,8 +75,12 @@ def query_terms(query: str) -> list[str]:
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The stems of a text's words, without stop words."""
-    return frozenset(stem(word) for word in words(text) if word not in STOP_WORDS)
+    """The stems of a text's words, without stop words and single letters, as of "a tool's"."""
+    return frozenset(
+        stem(word)
+        for word in words(text)
+        if word not in STOP_WORDS and not (len(word) == 1 and word.isascii() and word.isalpha())
+    )
 
 
 def match_expression(terms: list[str]) -> str:

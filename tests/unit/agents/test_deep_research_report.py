@@ -91,7 +91,7 @@ def test_marks_that_a_model_wrote_in_titles_and_notes_are_dropped() -> None:
     draft = a_draft(1, title="A title [9]", heading="A heading [1]")
     report = written_report("why?", draft, [a_note()], rounds=1, cut=[])
     assert (report.title, report.sections[0].heading) == ("A title", "A heading")
-    note = a_note(text="Its text says so [2].", heading="On a text")
+    note = a_note(text="Its text says so [2].", heading="On a heading")
     quoted = quoted_report("why?", [note], rounds=1, cut=[])
     assert quoted.sections[0].text == "Its text says so. [1]"
     assert quoted.sections[0].citations == (1,)
