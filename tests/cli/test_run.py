@@ -37,6 +37,7 @@ def research(corpus: Path) -> Research:
         engine: ScriptedEngine | None = None, *, deadline: str = "60s", **options: Any
     ) -> ExitCode:
         typed = {"question": QUESTION, "corpus": str(corpus), "rounds": "1", "width": "2"}
+        typed |= {"profile": "large"}
         parameters = {each: typed[each.name] for each in parameters_of(PIPELINE.flow, taken=())}
         settings = options.pop("settings", None) or read_settings()
         engine = engine or ScriptedEngine(answer_by_schema)
