@@ -17,17 +17,16 @@ from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
 class Sized(ScriptedEngine):
     """An engine whose model has a size, known once it has started."""
 
-    def __init__(self, parameters: int, **options: object) -> None:
-        self.parameters: int | None = None
+    def __init__(self, parameters: int, *, dies: bool = False) -> None:
+        super().__init__(self._die if dies else lambda _: "hello")
         self._parameters = parameters
 
-    async def start(self) -> None:
-        self.parameters = self._parameters
-        await super().start()
+    def _die(self, request: GenerationRequest) -> str:
+        raise EngineDied("out of memory")
 
     @property
     def info(self) -> EngineInfo:
-        return replace(super().info, parameters=self.parameters)
+        return replace(super().info, parameters=self._parameters if self.num_starts else None)
 
 
 @flow
