@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import asdict
 
-from agents.deep_research.report import Citation, Report, marked_numbers, one_line, printable
+from agents.deep_research.marks import marked_numbers, one_line, printable
+from agents.deep_research.report import Citation, Report
 from orchestrator.durations import shown
 from orchestrator.runtime.results import RunResult
 from serving.generation import EngineInfo

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from agents.deep_research.marks import keep_marks, marked_numbers, one_line, printable
 from agents.deep_research.notes import Note
 from agents.deep_research.prompts import TEXT_CHARS, Draft
 from agents.deep_research.support import ended, overlap, sentences, shares_words
@@ -17,12 +17,6 @@ TITLE_CHARS = 120
 MAX_SECTIONS = 5
 QUOTES_PER_SECTION = 2
 """Limits of a report that consists of quotes: the best are shown."""
-
-_RANGE = r"\s*[0-9]{1,4}(?:\s*[-\u2013]\s*[0-9]{1,4})?\s*"
-# Marks of sources, such as [1], [1, 3] and [2-4]; neither links nor what is in `code`.
-_MARKS = re.compile(
-    rf"`[^`]*`|(?P<space>\s?)[\[\u3010](?P<numbers>{_RANGE}(?:,{_RANGE})*)[\]\u3011](?!\()"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +83,18 @@ def written_report(
         written = f"{section.heading} {section.text}"
         supporting = {note.number: overlap(_claim_of(note), written) for note in notes}
         known = {number for number, shared in supporting.items() if shared}
-        text = _keep_marks(ended(printable(section.text), TEXT_CHARS).strip(), known)
+        text = keep_marks(ended(printable(section.text), TEXT_CHARS).strip(), known)
         cited = dict.fromkeys([*section.citations, *marked_numbers(text)])
         kept = tuple(number for number in cited if number in known)
         if not kept and known:
             kept = (max(known, key=lambda number: supporting[number]),)
-        heading = one_line(_keep_marks(section.heading, set()))
+        heading = one_line(keep_marks(section.heading, set()))
         if not kept:
             unsupported.append(f"No source supports the section {heading!r}.")
         sections.append(Section(heading, text, kept))
     return Report(
         question=question,
-        title=one_line(_keep_marks(draft.title, set())),
+        title=one_line(keep_marks(draft.title, set())),
         sections=tuple(sections),
         citations=_citations(notes, sections),
         rounds=rounds,
@@ -119,44 +113,42 @@ def quoted_report(
     Args:
         answer: the model's, to the question as a whole; it follows the first quote.
     """
-    ranked = _by_relevance(notes, question)
-    by_heading: dict[str, list[Note]] = {}
-    shown: set[str] = set()
-    for note in ranked:
-        heading = _heading_of(note, question)
-        is_new = heading in by_heading or len(by_heading) < MAX_SECTIONS
-        if not heading or not is_new or note.quote.text in shown:
-            continue
-        group = by_heading.setdefault(heading, [])
-        if len(group) < QUOTES_PER_SECTION:
-            group.append(note)
-            shown.add(note.quote.text)
-    numbers = {
-        id(note): number
-        for number, note in enumerate((n for group in by_heading.values() for n in group), start=1)
-    }
     sections: list[Section] = []
+    sources: list[Note] = []
     said: set[str] = set()
-    for heading, group in by_heading.items():
-        numbered = [replace(note, number=numbers[id(note)]) for note in group]
+    for heading, group in _best_by_heading(notes, question).items():
+        numbered = [replace(n, number=i) for i, n in enumerate(group, start=len(sources) + 1)]
+        cited = tuple(note.number for note in numbered)
         texts = [(note.text, note.number) for note in numbered]
         if not sections:
-            texts.insert(0, (answer, numbered[0].number))
-        cited = tuple(note.number for note in numbered)
+            texts.insert(0, (answer, cited[0]))
         sections.append(Section(heading, _marked(texts, said), cited, quotes=cited))
+        sources += numbered
     if not sections:
-        sections = [
-            Section("Nothing found", "No passage of the documents matched the question.", ())
-        ]
-    renumbered = [replace(note, number=numbers[id(note)]) for note in ranked if id(note) in numbers]
+        nothing = "No passage of the documents matched the question."
+        sections = [Section("Nothing found", nothing, ())]
     return Report(
         question=question,
         title=_title_of(question),
         sections=tuple(sections),
-        citations=_citations(sorted(renumbered, key=lambda note: note.number), sections),
+        citations=_citations(sources, sections),
         rounds=rounds,
         cut=tuple(cut),
     )
+
+
+def _best_by_heading(notes: Sequence[Note], question: str) -> dict[str, list[Note]]:
+    """The best notes, each quote once, by a heading that shares a word with the quote."""
+    groups: dict[str, list[Note]] = {}
+    shown: set[str] = set()
+    for note in _by_relevance(notes, question):
+        heading = _heading_of(note, question)
+        is_full = len(groups.get(heading, ())) >= QUOTES_PER_SECTION
+        has_place = heading in groups or len(groups) < MAX_SECTIONS
+        if heading and has_place and not is_full and note.quote.text not in shown:
+            groups.setdefault(heading, []).append(note)
+            shown.add(note.quote.text)
+    return groups
 
 
 def _by_relevance(notes: Sequence[Note], question: str) -> list[Note]:
@@ -188,7 +180,7 @@ def _marked(texts: Iterable[tuple[str, int]], said: set[str]) -> str:
     """Texts with the marks of their sources, without sentences that have been said."""
     parts = []
     for text, number in texts:
-        new = [each for each in sentences(_keep_marks(one_line(text), set())) if each not in said]
+        new = [each for each in sentences(keep_marks(one_line(text), set())) if each not in said]
         said.update(new)
         if new:
             parts.append(f"{' '.join(new)} [{number}]")
@@ -209,45 +201,5 @@ def _citation(note: Note) -> Citation:
     return Citation(note.number, note.passage.file, quote.line, quote.text, quote.end_line)
 
 
-def _keep_marks(text: str, known: Set[int]) -> str:
-    """The text with only the marks of known sources, each in its own brackets."""
-
-    def kept(match: re.Match[str]) -> str:
-        if match["numbers"] is None:
-            return match[0]
-        numbers = _numbers(match["numbers"])
-        marks = "".join(f"[{number}]" for number in numbers if number in known)
-        return f"{match['space']}{marks}" if marks else ""
-
-    return _MARKS.sub(kept, text)
-
-
-def marked_numbers(text: str) -> list[int]:
-    """The numbers of all marks in a text."""
-    listed = [match["numbers"] for match in _MARKS.finditer(text) if match["numbers"]]
-    return [number for numbers in listed for number in _numbers(numbers)]
-
-
-def _numbers(listed: str) -> list[int]:
-    """The numbers of a mark: "1, 3-5" gives 1, 3, 4, 5."""
-    numbers: list[int] = []
-    for part in listed.split(","):
-        first, _, last = part.replace("\u2013", "-").partition("-")
-        numbers += range(int(first), int(last or first) + 1)
-    return numbers
-
-
 def _title_of(text: str) -> str:
     return ended(one_line(text)[: TITLE_CHARS + 1], TITLE_CHARS + 1)
-
-
-def one_line(text: str) -> str:
-    """The text as one printable line; "-" if nothing is left."""
-    return " ".join(printable(text).split()) or "-"
-
-
-def printable(text: str) -> str:
-    """The text without control characters, so that it cannot send commands to a terminal."""
-    return "".join(
-        character if character.isprintable() or character in "\n\t" else " " for character in text
-    )

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.deep_research.markdown import RANDOM_WEIGHTS, to_markdown
+from agents.deep_research.marks import one_line
 from agents.deep_research.notes import Note
 from agents.deep_research.prompts import (
     TEXT_CHARS,
@@ -18,7 +19,7 @@ from agents.deep_research.prompts import (
     plan_of,
     reflection_of,
 )
-from agents.deep_research.report import Report, one_line, quoted_report, written_report
+from agents.deep_research.report import Report, quoted_report, written_report
 from agents.tools.passages import Passage
 from agents.tools.quoting import Quote
 from orchestrator.runtime.results import RunResult
