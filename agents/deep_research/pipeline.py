@@ -43,7 +43,9 @@ REFLECT_SHARE = 0.7
 ROUND_LEFT_OUT = 0.5
 """A round is left out if less than this share of the last one's time is left for it."""
 WRITE_SHARE = 0.95
-"""Share of the time then left for the model to write; the rest is for assembling the quotes."""
+RESERVE_S = 0.2
+"""Share of the time then left for the model to write; the rest, at least RESERVE_S, is for putting
+the quotes together and recording the report, which takes 10 ms, more on a busy machine."""
 
 CALL_FAILURES = (StructuredOutputInvalid, PromptTooLong, RequestDropped, RequestFailed)
 """Errors of a single LLM call that do not end the run: its step continues without the answer."""
@@ -126,12 +128,18 @@ async def deep_research(
 
 
 @asynccontextmanager
-async def share_of_time(share: float) -> AsyncIterator[None]:
-    """Limit a block to a share of the time that is left; raises DeadlineExceeded if it is over."""
+async def share_of_time(share: float, *, reserve_s: float = 0.0) -> AsyncIterator[None]:
+    """Limit a block to a share of the time that is left, so that at least `reserve_s` remain.
+
+    Raises:
+        DeadlineExceeded: the block's time is over.
+    """
     if not has_deadline():
         yield
         return
-    async with time_limit(share * remaining()):
+    left_s = remaining()
+    limit_s = min(share * left_s, left_s - reserve_s)
+    async with time_limit(max(limit_s, 0.001)):  # a duration is above 0
         yield
 
 
@@ -262,7 +270,7 @@ async def conclude(
     if sources:
         rounds, cut = findings.rounds, tuple(findings.cut)
         try:
-            async with share_of_time(WRITE_SHARE):
+            async with share_of_time(WRITE_SHARE, reserve_s=RESERVE_S):
                 return await write(profile, question, sources, rounds, cut)
         except DeadlineExceeded:
             findings.cut.append("The model had no time to write: these are the quotes.")
