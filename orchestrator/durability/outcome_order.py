@@ -245,6 +245,8 @@ class OutcomeOrder:
         self._watch(head if is_overdue else None)
         if head is None or head.turn is None or self._is_settling:
             return
+        if head.turn.done():  # cancelled: its task waits anew, or leaves, in a moment
+            return
         if self._is_settled:
             self._deliver(head, None)
             head.turn.set_result(None)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator import DeadlineExceeded, Runtime, best_so_far, flow, gather, llm, step, within
-from orchestrator.durability.outcome_order import SETTLING_PASSES
+from orchestrator.durability.outcome_order import SETTLING_PASSES, OutcomeOrder
 from store.records import Status
 from tests.strategies import examples
 from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
@@ -464,3 +464,31 @@ async def test_a_recorded_outcome_reaches_its_task_before_a_cancellation(runtime
     steps = (await recorded(runtime.store, ID)).journal.values()
     completed = [each.name for each in steps if each.status is Status.COMPLETED]
     assert len(completed) == len(result.value)
+
+
+@pytest.mark.parametrize("num_cancellations", [1, 2, 3])
+@pytest.mark.parametrize("after_passes", range(SETTLING_PASSES + 5))
+async def test_an_outcome_whose_task_is_cancelled_while_it_waits_stops_no_other(
+    after_passes: int, num_cancellations: int
+) -> None:
+    """Whenever the cancellation comes, in the very pass in which the outcome would have as well."""
+    order = OutcomeOrder()
+
+    async def ends(path: str) -> None:
+        order.number(path)
+        try:
+            await order.turn(path)
+        finally:
+            order.drop(path)
+
+    await ends("first")  # so that what follows has to wait
+    tasks = [asyncio.create_task(ends(path)) for path in ("a", "b", "c")]
+    for _ in range(after_passes):
+        await asyncio.sleep(0)
+    for _ in range(num_cancellations):
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+    for _ in range(10 * SETTLING_PASSES):
+        await asyncio.sleep(0)
+    assert [task.done() for task in tasks] == [True, True, True]
