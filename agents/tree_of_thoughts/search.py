@@ -33,6 +33,21 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """A word that continues a text: how much more probable it is there than without its cause.
+
+    Attributes:
+        prompt: the text, such as "Clue: a slow animal\nAnswer:".
+        without: the same text without what the word should depend on.
+        option: the word.
+    """
+
+    prompt: str
+    without: str
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A way from one state to the next.
 
@@ -40,11 +55,14 @@ class Step:
         move: what was done, for people.
         state: the state that it leads to; equal states have equal texts.
         status: of that state.
+        continuations: what the step claims, each for the model to judge; none: the model judges
+            the step as a whole.
     """
 
     move: str
     state: str
     status: Status = Status.OPEN
+    continuations: tuple[Continuation, ...] = ()
 
 
 @dataclass(slots=True)
@@ -91,8 +109,9 @@ class Search:
 
     @property
     def solution(self) -> Thought | None:
-        """The first thought that solves the task; None as long as there is none."""
-        return next((each for each in self.thoughts if each.step.status is Status.SOLVED), None)
+        """The best valued thought that solves the task, the first if equal; None without any."""
+        solved = [each for each in self.thoughts if each.step.status is Status.SOLVED]
+        return min(solved, key=_rank, default=None)
 
     def ask(self) -> list[Thought]:
         """The thoughts to expand next, the best first; empty if the search has ended.

@@ -101,7 +101,7 @@ def test_the_tree_marks_the_way_to_the_best_thought_and_counts_what_it_hides() -
         search.tell(each, each.number / 10)
     task = GameOf24([1, 2])
     lines = tree_lines(solution_of(task, search).tree, max_children=2)
-    assert lines == ["start", "├─ * m3  0.40", "├─ m2  0.30", "└─ and 2 more"]
+    assert lines == ["1 2", "├─ * m3  0.40", "├─ m2  0.30", "└─ and 2 more"]
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1])
