@@ -12,6 +12,8 @@ Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Sys
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 
 from patterns.codec import encode, encode_stages
 from patterns.graph import PatternGraph
@@ -59,11 +61,12 @@ def averaged(stages: Sequence[Stage], num_blocks: int) -> tuple[Stage, ...]:
             mean = _mean([stages[place] for place in block])
             means |= dict.fromkeys(block, mean)
     result: list[Stage] = []
-    num_members = 0
+    first = 0
     for place in range(len(stages)):
-        stage = _renumbered(means[place], index=place, first_member=num_members)
-        num_members += len(stage.members)
-        result.append(stage)
+        mean = means[place]
+        members = tuple(range(first, first + len(mean.members)))
+        result.append(replace(mean, index=place, members=members))
+        first += len(members)
     return tuple(result)
 
 
@@ -71,7 +74,7 @@ def _divided(places: Sequence[int], num_blocks: int) -> list[Sequence[int]]:
     """Consecutive parts of almost equal size, none empty."""
     count = min(num_blocks, len(places))
     ends = [len(places) * number // count for number in range(count + 1)]
-    return [places[start:end] for start, end in zip(ends, ends[1:], strict=False)]
+    return [places[start:end] for start, end in pairwise(ends)]
 
 
 def _mean(block: Sequence[Stage]) -> Stage:
@@ -97,18 +100,4 @@ def _mean(block: Sequence[Stage]) -> Stage:
         longest_output_tokens=output_tokens if count_llm_calls(calls) == 1 else longest,
         seconds=of([stage.seconds for stage in block]),
         tool_seconds=of([stage.tool_seconds for stage in block]),
-    )
-
-
-def _renumbered(stage: Stage, *, index: int, first_member: int) -> Stage:
-    members = tuple(range(first_member, first_member + len(stage.members)))
-    return Stage(
-        index=index,
-        members=members,
-        calls=stage.calls,
-        input_tokens=stage.input_tokens,
-        output_tokens=stage.output_tokens,
-        longest_output_tokens=stage.longest_output_tokens,
-        seconds=stage.seconds,
-        tool_seconds=stage.tool_seconds,
     )

@@ -1,4 +1,4 @@
-"""Tree of Thoughts that is killed at random moments goes on where it was, and asks nothing twice."""
+"""Tree of Thoughts, killed at random moments, goes on where it was and asks nothing twice."""
 
 from __future__ import annotations
 
