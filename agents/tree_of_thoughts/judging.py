@@ -32,7 +32,7 @@ async def propose(goal: str, described: str, how: str) -> list[str]:
                 prompts.propose_prompt(goal, described, how),
                 system=prompts.SYSTEM,
                 max_tokens=PROPOSAL_TOKENS,
-                temperature=0.0 if number == 0 else 1.0,
+                temperature=0.0 if number == 0 else 0.7,
                 seed=number,
                 stop=["\n"],
             )

@@ -20,6 +20,9 @@ from agents.tree_of_thoughts.tasks.task_file import read_task_file
 from orchestrator import best_so_far, flow, gather, step
 
 DEFAULT_BEAM = 5
+SMALL = 300
+"""Thoughts of a tree that is copied whenever it changes."""
+GROWTH = 0.05
 
 Judge = Literal["votes", "values"]
 
@@ -50,7 +53,8 @@ async def tree_of_thoughts(
     task = task_in(await task_file(puzzle), puzzle) if is_file(puzzle) else task_of(puzzle)
     search = Search(task.start, order=order, beam=beam, max_depth=depth or task.max_depth)
     fits = Fits()
-    best_so_far(solution_of(task, search))
+    best = BestSoFar(task, search)
+    best.keep()
     while thoughts := search.ask():
         steps = await gather(*(next_steps(task, thought) for thought in thoughts))
         added = [
@@ -58,7 +62,7 @@ async def tree_of_thoughts(
             for thought, found in zip(thoughts, steps, strict=True)
             for new in [search.expand(thought, found)]
         ]
-        best_so_far(solution_of(task, search))
+        best.keep()
         if task.num_judged:
             await judge_continuations(task, search, added, fits)
         elif search.solution is None:
@@ -70,8 +74,30 @@ async def tree_of_thoughts(
                     for thought, new in zip(thoughts, added, strict=True)
                 )
             )
-        best_so_far(solution_of(task, search))
+        best.keep()
     return solution_of(task, search)
+
+
+class BestSoFar:
+    """Keeps the best so far, with the tree, for the deadline.
+
+    A large tree is copied only if the best thought is another one or the tree has grown by
+    GROWTH, so that the copies of a long search take no time.
+    """
+
+    def __init__(self, task: Task, search: Search) -> None:
+        self._task = task
+        self._search = search
+        self._best: int | None = None
+        self._num_kept = 0
+
+    def keep(self) -> None:
+        """Keep what the search has found by now."""
+        best, number = self._search.best().number, len(self._search.thoughts)
+        is_small = number < SMALL
+        if is_small or best != self._best or number >= self._num_kept * (1 + GROWTH):
+            best_so_far(solution_of(self._task, self._search))
+            self._best, self._num_kept = best, number
 
 
 @step

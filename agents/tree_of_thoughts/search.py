@@ -8,6 +8,7 @@ Source: Yao et al. (2023), Tree of Thoughts, section 3 and algorithms 1 and 2.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -100,18 +101,20 @@ class Search:
         assert max_depth >= 1, "a search takes at least one step"
         self.thoughts: list[Thought] = []
         self.num_merged = 0
+        self._solved: list[Thought] = []
+        self._deepest: list[Thought] = []  # of those that are not dead
+        self._open: dict[int, Thought] = {}
         self._order = order
         self._beam = beam
         self._max_depth = max_depth
         self._numbers: dict[str, int] = {}
         self._add(None, Step("", start))
-        self.thoughts[0].value = 1.0
+        self.tell(self.thoughts[0], 1.0)
 
     @property
     def solution(self) -> Thought | None:
         """The best valued thought that solves the task, the first if equal; None without any."""
-        solved = [each for each in self.thoughts if each.step.status is Status.SOLVED]
-        return min(solved, key=_rank, default=None)
+        return min(self._solved, key=_rank, default=None)
 
     def ask(self) -> list[Thought]:
         """The thoughts to expand next, the best first; empty if the search has ended.
@@ -120,19 +123,20 @@ class Search:
         """
         if self.solution is not None:
             return []
-        open_ones = [each for each in self.thoughts if self._is_open(each)]
+        open_ones = list(self._open.values())
         if self._order is Order.BREADTH and open_ones:
             # Levels are expanded one after another: what is open above the last one was given up.
             deepest = max(each.depth for each in open_ones)
             expanded = max((each.depth for each in self.thoughts if each.is_expanded), default=-1)
             level = max(deepest, expanded + 1)
             open_ones = [each for each in open_ones if each.depth == level]
-        return sorted(open_ones, key=_rank)[: self._beam]
+        return heapq.nsmallest(self._beam, open_ones, key=_rank)
 
     def expand(self, thought: Thought, steps: Iterable[Step]) -> list[Thought]:
         """Add the steps from a thought; returns the new thoughts, without those known already."""
         assert not thought.is_expanded, "a thought is expanded once"
         thought.is_expanded = True
+        self._open.pop(thought.number, None)
         added = [self._add(thought, step) for step in steps]
         return [each for each in added if each is not None]
 
@@ -140,13 +144,14 @@ class Search:
         """Set how promising a thought is, from 0 to 1."""
         assert 0 <= value <= 1, "values are from 0 to 1"
         thought.value = value
+        if self._is_open(thought):
+            self._open[thought.number] = thought
 
     def best(self) -> Thought:
         """The solution, or the thought nearest to one: the deepest, then the best valued."""
         if self.solution is not None:
             return self.solution
-        alive = [each for each in self.thoughts if each.step.status is not Status.DEAD]
-        return min(alive, key=lambda each: (-each.depth, *_rank(each)))
+        return min(self._deepest, key=_rank)
 
     def path_to(self, thought: Thought) -> list[Thought]:
         """The thoughts from the root to this one, both included."""
@@ -167,6 +172,13 @@ class Search:
         depth = 0 if parent is None else parent.depth + 1
         thought = Thought(number, None if parent is None else parent.number, depth, step)
         self.thoughts.append(thought)
+        if step.status is Status.SOLVED:
+            self._solved.append(thought)
+        if step.status is not Status.DEAD:
+            if self._deepest and depth > self._deepest[0].depth:
+                self._deepest.clear()
+            if not self._deepest or depth == self._deepest[0].depth:
+                self._deepest.append(thought)
         return thought
 
     def _is_open(self, thought: Thought) -> bool:
