@@ -14,10 +14,13 @@ from orchestrator import choose, gather, llm, step
 from serving.errors import InvalidRequest
 from serving.generation import MAX_CHOICES
 
-PROPOSALS = 3
+PROPOSALS = 5
 """Steps that the model is asked for from one state, if the task cannot list them."""
 
 PROPOSAL_TOKENS = 60
+
+PROPOSAL_PENALTY = 1.15
+"""Repetition penalty: without it a small model repeats the text that it should go on with."""
 
 LEAST_LOGPROB = -30.0
 """Stands for a log-probability of minus infinity."""
@@ -33,6 +36,7 @@ async def propose(goal: str, described: str, how: str) -> list[str]:
                 system=prompts.SYSTEM,
                 max_tokens=PROPOSAL_TOKENS,
                 temperature=0.0 if number == 0 else 0.7,
+                repetition_penalty=PROPOSAL_PENALTY,
                 seed=number,
                 stop=["\n"],
             )

@@ -76,8 +76,13 @@ class FreeText:
         return [self._grown(state, line) for line in self._moves if line not in used]
 
     def step(self, state: str, proposal: str) -> Step | None:
-        """The text with the first line of a proposal; None if that is empty or stands there."""
+        """The text with the first line of a proposal; None if that is empty or stands there.
+
+        A line that was cut off within a sentence ends with the sentence before, if there is one.
+        """
         line = " ".join(proposal.strip().partition("\n")[0].split())
+        whole = _WHOLE_SENTENCES.match(line)
+        line = whole.group() if whole else line
         if not line or line in state.split("\n"):
             return None
         step = self._grown(state, line)
@@ -90,7 +95,7 @@ class FreeText:
 
     def how_to_propose(self) -> str:
         """How the model writes a step."""
-        return "Write the next line of the text, and nothing else."
+        return "Write the next line of the text, a short one, and nothing else."
 
     def answer(self, path: Sequence[Step]) -> str:
         """The text."""
@@ -115,6 +120,9 @@ class FreeText:
         else:
             status = Status.SOLVED if self._check.is_valid(text) else Status.DEAD
         return Step(line, text, status)
+
+
+_WHOLE_SENTENCES = re.compile(r"""^.*[.!?]["'”’)]*(?=\s|$)""")
 
 
 def _has(text: str, word: str) -> bool:

@@ -115,7 +115,7 @@ def test_a_text_that_is_no_task_is_refused_in_a_short_message(puzzle: str) -> No
 
 
 def test_a_text_grows_by_a_line_and_its_last_line_decides() -> None:
-    check = TextCheck(contains=("sun",), excludes=("snow",), max_characters=40)
+    check = TextCheck(contains=("sun",), excludes=("snow",), max_characters=50)
     task = FreeText("Write.", start="It rained.", steps=2, check=check)
     first = task.step(task.start, "  Then  it stopped.\nAnd more")
     assert first is not None
@@ -126,6 +126,9 @@ def test_a_text_grows_by_a_line_and_its_last_line_decides() -> None:
     missed = task.step(first.state, "The moon")
     assert missed is not None
     assert missed.status is Status.DEAD
+    cut_off = task.step(task.start, 'He said: "It is 5 o\'clock." Then he l')
+    assert cut_off is not None
+    assert cut_off.move == 'He said: "It is 5 o\'clock."'
     assert task.answer([first, solved]) == "It rained.\nThen it stopped.\nThe sun!"
     assert [task.step(task.start, text) for text in ("", "It rained.", "Snow!", "x" * 60)] == [
         None

@@ -42,10 +42,10 @@ async def test_a_search_of_many_rounds_leaves_a_small_pattern_with_all_its_stage
 ) -> None:
     async with scripted_runtime(tmp_path, ScriptedEngine(settled)) as runtime:
         flow = tree_of_thoughts.options(deadline="1h")
-        result = await runtime.run(flow, "11 11 13 13 17", beam=1)
+        result = await runtime.run(flow, "7 11 12 13", beam=1, judge="values")
         async with runtime.store.reading() as tx:
             [record] = await tx.patterns.of_application("tree-of-thoughts")
             calls = await tx.calls.of_run(result.run_id)
-    assert len(result.stages) > 50
+    assert len(result.stages) > 20
     assert len(record.document) <= MAX_PATTERN_BYTES < 2 * len(calls)
     assert len(stages_in(record.document)) == len(result.stages)
