@@ -16,7 +16,7 @@ from patterns.codec import (
     encode_stages,
     stages_in,
 )
-from patterns.condensing import MAX_PATTERN_BYTES, averaged, encode_within
+from patterns.condensing import averaged, encode_within
 from patterns.errors import (
     CodecError,
     CorruptKernel,
@@ -51,7 +51,6 @@ __all__ = [
     "BEST_K",
     "CAPACITY",
     "CODEC_VERSION",
-    "MAX_PATTERN_BYTES",
     "CallCount",
     "Clustering",
     "CodecError",

@@ -4,7 +4,7 @@ A run has two views, and each has its own kind of document:
 
 - **nodes** (`encode`, `decode`): the whole graph, with every call and dependency.
 - **stages** (`encode_stages`, `decode_stages`): one super-node for each stage. A realistic workflow
-  takes at most 200 bytes.
+  takes at most 200 bytes; `patterns.condensing` reduces longer ones to that.
 
 Order, kinds, identities, edges and numbers of calls are stored exactly. Rounded are, in both views:
 

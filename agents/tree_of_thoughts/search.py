@@ -113,8 +113,11 @@ class Search:
 
     @property
     def solution(self) -> Thought | None:
-        """The best valued thought that solves the task, the first if equal; None without any."""
-        return min(self._solved, key=_rank, default=None)
+        """The best thought that solves the task, the first if equal; None without any.
+
+        One that was not evaluated is as good as the thought that it follows from.
+        """
+        return min(self._solved, key=self._rank_of_solution, default=None)
 
     def ask(self) -> list[Thought]:
         """The thoughts to expand next, the best first; empty if the search has ended.
@@ -180,6 +183,12 @@ class Search:
             if not self._deepest or depth == self._deepest[0].depth:
                 self._deepest.append(thought)
         return thought
+
+    def _rank_of_solution(self, thought: Thought) -> tuple[float, int]:
+        judged = thought
+        if thought.value is None and thought.parent is not None:
+            judged = self.thoughts[thought.parent]
+        return (-(judged.value or 0.0), thought.number)
 
     def _is_open(self, thought: Thought) -> bool:
         return (

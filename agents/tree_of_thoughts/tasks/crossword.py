@@ -170,7 +170,7 @@ class Crossword:
             move=f"{slot.name}: {word}",
             state=board,
             status=_status(board),
-            continuations=tuple(_continuation(each, found) for each, found in completed),
+            continuations=tuple(claim(each, found) for each, found in completed),
         )
 
 
@@ -187,7 +187,8 @@ def pattern_in(state: str, slot: Slot) -> str:
     return "".join(state[cell] for cell in slot.cells)
 
 
-def _continuation(slot: Slot, word: str) -> Continuation:
+def claim(slot: Slot, word: str) -> Continuation:
+    """That a word fits a slot's clue, for the model to judge."""
     prompt, without = (f"{EXAMPLES}Clue: {clue}\nAnswer:" for clue in (slot.clue, NO_CLUE))
     return Continuation(prompt=prompt, without=without, option=word)
 

@@ -122,7 +122,7 @@ class FreeText:
         return Step(line, text, status)
 
 
-_WHOLE_SENTENCES = re.compile(r"""^.*[.!?]["'”’)]*(?=\s|$)""")
+_WHOLE_SENTENCES = re.compile(r"""^.*[.!?]["')\u2019\u201d]*(?=\s|$)""")
 
 
 def _has(text: str, word: str) -> bool:

@@ -10,7 +10,8 @@ from agents.tree_of_thoughts.pipeline import tree_of_thoughts
 from benchmarks.game24 import drawn
 from orchestrator.learning.stage_deadlines import FALLBACK, LEARNED
 from orchestrator.testing import ScriptedEngine
-from patterns import MAX_PATTERN_BYTES, stages_in
+from patterns import stages_in
+from patterns.condensing import MAX_PATTERN_BYTES
 from tests.unit.agents.tree_of_thoughts_samples import settled
 from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
 

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from patterns import (
-    MAX_PATTERN_BYTES,
     LlmNode,
     PatternGraph,
     ToolNode,
@@ -19,6 +18,7 @@ from patterns import (
     encode_within,
     stages_in,
 )
+from patterns.condensing import MAX_PATTERN_BYTES
 from tests.unit.patterns.pattern_strategies import SAMPLE, graphs, law
 
 
