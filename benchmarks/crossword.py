@@ -33,17 +33,6 @@ from serving.generation import MAX_CHOICES
 FILE = Path(__file__).parent.parent / "examples" / "crossword.toml"
 ACROSS = ("lapse", "arena", "sonar", "email", "rally")
 DOWN = ("laser", "aroma", "penal", "snail", "early")
-    "lapse",
-    "arena",
-    "sonar",
-    "email",
-    "rally",
-    "laser",
-    "aroma",
-    "penal",
-    "snail",
-    "early",
-]
 
 
 @flow
