@@ -29,6 +29,8 @@ class Pipeline(Generic[R]):
     Attributes:
         argument: the parameter that is a positional argument of the command; None: none is.
         example: a command line, shown by --help.
+        check: raises a named error if the run's arguments ask for something impossible, such as a
+            file that does not exist; called before anything slow begins.
         expected_stages: the run's arguments -> number of its stages; by default the flow's own.
         to_markdown: the result for people; by default a text as it is, other values as JSON.
         to_json: the result as a JSON object; by default the value with data about the run.
@@ -39,6 +41,7 @@ class Pipeline(Generic[R]):
     flow: Flow[..., R]
     argument: str | None = None
     example: str = ""
+    check: Callable[[Mapping[str, Any]], None] | None = None
     expected_stages: Callable[[Mapping[str, Any]], int] | None = None
     to_markdown: Callable[[RunResult[R], EngineInfo], str] | None = None
     to_json: Callable[[RunResult[R], EngineInfo], object] | None = None

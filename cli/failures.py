@@ -95,6 +95,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "StepFitFailed",
         ],
         "store.errors": ["RunNotFound", "RunAmbiguous", "RunExists", "RunChanged"],
+        "agents.tree_of_thoughts.errors": ["InvalidTask"],
         "agents.tools.errors": ["CorpusNotFound", "CorpusNotAFolder", "CorpusEmpty"],
         "cli.errors": ["BadInput", "CannotWrite", "CannotPrint"],
     },

@@ -8,7 +8,15 @@ from patterns.amortization import (
     stage_deadlines_s,
 )
 from patterns.clustering import Clustering, cluster, cluster_by_silhouette
-from patterns.codec import CODEC_VERSION, decode, decode_stages, encode, encode_stages
+from patterns.codec import (
+    CODEC_VERSION,
+    decode,
+    decode_stages,
+    encode,
+    encode_stages,
+    stages_in,
+)
+from patterns.condensing import averaged, encode_within
 from patterns.errors import (
     CodecError,
     CorruptKernel,
@@ -82,6 +90,7 @@ __all__ = [
     "WrongView",
     "accumulated_shares",
     "amortized_s",
+    "averaged",
     "cluster",
     "cluster_by_silhouette",
     "decode",
@@ -89,6 +98,7 @@ __all__ = [
     "distances",
     "encode",
     "encode_stages",
+    "encode_within",
     "fit_kernel",
     "from_networkx",
     "gaussian_kernel",
@@ -97,5 +107,6 @@ __all__ = [
     "similarities",
     "stage_deadlines_s",
     "stage_depths",
+    "stages_in",
     "tabulate",
 ]

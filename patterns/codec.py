@@ -4,7 +4,7 @@ A run has two views, and each has its own kind of document:
 
 - **nodes** (`encode`, `decode`): the whole graph, with every call and dependency.
 - **stages** (`encode_stages`, `decode_stages`): one super-node for each stage. A realistic workflow
-  takes at most 200 bytes.
+  takes at most 200 bytes; `patterns.condensing` reduces longer ones to that.
 
 Order, kinds, identities, edges and numbers of calls are stored exactly. Rounded are, in both views:
 
@@ -21,7 +21,7 @@ Source: Wu (2025), SLO-Aware Optimization and Stateful Orchestration for LLM Sys
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from patterns.errors import CorruptPattern, InvalidStage, PatternError, PatternTooLarge
+from patterns.errors import CorruptPattern, InvalidStage, PatternError, PatternTooLarge, WrongView
 from patterns.graph import Edge, PatternGraph
 from patterns.nodes import Kind, LlmNode, Node, ToolNode
 from patterns.stages import CallCount, Stage, count_llm_calls
@@ -35,6 +35,7 @@ __all__ = [
     "decode_stages",
     "encode",
     "encode_stages",
+    "stages_in",
 ]
 
 MAX_CALLS = 1 << 17
@@ -153,6 +154,18 @@ def decode_stages(data: bytes) -> tuple[Stage, ...]:
         stages.append(stage)
     reader.end()
     return tuple(stages)
+
+
+def stages_in(data: bytes) -> tuple[Stage, ...]:
+    """The stages of a document of either view.
+
+    Raises:
+        CodecError: a subclass that says what is wrong with the bytes.
+    """
+    try:
+        return decode(data).stages
+    except WrongView:
+        return decode_stages(data)
 
 
 def _read_stage(

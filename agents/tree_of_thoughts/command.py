@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from agents.pipeline import Pipeline
+from agents.tree_of_thoughts.board_svg import board_svg
 from agents.tree_of_thoughts.pipeline import tree_of_thoughts
 from agents.tree_of_thoughts.solution import Solution
+from agents.tree_of_thoughts.tasks.table import check_puzzle
 from agents.tree_of_thoughts.tree_svg import tree_svg
 from agents.tree_of_thoughts.tree_text import tree_lines
 from orchestrator import RunResult
@@ -26,11 +28,18 @@ def to_text(result: RunResult[Solution], info: EngineInfo) -> str:
     )
 
 
+def pictures(solution: Solution) -> dict[str, str]:
+    """The tree, and the board if there is one, as SVG: end of the file's name -> content."""
+    found = {"-tree.svg": tree_svg(solution.tree)}
+    return found | ({"-board.svg": board_svg(solution.board)} if solution.board else {})
+
+
 PIPELINE = Pipeline(
     flow=tree_of_thoughts,
     argument="puzzle",
     example='orchestrate run tree-of-thoughts "4 5 6 10" --beam 5 --deadline 30s --out solution',
+    check=lambda arguments: check_puzzle(arguments["puzzle"]),
     to_markdown=to_text,
-    to_files=lambda result, info: {"-tree.svg": tree_svg(result.value.tree)},
+    to_files=lambda result, info: pictures(result.value),
     file_name="solution",
 )

@@ -11,19 +11,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from agents.tree_of_thoughts import prompts
+from agents.tree_of_thoughts.judging import Fits, propose, value, votes
 from agents.tree_of_thoughts.search import Order, Search, Status, Step, Thought
 from agents.tree_of_thoughts.solution import Solution, solution_of
 from agents.tree_of_thoughts.task import Task
-from agents.tree_of_thoughts.tasks.table import task_of
-from orchestrator import best_so_far, choose, flow, gather, llm, step
-from serving.generation import MAX_CHOICES
+from agents.tree_of_thoughts.tasks.table import is_file, task_in, task_of
+from agents.tree_of_thoughts.tasks.task_file import read_task_file
+from orchestrator import best_so_far, flow, gather, step
 
 DEFAULT_BEAM = 5
-PROPOSALS = 3
-"""Steps that the model is asked for from one state, if the task cannot list them."""
+SMALL = 300
+"""Thoughts of a tree that is copied whenever it changes."""
+GROWTH = 0.05
 
-PROPOSAL_TOKENS = 60
+Judge = Literal["votes", "values"]
 
 
 @flow(name="tree-of-thoughts", on_deadline="best_so_far")
@@ -33,21 +34,27 @@ async def tree_of_thoughts(
     beam: Annotated[int, Field(ge=1, le=50)] = DEFAULT_BEAM,
     depth: Annotated[int, Field(ge=1, le=50)] | None = None,
     order: Order = Order.BEST,
-    judge: Literal["votes", "values"] = "votes",
+    judge: Judge = "votes",
 ) -> Solution:
     """Search for a solution step by step, with the model as guide.
 
     Args:
-        puzzle: numbers for the Game of 24, such as "4 5 6 10", or the path of a task file (.toml).
+        puzzle: numbers for the Game of 24, such as "4 5 6 10", or the path of a task file (.toml):
+            a crossword or a text.
         beam: most thoughts that are expanded at once.
         depth: most steps to a solution; the task's own number by default.
         order: breadth: level by level, only the beam of each; best: can go back.
         judge: votes: the model chooses among the steps from a thought; values: it says of each new
-            thought how promising it is, in a call each.
+            thought how promising it is, in a call each. Words from the list of a crossword are
+            judged by their clues.
+    Raises:
+        InvalidTask: the puzzle is neither.
     """
-    task = task_of(puzzle)
+    task = task_in(await task_file(puzzle), puzzle) if is_file(puzzle) else task_of(puzzle)
     search = Search(task.start, order=order, beam=beam, max_depth=depth or task.max_depth)
-    best_so_far(solution_of(task, search))
+    fits = Fits()
+    best = BestSoFar(task, search)
+    best.keep()
     while thoughts := search.ask():
         steps = await gather(*(next_steps(task, thought) for thought in thoughts))
         added = [
@@ -55,17 +62,48 @@ async def tree_of_thoughts(
             for thought, found in zip(thoughts, steps, strict=True)
             for new in [search.expand(thought, found)]
         ]
-        best_so_far(solution_of(task, search))
-        if search.solution is not None:
-            break
-        await gather(
-            *(
-                judge_all(task, search, thought, [each for each in new if _is_open(each)], judge)
-                for thought, new in zip(thoughts, added, strict=True)
+        best.keep()
+        if task.num_judged:
+            await judge_continuations(task, search, added, fits)
+        elif search.solution is None:
+            await gather(
+                *(
+                    judge_all(
+                        task, search, thought, [each for each in new if _is_open(each)], judge
+                    )
+                    for thought, new in zip(thoughts, added, strict=True)
+                )
             )
-        )
-        best_so_far(solution_of(task, search))
+        best.keep()
     return solution_of(task, search)
+
+
+class BestSoFar:
+    """Keeps the best so far, with the tree, for the deadline.
+
+    A large tree is copied only if the best thought is another one or the tree has grown by
+    GROWTH, so that the copies of a long search take no time.
+    """
+
+    def __init__(self, task: Task, search: Search) -> None:
+        self._task = task
+        self._search = search
+        self._best: int | None = None
+        self._num_kept = 0
+
+    def keep(self) -> None:
+        """Keep what the search has found by now."""
+        best, number = self._search.best().number, len(self._search.thoughts)
+        is_small = number < SMALL
+        if is_small or best != self._best or number >= self._num_kept * (1 + GROWTH):
+            best_so_far(solution_of(self._task, self._search))
+            self._best, self._num_kept = best, number
+
+
+@step
+def task_file(path: str) -> str:
+    """A task file's text. It is recorded, so that a resumed run needs the file no more."""
+    return read_task_file(path)
 
 
 async def next_steps(task: Task, thought: Thought) -> list[Step]:
@@ -74,9 +112,25 @@ async def next_steps(task: Task, thought: Thought) -> list[Step]:
     listed = task.moves(state)
     if listed is not None:
         return list(listed)
-    proposals = await propose(task.goal, task.describe(state))
+    proposals = await propose(task.goal, task.describe(state), task.how_to_propose())
     found = [task.step(state, proposal) for proposal in proposals]
     return [each for each in found if each is not None]
+
+
+async def judge_continuations(
+    task: Task, search: Search, added: Sequence[Sequence[Thought]], fits: Fits
+) -> None:
+    """Set the values of new thoughts by how well what their steps claim fits.
+
+    A value is the mean fit of all that a solution claims, where 0.5 counts for what is open.
+    """
+    new = [each for thoughts in added for each in thoughts]
+    await fits.ask(one for each in new for one in each.step.continuations)
+    for each in new:
+        parent = None if each.parent is None else search.thoughts[each.parent]
+        before = 0.5 if parent is None or not parent.depth else parent.value or 0.0
+        gain = sum(fits.of(one) - 0.5 for one in each.step.continuations)
+        search.tell(each, min(max(before + gain / task.num_judged, 0.0), 1.0))
 
 
 async def judge_all(
@@ -84,7 +138,7 @@ async def judge_all(
     search: Search,
     thought: Thought,
     new: Sequence[Thought],
-    judge: Literal["votes", "values"],
+    judge: Judge,
 ) -> None:
     """Set the values of the new thoughts that follow from one."""
     if judge == "values":
@@ -97,51 +151,6 @@ async def judge_all(
         values = await votes(task.goal, task.describe(thought.step.state), moves)
     for each, promise in zip(new, values, strict=True):
         search.tell(each, promise)
-
-
-@step
-async def propose(goal: str, described: str) -> list[str]:
-    """The model's next steps from a state, each once."""
-    answers = await gather(
-        *(
-            llm(
-                prompts.propose_prompt(goal, described),
-                system=prompts.SYSTEM,
-                max_tokens=PROPOSAL_TOKENS,
-                temperature=0.0 if number == 0 else 1.0,
-                seed=number,
-                stop=["\n"],
-            )
-            for number in range(PROPOSALS)
-        )
-    )
-    return list(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
-
-
-@step
-async def votes(goal: str, described: str, moves: list[str]) -> list[float]:
-    """How likely the model is to choose each of some moves; they sum to 1.
-
-    More moves than a call takes are put to it in groups; each counts in its group.
-    """
-    groups = [moves[at : at + MAX_CHOICES] for at in range(0, len(moves), MAX_CHOICES)]
-    prompt = prompts.vote_prompt(goal, described)
-    choices = await gather(*(choose(prompt, group, system=prompts.SYSTEM) for group in groups))
-    return [
-        probability * len(group) / len(moves)
-        for group, choice in zip(groups, choices, strict=True)
-        for probability in choice.probabilities
-    ]
-
-
-@step
-async def value(goal: str, described: str) -> float:
-    """How promising the model finds a state, from 0 to 1."""
-    choice = await choose(
-        prompts.value_prompt(goal, described), list(prompts.VALUES), system=prompts.SYSTEM
-    )
-    pairs = zip(choice.probabilities, prompts.VALUES.values(), strict=True)
-    return min(sum(probability * promise for probability, promise in pairs), 1.0)
 
 
 def _is_open(thought: Thought) -> bool:

@@ -18,6 +18,6 @@ def value_prompt(goal: str, described: str) -> str:
     return f"{goal}\n\n{described}\n\nCan the goal be reached from here?"
 
 
-def propose_prompt(goal: str, described: str) -> str:
+def propose_prompt(goal: str, described: str, how: str) -> str:
     """A step from a state, in one line."""
-    return f"{goal}\n\n{described}\n\nWrite the next step in one line, and nothing else."
+    return f"{goal}\n\n{described}\n\n{how}"

@@ -8,6 +8,7 @@ Source: Yao et al. (2023), Tree of Thoughts, section 3 and algorithms 1 and 2.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,21 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Continuation:
+    """A word that continues a text: how much more probable it is there than without its cause.
+
+    Attributes:
+        prompt: the text, such as "Clue: a slow animal\nAnswer:".
+        without: the same text without what the word should depend on.
+        option: the word.
+    """
+
+    prompt: str
+    without: str
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A way from one state to the next.
 
@@ -40,11 +56,14 @@ class Step:
         move: what was done, for people.
         state: the state that it leads to; equal states have equal texts.
         status: of that state.
+        continuations: what the step claims, each for the model to judge; none: the model judges
+            the step as a whole.
     """
 
     move: str
     state: str
     status: Status = Status.OPEN
+    continuations: tuple[Continuation, ...] = ()
 
 
 @dataclass(slots=True)
@@ -82,17 +101,23 @@ class Search:
         assert max_depth >= 1, "a search takes at least one step"
         self.thoughts: list[Thought] = []
         self.num_merged = 0
+        self._solved: list[Thought] = []
+        self._deepest: list[Thought] = []  # of those that are not dead
+        self._open: dict[int, Thought] = {}
         self._order = order
         self._beam = beam
         self._max_depth = max_depth
         self._numbers: dict[str, int] = {}
         self._add(None, Step("", start))
-        self.thoughts[0].value = 1.0
+        self.tell(self.thoughts[0], 1.0)
 
     @property
     def solution(self) -> Thought | None:
-        """The first thought that solves the task; None as long as there is none."""
-        return next((each for each in self.thoughts if each.step.status is Status.SOLVED), None)
+        """The best thought that solves the task, the first if equal; None without any.
+
+        One that was not evaluated is as good as the thought that it follows from.
+        """
+        return min(self._solved, key=self._rank_of_solution, default=None)
 
     def ask(self) -> list[Thought]:
         """The thoughts to expand next, the best first; empty if the search has ended.
@@ -101,19 +126,20 @@ class Search:
         """
         if self.solution is not None:
             return []
-        open_ones = [each for each in self.thoughts if self._is_open(each)]
+        open_ones = list(self._open.values())
         if self._order is Order.BREADTH and open_ones:
             # Levels are expanded one after another: what is open above the last one was given up.
             deepest = max(each.depth for each in open_ones)
             expanded = max((each.depth for each in self.thoughts if each.is_expanded), default=-1)
             level = max(deepest, expanded + 1)
             open_ones = [each for each in open_ones if each.depth == level]
-        return sorted(open_ones, key=_rank)[: self._beam]
+        return heapq.nsmallest(self._beam, open_ones, key=_rank)
 
     def expand(self, thought: Thought, steps: Iterable[Step]) -> list[Thought]:
         """Add the steps from a thought; returns the new thoughts, without those known already."""
         assert not thought.is_expanded, "a thought is expanded once"
         thought.is_expanded = True
+        self._open.pop(thought.number, None)
         added = [self._add(thought, step) for step in steps]
         return [each for each in added if each is not None]
 
@@ -121,13 +147,14 @@ class Search:
         """Set how promising a thought is, from 0 to 1."""
         assert 0 <= value <= 1, "values are from 0 to 1"
         thought.value = value
+        if self._is_open(thought):
+            self._open[thought.number] = thought
 
     def best(self) -> Thought:
         """The solution, or the thought nearest to one: the deepest, then the best valued."""
         if self.solution is not None:
             return self.solution
-        alive = [each for each in self.thoughts if each.step.status is not Status.DEAD]
-        return min(alive, key=lambda each: (-each.depth, *_rank(each)))
+        return min(self._deepest, key=_rank)
 
     def path_to(self, thought: Thought) -> list[Thought]:
         """The thoughts from the root to this one, both included."""
@@ -148,7 +175,20 @@ class Search:
         depth = 0 if parent is None else parent.depth + 1
         thought = Thought(number, None if parent is None else parent.number, depth, step)
         self.thoughts.append(thought)
+        if step.status is Status.SOLVED:
+            self._solved.append(thought)
+        if step.status is not Status.DEAD:
+            if self._deepest and depth > self._deepest[0].depth:
+                self._deepest.clear()
+            if not self._deepest or depth == self._deepest[0].depth:
+                self._deepest.append(thought)
         return thought
+
+    def _rank_of_solution(self, thought: Thought) -> tuple[float, int]:
+        judged = thought
+        if thought.value is None and thought.parent is not None:
+            judged = self.thoughts[thought.parent]
+        return (-(judged.value or 0.0), thought.number)
 
     def _is_open(self, thought: Thought) -> bool:
         return (

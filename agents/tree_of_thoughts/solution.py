@@ -39,6 +39,7 @@ class Solution:
         solved: whether the task's own check says that it is solved.
         expanded, merged: thoughts that were expanded, and equal to known ones.
         tree: all thoughts, the root first.
+        board: the answer as rows of letters, "." where none is; empty if the task has no board.
     """
 
     task: str
@@ -48,23 +49,25 @@ class Solution:
     expanded: int
     merged: int
     tree: tuple[Node, ...]
+    board: tuple[str, ...] = ()
 
 
 def solution_of(task: Task, search: Search) -> Solution:
     """The best thought of a search as an answer."""
     best = search.best()
     path = search.path_to(best)
+    steps = [each.step for each in path[1:]]
     on_path = {each.number for each in path}
     return Solution(
         task=task.name,
         goal=task.goal,
-        answer=task.answer([each.step for each in path[1:]]),
+        answer=task.answer(steps),
         solved=best.step.status is Status.SOLVED,
         expanded=sum(each.is_expanded for each in search.thoughts),
         merged=search.num_merged,
         tree=tuple(
             Node(
-                move=each.step.move or each.step.state,
+                move=each.step.move or task.start_name,
                 depth=each.depth,
                 parent=each.parent,
                 value=each.value,
@@ -73,4 +76,5 @@ def solution_of(task: Task, search: Search) -> Solution:
             )
             for each in search.thoughts
         ),
+        board=task.board(steps),
     )

@@ -15,13 +15,17 @@ class Task(Protocol):
         name: of the task's kind, for people.
         goal: what is to be found, in a sentence; every prompt begins with it.
         start: the first state.
+        start_name: what stands for it in a picture of the tree.
         max_depth: most steps to a solution.
+        num_judged: continuations that the steps to a solution have in all; 0: they have none.
     """
 
     name: str
     goal: str
     start: str
+    start_name: str
     max_depth: int
+    num_judged: int
 
     def moves(self, state: str) -> Sequence[Step] | None:
         """All steps from a state, if they can be listed; None: the model proposes them."""
@@ -38,6 +42,14 @@ class Task(Protocol):
         """A state as the model reads it."""
         ...
 
+    def how_to_propose(self) -> str:
+        """What the model is told to write as a proposal. Called only if `moves` returns None."""
+        ...
+
     def answer(self, path: Sequence[Step]) -> str:
         """The answer that a path of steps from the start leads to, for people."""
+        ...
+
+    def board(self, path: Sequence[Step]) -> tuple[str, ...]:
+        """The answer as rows of equally many letters, for a picture; empty if it is no board."""
         ...

@@ -5,38 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agents.tree_of_thoughts.solution import Node
+from agents.tree_of_thoughts.tree_view import MAX_CHILDREN, ShownNode, shown_tree
 
-MAX_CHILDREN = 5
-"""Most thoughts shown below one thought, the best ones; the others are counted."""
+WIDTH = 76
+"""Most columns of a line: a terminal of 80 with the margin of rendered Markdown."""
 
 _ENDS = {"solved": "  solved", "dead": "  dead end", "open": ""}
 
 
-def tree_lines(nodes: Sequence[Node], *, max_children: int = MAX_CHILDREN) -> list[str]:
-    """The tree, a thought a line, with its value; the way to the best thought is marked with *."""
-    children: list[list[int]] = [[] for _ in nodes]
-    for number, node in enumerate(nodes):
-        if node.parent is not None:
-            children[node.parent].append(number)
+def tree_lines(
+    nodes: Sequence[Node], *, max_children: int = MAX_CHILDREN, width: int = WIDTH
+) -> list[str]:
+    """The tree, a thought a line, with its value; the way to the best thought is marked with *.
 
-    def below(number: int, indent: str) -> Iterator[str]:
-        ranked = sorted(
-            children[number],
-            key=lambda at: (not nodes[at].is_best, -(nodes[at].value or 0.0), at),
-        )
-        shown, hidden = ranked[:max_children], len(ranked) - max_children
-        for place, child in enumerate(shown):
-            is_last = place == len(shown) - 1 and hidden <= 0
+    Args:
+        max_children: most thoughts shown below one thought; the others are counted.
+        width: most columns of a line; longer thoughts are cut.
+    """
+
+    def below(shown: ShownNode, indent: str) -> Iterator[str]:
+        for place, child in enumerate(shown.children):
+            is_last = place == len(shown.children) - 1 and not shown.hidden
             corner, bar = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
-            yield f"{indent}{corner}{_line(nodes[child])}"
+            note = "" if child.children else child.hidden
+            yield _line(nodes[child.number], f"{indent}{corner}", note, width)
             yield from below(child, indent + bar)
-        if hidden > 0:
-            yield f"{indent}└─ and {hidden} more"
+        if shown.hidden and (shown.children or not shown.number):
+            yield f"{indent}└─ {shown.hidden}"
 
-    return [nodes[0].move, *below(0, "")]
+    return [cut(nodes[0].move, width), *below(shown_tree(nodes, max_children=max_children), "")]
 
 
-def _line(node: Node) -> str:
+def cut(text: str, length: int) -> str:
+    """A text of at most `length` characters, at least 2; an ellipsis says that it was longer."""
+    length = max(length, 2)
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
+
+
+def _line(node: Node, before: str, note: str, width: int) -> str:
     mark = "* " if node.is_best else ""
     value = "" if node.value is None else f"  {node.value:.2f}"
-    return f"{mark}{node.move}{value}{_ENDS[node.status]}"
+    after = f"{value}{_ENDS[node.status]}{f'  ({note})' if note else ''}"
+    return f"{before}{mark}{cut(node.move, width - len(before) - len(mark) - len(after))}{after}"

@@ -51,6 +51,8 @@ def run_flow(
     values = {
         each.name: each.read(typed) for each, typed in parameters.items() if each not in to_open
     }
+    if pipeline.check is not None:
+        pipeline.check(bound(pipeline.flow, values).arguments)
     stages = None
     if pipeline.expected_stages is not None:
         stages = pipeline.expected_stages(bound(pipeline.flow, values).arguments)

@@ -6,7 +6,8 @@ import logging
 from datetime import datetime
 
 from orchestrator.execution.context import LiveRun
-from patterns.codec import CODEC_VERSION, encode
+from patterns.codec import CODEC_VERSION
+from patterns.condensing import encode_within
 from patterns.errors import PatternError
 from patterns.graph import PatternGraph
 from store.records import PatternRecord
@@ -41,7 +42,7 @@ def pattern_record(run: LiveRun, recorded_at: datetime) -> PatternRecord | None:
         graph = pattern_of(run)
         if not graph.nodes:
             return None
-        document = encode(graph.canonical())
+        document = encode_within(graph.canonical())
     except PatternError as error:
         logger.warning("no pattern of run %s is recorded: %s", run.id, error)
         return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.learning.model_files import load_lengths
-from patterns.codec import decode
+from patterns.codec import stages_in
 from patterns.errors import CodecError, CorruptKernel
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
 from patterns.library import CAPACITY, KeptPattern, PatternLibrary, used_more
@@ -233,7 +233,7 @@ def _pattern_of(record: PatternRecord) -> KeptPattern:
     used_at = record.used_at or record.created_at
     return KeptPattern(
         key=_id_of(record),
-        stages=decode(record.document).stages,
+        stages=stages_in(record.document),
         recorded_at_s=record.created_at.timestamp(),
         weight=record.weight,
         uses=record.uses,

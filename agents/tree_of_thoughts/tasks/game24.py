@@ -23,6 +23,7 @@ class GameOf24:
     """
 
     name = "Game of 24"
+    num_judged = 0
 
     def __init__(self, numbers: Sequence[int], target: int = TARGET) -> None:
         self._target = target
@@ -30,7 +31,7 @@ class GameOf24:
             f"Combine all numbers with + - * / so that {target} is left. Each step replaces two of "
             "the numbers by one."
         )
-        self.start = _text(map(Fraction, numbers))
+        self.start = self.start_name = _text(map(Fraction, numbers))
         self.max_depth = len(numbers) - 1
 
     @classmethod
@@ -64,9 +65,17 @@ class GameOf24:
         """The numbers that are left."""
         return f"Numbers left: {state}"
 
+    def how_to_propose(self) -> str:
+        """Never called: all moves are listed."""
+        raise AssertionError("all moves are listed")
+
     def answer(self, path: Sequence[Step]) -> str:
         """The equations."""
         return "\n".join(step.move for step in path) or "no step was found"
+
+    def board(self, path: Sequence[Step]) -> tuple[str, ...]:
+        """There is none."""
+        return ()
 
     def _status(self, state: str) -> Status:
         if " " in state:

@@ -112,7 +112,7 @@ class StreamedAnswer:
                 (
                     logprob
                     for token, logprob in self._first_token.items()
-                    if token.strip() and choice.startswith(token.strip())
+                    if token.strip() and choice.strip().startswith(token.strip())
                 ),
                 default=unlisted,
             )

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from agents.tree_of_thoughts.command import to_text
+from agents.tree_of_thoughts.command import pictures, to_text
+from agents.tree_of_thoughts.errors import InvalidTask
 from agents.tree_of_thoughts.pipeline import tree_of_thoughts
 from agents.tree_of_thoughts.search import Order
 from agents.tree_of_thoughts.tree_svg import tree_svg
+from agents.tree_of_thoughts.tree_text import tree_lines
+from agents.tree_of_thoughts.tree_view import MAX_SHOWN
 from orchestrator.testing import ScriptedEngine
-from serving.errors import EngineDied
-from serving.generation import GenerationRequest
-from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
+from serving.errors import EngineDied, InvalidRequest
+from serving.generation import Chunk, GenerationRequest
+from tests.unit.agents.tree_of_thoughts_samples import (
+    ANSWERS,
+    CROSSWORD,
+    TEXT,
+    knowing,
+    settled,
+    task_path,
+)
+from tests.unit.orchestrator.orchestrator_samples import NEVER_S, scripted_runtime
 from tests.unit.orchestrator.run_samples import ID
 
 
@@ -76,14 +90,104 @@ async def test_a_resumed_search_goes_on_where_it_was_and_judges_nothing_twice(
 
 async def test_a_puzzle_that_is_none_is_refused(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path, ScriptedEngine(last)) as runtime:
-        with pytest.raises(ValueError, match="whole numbers"):
-            await runtime.run(tree_of_thoughts, "twenty-four")
+        for puzzle in ("twenty-four", str(tmp_path / "missing.toml")):
+            with pytest.raises(InvalidTask, match="is no task"):
+                await runtime.run(tree_of_thoughts, puzzle)
 
 
-async def test_the_picture_is_svg_with_a_box_for_each_thought(tmp_path: Path) -> None:
+async def test_a_crossword_is_filled_by_a_model_that_knows_the_answers(tmp_path: Path) -> None:
+    path = task_path(tmp_path, CROSSWORD)
+    engine = ScriptedEngine(knowing)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, str(path))).value
+    assert solution.solved
+    assert solution.board == ANSWERS[:5]
+    asked = [(request.prompt, word) for request in engine.requests for word in request.choices]
+    assert len(set(asked)) == len(asked), "each word is asked for once with each clue"
+
+
+async def test_a_crossword_without_words_is_filled_with_the_models_own(tmp_path: Path) -> None:
+    path = task_path(tmp_path, CROSSWORD.partition("words =")[0])
+    slots = [f"{at % 5 + 1} {'across' if at < 5 else 'down'}" for at in range(10)]
+
+    def propose(request: GenerationRequest) -> str:
+        if request.choices:
+            return request.choices[0]
+        described = str(request.prompt)
+        open_ones = [at for at, slot in enumerate(slots) if f"{slot} (" in described]
+        at = open_ones[(request.seed or 0) % len(open_ones)]
+        return f"{slots[at]}: {ANSWERS[at].upper()}"
+
+    async with scripted_runtime(tmp_path, ScriptedEngine(propose)) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, str(path))).value
+    assert solution.solved
+    assert solution.board == ANSWERS[:5]
+
+
+@pytest.mark.parametrize("text", [CROSSWORD, TEXT], ids=["crossword", "text"])
+async def test_a_task_file_runs_to_its_deadline_and_hands_over_the_best_so_far(
+    tmp_path: Path, text: str
+) -> None:
+    class Stalling(ScriptedEngine):
+        """Answers a few requests, and no more."""
+
+        async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+            if len(self.requests) >= 7:
+                await asyncio.sleep(NEVER_S)
+            async for chunk in super().stream(request):
+                yield chunk
+
+    path = task_path(tmp_path, text)
+    engine = Stalling(settled)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        flow = tree_of_thoughts.options(deadline="3s")
+        result = await runtime.run(flow, str(path), beam=1)
+    assert not result.value.solved
+    assert result.value.expanded >= 1
+    document = to_text(result, engine.info)
+    assert "not solved: the best so far" in document
+    assert result.value.answer in document
+    assert ("-board.svg" in pictures(result.value)) == (text == CROSSWORD)
+
+
+async def test_words_that_begin_with_the_same_token_are_asked_for_apart(tmp_path: Path) -> None:
+    class Halving(ScriptedEngine):
+        """Refuses choices of which two begin with the same two letters."""
+
+        async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+            starts = [choice[:3] for choice in request.choices]
+            if len(set(starts)) < len(starts):
+                raise InvalidRequest(request.request_id, "the same token")
+            async for chunk in super().stream(request):
+                yield chunk
+
+    path = task_path(tmp_path, CROSSWORD)
+    async with scripted_runtime(tmp_path, Halving(knowing)) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, str(path))).value
+    assert solution.board == ANSWERS[:5]
+
+
+async def test_the_tree_is_shown_in_part_and_no_line_is_wider_than_a_terminal(
+    tmp_path: Path,
+) -> None:
+    async with scripted_runtime(tmp_path, ScriptedEngine(last)) as runtime:
+        tree = (await runtime.run(tree_of_thoughts, "1 1 1 1 1 1", judge="values")).value.tree
+    long = [replace(node, move=f"{node.move} {'and more ' * 20}") for node in tree]
+    lines = tree_lines(long)
+    assert len(lines) <= 2 * (MAX_SHOWN + 6)
+    assert max(map(len, lines)) <= 76
+    assert "…" in lines[1]
+    assert len(tree) > MAX_SHOWN
+
+
+async def test_the_picture_is_svg_with_a_box_for_each_thought_that_is_shown(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path, ScriptedEngine(last)) as runtime:
         solution = (await runtime.run(tree_of_thoughts, "4 6")).value
     root = ElementTree.fromstring(tree_svg(solution.tree))
-    boxes = root.findall(".//{http://www.w3.org/2000/svg}rect")
-    assert len(boxes) == len(solution.tree)
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert solution.solved
+    assert "4 6" in texts
+    assert "4 * 6 = 24" in texts
+    assert "4 dead ends" in texts
+    boxes = root.findall(".//{http://www.w3.org/2000/svg}g")
+    assert len(boxes) == 2

@@ -87,6 +87,18 @@ def test_a_solution_ends_the_search_and_is_handed_over() -> None:
     assert [each.step.state for each in search.path_to(found[1])] == ["start", "2"]
 
 
+def test_of_two_solutions_the_one_with_the_better_beginning_is_handed_over() -> None:
+    search = Search("start")
+    bad, good = search.expand(search.thoughts[0], [Step("x", "1"), Step("y", "2")])
+    search.tell(bad, 0.2)
+    search.tell(good, 0.8)
+    for thought in (bad, good):
+        search.expand(thought, [Step("z", thought.step.state + "3", Status.SOLVED)])
+    assert search.best().step.state == "23"
+    search.tell(search.thoughts[3], 0.9)
+    assert search.best().step.state == "13"
+
+
 def test_thoughts_that_are_dead_or_not_judged_are_not_expanded() -> None:
     search = Search("start")
     found = search.expand(search.thoughts[0], [Step("x", "1", Status.DEAD), Step("y", "2")])
@@ -101,7 +113,7 @@ def test_the_tree_marks_the_way_to_the_best_thought_and_counts_what_it_hides() -
         search.tell(each, each.number / 10)
     task = GameOf24([1, 2])
     lines = tree_lines(solution_of(task, search).tree, max_children=2)
-    assert lines == ["start", "├─ * m3  0.40", "├─ m2  0.30", "└─ and 2 more"]
+    assert lines == ["1 2", "├─ * m3  0.40", "├─ m2  0.30", "└─ and 2 more"]
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1])

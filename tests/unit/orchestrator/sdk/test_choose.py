@@ -119,3 +119,36 @@ async def test_a_dict_that_is_no_turn_is_refused(runtime: Runtime, turn: dict[st
 
     with pytest.raises(ValueError, match="a turn has a role"):
         await runtime.run(asking)
+
+
+@flow
+async def continuing(options: list[str]) -> Choice:
+    return await choose("Clue: a slow animal\nAnswer:", options, raw=True)
+
+
+async def test_words_that_continue_a_raw_prompt_are_not_listed_in_it(tmp_path: Path) -> None:
+    engine = Scored(second)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        choice = (await runtime.run(continuing, ["horse", "snail"])).value
+    [request] = engine.requests
+    assert request.prompt == "Clue: a slow animal\nAnswer:"
+    assert request.choices == (" horse", " snail")
+    assert (choice.text, choice.logprobs) == ("snail", (-2.0, -1.0))
+
+
+async def test_an_engine_without_probabilities_answers_a_raw_prompt_with_a_word(
+    tmp_path: Path,
+) -> None:
+    async with scripted_runtime(tmp_path, ScriptedEngine(second)) as runtime:
+        choice = (await runtime.run(continuing, ["horse", "snail"])).value
+    assert choice == Choice(1, "snail", (0.0, 1.0))
+
+
+async def test_turns_of_a_chat_are_no_raw_prompt(tmp_path: Path) -> None:
+    @flow
+    async def wrong() -> None:
+        await choose([{"role": "user", "content": "Clue"}], ["a", "b"], raw=True)
+
+    async with scripted_runtime(tmp_path, ScriptedEngine(second)) as runtime:
+        with pytest.raises(ValueError, match="raw prompt"):
+            await runtime.run(wrong)
