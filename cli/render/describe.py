@@ -13,12 +13,12 @@ from rich.text import Text
 
 from cli.reading.history import History
 from cli.render.questions import open_questions, question_documents
-from cli.render.timeline import call_name
-from cli.terminal.glyphs import ASCII, UNICODE
-from cli.terminal.sanitize import one_line
+from orchestrator.display.glyphs import ASCII, UNICODE
+from orchestrator.display.text_timeline import call_name
 from orchestrator.durability.liveness import ORPHANED
 from orchestrator.durations import shown
 from orchestrator.learning.stage_deadlines import FALLBACK, LEARNED
+from store.printable_text import one_line
 from store.records import CallRecord, RunRecord, Status, StepRecord
 
 _ID_CELLS = 8  # shortest prefix of an id; longer only if prefixes would be equal

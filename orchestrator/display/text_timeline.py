@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from cli.render.axis import Axis, axis_for
-from cli.render.slack import slack_of
-from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
-from cli.terminal.sanitize import one_line
+from orchestrator.display.axis import Axis, axis_for
+from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.slack import slack_of
 from orchestrator.durations import shown
+from store.printable_text import one_line
 from store.records import CallKind, CallRecord, RunRecord, Status
 
 _MIN_WIDTH_FOR_DUE, _MIN_WIDTH_FOR_TOKENS = 72, 96
@@ -47,7 +47,7 @@ class Row:
         return slack_of(self.due_s, self.ended_s)
 
 
-def timeline(
+def timeline_lines(
     run: RunRecord,
     calls: Sequence[CallRecord],
     *,
