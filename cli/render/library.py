@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from cli.reading.learned import LearnedData
-from cli.render.describe import ago, counted, short_ids
+from cli.render.describe import ago, short_ids
 from cli.render.kernels import kernel_document
 from cli.render.segments import (
     KindSummary,
@@ -20,6 +20,7 @@ from cli.render.segments import (
     summaries,
 )
 from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.run_text import counted
 from orchestrator.display.text_timeline import fitted, packed
 from orchestrator.durations import shown
 from patterns.library import KeptPattern, decayed

@@ -9,9 +9,10 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from cli.render.describe import STATUS_STYLES, deadline_outcome, elapsed_s, short_ids
+from cli.render.describe import STATUS_STYLES, elapsed_s, short_ids
 from cli.render.tables import NAME_CELLS, named_table
 from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.run_text import deadline_outcome
 from orchestrator.durations import shown
 from store.printable_text import one_line
 from store.records import CallRecord, RunRecord, Status, StepKind, StepRecord

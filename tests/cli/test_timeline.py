@@ -9,7 +9,8 @@ from rich.text import Text
 
 from orchestrator.display.axis import Axis, axis_for
 from orchestrator.display.glyphs import UNICODE
-from orchestrator.display.text_timeline import rows_of, timeline_lines
+from orchestrator.display.rows import rows_of
+from orchestrator.display.text_timeline import timeline_lines
 from store.records import CallRecord, Status
 from tests.cli.cli_samples import a_call, a_run, research_calls
 
