@@ -58,7 +58,8 @@ def timeline_picture(
 
 def _heading(run: RunRecord, now_s: float | None) -> list[str]:
     taken_s = now_s if run.elapsed_s is None else run.elapsed_s
-    red = f'fill="{svg.RED}"' if deadline_outcome(run, taken_s) == "missed" else ""
+    went_wrong = deadline_outcome(run, taken_s) == "missed" or run.status is Status.FAILED
+    red = f'fill="{svg.RED}"' if went_wrong else ""
     where = f"run {run.id}, model {run.model}" if run.model else f"run {run.id}"
     if caveat := CAVEATS.get(run.model, "random weights" if run.random_weights else ""):
         where = f"{where} ({caveat})"

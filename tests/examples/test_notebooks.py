@@ -74,7 +74,7 @@ def tree_of_thoughts(notebook: Executed) -> None:
     solved, before = notebook.text.split("not solved: the best so far\n")
     assert solved.startswith("solved\n")
     assert solved.splitlines()[3].endswith("= 24")
-    [(few, many)] = re.findall(r"(\d+) thoughts expanded, (\d+) before", before)
+    [(few, many)] = re.findall(r"thoughts expanded: (\d+), before: (\d+)", before)
     assert int(few) < int(many)
     [tree] = notebook.of_type("image/svg+xml")
     assert "#c9e8c9" in tree  # the solution
