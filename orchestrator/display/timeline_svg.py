@@ -16,6 +16,7 @@ from store.records import CallRecord, RunRecord, Status, StepRecord
 
 _WIDTH, _MARGIN, _ROW, _BAR = 880, 14, 22, 12
 _CELL = svg.CHARACTER_PX  # of the axis, so that its labels have the space that they need
+_LETTER = 5.7  # mean width of a letter of a sentence, in pixels
 _MIN_LABEL, _MAX_LABEL, _INDENT = 60, 230, 12
 _ENDED, _SLACK = 74, 74  # widths of the columns on the right
 _TOP = 84
@@ -61,13 +62,12 @@ def _heading(run: RunRecord, now_s: float | None) -> list[str]:
     went_wrong = deadline_outcome(run, taken_s) == "missed" or run.status is Status.FAILED
     red = f'fill="{svg.RED}"' if went_wrong else ""
     where = f"run {run.id}, model {run.model}" if run.model else f"run {run.id}"
-    if caveat := CAVEATS.get(run.model, "random weights" if run.random_weights else ""):
-        where = f"{where} ({caveat})"
+    caveat = CAVEATS.get(run.model, "random weights" if run.random_weights else "")
     state = str(run.status)
     if error := error_of(run):
         state = f"{state}: {error}"
     name = svg.fitted(one_line(run.flow), 300)
-    room = _WIDTH - 2 * _MARGIN
+    room = _WIDTH - 2 * _MARGIN - len(caveat) * _LETTER
     return [
         svg.label(_MARGIN, 22, name, style='font-size="14" font-weight="bold"'),
         svg.label(_WIDTH - _MARGIN, 22, svg.fitted(where, 540), anchor="end", style=_DIM),
@@ -78,6 +78,7 @@ def _heading(run: RunRecord, now_s: float | None) -> list[str]:
             style=red,
             tip=error,
         ),
+        svg.label(_WIDTH - _MARGIN, 42, caveat, anchor="end", style=_DIM),
     ]
 
 
@@ -90,14 +91,14 @@ def _legend(rows: Sequence[PictureRow], are_stages: bool, *, y: float) -> list[s
         for kind, meaning in (("llm", "LLM call"), ("tool", "tool"), ("step", "step"))
         if kind in kinds
     ]
-    if any(each.row.slack_s is not None and each.row.slack_s < 0 for each in rows):
+    if any(_is_late(each) for each in rows):
         entries.append((f'fill="{svg.RED}"', "past its sub-deadline"))
     if any(_is_cut(each) for each in rows):
         entries.append((_CUT, "cut off or failed"))
     shapes, x = [], float(_MARGIN)
     for style, meaning in entries:
         shapes += [svg.box(x, y - 9, 10, 10, style=style), svg.label(x + 15, y, meaning)]
-        x += 15 + len(meaning) * _CELL + 16
+        x += 15 + len(meaning) * _LETTER + 16
     if any(each.row.due_s is not None for each in rows):
         shapes += [svg.line(x + 3, y - 11, x + 3, y + 3), svg.label(x + 11, y, "sub-deadline")]
     return shapes
@@ -128,13 +129,21 @@ class _Plot:
         for at_s in self._axis.ticks():
             x = self._x(at_s)
             shapes.append(svg.line(x, _TOP - 6, x, bottom, style='stroke-opacity="0.15"'))
-            shapes.append(svg.label(x, _TOP - 11, label_of(at_s), style=_DIM))
+            if not self._hides(x, label_of(at_s)):
+                shapes.append(svg.label(x, _TOP - 11, label_of(at_s), style=_DIM))
         end = self._left + self._axis.scale_cells * _CELL
         shapes.append(svg.line(self._left, _TOP - 6, end, _TOP - 6, style='stroke-opacity="0.5"'))
         columns = (("ended", self._right + _ENDED), ("slack", self._right + _ENDED + _SLACK))
         return shapes + [
             svg.label(x, _TOP - 11, name, anchor="end", style=_DIM) for name, x in columns
         ]
+
+    def _hides(self, x: float, text: str) -> bool:
+        """Whether the line of the deadline would go through a text."""
+        deadline_s = self._axis.deadline_s
+        if deadline_s is None or self._axis.broken:
+            return False
+        return x - 3 <= self._x(deadline_s) <= x + len(text) * _CELL
 
     def deadline(self, bottom: float) -> list[str]:
         """The line of the run's deadline; nothing without one."""
@@ -177,7 +186,7 @@ class _Plot:
         end_s = self._now_s if row.ended_s is None else row.ended_s
         tip = _tip(each)
         shapes = []
-        if each.around is not None:
+        if each.around is not None and not _is_cut(each):
             began_s, ended_s = each.around
             until_s = self._now_s if ended_s is None else ended_s
             shapes.append(self._bar(began_s, until_s, y, f'fill="{svg.GREY}"{_opacity("step")}'))
@@ -186,14 +195,20 @@ class _Plot:
         running = ' fill-opacity="0.5"' if row.ended_s is None else _opacity(each.kind)
         fill = f'fill="{FILLS[each.kind]}"{running}'
         shapes.append(self._bar(row.began_s, end_s, y, fill, tip))
-        if row.due_s is not None and end_s > row.due_s:
+        if _is_late(each):
+            assert row.due_s is not None
             late_s = max(row.due_s, row.began_s)
             shapes.append(self._bar(late_s, end_s, y, f'fill="{svg.RED}"', tip))
         return shapes
 
     def _bar(self, began_s: float, ended_s: float, y: float, style: str, tip: str = "") -> str:
         x = min(self._x(began_s), self._right - 2)
-        return svg.box(x, y, self._x(ended_s) - x, _BAR, style=style, tip=tip)
+        return svg.box(x, y, max(self._x(ended_s) - x, 2.0), _BAR, style=style, tip=tip)
+
+
+def _is_late(each: PictureRow) -> bool:
+    slack_s = each.row.slack_s
+    return slack_s is not None and slack_s < 0 and not _is_cut(each)
 
 
 def _is_cut(each: PictureRow) -> bool:
