@@ -20,7 +20,7 @@ from orchestrator import Settings, WouldBlock, flow, llm, open_runtime
 from orchestrator.langgraph import attach
 
 def engines():
-    return [thread.ident for thread in threading.enumerate() if thread.name == "engine"]
+    return [thread for thread in threading.enumerate() if thread.name == "engine"]
 
 @flow(deadline="60s")
 async def short(topic: str) -> str:
@@ -29,7 +29,8 @@ async def short(topic: str) -> str:
     "await short('a'); first = engines(); print(f'{len(first)} engine')",
     "await asyncio.gather(short('b'), short('c')); print('the same:', engines() == first)",
     """
-graph = attach(StateGraph(MessagesState).add_node("n", lambda state: state).add_edge(START, "n").compile())
+builder = StateGraph(MessagesState).add_node("n", lambda state: state).add_edge(START, "n")
+graph = attach(builder.compile())
 try:
     graph.invoke({"messages": []})
 except WouldBlock as error:
