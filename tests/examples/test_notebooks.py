@@ -15,6 +15,7 @@ import nbformat
 import pytest
 
 from tests.places import ROOT
+from tests.svg_reading import assert_harmless, texts
 
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
 
@@ -153,3 +154,10 @@ def test_a_notebook_is_stored_without_outputs(path: Path) -> None:
     for cell in read(path).cells:
         assert not cell.get("outputs")
         assert cell.get("execution_count") is None
+
+
+def test_the_picture_of_the_readme_is_harmless_and_by_the_default_model() -> None:
+    picture = (ROOT / "docs" / "images" / "timeline.svg").read_text(encoding="utf-8")
+    assert_harmless(picture)
+    assert any(each.endswith("model smollm2") for each in texts(picture))
+    assert "](docs/images/timeline.svg)" in (ROOT / "README.md").read_text(encoding="utf-8")
