@@ -3,9 +3,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo quick test check static figures lock clean
+.PHONY: help demo notebooks quick test check static figures lock clean
 help:
 	@echo "make demo    a deep-research run over this project's own documents, on vLLM"
+	@echo "make notebooks  examples/notebooks in Jupyter Lab, which it installs first"
 	@echo "make quick   the tests that need neither vLLM nor another process: a minute"
 	@echo "make test    the whole test suite"
 	@echo "make static  format, lint, types, layers"
@@ -21,6 +22,12 @@ demo: $(INSTALLED)
 	$(BIN)/orchestrate run deep-research "How is a deadline divided over the stages of a run?" \
 		--corpus docs --deadline 60s --out demo-output
 	$(BIN)/orchestrate show
+
+# Jupyter Lab is 35 packages that nothing else needs, so it is not in the lock; the pins in it hold.
+notebooks: $(INSTALLED)
+	$(BIN)/python -c "import jupyterlab" 2>/dev/null || \
+		$(BIN)/uv pip install --python $(BIN)/python --constraint requirements/cpu.lock "jupyterlab>=4.4,<5"
+	$(BIN)/jupyter lab examples/notebooks
 
 # A file's tests stay together, since some share an engine; each worker has engines of its own.
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 20

@@ -4,6 +4,7 @@ from orchestrator import flow, gather, llm, step
 """
 
 import orchestrator.own_packages  # noqa: F401  # first: its error names a file that hides a package
+from orchestrator.display.timeline import Timeline
 from orchestrator.errors import (
     ArgumentsDiffer,
     DeadlineExceeded,
@@ -38,6 +39,7 @@ from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
 from orchestrator.sdk.model_info import ModelInfo, model_info
 from orchestrator.sdk.parallel import gather, map  # noqa: A004
+from orchestrator.sdk.past_runs import past_runs, timeline
 from orchestrator.sdk.steps import step, tool
 from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
@@ -75,6 +77,7 @@ __all__ = [
     "Settings",
     "StageReport",
     "StepFailed",
+    "Timeline",
     "Token",
     "WouldBlock",
     "WrongLoop",
@@ -89,10 +92,12 @@ __all__ = [
     "model_info",
     "now",
     "open_runtime",
+    "past_runs",
     "random",
     "read_settings",
     "remaining",
     "step",
+    "timeline",
     "tool",
     "uuid",
     "within",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from orchestrator.clock import Clock
+from orchestrator.display.notebook import NotebookProgress, in_notebook
 from orchestrator.errors import InvalidSettings
 from orchestrator.events import Listener
 from orchestrator.learning.background_fit import BackgroundFit
@@ -30,10 +32,16 @@ _loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("orchestrate_lo
 
 @dataclass(slots=True)
 class _Shared:
-    """A runtime that several flows use at the same time; the last one closes it."""
+    """A runtime that several flows use at the same time; the last one closes it.
+
+    Attributes:
+        kept_with: the settings with which it was opened, if a notebook keeps it open between its
+            cells; else None.
+    """
 
     lock: asyncio.Lock
     num_users: int = 0
+    kept_with: Settings | None = None
     runtime: Runtime | None = None
     resources: AsyncExitStack | None = None
 
@@ -64,6 +72,7 @@ async def open_runtime(
         StoreError, ServingError: the store or the engine cannot be opened; the message says why.
         InvalidSettings: telemetry is enabled, but the OTEL_* variables are not valid.
     """
+    await _close_kept()
     async with unannounced_runtime(
         settings, engine=engine, on_event=on_event, clock=clock
     ) as runtime:
@@ -77,7 +86,7 @@ async def open_runtime(
 
 def opened_loop() -> asyncio.AbstractEventLoop | None:
     """The event loop of the runtime that is open here; None if none is."""
-    return _loop.get()
+    return _loop.get() or _kept_loop()
 
 
 @asynccontextmanager
@@ -127,6 +136,8 @@ async def unannounced_runtime(
 async def shared_runtime(opener: Opener = unannounced_runtime) -> AsyncIterator[Runtime]:
     """The runtime that is open here; else one shared by all concurrent users on this event loop.
 
+    In a notebook it stays open for the next cell, and shows what its runs do.
+
     Args:
         opener: opens the shared runtime. Another task than the one that opened it may close it.
     """
@@ -135,10 +146,15 @@ async def shared_runtime(opener: Opener = unannounced_runtime) -> AsyncIterator[
         yield opened
         return
     shared = _shared.setdefault(asyncio.get_running_loop(), _Shared(asyncio.Lock()))
+    keeps = opener is unannounced_runtime and _is_cell()
+    if keeps and shared.kept_with not in (None, read_settings()):
+        await _close_kept()  # the settings have changed since
     async with shared.lock:
         if shared.runtime is None:
             shared.resources = AsyncExitStack()
+            opener = _notebook_runtime if keeps else opener
             shared.runtime = await shared.resources.enter_async_context(opener())
+            shared.kept_with = read_settings() if keeps else None
         runtime = shared.runtime
         shared.num_users += 1
     try:
@@ -146,9 +162,53 @@ async def shared_runtime(opener: Opener = unannounced_runtime) -> AsyncIterator[
     finally:
         async with shared.lock:
             shared.num_users -= 1
-            if not shared.num_users and shared.resources is not None:
-                resources, shared.resources, shared.runtime = shared.resources, None, None
-                await resources.aclose()
+            if shared.kept_with is None:
+                await _close_if_unused(shared)
+
+
+async def _close_if_unused(shared: _Shared) -> None:
+    if not shared.num_users and shared.resources is not None:
+        resources, shared.resources, shared.runtime = shared.resources, None, None
+        shared.kept_with = None
+        await resources.aclose()
+
+
+def _is_cell() -> bool:
+    """Whether this is the event loop on which a notebook's cells are executed."""
+    return in_notebook() and threading.current_thread() is threading.main_thread()
+
+
+def _kept_loop() -> asyncio.AbstractEventLoop | None:
+    """This thread's running loop, if a notebook keeps a runtime open on it."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    shared = _shared.get(loop)
+    return None if shared is None or shared.kept_with is None else loop
+
+
+async def _close_kept() -> None:
+    """Close the runtime that a notebook keeps open here, unless runs use it.
+
+    A process has one embedded engine: another runtime could not open its own.
+    """
+    shared = _shared.get(asyncio.get_running_loop())
+    if shared is not None and shared.kept_with is not None:
+        async with shared.lock:
+            await _close_if_unused(shared)
+
+
+@asynccontextmanager
+async def _notebook_runtime() -> AsyncIterator[Runtime]:
+    """A runtime that shows the progress of its runs in the notebook's cells."""
+    settings, progress = read_settings(), NotebookProgress()
+    if settings.engine == EMBEDDED:
+        model = engine_config(settings).model
+        progress.say(f"starting vLLM with the model {model}: 10 to 20 s, once for the notebook")
+    async with unannounced_runtime(settings, on_event=progress.on_event) as runtime:
+        await runtime.engine.start()
+        yield runtime
 
 
 def engine_config(settings: Settings) -> EngineConfig:

@@ -19,9 +19,11 @@ from patterns.errors import (
     NotDirected,
     WrongAttribute,
 )
+from patterns.graph_svg import graph_picture
 from patterns.nodes import LlmNode, Node, ToolNode
 from patterns.ordering import canonical_order, topological_order
 from patterns.stages import Stage, next_stage, summarise
+from patterns.svg import Picture
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -174,6 +176,17 @@ class PatternGraph:
             nodes=tuple(self.nodes[node] for node in order),
             edges=tuple((new[p], new[c]) for p, c in self.edges if p in new and c in new),
         )
+
+    @property
+    def svg(self) -> str:
+        """The graph as a picture of its own; large graphs are shortened."""
+        return self._picture().svg
+
+    def _repr_html_(self) -> str:
+        return self._picture().html
+
+    def _picture(self) -> Picture:
+        return graph_picture(self.nodes, self.edges, self.layers, longest=self.critical_path())
 
     def to_networkx(self) -> "nx.DiGraph[int]":
         """A DiGraph over the node indexes.

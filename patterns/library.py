@@ -20,8 +20,10 @@ from patterns.clustering import Clustering, cluster, cluster_by_silhouette
 from patterns.features import PatternTable, tabulate
 from patterns.fitting import fit_kernel
 from patterns.kernel import DEFAULT_KERNEL, StageKernel, distances
+from patterns.library_svg import patterns_picture
 from patterns.matching import Matcher
 from patterns.stages import Stage
+from patterns.svg import Picture
 
 CAPACITY = 500
 """Limit on the patterns of one application; by then accuracy is saturated (Wu (2025))."""
@@ -65,6 +67,9 @@ class KeptPattern:
     def __post_init__(self) -> None:
         object.__setattr__(self, "used_at_s", max(self.used_at_s, self.recorded_at_s))
 
+    def _repr_html_(self) -> str:
+        return patterns_picture([(self.weight, self.stages)]).html
+
     def reuse_rate(self, now_s: float) -> float:
         """Its uses relative to its age, unitless: uses / (1 - decay over its age).
 
@@ -89,6 +94,18 @@ class PatternLibrary:
 
     def __len__(self) -> int:
         return len(self.patterns)
+
+    @property
+    def svg(self) -> str:
+        """The patterns as a picture of its own: the share of time that each stage took."""
+        return self._picture().svg
+
+    def _repr_html_(self) -> str:
+        return self._picture().html
+
+    def _picture(self) -> Picture:
+        newest_first = reversed(self.patterns)
+        return patterns_picture([(pattern.weight, pattern.stages) for pattern in newest_first])
 
     @cached_property
     def table(self) -> PatternTable:

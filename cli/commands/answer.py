@@ -138,8 +138,8 @@ def _confirmation(run: RunRecord, answered: StepRecord, *, num_open: int) -> lis
     """The question that was answered, how many are still open, and what happens next."""
     from rich.text import Text
 
-    from cli.render.describe import counted
     from cli.render.questions import in_one_line
+    from orchestrator.display.run_text import counted
     from orchestrator.durability.liveness import status_shown
     from orchestrator.sdk.human_input import NOT_TAKEN
     from store.records import Status

@@ -146,8 +146,8 @@ def _empty_removal() -> Removal:
 
 
 def _warn_of_damage(removal: Removal) -> None:
-    from cli.render.describe import counted
     from cli.terminal.output import warn
+    from orchestrator.display.run_text import counted
 
     if removal.num_damaged:
         warn(
@@ -161,8 +161,8 @@ def _print(removal: Removal, before: int | None, after: int | None, *, dry_run: 
     from rich.filesize import decimal
     from rich.text import Text
 
-    from cli.render.describe import counted
     from cli.terminal.output import print_line, stdout_console
+    from orchestrator.display.run_text import counted
 
     parts = [
         counted(removal.num_runs, "run"),

@@ -147,11 +147,11 @@ def resume_run(
     """
     import asyncio
 
-    from cli.terminal.progress import RunProgress
     from cli.terminal.signals import run_until_interrupted
     from cli.work.pipelines import pipeline_of_flow
     from cli.work.run_flow import deliver
     from cli.work.run_session import check_engine_settings, execute, load_executed, say_outcome
+    from orchestrator.display.progress import RunProgress
     from store.records import Status
 
     if record.status is Status.COMPLETED:

@@ -12,8 +12,8 @@ from cli.reading.learned import LearnedData
 from cli.render.describe import ago
 from cli.render.library import range_text
 from cli.render.tables import named_table
-from cli.terminal.glyphs import ASCII, UNICODE
-from cli.terminal.sanitize import one_line
+from orchestrator.display.glyphs import ASCII, UNICODE
+from store.printable_text import one_line
 
 _LENGTHS = "length bounds from"
 _HEADINGS = ("application", "kept", "library", "stages", "last fit", "since", _LENGTHS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from cli.render.tables import named_table
-from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
 from serving.sim.compare.compare import Comparison, Goodputs, label_of
 from serving.sim.metrics.outcome import Outcome
 from serving.slo import SloKind

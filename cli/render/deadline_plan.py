@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass
 from rich.text import Text
 
 from cli.reading.history import History
-from cli.render.axis import Axis, axis_for
-from cli.render.describe import counted, short_ids
+from cli.render.describe import short_ids
 from cli.render.lengths import calls_with_source, held
-from cli.render.slack import early_or_late, slack_of
-from cli.render.timeline import Row, bar, fitted, legend, mark_deadline, rows_of, rule
-from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.axis import Axis, axis_for
+from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.rows import Row, rows_of
+from orchestrator.display.run_text import counted
+from orchestrator.display.slack import early_or_late, slack_of
+from orchestrator.display.text_timeline import bar, fitted, legend, mark_deadline, rule
 from orchestrator.durations import shown
 from orchestrator.learning.stage_deadlines import LEARNED
 from store.records import CallRecord, MatchRecord, StageRecord

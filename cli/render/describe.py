@@ -13,13 +13,14 @@ from rich.text import Text
 
 from cli.reading.history import History
 from cli.render.questions import open_questions, question_documents
-from cli.render.timeline import call_name
-from cli.terminal.glyphs import ASCII, UNICODE
-from cli.terminal.sanitize import one_line
+from orchestrator.display.glyphs import ASCII, UNICODE
+from orchestrator.display.rows import call_name
+from orchestrator.display.run_text import counted, deadline_line, deadline_outcome, error_of
 from orchestrator.durability.liveness import ORPHANED
 from orchestrator.durations import shown
 from orchestrator.learning.stage_deadlines import FALLBACK, LEARNED
-from store.records import CallRecord, RunRecord, Status, StepRecord
+from store.printable_text import one_line
+from store.records import CallRecord, RunRecord, Status
 
 _ID_CELLS = 8  # shortest prefix of an id; longer only if prefixes would be equal
 _MIN_WIDTH_FOR_ERRORS, _MIN_WIDTH_FOR_MODELS = 120, 76
@@ -49,15 +50,6 @@ def elapsed_s(run: RunRecord, status: str, now: datetime) -> float | None:
     if status == Status.RUNNING:
         return max((now - run.started_at).total_seconds(), 0.0)
     return None
-
-
-def deadline_outcome(run: RunRecord, taken_s: float | None) -> str:
-    """Either "met" or "missed"; "" without a deadline, or if neither completed nor past it."""
-    if run.deadline_s is None:
-        return ""
-    if run.error_type == "DeadlineExceeded" or (taken_s is not None and taken_s > run.deadline_s):
-        return "missed"
-    return "met" if run.status is Status.COMPLETED else ""
 
 
 def ago(moment: datetime, now: datetime) -> str:
@@ -159,7 +151,7 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
     stages = len({call.stage for call in calls})
     lines = [
         title,
-        _deadline_line(history, now),
+        _deadline_line(run, elapsed_s(run, history.status, now)),
         Text(
             dot.join([f"began {began}, {ago(run.started_at, now)} ago", *map(one_line, where)]),
             style="dim",
@@ -256,43 +248,16 @@ def short_ids(ids: Sequence[str]) -> list[str]:
     return [run_id[:size] for run_id in ids]
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun, in the plural unless it is 1."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _deadline_line(history: History, now: datetime) -> Text:
-    run = history.run
-    taken_s = elapsed_s(run, history.status, now)
-    if taken_s is None:
-        taken = "duration unknown"
-    else:
-        taken = f"{'so far' if run.elapsed_s is None else 'took'} {shown(taken_s)}"
-    if run.deadline_s is None:
-        return Text(f"{taken}, no deadline")
-    outcome = deadline_outcome(run, taken_s)
-    line = Text(f"{taken} of {shown(run.deadline_s)}")
-    if outcome and taken_s is not None:
-        slack_s = run.deadline_s - taken_s
-        how = f"{shown(slack_s)} to spare" if slack_s >= 0 else f"{shown(-slack_s)} late"
-        line.append(
-            f": deadline {outcome}, {how}", style="green" if outcome == "met" else "bold red"
-        )
-    return line
+def _deadline_line(run: RunRecord, taken_s: float | None) -> Text:
+    head, mark, verdict = deadline_line(run, taken_s).partition(": ")
+    style = "green" if deadline_outcome(run, taken_s) == "met" else "bold red"
+    return Text.assemble(head, (mark + verdict, style))
 
 
 def _model(run: RunRecord) -> Text:
     if not run.random_weights:
         return Text(one_line(run.model))
     return Text.assemble(("*", "bold yellow"), one_line(run.model))
-
-
-def error_of(record: RunRecord | StepRecord | CallRecord) -> str:
-    """Type and message of the error that ended a run, step or call; "" if none or cancelled."""
-    if not record.error_type or record.status is Status.CANCELLED:
-        return ""
-    kind, message = one_line(record.error_type), one_line(record.error_message or "")
-    return f"{kind}: {message}" if message else kind
 
 
 def _took(call: CallRecord) -> str:

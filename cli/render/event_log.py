@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from cli.reading.history import History
-from cli.render.describe import STATUS_STYLES, deadline_outcome, error_of
+from cli.render.describe import STATUS_STYLES
 from cli.render.event_line import EventLine
-from cli.render.slack import early_or_late, slack_of
-from cli.render.timeline import call_name
-from cli.terminal.sanitize import one_line
+from orchestrator.display.rows import call_name
+from orchestrator.display.run_text import deadline_outcome, error_of
+from orchestrator.display.slack import early_or_late, slack_of
 from orchestrator.durability.liveness import ORPHANED
 from orchestrator.durations import shown
+from store.printable_text import one_line
 from store.records import CallKind, CallRecord, RunRecord, Status, StepKind, StepRecord
 
 _CALL_KINDS = {StepKind.LLM, StepKind.TOOL}

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from cli.render.segments import call_names
 from cli.render.tables import named_table
-from cli.render.timeline import call_name
-from cli.terminal.glyphs import ASCII, UNICODE
+from orchestrator.display.glyphs import ASCII, UNICODE
+from orchestrator.display.rows import call_name
 from serving.analyzer.calibration import BOUND_INDEX, BOUND_LEVEL
 from serving.length_sketch import LENGTH_LEVELS, LengthSketch
 from store.records import CallKind, CallRecord, LengthSample, RunRecord, Status

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.text import Text
 
 from cli.reading.learned import LearnedData
-from cli.render.describe import ago, counted, short_ids
+from cli.render.describe import ago, short_ids
 from cli.render.kernels import kernel_document
 from cli.render.segments import (
     KindSummary,
@@ -19,11 +19,12 @@ from cli.render.segments import (
     shares_of,
     summaries,
 )
-from cli.render.timeline import fitted, packed
-from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
-from cli.terminal.sanitize import one_line
+from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.run_text import counted
+from orchestrator.display.text_timeline import fitted, packed
 from orchestrator.durations import shown
 from patterns.library import KeptPattern, decayed
+from store.printable_text import one_line
 
 _MIN_WIDTH_FOR_USES = 60
 _TITLE = "share of time by stage"

@@ -9,11 +9,12 @@ from datetime import datetime
 from rich.table import Table
 from rich.text import Text
 
-from cli.render.describe import STATUS_STYLES, deadline_outcome, elapsed_s, short_ids
+from cli.render.describe import STATUS_STYLES, elapsed_s, short_ids
 from cli.render.tables import NAME_CELLS, named_table
-from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
-from cli.terminal.sanitize import one_line
+from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.run_text import deadline_outcome
 from orchestrator.durations import shown
+from store.printable_text import one_line
 from store.records import CallRecord, RunRecord, Status, StepKind, StepRecord
 
 _GAP = 1

@@ -9,7 +9,7 @@ from rich.text import Text
 from cli.reading.history import History
 from cli.render.describe import elapsed_s, failures, header
 from cli.render.questions import open_questions, question_lines
-from cli.render.timeline import timeline
+from orchestrator.display.text_timeline import timeline_lines
 
 
 def run_lines(
@@ -21,7 +21,7 @@ def run_lines(
         width: maximum width of the timeline, in columns.
         with_calls: also draw a bar for each call, below its stage.
     """
-    bars = timeline(
+    bars = timeline_lines(
         history.run,
         history.calls,
         width=width,

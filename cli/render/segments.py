@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from cli.terminal.glyphs import Glyphs
-from cli.terminal.sanitize import one_line
+from orchestrator.display.glyphs import Glyphs
 from patterns.amortization import accumulated_shares
 from patterns.features import Call, calls_of
 from patterns.stages import Stage
+from store.printable_text import one_line
 
 StageKind = frozenset[Call]
 """The set of a stage's distinct calls; stages of one kind are drawn alike."""

@@ -8,8 +8,8 @@ from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from cli.render.timeline import fitted
-from cli.terminal.glyphs import Glyphs
+from orchestrator.display.glyphs import Glyphs
+from orchestrator.display.text_timeline import fitted
 
 NAME_CELLS = 8
 """Minimum width of the name column, in cells."""

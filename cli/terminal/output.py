@@ -88,7 +88,7 @@ def print_json(document: Any, *, on_one_line: bool = False) -> None:
 
 def print_text(text: str) -> None:
     """Print a text result on stdout; on a terminal, without its control characters."""
-    from cli.terminal.sanitize import printable
+    from store.printable_text import printable
 
     sys.stdout.write(f"{printable(text) if sys.stdout.isatty() else text}\n")
 

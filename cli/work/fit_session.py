@@ -10,17 +10,17 @@ from rich.text import Text
 
 from cli.errors import FitInProgress, FitInterrupted
 from cli.reading.learned import check_known, library_sizes
-from cli.render.describe import counted
 from cli.render.kernels import describe_kernel, kernel_document
-from cli.terminal.glyphs import ASCII, UNICODE
 from cli.terminal.progress import Activity
-from cli.terminal.sanitize import one_line
 from cli.terminal.signals import run_until_interrupted
 from cli.terminal.warnings import log_as_warnings
+from orchestrator.display.glyphs import ASCII, UNICODE
+from orchestrator.display.run_text import counted
 from orchestrator.durations import shown
 from orchestrator.learning.background_fit import fit_alone
 from orchestrator.learning.fitting import BUDGET_BYTES, FitReport
 from serving.analyzer.fitted import MIN_CALLS
+from store.printable_text import one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from agents.tools.corpus import Corpus
 from cli.failures import ExitCode
 from cli.terminal.atomic_write import prepare_folder, save
 from cli.terminal.output import print_json, print_markdown, print_text, say
-from cli.terminal.progress import RunProgress
 from cli.terminal.signals import run_until_interrupted
 from cli.work.flow_arguments import FlowParameter, bound
 from cli.work.run_session import Executed, check_engine_settings, execute, open_corpus
+from orchestrator.display.progress import RunProgress
 from orchestrator.settings import Settings
 from serving.generation import Engine
 

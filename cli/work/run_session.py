@@ -13,8 +13,9 @@ from agents.tools.corpus import Corpus
 from agents.tools.indexing import IndexProgress
 from cli.errors import BadInput
 from cli.terminal.output import say, warn
-from cli.terminal.progress import Activity, RunProgress, display_for
+from cli.terminal.progress import Activity, display_for
 from cli.terminal.warnings import log_as_warnings
+from orchestrator.display.progress import RunProgress
 from orchestrator.durations import shown
 from orchestrator.runtime.recovery import load_interrupted
 from orchestrator.runtime.results import RunResult

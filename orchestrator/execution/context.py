@@ -23,6 +23,7 @@ from store.records import Status
 
 if TYPE_CHECKING:
     from orchestrator.clock import Clock
+    from orchestrator.display.run_log import RunLog
     from orchestrator.durability.recorder import RunRecorder
     from orchestrator.events import Listener
     from orchestrator.learning.knowledge import Knowledge
@@ -89,6 +90,7 @@ class LiveRun:
         loop: the event loop that it runs on; None: not bound to one.
         was_cancelled: whether the task that waits for the run was cancelled.
         user: the run's user, for policies with `fairness`.
+        log: its events so far, for display; None: not kept.
     """
 
     id: str
@@ -110,6 +112,7 @@ class LiveRun:
     loop: asyncio.AbstractEventLoop | None = None
     was_cancelled: Callable[[], bool] = lambda: False
     user: str = ""
+    log: RunLog | None = None
 
     def since_start_s(self, at_s: float | None = None) -> float:
         """Seconds from the run's start to a moment on its clock; to now by default."""

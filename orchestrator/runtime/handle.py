@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from orchestrator.cancellation import until_ended
+from orchestrator.display.run_log import RunLog
 from orchestrator.durability.outcomes import status_of
 from orchestrator.events import Event
 from store.records import Status
@@ -22,10 +23,12 @@ class RunHandle(Generic[R]):
 
     Attributes:
         id: the run's id.
+        log: what `timeline(handle)` draws; None until the run has begun.
     """
 
     def __init__(self, run_id: str, running: Awaitable[RunResult[R]]) -> None:
         self.id = run_id
+        self.log: RunLog | None = None
         self._task: asyncio.Task[RunResult[R]] = asyncio.ensure_future(running)
         self._events: list[Event] = []
         self._has_news = asyncio.Event()
@@ -63,6 +66,15 @@ class RunHandle(Generic[R]):
                 return
             self._has_news.clear()
             await self._has_news.wait()
+
+    def __repr__(self) -> str:
+        return f"<RunHandle {self.id}: {self.status}>"
+
+    def _repr_html_(self) -> str:
+        """The timeline so far, for a notebook."""
+        from orchestrator.display.run_html import handle_html
+
+        return handle_html(self.id, self.status, None if self.log is None else self.log.timeline())
 
     def publish(self, event: Event) -> None:
         """Add an event; called by the runtime."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
 
+from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments, ArgumentsNotRecorded
 from orchestrator.durability.liveness import is_orphaned
 from orchestrator.durability.replay import RecordedSteps
@@ -103,6 +104,7 @@ class InterruptedRun:
             deadline_s=self.record.deadline_s,
             elapsed_s=self.record.elapsed_s or 0.0,
             stages=(),
+            log=RunLog(self.record, calls=self.calls, steps=self.steps),
         )
 
     def require_same(self, flow: FlowSpec[..., Any], arguments: Arguments) -> None:
@@ -139,6 +141,8 @@ class InterruptedRun:
             allow_changed=allow_changed,
         )
         live.uncertain_effects = UncertainEffects(self.steps)
+        if live.log is not None:
+            live.log.restore(self.calls, self.steps)
         live.causality = CausalLog()
         parents: dict[int, set[int]] = {call.node: set() for call in self.calls}
         for edge in self.edges:

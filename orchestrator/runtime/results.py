@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from orchestrator.display.run_log import RunLog
+from orchestrator.durations import shown
 from orchestrator.execution.context import CallTrace, LiveRun, none_if_infinite
 
 R = TypeVar("R")
@@ -40,6 +42,7 @@ class RunResult(Generic[R]):
         deadline_s: the flow's deadline; None: none.
         elapsed_s: seconds from the run's start to its end.
         stages: in order; empty if the run had ended before and only its result was loaded.
+        log: what `timeline(result)` draws; None: only the store knows.
     """
 
     value: R
@@ -47,11 +50,23 @@ class RunResult(Generic[R]):
     deadline_s: float | None
     elapsed_s: float
     stages: tuple[StageReport, ...]
+    log: RunLog | None = field(default=None, repr=False, compare=False)
 
     @property
     def in_time(self) -> bool:
         """Whether the run ended within its deadline."""
         return self.deadline_s is None or self.elapsed_s <= self.deadline_s
+
+    def _repr_html_(self) -> str:
+        """The value and the timeline, for a notebook."""
+        from orchestrator.display.run_html import result_html
+
+        of = "" if self.deadline_s is None else f" of {shown(self.deadline_s)}"
+        return result_html(
+            self.value,
+            None if self.log is None else self.log.timeline(),
+            summary=f"run {self.run_id} took {shown(self.elapsed_s)}{of}",
+        )
 
 
 def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:

@@ -59,6 +59,7 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
         deadline_s=flow.deadline_s,
         elapsed_s=elapsed_s,
         stages=stage_reports(live),
+        log=live.log,
     )
 
 

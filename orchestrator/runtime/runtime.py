@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, SystemClock
+from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.leases import LEASE_S, Leases
 from orchestrator.durability.liveness import executing_run, process_identity
@@ -108,6 +109,7 @@ class Runtime:
         check_feasible(flow.name, flow.deadline_s, knowledge.library, flow.infeasible)
         live = self._live(flow, knowledge)
         record = self._record(live, flow)
+        self._keep_log(live, record)
 
         dumped = arguments.dump_partly(flow.body) if self._durable else None
         if dumped is not None:  # use the arguments as a resumed run would read them
@@ -209,6 +211,7 @@ class Runtime:
         knowledge = await self._learner.knowledge_of(flow.name)
         live = self._live(flow, knowledge, age_s=former.age_s(self._clock.wall()))
         record = replace(self._record(live, flow), attempts=before.attempts + 1)
+        self._keep_log(live, replace(record, started_at=before.started_at))
 
         async def begin() -> None:
             try:
@@ -307,6 +310,18 @@ class Runtime:
             process=process_identity(),
             slo_user=live.user,
         )
+
+    def _keep_log(self, live: LiveRun, record: RunRecord) -> None:
+        """Keep the run's events, for its result and its handle."""
+        log = live.log = RunLog(record, since_start_s=live.since_start_s)
+        if (handle := self._handles.get(live.id)) is not None:
+            handle.log = log
+
+        def keep_and_emit(event: Event) -> None:
+            log.add(event)
+            self._emit(event)
+
+        live.emit = keep_and_emit
 
     def _warn_of_the_model(self) -> None:
         info = self.engine.info

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cli.render.kernels import describe_kernel
 from cli.render.segments import apportioned, call_names, palette_for, segmented, summaries
-from cli.terminal.glyphs import ASCII, UNICODE
+from orchestrator.display.glyphs import ASCII, UNICODE
 from patterns.kernel import DEFAULT_KERNEL, StageKernel
 from patterns.stages import CallCount, Stage
 from tests.cli.cli_samples import exit_code

@@ -5,7 +5,8 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cli.terminal.progress import PlainDisplay, RunProgress, live_view
+from cli.terminal.progress import PlainDisplay, live_view
+from orchestrator.display.progress import RunProgress
 from orchestrator.events import CallFinished, CallStarted, Event, RunFinished, RunStarted
 
 EVENTS: list[Event] = [

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.render.describe import ago, deadline_outcome, short_ids
+from cli.render.describe import ago, short_ids
+from orchestrator.display.run_text import deadline_outcome
 from orchestrator.durability.liveness import ORPHANED, status_shown
 from store.records import RunRecord, Status, StepRecord
 from tests.cli.cli_samples import HOST, NOON, a_call, a_run, exit_code, fill_store, research_calls

@@ -13,7 +13,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from cli.terminal.sanitize import PrintableConsole, one_line, printable
+from cli.terminal.sanitize import PrintableConsole
+from store.printable_text import one_line, printable
 from store.records import CallKind, Status, StepKind, StepRecord
 from tests.cli.cli_samples import a_call, a_run, exit_code, fill_store
 

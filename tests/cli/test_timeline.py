@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from cli.render.axis import Axis, axis_for
-from cli.render.timeline import rows_of, timeline
-from cli.terminal.glyphs import UNICODE
+from orchestrator.display.axis import Axis, axis_for
+from orchestrator.display.glyphs import UNICODE
+from orchestrator.display.rows import rows_of
+from orchestrator.display.text_timeline import timeline_lines
 from store.records import CallRecord, Status
 from tests.cli.cli_samples import a_call, a_run, research_calls
 
@@ -24,7 +25,7 @@ def drawn(
     *, calls: list[CallRecord] | None = None, width: int = 80, ascii_only: bool = False
 ) -> str:
     calls = research_calls() if calls is None else calls
-    return plain(timeline(a_run(), calls, width=width, ascii_only=ascii_only))
+    return plain(timeline_lines(a_run(), calls, width=width, ascii_only=ascii_only))
 
 
 UNICODE_80 = """\
@@ -93,7 +94,7 @@ def test_late_time_is_drawn_differently_and_the_axis_extends_past_the_deadline()
         ),
     ]
     run = a_run(deadline_s=40.0, elapsed_s=55.0)
-    assert plain(timeline(run, calls, width=100, with_calls=True)) == LATE_100
+    assert plain(timeline_lines(run, calls, width=100, with_calls=True)) == LATE_100
 
 
 def test_a_deadline_far_beyond_the_work_is_drawn_after_a_break() -> None:
@@ -101,7 +102,7 @@ def test_a_deadline_far_beyond_the_work_is_drawn_after_a_break() -> None:
         a_call(0, 0, "plan", finished_s=0.5, sub_deadline_s=30.0),
         a_call(1, 1, "write", started_s=0.5, finished_s=1.0, sub_deadline_s=60.0),
     ]
-    assert plain(timeline(a_run(elapsed_s=1.0), calls, width=80)) == BROKEN_80
+    assert plain(timeline_lines(a_run(elapsed_s=1.0), calls, width=80)) == BROKEN_80
 
 
 def test_a_running_run_is_drawn_up_to_now() -> None:
@@ -110,7 +111,7 @@ def test_a_running_run_is_drawn_up_to_now() -> None:
         a_call(1, 1, "write", started_s=0.5, finished_s=None, status=Status.RUNNING),
     ]
     run = a_run(deadline_s=None, elapsed_s=None, status=Status.RUNNING)
-    assert plain(timeline(run, calls, width=80, now_s=2.0)) == RUNNING_80
+    assert plain(timeline_lines(run, calls, width=80, now_s=2.0)) == RUNNING_80
 
 
 @given(
@@ -143,7 +144,7 @@ def test_no_line_is_wider_than_the_given_width(
         for node, (began_s, took_s, due_s, stage) in enumerate(spans)
     ]
     run = a_run(deadline_s=deadline_s, elapsed_s=elapsed_s)
-    lines = timeline(run, calls, width=width, ascii_only=ascii_only, with_calls=with_calls)
+    lines = timeline_lines(run, calls, width=width, ascii_only=ascii_only, with_calls=with_calls)
     assert all(len(line.plain) <= width for line in lines)
     if ascii_only:
         assert all(line.plain.isascii() for line in lines)

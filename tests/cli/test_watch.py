@@ -14,7 +14,7 @@ from rich.console import Console
 
 from cli.commands.watch import change_printer, read_summaries
 from cli.render.overview import RunSummary, bar, overview, plain_line, summarise
-from cli.terminal.glyphs import UNICODE
+from orchestrator.display.glyphs import UNICODE
 from store.records import RunOutcome, Status, StepKind, StepRecord
 from store.session import open_store
 from tests.cli.cli_processes import TIMEOUT_S, orchestrate, read_until, slow_run, started

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.text import Text
 
-from cli.render.axis import Axis, axis_for
-from cli.render.slack import slack_of
-from cli.terminal.glyphs import ASCII, UNICODE, Glyphs
-from cli.terminal.sanitize import one_line
+from orchestrator.display.axis import Axis, axis_for
+from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
+from orchestrator.display.rows import Row, rows_of
 from orchestrator.durations import shown
-from store.records import CallKind, CallRecord, RunRecord, Status
+from store.records import CallRecord, RunRecord, Status
 
 _MIN_WIDTH_FOR_DUE, _MIN_WIDTH_FOR_TOKENS = 72, 96
 _MAX_LABEL_CELLS, _MAX_LABEL_SHARE = 44, 0.3
@@ -23,31 +20,7 @@ Cell = tuple[str, str]
 """One character and its style."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the timeline: a stage or a call. Times are seconds from the run's start.
-
-    Attributes:
-        ended_s: None if no end is recorded.
-        due_s: the sub-deadline; None if it has none.
-        tokens: output tokens of its calls.
-    """
-
-    label: str
-    began_s: float
-    ended_s: float | None
-    due_s: float | None
-    tokens: int
-    status: Status = Status.COMPLETED
-    is_call: bool = False
-
-    @property
-    def slack_s(self) -> float | None:
-        """Sub-deadline minus end, in seconds; negative if late; None if either is missing."""
-        return slack_of(self.due_s, self.ended_s)
-
-
-def timeline(
+def timeline_lines(
     run: RunRecord,
     calls: Sequence[CallRecord],
     *,
@@ -93,71 +66,11 @@ def timeline(
     return [*lines, *legend(run, rows, axis, glyphs, width)]
 
 
-def rows_of(
-    run: RunRecord, calls: Sequence[CallRecord], *, glyphs: Glyphs = UNICODE, with_calls: bool
-) -> list[Row]:
-    """The rows of the timeline: stages in order, each followed by its calls if `with_calls`."""
-    by_stage: dict[int, list[CallRecord]] = defaultdict(list)
-    for call in calls:
-        by_stage[call.stage].append(call)
-    rows = []
-    for stage, members in sorted(by_stage.items()):
-        ends = [call.finished_s for call in members]
-        recorded = [end for end in ends if end is not None]
-        dues = [call.sub_deadline_s for call in members if call.sub_deadline_s is not None]
-        rows.append(
-            Row(
-                label=f"{stage} {_names(run, members, glyphs)}",
-                began_s=min(call.started_s for call in members),
-                ended_s=max(recorded) if len(recorded) == len(ends) else None,
-                due_s=min(dues, default=None),
-                tokens=sum(call.output_tokens or 0 for call in members),
-                status=_stage_status(members),
-            )
-        )
-        if with_calls:
-            rows += [_call_row(run, call) for call in members]
-    return rows
-
-
-def call_name(run: RunRecord, call: CallRecord) -> str:
-    """The name of a call's step or tool, without the name of the run's model."""
-    return one_line(call.identity.removeprefix(f"{run.model}:"))
-
-
 def fitted(label: str, cells: int, glyphs: Glyphs) -> str:
     """The label, truncated with an ellipsis if it is longer than `cells`."""
     if len(label) <= cells:
         return label
     return label[: cells - len(glyphs.ellipsis)] + glyphs.ellipsis
-
-
-def _call_row(run: RunRecord, call: CallRecord) -> Row:
-    return Row(
-        label=f"  #{call.node} {call_name(run, call)}",
-        began_s=call.started_s,
-        ended_s=call.finished_s,
-        due_s=call.sub_deadline_s,
-        tokens=call.output_tokens or 0,
-        status=call.status,
-        is_call=True,
-    )
-
-
-def _stage_status(calls: Sequence[CallRecord]) -> Status:
-    """Failed if one call of the stage failed; otherwise cancelled, or running, if one is."""
-    present = {call.status for call in calls}
-    order = (Status.FAILED, Status.CANCELLED, Status.RUNNING)
-    return next((status for status in order if status in present), Status.COMPLETED)
-
-
-def _names(run: RunRecord, calls: Sequence[CallRecord], glyphs: Glyphs) -> str:
-    counts = Counter(
-        f"{call_name(run, call)}{' (tool)' if call.kind is CallKind.TOOL else ''}" for call in calls
-    )
-    return ", ".join(
-        f"{name} {glyphs.times}{count}" if count > 1 else name for name, count in counts.items()
-    )
 
 
 def _columns(width: int) -> list[tuple[str, int]]:

@@ -59,28 +59,28 @@ class Axis:
     def labels(self) -> str:
         """The line of labels above the axis; each begins at the cell of its time."""
         line = ""
-        for at_s in self._ticks():
-            line = line.ljust(self.cell(at_s)) + _label(at_s)
+        for at_s in self.ticks():
+            line = line.ljust(self.cell(at_s)) + label_of(at_s)
         return line.ljust(self.cells)
 
     def tick_cells(self) -> set[int]:
         """The cells of the labelled times."""
-        return {self.cell(at_s) for at_s in self._ticks()}
+        return {self.cell(at_s) for at_s in self.ticks()}
 
-    def _ticks(self) -> list[float]:
+    def ticks(self) -> list[float]:
         """The labelled times: multiples of the smallest step at which the labels fit."""
         for step_s in _tick_steps_s(self.end_s):
             step_cells = step_s / self.end_s * self.scale_cells
             if step_cells < _MIN_STEP_CELLS:
                 continue
             ticks = [number * step_s for number in range(math.ceil(self.end_s / step_s))]
-            if max(len(_label(at_s)) for at_s in ticks) + _TICK_GAP <= step_cells:
+            if max(len(label_of(at_s)) for at_s in ticks) + _TICK_GAP <= step_cells:
                 # The last label may not fit before the end.
                 return [at_s for at_s in ticks if self._fits(at_s)]
         return [0.0]
 
     def _fits(self, at_s: float) -> bool:
-        return self.cell(at_s) + len(_label(at_s)) <= self.scale_cells
+        return self.cell(at_s) + len(label_of(at_s)) <= self.scale_cells
 
 
 def axis_for(*, work_end_s: float, deadline_s: float | None, cells: int) -> Axis:
@@ -106,7 +106,7 @@ def _tick_steps_s(end_s: float) -> Iterator[float]:
         yield day_s
 
 
-def _label(at_s: float) -> str:
+def label_of(at_s: float) -> str:
     """A time as a label, without a fraction of .0."""
     if at_s == 0:
         return "0"

@@ -1,0 +1,103 @@
+"""Past runs as a picture: a bar for each, divided by the share of time that its stages took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from patterns import svg
+from patterns.amortization import accumulated_shares
+from patterns.stages import Stage
+from patterns.svg import Picture
+
+Run = tuple[float, Sequence[Stage]]
+"""A past run: the number of runs that it represents, and its stages."""
+
+MAX_PATTERNS = 20
+"""Most patterns that are drawn, those of the largest weight first; the others are counted."""
+
+MAX_SEGMENTS = 200
+"""Most stages of a pattern that are drawn; the rest of its bar is grey."""
+
+_MARGIN, _HEAD, _ROW, _BAR, _LEFT, _WIDTH = 14, 58, 22, 14, 150, 560
+_LEGEND_COLUMNS = 3
+_DIM = 'fill-opacity="0.7"'
+
+
+def patterns_picture(patterns: Sequence[Run]) -> Picture:
+    """The picture of past runs, the first ones on top, and of the kinds of their stages."""
+    ranked = sorted(patterns, key=lambda pattern: -pattern[0])
+    drawn = ranked[:MAX_PATTERNS]
+    kinds = list(dict.fromkeys(_kind(stage) for _, stages in drawn for stage in stages))
+    fills = {
+        kind: svg.COLOURS[at] if at < len(svg.COLOURS) else svg.GREY
+        for at, kind in enumerate(kinds)
+    }
+    runs = sum(weight for weight, _ in patterns)
+    heading = f"{_counted(len(patterns), 'pattern')} of {_counted(round(runs), 'run')}"
+    shapes = [
+        svg.label(_MARGIN, 24, heading),
+        svg.label(_MARGIN, _HEAD - 8, "runs", style=_DIM),
+        svg.label(_LEFT - 10, _HEAD - 8, "time", anchor="end", style=_DIM),
+        svg.label(_LEFT, _HEAD - 8, "share of time by stage", style=_DIM),
+    ]
+    for row, (weight, stages) in enumerate(drawn):
+        shapes += _bar(weight, stages, _HEAD + row * _ROW, fills)
+    y = _HEAD + len(drawn) * _ROW + 14
+    if len(ranked) > len(drawn):
+        more = _counted(len(ranked) - len(drawn), "more pattern")
+        shapes.append(svg.label(_MARGIN, y, more, style=_DIM))
+        y += _ROW
+    shapes += _legend(kinds, fills, y)
+    height = y + _ROW * -(-min(len(kinds), len(svg.COLOURS) + 1) // _LEGEND_COLUMNS) + _MARGIN
+    width = _LEFT + _WIDTH + _MARGIN
+    return Picture(width, height, heading, tuple(shapes))
+
+
+def _bar(
+    weight: float, stages: Sequence[Stage], y: float, fills: dict[tuple[str, ...], str]
+) -> list[str]:
+    seconds = sum(stage.seconds for stage in stages)
+    shapes = [
+        svg.label(_MARGIN, y + 11, f"{weight:,.0f}"),
+        svg.label(_LEFT - 10, y + 11, f"{seconds:,.1f} s", anchor="end"),
+        svg.box(_LEFT, y, _WIDTH, _BAR, style=f'fill="{svg.GREY}" fill-opacity="0.3"'),
+    ]
+    before = 0.0
+    shares = accumulated_shares(stages)[:MAX_SEGMENTS] if stages else ()
+    for stage, share in zip(stages, shares, strict=False):
+        kind, tokens = _kind(stage), stage.input_tokens + stage.output_tokens
+        tip = f"stage {stage.index}: {', '.join(kind)}; {stage.seconds:.1f} s, {tokens:,} tokens"
+        width = (share - before) * _WIDTH
+        style = f'fill="{fills[kind]}"'
+        shapes.append(
+            svg.box(_LEFT + before * _WIDTH, y, max(width - 1, 0.5), _BAR, style=style, tip=tip)
+        )
+        before = share
+    return shapes
+
+
+def _legend(
+    kinds: Sequence[tuple[str, ...]], fills: dict[tuple[str, ...], str], y: float
+) -> list[str]:
+    shapes = []
+    size = (_LEFT + _WIDTH - _MARGIN) / _LEGEND_COLUMNS
+    named = [(", ".join(kind), fills[kind]) for kind in kinds[: len(svg.COLOURS)]]
+    if len(kinds) > len(svg.COLOURS):
+        named.append((_counted(len(kinds) - len(svg.COLOURS), "other kind"), svg.GREY))
+    for at, (name, fill) in enumerate(named):
+        x, top = _MARGIN + at % _LEGEND_COLUMNS * size, y + at // _LEGEND_COLUMNS * _ROW
+        shapes.append(svg.box(x, top, 10, 10, style=f'fill="{fill}"'))
+        shapes.append(svg.label(x + 15, top + 9, svg.fitted(name, size - 24), tip=name))
+    return shapes
+
+
+def _kind(stage: Stage) -> tuple[str, ...]:
+    """The names of the calls of a stage; equal for stages of one kind."""
+    return tuple(
+        f"{call.identity} (tool)" if call.kind == "tool" else call.identity.rpartition(":")[2]
+        for call in stage.calls
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
