@@ -17,6 +17,7 @@ typed = {
     "corpus": sys.argv[1],
     "rounds": "1",
     "width": "1",
+    "profile": "large",
 }
 parameters = {each: typed[each.name] for each in parameters_of(PIPELINE.flow, taken=())}
 engine = ScriptedEngine(lambda _: "too slow", token_s=300.0)
