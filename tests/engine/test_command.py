@@ -69,7 +69,8 @@ def test_two_processes_can_use_a_store_at_once_and_both_runs_are_recorded(shell:
         assert report["citations"], "a report has citations"
         for citation in report["citations"]:
             lines = (DOCS / citation["file"]).read_text(encoding="utf-8").split("\n")
-            assert citation["quote"] in lines[citation["line"] - 1]
+            named = lines[citation["line"] - 1 : citation["end_line"]]
+            assert citation["quote"] in " ".join(line.strip() for line in named)
 
 
 def test_an_interrupted_run_ends_and_is_recorded_as_cancelled(shell: Shell) -> None:
