@@ -164,7 +164,8 @@ async def test_a_request_from_a_nodes_thread_is_aborted_at_the_deadline(tmp_path
 async def test_the_result_of_wrap_up_is_the_last_chunk_of_a_stream(tmp_path: Path) -> None:
     attached = attach(
         map_reduce(ChatOrchestrate()).compile(),
-        deadline="1500ms",
+        deadline="3s",
+        tail="1500ms",
         on_deadline="wrap_up",
         wrap_up=lambda state: {"report": f"only {state['notes']}"},
     )
@@ -191,7 +192,11 @@ async def test_wrap_up_of_a_functional_graph_gets_the_results_of_its_tasks(tmp_p
         return await slow(await quick(topic))
 
     attached = attach(
-        article, deadline="1500ms", on_deadline="wrap_up", wrap_up=lambda state: state
+        article,
+        deadline="3s",
+        tail="1500ms",
+        on_deadline="wrap_up",
+        wrap_up=lambda state: state,
     )
     async with scripted_runtime(tmp_path):
         assert await attached.ainvoke("tides") == {"quick": "tides in short"}
