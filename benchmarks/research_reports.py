@@ -23,9 +23,10 @@ from pathlib import Path
 from agents.deep_research.markdown import to_markdown
 from agents.deep_research.pipeline import deep_research
 from agents.deep_research.report import Citation, Report
-from agents.deep_research.support import sentences, shares_words
+from agents.deep_research.support import shares_words
 from agents.tools.corpus import Corpus
 from agents.tools.readers import source_lines
+from agents.tools.sentences import sentences
 from agents.tools.terms import words
 from benchmarks.command import exit_code, parser_of, print_result, say
 from benchmarks.scripted_server import scripted_server
@@ -154,7 +155,7 @@ def measured(result: RunResult[Report], corpus: Corpus, calls: Sequence[CallReco
             for section in report.sections
         ),
         rounds=report.rounds,
-        calls=dict(Counter(call.step_path.split("[")[0].split("#")[0] for call in asked)),
+        calls=dict(Counter(re.split(r"[/\[#]", call.step_path)[0] for call in asked)),
         cached=sum(call.cached_tokens or 0 for call in asked) / max(prompt_tokens, 1),
     )
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
-from agents.deep_research.support import ended, sentences
+from agents.tools.sentences import ended, sentences
 from agents.tools.terms import content_words, query_terms
 
 MODEL = "scripted-70B"

@@ -30,7 +30,7 @@ def to_markdown(result: RunResult[Report], info: EngineInfo) -> str:
         parts.append(f"> **{info.model}, {info.caveat}.**")
     for section in report.sections:
         parts.append(f"## {section.heading}")
-        parts += [f"> {one_line(citations[n].quote)} [{n}]" for n in section.quotes]
+        parts += [f'> "{one_line(citations[n].quote)}" [{n}]' for n in section.quotes]
         marked = {*marked_numbers(section.text), *section.quotes}
         marks = "".join(f"[{number}]" for number in section.citations if number not in marked)
         parts.append(f"{section.text} {marks}".strip())

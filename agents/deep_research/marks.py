@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 _RANGE = r"\s*[0-9]{1,4}(?:\s*[-\u2013]\s*[0-9]{1,4})?\s*"
 # Marks of sources, such as [1], [1, 3] and [2-4]; neither links nor what is in `code`.
 _MARKS = re.compile(
     rf"`[^`]*`|(?P<space>\s?)[\[\u3010](?P<numbers>{_RANGE}(?:,{_RANGE})*)[\]\u3011](?!\()"
 )
+
+
+_FIRST_YEAR = 1000
 
 
 def keep_marks(text: str, known: Set[int]) -> str:
@@ -19,10 +22,19 @@ def keep_marks(text: str, known: Set[int]) -> str:
         if match["numbers"] is None:
             return match[0]
         numbers = _numbers(match["numbers"])
+        if known.isdisjoint(numbers) and _is_no_mark(match, numbers):
+            return match[0]
         marks = "".join(f"[{number}]" for number in numbers if number in known)
         return f"{match['space']}{marks}" if marks else ""
 
     return _MARKS.sub(kept, text)
+
+
+def _is_no_mark(match: re.Match[str], numbers: Sequence[int]) -> bool:
+    """Whether it is a year such as [2024], or an index as of x[0]."""
+    before = match.string[match.start() - 1 : match.start()]
+    is_index = not match["space"] and before.isalnum()
+    return is_index or 0 in numbers or max(numbers) >= _FIRST_YEAR
 
 
 def marked_numbers(text: str) -> list[int]:

@@ -11,18 +11,19 @@ block of the engine's prefix cache (128 tokens on a CPU), so they are computed o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agents.deep_research.notes import Note
-from agents.deep_research.report import Report, quoted_report
+from agents.deep_research.report import Report, by_relevance, quoted_report
 from agents.deep_research.support import (
     is_supported,
     overlap,
-    sentences,
     shares_words,
     supported_sentences,
 )
 from agents.tools.passages import Passage
 from agents.tools.quoting import Quote
+from agents.tools.sentences import sentences
 from agents.tools.terms import content_words
 from orchestrator import gather, llm
 from serving.generation import Message
@@ -81,16 +82,25 @@ async def reflect(question: str, width: int, sources: Sequence[Note]) -> list[st
 
 
 async def write(question: str, sources: Sequence[Note], rounds: int, cut: Sequence[str]) -> Report:
-    """The quotes by section, and an answer of the model to the question as a whole."""
-    texts = " ".join(note.quote.text for note in sources[:ANSWER_SOURCES])
+    """The quotes by section, and what the model answers to the question as a whole.
+
+    Each sentence of the answer stands with the quote that supports it best, if there is one.
+    """
+    best = by_relevance(sources, question)[:ANSWER_SOURCES]
+    texts = " ".join(note.quote.text for note in best)
     answer = await _ask(f"{question} Answer from this text: {texts}")
-    said = [sentence for note in sources for sentence in sentences(note.text)]
-    kept = [
-        sentence
-        for sentence in supported_sentences(answer, texts, said=said)
-        if shares_words(sentence, question)
-    ]
-    return quoted_report(question, sources, answer=" ".join(kept), rounds=rounds, cut=cut)
+    said = {note.number: note.text for note in sources}
+    for sentence in sentences(answer):
+        supporting = [
+            note
+            for note in best
+            if any(supported_sentences(sentence, note.quote.text, said=sentences(note.text)))
+        ]
+        if supporting and shares_words(sentence, question):
+            note = max(supporting, key=lambda note: overlap(note.quote.text, sentence))
+            said[note.number] = f"{said[note.number]} {sentence}".strip()
+    notes = [replace(note, text=said[note.number]) for note in sources]
+    return quoted_report(question, notes, rounds=rounds, cut=cut)
 
 
 async def _further_questions(texts: Sequence[str], question: str, width: int) -> list[str]:

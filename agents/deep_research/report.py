@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from agents.deep_research.marks import keep_marks, marked_numbers, one_line, printable
 from agents.deep_research.notes import Note
 from agents.deep_research.prompts import TEXT_CHARS, Draft
-from agents.deep_research.support import ended, overlap, sentences, shares_words
-from agents.tools.terms import content_words, stem, words
+from agents.deep_research.support import overlap, plain_words, shares_words
+from agents.tools.sentences import ended, sentences
+from agents.tools.terms import content_words, query_terms, stem, words
 
 TITLE_CHARS = 120
 """Maximum length of a title that is made from a question."""
@@ -87,7 +88,7 @@ def written_report(
         cited = dict.fromkeys([*section.citations, *marked_numbers(text)])
         kept = tuple(number for number in cited if number in known)
         if not kept and known:
-            kept = (max(known, key=lambda number: supporting[number]),)
+            kept = (max(supporting, key=lambda number: supporting[number]),)
         heading = one_line(keep_marks(section.heading, set()))
         if not kept:
             unsupported.append(f"No source supports the section {heading!r}.")
@@ -103,15 +104,12 @@ def written_report(
 
 
 def quoted_report(
-    question: str, notes: Sequence[Note], *, answer: str = "", rounds: int, cut: Sequence[str]
+    question: str, notes: Sequence[Note], *, rounds: int, cut: Sequence[str]
 ) -> Report:
     """A report of quotes by section, each with what the model said about it.
 
     The quote that shares most words with the question comes first, then the others by the same
-    measure. A section's heading shares a word with each of its quotes.
-
-    Args:
-        answer: the model's, to the question as a whole; it follows the first quote.
+    measure. A section's heading shares a word with each of its quotes, if there is such a heading.
     """
     sections: list[Section] = []
     sources: list[Note] = []
@@ -120,8 +118,6 @@ def quoted_report(
         numbered = [replace(n, number=i) for i, n in enumerate(group, start=len(sources) + 1)]
         cited = tuple(note.number for note in numbered)
         texts = [(note.text, note.number) for note in numbered]
-        if not sections:
-            texts.insert(0, (answer, cited[0]))
         sections.append(Section(heading, _marked(texts, said), cited, quotes=cited))
         sources += numbered
     if not sections:
@@ -141,39 +137,58 @@ def _best_by_heading(notes: Sequence[Note], question: str) -> dict[str, list[Not
     """The best notes, each quote once, by a heading that shares a word with the quote."""
     groups: dict[str, list[Note]] = {}
     shown: set[str] = set()
-    for note in _by_relevance(notes, question):
-        heading = _heading_of(note, question)
+    ranked = by_relevance(notes, question)
+    for note in ranked:
+        heading, quote = _heading_of(note, question), plain_words(note.quote.text)
         is_full = len(groups.get(heading, ())) >= QUOTES_PER_SECTION
         has_place = heading in groups or len(groups) < MAX_SECTIONS
-        if heading and has_place and not is_full and note.quote.text not in shown:
+        if heading and has_place and not is_full and quote not in shown:
             groups.setdefault(heading, []).append(note)
-            shown.add(note.quote.text)
+            shown.add(quote)
+    if ranked and not groups:  # the words of the question are in the passages' headings only
+        best = ranked[0]
+        groups[_title_of(best.passage.heading or best.passage.file)] = [best]
     return groups
 
 
-def _by_relevance(notes: Sequence[Note], question: str) -> list[Note]:
-    """The notes whose quotes share most words with the question first; a rare word counts more."""
+def by_relevance(notes: Sequence[Note], question: str) -> list[Note]:
+    """The notes whose quotes share most words with the question first; a rare word counts more.
+
+    A row of a table counts a word less, as in the choice of a quote.
+    """
     found = [content_words(note.quote.text) for note in notes]
     value = {
         word: 1.0 + 1.0 / max(sum(word in each for each in found), 1)
         for word in content_words(question)
     }
-    relevance = [sum(value[word] for word in each & value.keys()) for each in found]
-    order = sorted(range(len(notes)), key=lambda i: -relevance[i])
-    return [notes[i] for i in order]
+
+    def relevance(at: int) -> float:
+        # Rounded: the sum of a set differs in its last bits from process to process.
+        shared = sum(value[word] for word in found[at] & value.keys())
+        return round(shared - notes[at].quote.text.startswith("|"), 6)
+
+    return [notes[at] for at in sorted(range(len(notes)), key=lambda at: -relevance(at))]
 
 
 def _heading_of(note: Note, question: str) -> str:
     """A heading that shares a word with the note's quote, or "".
 
-    The passage's heading, or the sub-question, or the words that quote and question share.
+    The passage's heading, or the sub-question, or the passage's heading with the words that quote
+    and question share.
     """
-    for heading in (note.passage.heading, "" if note.question == question else note.question):
-        if shares_words(heading, note.quote.text):
-            return _title_of(heading)
-    shared = content_words(question) & content_words(note.quote.text)
-    topic = ", ".join(dict.fromkeys(w for w in words(question) if stem(w) in shared))
-    return _title_of(topic[:1].upper() + topic[1:]) if topic else ""
+    quote, heading = note.quote.text, _title_of(keep_marks(note.passage.heading, set()))
+    if shares_words(heading, quote):
+        return heading
+    if note.question != question and shares_words(note.question, quote):
+        return _title_of(note.question)
+    in_quote = {stem(word) for word in words(quote)}
+    terms = [term for term in query_terms(question) if stem(term) in in_quote]
+    shared = ", ".join([term for term in terms if content_words(term)] or terms)
+    if not shared:
+        return ""
+    if note.passage.heading:
+        return _title_of(f"{heading}: {shared}")
+    return _title_of(shared[:1].upper() + shared[1:])
 
 
 def _marked(texts: Iterable[tuple[str, int]], said: set[str]) -> str:

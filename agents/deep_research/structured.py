@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from agents.deep_research import prompts
 from agents.deep_research.notes import Note
 from agents.deep_research.report import Report, written_report
-from agents.deep_research.support import ended, shares_words
+from agents.deep_research.support import shares_words
 from agents.tools.passages import Passage
 from agents.tools.quoting import Quote
+from agents.tools.sentences import ended
 from orchestrator import llm
 
 

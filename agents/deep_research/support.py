@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
+from agents.tools.sentences import sentences
 from agents.tools.terms import content_words, words
 
 MIN_SUPPORT = 0.6
 """Share of a sentence's content words that its source must have, for a model that invents much."""
 
-_SENTENCE = re.compile(r"\S.*?[.!?\u3002\uff01\uff1f][\"'*_`)\]\u2019\u201d]*(?=\s|$)", re.DOTALL)
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _MIN_WORDS = 4
 
@@ -31,25 +31,6 @@ def is_supported(text: str, source: str) -> bool:
     return len(found & content_words(source)) >= max(MIN_SUPPORT * len(found), 1)
 
 
-def sentences(text: str) -> list[str]:
-    """The complete sentences of a text."""
-    return [match[0] for match in _SENTENCE.finditer(text)]
-
-
-def ended(text: str, max_chars: int) -> str:
-    """A text that a limit of max_chars may have cut: without the sentence that was cut, if any.
-
-    If no sentence is complete, the text ends at a word, with " ...".
-    """
-    if len(text) < max_chars:
-        return text
-    complete = list(_SENTENCE.finditer(text))
-    if complete:
-        return text[: complete[-1].end()]
-    whole_words = text.rpartition(" ")[0] or text
-    return f"{whole_words.rstrip(' ,;:-')} ..."
-
-
 def supported_sentences(text: str, source: str, *, said: Collection[str] = ()) -> Iterator[str]:
     """The complete sentences of a model's text that a source supports, each once.
 
@@ -58,10 +39,10 @@ def supported_sentences(text: str, source: str, *, said: Collection[str] = ()) -
     word are left out.
     """
     numbers = set(_NUMBER.findall(source))
-    before = {_plain(each) for each in said}
-    source_words = f" {_plain(source)} "
+    before = {plain_words(each) for each in said}
+    source_words = f" {plain_words(source)} "
     for sentence in sentences(text):
-        plain = _plain(sentence)
+        plain = plain_words(sentence)
         if (
             not sentence.rstrip("\"'*_`)]").endswith("?")
             and len(words(sentence)) >= _MIN_WORDS
@@ -74,5 +55,6 @@ def supported_sentences(text: str, source: str, *, said: Collection[str] = ()) -
             yield sentence
 
 
-def _plain(text: str) -> str:
+def plain_words(text: str) -> str:
+    """The words of a text without markup and punctuation, to compare texts by."""
     return " ".join(words(text))

@@ -1,25 +1,23 @@
 """Selects the sentence of a passage that matches a query best, as a verbatim quote."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agents.tools.outline import LineKind, line_kinds
 from agents.tools.passages import Passage
-from agents.tools.terms import query_terms, stem, words
+from agents.tools.sentences import sentence_spans
+from agents.tools.terms import content_words, query_terms, stem, words
 
 MAX_QUOTE_CHARS = 400
 """Maximum length of a quote, by default."""
 
-# An end mark, perhaps closing quotes or brackets; no lower-case word follows, as in "e.g. a".
-_SENTENCE_END = re.compile(
-    r"[.!?][\"'*_`)\]\u2019\u201d]*(?P<space>\s+)(?![a-z]+\b)|[\u3002\uff01\uff1f]"
-)
 _LEADING_MARKS = re.compile(r"\s*(?:(?:[-*+>]|\d{1,3}[.)])\s+)*")
 _COMMENT = re.compile(r"<!--.*?-->")
 _PENALTY = {LineKind.TEXT: 0.0, LineKind.CODE: 0.5}
-_TABLE_PENALTY = 1.0
-"""For a row of a table, which says little without the table's head."""
+_ROW_PENALTY = _FRAGMENT_PENALTY = 1.0
+"""For a row of a table, which says little without its head, and for a part of a sentence."""
+_IN_SENTENCE = re.compile(r"[a-z]+\b|[,;:)]")
 # A text with fewer words is rarely a statement.
 _MIN_WORDS = 4
 
@@ -62,8 +60,9 @@ def best_quote(passage: Passage, query: str, *, max_chars: int = MAX_QUOTE_CHARS
 
     A sentence may go over several lines. Of one that is longer than max_chars the best line is
     quoted, or a part of it. Headings, fences, blank lines and lines without words are quoted only
-    if there is nothing else. Prose is preferred to equally good code and rows of tables; of equal
-    sentences those with _MIN_WORDS words are preferred, then the first.
+    if there is nothing else, and heads of tables. Whole sentences are preferred to equally good
+    parts, code and rows of tables; of equal sentences those with _MIN_WORDS words are preferred,
+    then those that share a word with the passage's heading, then the first.
 
     Args:
         passage: from a search or a reader; its text is not blank.
@@ -80,10 +79,14 @@ def best_quote(passage: Passage, query: str, *, max_chars: int = MAX_QUOTE_CHARS
     # A term that many sentences contain distinguishes them less than a term in one.
     num_with = {term: sum(term in c.words for c in candidates) for term in terms}
 
-    def rank(candidate: _Candidate) -> tuple[float, bool]:
+    about = content_words(passage.heading)
+
+    def rank(candidate: _Candidate) -> tuple[float, bool, bool]:
         shared = terms & candidate.words
         overlap = sum(1.0 + 1.0 / num_with[term] for term in shared)
-        return (round(overlap - candidate.penalty, 6), candidate.num_words >= _MIN_WORDS)
+        is_statement = candidate.num_words >= _MIN_WORDS
+        is_about_heading = not about.isdisjoint(candidate.words)
+        return (round(overlap - candidate.penalty, 6), is_statement, is_about_heading)
 
     return max(candidates, key=rank).quote  # max returns the first of equal ones
 
@@ -94,9 +97,11 @@ def _quotes(passage: Passage, max_chars: int, terms: set[str]) -> Iterator[tuple
         text = " ".join(part.text for part in paragraph)
         penalty = paragraph[0].penalty
         lines = _lines_of(paragraph)
-        for start, end in _sentences(text):
+        for start, end in sentence_spans(text):
+            is_fragment = not start and _begins_within_a_sentence(passage, text)
             if end - start <= max_chars:
-                yield Quote(lines[start], text[start:end], lines[end - 1]), penalty
+                quote = Quote(lines[start], text[start:end], lines[end - 1])
+                yield quote, penalty + _FRAGMENT_PENALTY * is_fragment
                 continue
             at = 0
             for part in paragraph:
@@ -104,7 +109,17 @@ def _quotes(passage: Passage, max_chars: int, terms: set[str]) -> Iterator[tuple
                 at += len(part.text) + 1
                 if first < last:
                     window = _window(text[first:last], max_chars, terms)
-                    yield Quote(part.line, window, part.line), penalty
+                    is_fragment = first > start or not text[first:last].startswith(window)
+                    yield (
+                        Quote(part.line, window, part.line),
+                        penalty + _FRAGMENT_PENALTY * is_fragment,
+                    )
+
+
+def _begins_within_a_sentence(passage: Passage, paragraph: str) -> bool:
+    """Whether this is the passage's first paragraph, and its beginning is in another passage."""
+    is_first = passage.line > 1 and passage.text.lstrip().startswith(paragraph[:20])
+    return is_first and _IN_SENTENCE.match(paragraph) is not None
 
 
 def _paragraphs(passage: Passage) -> Iterator[list[_Part]]:
@@ -116,12 +131,14 @@ def _paragraphs(passage: Passage) -> Iterator[list[_Part]]:
         LineKind.HEADING if kind is LineKind.TEXT and line.strip() == passage.heading else kind
         for kind, line in zip(kinds, lines, strict=True)
     ]
-    statements = [i for i, kind in enumerate(kinds) if kind in _PENALTY]
+    statements = [
+        i for i, kind in enumerate(kinds) if kind in _PENALTY and not _is_head(lines, kinds, i)
+    ]
     paragraph: list[_Part] = []
     previous = -1
     for i in statements or [i for i, line in enumerate(lines) if line.strip()]:
         is_row = lines[i].lstrip().startswith("|")
-        penalty = _PENALTY.get(kinds[i], 0.0) or (_TABLE_PENALTY if is_row else 0.0)
+        penalty = _PENALTY.get(kinds[i], 0.0) or (_ROW_PENALTY if is_row else 0.0)
         marks = _LEADING_MARKS.match(lines[i])
         text = lines[i][marks.end() if marks else 0 :].rstrip() or lines[i].strip()
         around_comments = _COMMENT.split(text) if markdown else [text]
@@ -144,21 +161,15 @@ def _paragraphs(passage: Passage) -> Iterator[list[_Part]]:
         yield paragraph
 
 
+def _is_head(lines: Sequence[str], kinds: Sequence[LineKind], i: int) -> bool:
+    """Whether a line is the head of a table: a line of dashes follows it."""
+    is_row = lines[i].lstrip().startswith("|") and i + 1 < len(lines)
+    return is_row and kinds[i + 1] is LineKind.RULE and lines[i + 1].lstrip().startswith("|")
+
+
 def _lines_of(paragraph: list[_Part]) -> list[int]:
     """The line of each character of a paragraph whose parts are joined by spaces."""
     return [part.line for part in paragraph for _ in range(len(part.text) + 1)]
-
-
-def _sentences(text: str) -> Iterator[tuple[int, int]]:
-    """Start and end of each sentence of a text; one word alone, as in "8. Fairness", is none."""
-    start = 0
-    for match in _SENTENCE_END.finditer(text):
-        end = match.end() if match["space"] is None else match.start("space")
-        if " " in text[start:end].strip() or match["space"] is None:
-            yield start, end
-            start = match.end()
-    if text[start:].strip():
-        yield start, len(text)
 
 
 def _window(sentence: str, max_chars: int, terms: set[str]) -> str:

@@ -136,3 +136,18 @@ def test_a_sentence_may_begin_with_a_name_in_lower_case() -> None:
 def test_a_number_or_a_word_in_front_is_not_a_sentence() -> None:
     text = "**8. Fairness**, if asked for: values differ. Yes. It is so."
     assert quote(text, "fairness").text == "**8. Fairness**, if asked for: values differ."
+
+
+def test_the_head_of_a_table_is_not_quoted_if_there_is_a_row() -> None:
+    text = "| boiler | pressure |\n|---|---|\n| main | 3 bar |"
+    assert quote(text, "boiler pressure").text == "| main | 3 bar |"
+
+
+def test_a_whole_sentence_is_preferred_to_the_end_of_one() -> None:
+    text = "divided over stages of the run by time. A deadline is divided."
+    assert quote(text, "deadline divided stages").text == "A deadline is divided."
+
+
+def test_of_equal_sentences_the_one_about_the_heading_is_quoted() -> None:
+    found = passage("It is divided by time. A budget is divided, too.", heading="Budgets")
+    assert best_quote(found, "divided").text == "A budget is divided, too."

@@ -31,7 +31,7 @@ from serving.errors import (
     RequestFailed,
     StructuredOutputInvalid,
 )
-from serving.generation import EngineInfo
+from serving.generation import EngineInfo, GenerationRequest
 from store.records import Status
 from tests.unit.agents.corpus_samples import write
 from tests.unit.agents.deep_research_samples import (
@@ -400,6 +400,23 @@ async def test_what_a_small_model_says_with_support_is_said_once(corpus: Corpus)
     report = await small_report(corpus, PlainModel(says=said))
     texts = " ".join(section.text for section in report.sections)
     assert texts.count(said) == 1
+
+
+async def test_an_answer_stands_with_the_quote_that_supports_it(corpus: Corpus) -> None:
+    said = "The scheduler orders late requests by their sub-deadline last."
+
+    class Answering(PlainModel):
+        def __call__(self, request: GenerationRequest) -> str:
+            prompt: Any = request.prompt[-1]
+            return said if "Answer from this text" in prompt.content else super().__call__(request)
+
+    question = "How are requests ordered, and how is a deadline divided over the stages?"
+    engine = ScriptedEngine(Answering(says="No."))
+    result, _ = await research(corpus, engine=engine, question=question, profile="small")
+    quotes = {citation.number: citation.quote for citation in result.value.citations}
+    [section] = [each for each in result.value.sections if said in each.text]
+    cited = int(section.text.partition(f"{said} [")[2].partition("]")[0])
+    assert "scheduler orders requests" in quotes[cited]
 
 
 async def test_questions_of_a_small_model_are_looked_up_if_they_are_about_the_question(

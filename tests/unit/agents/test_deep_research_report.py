@@ -76,6 +76,7 @@ def test_a_written_report_lists_only_the_sources_that_its_sections_cite() -> Non
         ("See [9](a.md), `a[9]` and [x9].", "See [9](a.md), `a[9]` and [x9]. [1]", (1,)),
         ("It is so [5-].", "It is so [5-]. [1]", (1,)),
         ("[1-2-9999,] [1-2-3]", "[1-2-9999,] [1-2-3] [1]", (1,)),
+        ("In [2024] arr[0] is x[9].", "In [2024] arr[0] is x[9]. [1]", (1,)),
     ],
 )
 def test_marks_in_the_text_and_the_list_of_sources_agree(
@@ -110,32 +111,32 @@ def test_a_source_is_cited_only_by_sections_with_which_it_shares_a_word() -> Non
 
 
 def test_a_text_that_its_limit_cut_ends_with_a_sentence() -> None:
-    text = f"A text is here. {'and so on ' * 80}"[:TEXT_CHARS]
+    text = f"A text is here. {'And so on ' * 80}"[:TEXT_CHARS]
     report = written_report("why?", a_draft(1, text=text), [a_note()], rounds=1, cut=[])
     assert report.sections[0].text == "A text is here."
-    text = f"A text is here {'and so on ' * 80}"[:TEXT_CHARS]
+    text = f"A text is here {'And so on ' * 80}"[:TEXT_CHARS]
     report = written_report("why?", a_draft(1, text=text), [a_note()], rounds=1, cut=[])
-    assert report.sections[0].text.endswith("so on and ...")
+    assert report.sections[0].text.endswith("so on And ...")
+
+
+QUESTION = "Why is a deadline divided over stages?"
 
 
 def test_a_report_of_quotes_has_a_section_for_each_heading_and_the_best_quotes_first() -> None:
-    question = "Why is a deadline divided over stages?"
     notes = [
-        a_note(1, "One.", question=question, heading="Stages", quote="Stages have names."),
-        a_note(
-            2, "Two is said here.", heading="Deadlines", quote="A deadline is divided over stages."
-        ),
+        a_note(1, "One.", question=QUESTION, heading="Stages", quote="Stages have names."),
+        a_note(2, "Two is so.", heading="Deadlines", quote="A deadline is divided over stages."),
         a_note(3, heading="Stages", quote="Stages are divided."),
-        a_note(4, heading="Stages", quote="Stages are divided."),
-        a_note(5, heading="Nothing of it", question=question, quote="The deadline is a time."),
+        a_note(4, heading="Stages", quote="**Stages** are divided!"),
+        a_note(5, heading="Nothing of it", question=QUESTION, quote="The deadline is a time."),
         a_note(6, heading="Roses", quote="They are red."),
     ]
-    report = quoted_report(question, notes, answer="It is so.", rounds=1, cut=[])
+    report = quoted_report(QUESTION, notes, rounds=1, cut=[])
     shown = [(each.heading, each.quotes, each.text) for each in report.sections]
     assert shown == [
-        ("Deadlines", (1,), "It is so. [1] Two is said here. [1]"),
+        ("Deadlines", (1,), "Two is so. [1]"),
         ("Stages", (2, 3), "it says so. [2] One. [3]"),
-        ("Deadline", (4,), ""),
+        ("Nothing of it: deadline", (4,), ""),
     ]
     assert [citation.quote for citation in report.citations] == [
         "A deadline is divided over stages.",
@@ -144,8 +145,40 @@ def test_a_report_of_quotes_has_a_section_for_each_heading_and_the_best_quotes_f
         "The deadline is a time.",
     ]
     markdown = markdown_of(report)
-    assert "> Stages have names. [3]" in markdown
+    assert '> "Stages have names." [3]' in markdown
     assert markdown.count("Stages have names.") == 1
+
+
+def test_a_row_of_a_table_comes_after_a_sentence_with_the_same_words() -> None:
+    notes = [
+        a_note(1, heading="Stages", quote="| stages | divided |"),
+        a_note(2, heading="Stages", quote="Stages are divided."),
+    ]
+    report = quoted_report(QUESTION, notes, rounds=1, cut=[])
+    assert report.citations[0].quote == "Stages are divided."
+
+
+@pytest.mark.parametrize(
+    ("question", "quote", "heading"),
+    [
+        ("What is R?", "R is a language.", "R"),
+        ("To be or not to be?", "It is not to be.", "To, be, not"),
+        ("zzz", "It matched by its heading only.", "On zzz"),
+    ],
+)
+def test_a_passage_that_was_found_is_quoted_under_some_heading(
+    question: str, quote: str, heading: str
+) -> None:
+    title = "On zzz" if question == "zzz" else ""
+    note = a_note(question=question, quote=quote, heading=title)
+    report = quoted_report(question, [note], rounds=1, cut=[])
+    assert [section.heading for section in report.sections] == [heading]
+
+
+def test_marks_of_a_document_in_a_heading_are_dropped() -> None:
+    note = a_note(heading="Keys [1] and names", quote="Keys have names.")
+    report = quoted_report("Which keys?", [note], rounds=1, cut=[])
+    assert report.sections[0].heading == "Keys and names"
 
 
 @given(texts, texts, texts, texts, texts, texts)
@@ -156,7 +189,7 @@ def test_control_characters_of_models_and_documents_are_not_in_the_markdown(
     draft = a_draft(1, title=title, heading=heading, text=text)
     for report in (
         written_report(question, draft, [note], rounds=1, cut=[text]),
-        quoted_report(question, [note], answer=text, rounds=1, cut=[text]),
+        quoted_report(question, [note], rounds=1, cut=[text]),
     ):
         markdown = markdown_of(report)
         assert all(c.isprintable() or c in "\n\t" for c in markdown)
