@@ -39,7 +39,7 @@ def reading(prompt: str) -> dict[str, Any]:
     body = " ".join(passage.partition(":\n")[2].rpartition("\n\n")[0].split())
     best = max(sentences(body) or [body], key=lambda each: len(content_words(each) & wanted))
     is_relevant = not wanted.isdisjoint(content_words(best))
-    return {"relevant": is_relevant, "note": f"{SAYS}{ended(best, 300)}"}
+    return {"relevant": is_relevant, "note": f"{SAYS}{ended(best, 300).rstrip('.')}."}
 
 
 def reflection(prompt: str, limit: int) -> dict[str, Any]:
