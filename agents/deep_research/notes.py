@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agents.tools.passages import Passage
 from agents.tools.quoting import Quote
@@ -22,6 +23,14 @@ class Note:
     number: int
     question: str
     passage: Passage
+    quote: Quote
+    text: str
+    relevant: bool
+
+
+class Reading(NamedTuple):
+    """What the model read in a passage: the quote, text and relevance of a note."""
+
     quote: Quote
     text: str
     relevant: bool

@@ -240,9 +240,8 @@ def search(corpus: Corpus, question: str, count: int) -> list[Passage]:
 @step
 async def read(profile: ProfileName, question: str, passage: Passage, number: int) -> Note | str:
     """The model's note on a passage for a question; if the call fails, a sentence that says why."""
-    quote = best_quote(passage, question)
     try:
-        text, relevant = await PROFILES[profile].read(question, passage, quote)
+        quote, text, relevant = await PROFILES[profile].read(question, passage)
     except CALL_FAILURES as error:
         return f"{passage.file}:{passage.line} was not read: {error}."
     return Note(number, question, passage, quote, text, relevant)

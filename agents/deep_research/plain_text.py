@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agents.deep_research.notes import Note
+from agents.deep_research.notes import Note, Reading
 from agents.deep_research.report import Report, by_relevance, quoted_report
 from agents.deep_research.support import (
     is_supported,
@@ -22,7 +22,7 @@ from agents.deep_research.support import (
     supported_sentences,
 )
 from agents.tools.passages import Passage
-from agents.tools.quoting import Quote
+from agents.tools.quoting import best_quote
 from agents.tools.sentences import sentences
 from agents.tools.terms import content_words
 from orchestrator import gather, llm
@@ -67,12 +67,14 @@ async def plan(question: str, width: int) -> list[str]:
     return await _further_questions([question], question, width)
 
 
-async def read(question: str, passage: Passage, quote: Quote) -> tuple[str, bool]:
-    """What the model says about the quote, "" if nothing is supported; whether it is relevant."""
+async def read(question: str, passage: Passage) -> Reading:
+    """The passage's best quote for the question, and what the model says about it."""
+    quote = best_quote(passage, question)
     answer = await _ask(f"Say in plain words: {quote.text}")
     text = " ".join(supported_sentences(answer, quote.text))
     needed = min(MIN_SHARED_WORDS, len(content_words(question)))
-    return text, overlap(f"{passage.heading} {quote.text}", question) >= needed
+    is_relevant = overlap(f"{passage.heading} {quote.text}", question) >= needed
+    return Reading(quote, text, is_relevant)
 
 
 async def reflect(question: str, width: int, sources: Sequence[Note]) -> list[str]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agents.deep_research import plain_text, structured
-from agents.deep_research.notes import Note
+from agents.deep_research.notes import Note, Reading
 from agents.deep_research.report import Report
 from agents.tools.passages import Passage
-from agents.tools.quoting import Quote
 from orchestrator import model_info
 
 ProfileName = Literal["small", "large"]
@@ -29,14 +28,14 @@ class Profile:
     Attributes:
         sources_per_question: passages that are read for a question.
         plan: question, most sub-questions -> sub-questions.
-        read: question, passage, its quote -> note, and whether it is relevant.
+        read: question, passage -> a quote, what the model says, and whether it is relevant.
         reflect: question, most questions, sources -> further questions; none if they are enough.
         write: question, sources, completed rounds, what was left out -> the report.
     """
 
     sources_per_question: int
     plan: Callable[[str, int], Awaitable[list[str]]]
-    read: Callable[[str, Passage, Quote], Awaitable[tuple[str, bool]]]
+    read: Callable[[str, Passage], Awaitable[Reading]]
     reflect: Callable[[str, int, Sequence[Note]], Awaitable[list[str]]]
     write: Callable[[str, Sequence[Note], int, Sequence[str]], Awaitable[Report]]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agents.deep_research import prompts
-from agents.deep_research.notes import Note
+from agents.deep_research.notes import Note, Reading
 from agents.deep_research.report import Report, written_report
 from agents.deep_research.support import shares_words
 from agents.tools.passages import Passage
-from agents.tools.quoting import Quote
+from agents.tools.quoting import best_quote
 from agents.tools.sentences import ended
 from orchestrator import llm
 
@@ -25,8 +25,11 @@ async def plan(question: str, width: int) -> list[str]:
     return answer.questions
 
 
-async def read(question: str, passage: Passage, quote: Quote) -> tuple[str, bool]:
-    """The model's note, and whether it is relevant; "" if it shares no word with the passage."""
+async def read(question: str, passage: Passage) -> Reading:
+    """The model's note, with the quote that supports it best.
+
+    A note that shares no word with its passage makes that irrelevant.
+    """
     reading = await llm(
         prompts.read_prompt(question, passage),
         system=prompts.SYSTEM,
@@ -35,8 +38,8 @@ async def read(question: str, passage: Passage, quote: Quote) -> tuple[str, bool
     )
     note = ended(reading.note, prompts.NOTE_CHARS).strip()
     if not shares_words(note, f"{passage.heading} {passage.text}"):
-        return "", False
-    return note, reading.relevant
+        return Reading(best_quote(passage, question), "", relevant=False)
+    return Reading(best_quote(passage, note), note, reading.relevant)
 
 
 async def reflect(question: str, width: int, sources: Sequence[Note]) -> list[str]:
