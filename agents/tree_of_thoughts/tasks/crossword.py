@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from agents.tree_of_thoughts.board_svg import capitals
 from agents.tree_of_thoughts.search import Continuation, Status, Step
 
 SIZE = 5
@@ -179,7 +180,7 @@ _ROW_STARTS = range(0, SIZE * SIZE, SIZE)
 
 def board_text(state: str) -> str:
     """The board in capital letters, a row a line."""
-    return "\n".join(" ".join(state[at : at + SIZE].upper()) for at in _ROW_STARTS)
+    return "\n".join(" ".join(capitals(state[at : at + SIZE])) for at in _ROW_STARTS)
 
 
 def pattern_in(state: str, slot: Slot) -> str:

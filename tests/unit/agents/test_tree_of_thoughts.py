@@ -15,6 +15,7 @@ from agents.tree_of_thoughts.command import pictures, to_text
 from agents.tree_of_thoughts.errors import InvalidTask
 from agents.tree_of_thoughts.pipeline import tree_of_thoughts
 from agents.tree_of_thoughts.search import Order
+from agents.tree_of_thoughts.solution import Node
 from agents.tree_of_thoughts.tree_svg import tree_svg
 from agents.tree_of_thoughts.tree_text import tree_lines
 from agents.tree_of_thoughts.tree_view import MAX_SHOWN
@@ -178,6 +179,18 @@ async def test_the_tree_is_shown_in_part_and_no_line_is_wider_than_a_terminal(
     assert max(map(len, lines)) <= 76
     assert "…" in lines[1]
     assert len(tree) > MAX_SHOWN
+
+
+@pytest.mark.parametrize("width", [2, 20, 76, 200])
+def test_no_line_of_a_deep_tree_is_wider_than_asked_for(width: int) -> None:
+    path = [Node(f"step {at}", at, at - 1 if at else None, 0.5, "open", True) for at in range(51)]
+    beside = [Node("dead", at + 1, at, None, "dead", False) for at in range(50)]
+    lines = tree_lines([*path, *beside], width=width)
+    assert len(lines) == 101
+    assert max(map(len, lines)) <= width
+    if width >= 76:
+        assert any(line.startswith("…49 ") and "step 50" in line for line in lines)
+        assert all(any(f" step {at} " in line for line in lines) for at in range(1, 51))
 
 
 async def test_the_picture_is_svg_with_a_box_for_each_thought_that_is_shown(tmp_path: Path) -> None:
