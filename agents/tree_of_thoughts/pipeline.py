@@ -6,8 +6,9 @@ is a step, so a resumed run goes on where it was and asks for nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -25,6 +26,8 @@ SMALL = 300
 GROWTH = 0.05
 
 Judge = Literal["votes", "values"]
+
+T = TypeVar("T")
 
 
 @flow(name="tree-of-thoughts", on_deadline="best_so_far")
@@ -111,10 +114,17 @@ async def next_steps(task: Task, thought: Thought) -> list[Step]:
     state = thought.step.state
     listed = task.moves(state)
     if listed is not None:
-        return list(listed)
+        return [each async for each in letting_others_run(listed)]
     proposals = await propose(task.goal, task.describe(state), task.how_to_propose())
-    found = [task.step(state, proposal) for proposal in proposals]
-    return [each for each in found if each is not None]
+    found = letting_others_run(task.step(state, proposal) for proposal in proposals)
+    return [each async for each in found if each is not None]
+
+
+async def letting_others_run(each_of: Iterable[T]) -> AsyncIterator[T]:
+    """Things that take time to make, one by one; other work and the deadline come between them."""
+    for each in each_of:
+        yield each
+        await asyncio.sleep(0)
 
 
 async def judge_continuations(
