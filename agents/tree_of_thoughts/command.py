@@ -21,10 +21,11 @@ def to_text(result: RunResult[Solution], info: EngineInfo) -> str:
     """The answer, then the tree, as Markdown."""
     solution = result.value
     end = "solved" if solution.solved else "not solved: the best so far"
+    ended = f"{prose(f'No solution was found: {solution.ended}.')}\n\n" if solution.ended else ""
     lines = "\n".join(tree_lines(solution.tree))
     return printable(
         f"# {solution.task}: {end}\n\n{prose(solution.goal)}\n\n"
-        f"{block(solution.answer)}\n\n## Search\n\n{block(lines)}\n\n---\n\n"
+        f"{block(solution.answer)}\n\n## Search\n\n{ended}{block(lines)}\n\n---\n\n"
         f"Run `{result.run_id}`: {shown(result.elapsed_s)}; {solution.expanded} of "
         f"{len(solution.tree)} thoughts expanded, {solution.merged} merged; model {info.model}"
         f"{f' ({info.caveat})' if info.caveat else ''}, engine {info.name}.\n"

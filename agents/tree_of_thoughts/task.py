@@ -42,8 +42,12 @@ class Task(Protocol):
         """A state as the model reads it."""
         ...
 
-    def how_to_propose(self) -> str:
-        """What the model is told to write as a proposal. Called only if `moves` returns None."""
+    def how_to_propose(self, state: str, attempt: int) -> str:
+        """What the model is told to write as a proposal. Called only if `moves` returns None.
+
+        Args:
+            attempt: from 0; how often the model was asked before and proposed nothing that fits.
+        """
         ...
 
     def answer(self, path: Sequence[Step]) -> str:

@@ -98,7 +98,7 @@ class FreeText:
         count = len(self._added(state))
         return f"The text so far ({count} of {self.max_depth} lines):\n{state or '(empty)'}"
 
-    def how_to_propose(self) -> str:
+    def how_to_propose(self, state: str, attempt: int) -> str:
         """How the model writes a step."""
         return "Write the next line of the text, a short one, and nothing else."
 

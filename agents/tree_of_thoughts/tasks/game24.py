@@ -69,7 +69,7 @@ class GameOf24:
         """The numbers that are left."""
         return f"Numbers left: {state}"
 
-    def how_to_propose(self) -> str:
+    def how_to_propose(self, state: str, attempt: int) -> str:
         """Never called: all moves are listed."""
         raise AssertionError("all moves are listed")
 

@@ -13,14 +13,15 @@ import pytest
 
 from agents.tree_of_thoughts.command import pictures, to_text
 from agents.tree_of_thoughts.errors import InvalidTask
-from agents.tree_of_thoughts.pipeline import tree_of_thoughts
+from agents.tree_of_thoughts.judging import PROPOSALS
+from agents.tree_of_thoughts.pipeline import ATTEMPTS, Judge, tree_of_thoughts
 from agents.tree_of_thoughts.search import Order
 from agents.tree_of_thoughts.solution import Node
 from agents.tree_of_thoughts.tree_svg import tree_svg
 from agents.tree_of_thoughts.tree_text import tree_lines
 from agents.tree_of_thoughts.tree_view import MAX_SHOWN
 from orchestrator.testing import ScriptedEngine
-from serving.errors import EngineDied, InvalidRequest
+from serving.errors import EngineDied, InvalidRequest, PromptTooLong, RequestFailed
 from serving.generation import Chunk, GenerationRequest
 from tests.unit.agents.tree_of_thoughts_samples import (
     ANSWERS,
@@ -125,6 +126,71 @@ async def test_a_crossword_without_words_is_filled_with_the_models_own(tmp_path:
     assert solution.board == ANSWERS[:5]
 
 
+async def test_a_model_is_asked_again_if_nothing_fits_and_the_solution_says_so(
+    tmp_path: Path,
+) -> None:
+    path = task_path(tmp_path, CROSSWORD.partition("words =")[0])
+    engine = ScriptedEngine(lambda request: "I do not know.")
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        result = await runtime.run(tree_of_thoughts, str(path))
+    seeds = [request.seed for request in engine.requests]
+    assert sorted(seed for seed in seeds if seed is not None) == list(range(PROPOSALS * ATTEMPTS))
+    assert len({str(request.prompt) for request in engine.requests}) == ATTEMPTS
+    assert "from 1 thought the model proposed nothing that fits" in result.value.ended
+    assert result.value.ended in to_text(result, engine.info)
+
+
+async def test_a_proposal_of_a_later_attempt_is_taken(tmp_path: Path) -> None:
+    path = task_path(tmp_path, CROSSWORD.partition("words =")[0])
+
+    def propose(request: GenerationRequest) -> str:
+        asked = str(request.prompt)
+        named = [at for at in range(5) if f"for {at + 1} across" in asked]
+        return f"{named[0] + 1} across: {ANSWERS[named[0]]}" if named else "Hm."
+
+    async with scripted_runtime(tmp_path, ScriptedEngine(propose)) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, str(path))).value
+    assert solution.board == ANSWERS[:5]
+    assert (solution.solved, solution.ended) == (True, "")
+
+
+@pytest.mark.parametrize("judge", ["votes", "values"])
+@pytest.mark.parametrize("text", [CROSSWORD, TEXT, CROSSWORD.partition("words =")[0], "3 3 8 8"])
+async def test_a_search_whose_calls_all_fail_hands_over_its_start_and_says_why(
+    tmp_path: Path, text: str, judge: Judge
+) -> None:
+    def refuse(request: GenerationRequest) -> str:
+        raise PromptTooLong(request.request_id, 9000, 8192)
+
+    puzzle = str(task_path(tmp_path, text)) if "=" in text else text
+    async with scripted_runtime(tmp_path, ScriptedEngine(refuse)) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, puzzle, judge=judge)).value
+    assert not solution.solved
+    assert solution.expanded == 1
+    assert "9000 prompt tokens" in solution.ended
+
+
+@pytest.mark.parametrize("judge", ["votes", "values"])
+@pytest.mark.parametrize("puzzle", ["1 5 5 5", CROSSWORD])
+async def test_a_call_that_fails_costs_its_thought_and_not_the_search(
+    tmp_path: Path, puzzle: str, judge: Judge
+) -> None:
+    num_asked = 0
+
+    def failing(request: GenerationRequest) -> str:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked % 7 == 5:
+            raise RequestFailed(request.request_id, "out of luck")
+        return knowing(request) if isinstance(request.prompt, str) else settled(request)
+
+    given = str(task_path(tmp_path, puzzle)) if "=" in puzzle else puzzle
+    async with scripted_runtime(tmp_path, ScriptedEngine(failing)) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, given, judge=judge)).value
+    assert solution.expanded > 1
+    assert solution.solved or "out of luck" in solution.ended
+
+
 @pytest.mark.parametrize("text", [CROSSWORD, TEXT], ids=["crossword", "text"])
 async def test_a_task_file_runs_to_its_deadline_and_hands_over_the_best_so_far(
     tmp_path: Path, text: str
@@ -147,6 +213,7 @@ async def test_a_task_file_runs_to_its_deadline_and_hands_over_the_best_so_far(
     assert result.value.expanded >= 1
     document = to_text(result, engine.info)
     assert "not solved: the best so far" in document
+    assert "No solution was found: the deadline came first" in document
     assert result.value.answer in document
     assert ("-board.svg" in pictures(result.value)) == (text == CROSSWORD)
 
