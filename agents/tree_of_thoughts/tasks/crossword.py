@@ -10,7 +10,7 @@ Source: Yao et al. (2023), Tree of Thoughts, section 4.3.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -116,7 +116,7 @@ class Crossword:
         self.max_depth = self.num_judged = len(self.slots)
         self._words = tuple(words)
 
-    def moves(self, state: str) -> list[Step] | None:
+    def moves(self, state: str) -> Iterator[Step] | None:
         """The words for the slot that fewest words fit, such that each slot still has a word."""
         if not self._words:
             return None
@@ -125,7 +125,7 @@ class Crossword:
         open_slots = [slot for slot, pattern in patterns.items() if EMPTY in pattern]
         fitting = {slot: self._list.fitting(patterns[slot]) - taken for slot in open_slots}
         if not open_slots:
-            return []
+            return iter(())
         slot = min(open_slots, key=lambda each: len(fitting[each]))
         crossings = [
             Crossing.of(slot, other, words)
@@ -133,7 +133,7 @@ class Crossword:
             if other is not slot and set(other.cells) & set(slot.cells)
         ]
         steps = (_placed(state, slot, word, crossings) for word in sorted(fitting[slot]))
-        return [step for step in steps if step is not None]
+        return (step for step in steps if step is not None)
 
     def step(self, state: str, proposal: str) -> Step | None:
         """What a proposal such as "2 down: arena" leads to; None if its letters do not fit."""

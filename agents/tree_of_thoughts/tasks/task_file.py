@@ -38,7 +38,7 @@ from agents.tree_of_thoughts.tasks.expression import Expression
 MAX_BYTES = 100_000
 """Limit of a task file's size."""
 
-MAX_WORDS, MAX_MOVES, MAX_STEPS = 5000, 200, 50
+MAX_WORDS, MAX_MOVES, MAX_STEPS = 1000, 200, 50
 MAX_CHARACTERS = 10_000_000
 
 

@@ -73,6 +73,10 @@ GOOD = 'kind = "text"\ngoal = "Write."\nsteps = 2\n'
         (CROSSWORD.replace("lapse", "lapses"), "words.0: a word has 5 letters"),
         (CROSSWORD.replace("'A race'", "''"), "across.4: give one line"),
         (CROSSWORD.replace(", 'A race'", ""), "across: List should have at least 5 items"),
+        (
+            CROSSWORD.partition("words")[0] + f"words = '{'abcde ' * 1001}'",
+            "words: List should have",
+        ),
         (CROSSWORD + "grid = 5", "grid is no key"),
     ],
 )

@@ -14,9 +14,11 @@ import pytest
 from agents.tree_of_thoughts.command import pictures, to_text
 from agents.tree_of_thoughts.errors import InvalidTask
 from agents.tree_of_thoughts.judging import PROPOSALS
-from agents.tree_of_thoughts.pipeline import ATTEMPTS, Judge, tree_of_thoughts
-from agents.tree_of_thoughts.search import Order
+from agents.tree_of_thoughts.pipeline import ATTEMPTS, Judge, next_steps, tree_of_thoughts
+from agents.tree_of_thoughts.search import Order, Search
+from agents.tree_of_thoughts.setbacks import Setbacks
 from agents.tree_of_thoughts.solution import Node
+from agents.tree_of_thoughts.tasks.table import task_in
 from agents.tree_of_thoughts.tree_svg import tree_svg
 from agents.tree_of_thoughts.tree_text import tree_lines
 from agents.tree_of_thoughts.tree_view import MAX_SHOWN
@@ -216,6 +218,22 @@ async def test_a_task_file_runs_to_its_deadline_and_hands_over_the_best_so_far(
     assert "No solution was found: the deadline came first" in document
     assert result.value.answer in document
     assert ("-board.svg" in pictures(result.value)) == (text == CROSSWORD)
+
+
+async def test_other_work_goes_on_between_the_steps_from_a_thought() -> None:
+    num_turns = 0
+
+    async def work() -> None:
+        nonlocal num_turns
+        while True:
+            num_turns += 1
+            await asyncio.sleep(0)
+
+    task = task_in(CROSSWORD, "crossword.toml")
+    other = asyncio.create_task(work())
+    steps = await next_steps(task, Search(task.start).thoughts[0], Setbacks())
+    other.cancel()
+    assert num_turns >= len(steps) >= 2
 
 
 async def test_words_that_begin_with_the_same_token_are_asked_for_apart(tmp_path: Path) -> None:
