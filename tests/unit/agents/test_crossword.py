@@ -100,3 +100,11 @@ def test_the_picture_has_a_cell_for_each_letter() -> None:
     svg = board_svg(["ab", "c."])
     assert svg.count("<rect") == 5
     assert [letter in svg for letter in (">A<", ">B<", ">C<", ">.<")] == [True, True, True, False]
+
+
+def test_a_letter_whose_capital_is_two_letters_takes_one_cell() -> None:
+    task = Crossword(ACROSS, DOWN)
+    step = task.step(task.start, "1 across: straß")
+    assert step is not None
+    assert board_text(step.state).splitlines()[0] == "S T R A ß"
+    assert ">ß<" in board_svg(task.board([step]))

@@ -75,7 +75,7 @@ GOOD = 'kind = "text"\ngoal = "Write."\nsteps = 2\n'
         (CROSSWORD.replace(", 'A race'", ""), "across: List should have at least 5 items"),
         (
             CROSSWORD.partition("words")[0] + f"words = '{'abcde ' * 1001}'",
-            "words: List should have",
+            "words: List should",
         ),
         (CROSSWORD + "grid = 5", "grid is no key"),
     ],
