@@ -283,7 +283,7 @@ def turns_of(prompt: Prompt, system: str | None, raw: bool = False) -> str | tup
     return (*before, Message("user", prompt))
 
 
-def _message(turn: Mapping[str, Any]) -> Message:
+def _message(turn: object) -> Message:
     if not isinstance(turn, Mapping):
         raise ValueError(f"a prompt is a text, or Messages and dicts, not a list with {turn!r:.80}")
     content, role = turn.get("content"), next((r for r in _ROLES if r == turn.get("role")), None)
