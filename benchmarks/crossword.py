@@ -19,6 +19,7 @@ from pathlib import Path
 
 from agents.tree_of_thoughts.judging import Fits
 from agents.tree_of_thoughts.pipeline import tree_of_thoughts
+from agents.tree_of_thoughts.setbacks import Setbacks
 from agents.tree_of_thoughts.tasks.crossword import Crossword, claim
 from agents.tree_of_thoughts.tasks.task_file import (
     CrosswordFile,
@@ -39,7 +40,7 @@ DOWN = ("laser", "aroma", "penal", "snail", "early")
 async def ranks() -> dict[str, list[int]]:
     """Way of judging -> the rank of the right word for each clue, from 1."""
     task, words = _example()
-    fits, by_fit, by_letter = Fits(), list[int](), list[int]()
+    fits, by_fit, by_letter = Fits(Setbacks()), list[int](), list[int]()
     groups = [words[at : at + MAX_CHOICES] for at in range(0, len(words), MAX_CHOICES)]
     for slot, right in zip(task.slots, ACROSS + DOWN, strict=True):
         claims = {word: claim(slot, word) for word in words}

@@ -83,6 +83,8 @@ def check_request(request: GenerationRequest) -> None:
         or _is_seed(request.seed),
         "stop must be a tuple of texts, none of them empty": _are_texts(request.stop),
         "repetition_penalty must be a number above 0": _is_above_0(request.repetition_penalty),
+        "temperature must be a number": _is_number(request.temperature),
+        "top_p must be a number": _is_number(request.top_p),
         f"choices must be at most {MAX_CHOICES} texts, none of them empty or twice": _are_texts(
             request.choices
         )
@@ -100,7 +102,11 @@ def check_request(request: GenerationRequest) -> None:
 
 
 def _is_above_0(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return _is_number(value) and value > 0
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

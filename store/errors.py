@@ -130,12 +130,14 @@ class PayloadNotEncoded(StoreError):
 
 
 class RunNotFound(StoreError):
-    """No run has this id, or an id with this prefix."""
+    """No run has this id, or an id with this prefix; without an id: the store has no runs."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
 
     def __str__(self) -> str:
+        if not self.args[0]:
+            return "this store has no runs yet; run a flow, or name another store"
         return f"no run {self.args[0]!r} in this store; list the runs to see their ids"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+
+from patterns.svg import escaped
 
 CELL, MARGIN = 40, 8
 """Side of a cell, and margin; in pixels."""
@@ -24,17 +25,22 @@ def board_svg(rows: Sequence[str]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
         f' width="{width}" height="{height}" font-family="sans-serif" font-size="20">\n'
-        f"<title>{escape(' '.join(rows).upper())}</title>\n"
+        f"<title>{escaped(' '.join(map(capitals, rows)))}</title>\n"
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
         + "\n".join(cells)
         + "\n</svg>\n"
     )
 
 
+def capitals(text: str) -> str:
+    """A text in capital letters; a letter whose capital is not one letter, such as ß, stays."""
+    return "".join(upper if len(upper := letter.upper()) == 1 else letter for letter in text)
+
+
 def _cell(column: int, row: int, letter: str) -> str:
     x, y = MARGIN + column * CELL, MARGIN + row * CELL
     middle, base = x + CELL // 2, y + CELL // 2 + 7
-    text = "" if letter == "." else escape(letter.upper())
+    text = "" if letter == "." else escaped(capitals(letter))
     fill = "#ffffff" if text else "#ececec"
     return (
         f'<rect x="{x}" y="{y}" width="{CELL}" height="{CELL}" fill="{fill}" stroke="#404040"/>'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from agents.pipeline import Pipeline
 from agents.tree_of_thoughts.board_svg import board_svg
 from agents.tree_of_thoughts.pipeline import tree_of_thoughts
@@ -12,20 +14,33 @@ from agents.tree_of_thoughts.tree_text import tree_lines
 from orchestrator import RunResult
 from orchestrator.durations import shown
 from serving.generation import EngineInfo
+from store.printable_text import one_line, printable
 
 
 def to_text(result: RunResult[Solution], info: EngineInfo) -> str:
     """The answer, then the tree, as Markdown."""
     solution = result.value
     end = "solved" if solution.solved else "not solved: the best so far"
+    ended = f"{prose(f'No solution was found: {solution.ended}.')}\n\n" if solution.ended else ""
     lines = "\n".join(tree_lines(solution.tree))
-    return (
-        f"# {solution.task}: {end}\n\n{solution.goal}\n\n"
-        f"```text\n{solution.answer}\n```\n\n## Search\n\n```text\n{lines}\n```\n\n---\n\n"
+    return printable(
+        f"# {solution.task}: {end}\n\n{prose(solution.goal)}\n\n"
+        f"{block(solution.answer)}\n\n## Search\n\n{ended}{block(lines)}\n\n---\n\n"
         f"Run `{result.run_id}`: {shown(result.elapsed_s)}; {solution.expanded} of "
         f"{len(solution.tree)} thoughts expanded, {solution.merged} merged; model {info.model}"
         f"{f' ({info.caveat})' if info.caveat else ''}, engine {info.name}.\n"
     )
+
+
+def block(text: str) -> str:
+    """A text as a fenced block, whose fence is longer than any in the text."""
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def prose(text: str) -> str:
+    """A user's text as a paragraph, without markup that would change what follows."""
+    return re.sub(r"[\\`<\[~]|^[#>+=-]", r"\\\g<0>", one_line(text))
 
 
 def pictures(solution: Solution) -> dict[str, str]:

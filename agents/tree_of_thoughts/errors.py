@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from store.printable_text import one_line
+
 
 class InvalidTask(ValueError):
     """What was given is no task: neither numbers for the Game of 24 nor a valid task file.
@@ -17,7 +19,7 @@ class InvalidTask(ValueError):
     def __str__(self) -> str:
         given, reason = self.args
         shown = given if len(given) <= MAX_SHOWN else f"{given[:MAX_SHOWN]}..."
-        return f"{shown!r} is no task: {reason}"
+        return f"{shown!r} is no task: {one_line(reason)}"
 
 
 MAX_SHOWN = 100

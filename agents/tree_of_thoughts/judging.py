@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from agents.tree_of_thoughts import prompts
 from agents.tree_of_thoughts.search import Continuation
+from agents.tree_of_thoughts.setbacks import Setbacks
 from orchestrator import choose, gather, llm, step
 from serving.errors import InvalidRequest
 from serving.generation import MAX_CHOICES
@@ -27,20 +28,20 @@ LEAST_LOGPROB = -30.0
 
 
 @step
-async def propose(goal: str, described: str, how: str) -> list[str]:
-    """The model's next steps from a state, each once."""
+async def propose(goal: str, described: str, how: str, attempt: int = 0) -> list[str]:
+    """The model's next steps from a state, each once; each attempt has seeds of its own."""
     answers = await gather(
         *(
             llm(
                 prompts.propose_prompt(goal, described, how),
                 system=prompts.SYSTEM,
                 max_tokens=PROPOSAL_TOKENS,
-                temperature=0.0 if number == 0 else 0.7,
+                temperature=0.0 if seed == 0 else 0.7,
                 repetition_penalty=PROPOSAL_PENALTY,
-                seed=number,
+                seed=seed,
                 stop=["\n"],
             )
-            for number in range(PROPOSALS)
+            for seed in range(attempt * PROPOSALS, (attempt + 1) * PROPOSALS)
         )
     )
     return list(dict.fromkeys(answer.strip() for answer in answers if answer.strip()))
@@ -100,22 +101,35 @@ async def _logprobs(prompt: str, options: Sequence[str]) -> list[float]:
 class Fits:
     """How well words continue their texts; each is asked of the model once in a search."""
 
-    def __init__(self) -> None:
+    def __init__(self, setbacks: Setbacks) -> None:
+        self._setbacks = setbacks
         self._logprobs: dict[tuple[str, str], float] = {}
 
     async def ask(self, continuations: Iterable[Continuation]) -> None:
-        """Ask for what is not known yet of some continuations, all at once."""
+        """Ask for what is not known yet of some continuations, all at once.
+
+        What a failed call is about stays unknown.
+        """
         wanted: dict[str, dict[str, None]] = {}
         for each in continuations:
             for prompt in (each.prompt, each.without):
                 if (prompt, each.option) not in self._logprobs:
                     wanted.setdefault(prompt, {})[each.option] = None
         found = await gather(
-            *(continuation_logprobs(prompt, list(options)) for prompt, options in wanted.items())
+            *(
+                self._setbacks.none_if_failed(continuation_logprobs(prompt, list(options)))
+                for prompt, options in wanted.items()
+            )
         )
         for (prompt, options), logprobs in zip(wanted.items(), found, strict=True):
-            for option, logprob in zip(options, logprobs, strict=True):
+            for option, logprob in zip(options, logprobs or (), strict=logprobs is not None):
                 self._logprobs[prompt, option] = logprob
+
+    def knows(self, each: Continuation) -> bool:
+        """Whether the model has answered what `of` depends on."""
+        return all(
+            (prompt, each.option) in self._logprobs for prompt in (each.prompt, each.without)
+        )
 
     def of(self, each: Continuation) -> float:
         """From 0 to 1: p / (p + q), with p the probability in its text and q that without it.

@@ -6,13 +6,15 @@ is a step, so a resumed run goes on where it was and asks for nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
 from agents.tree_of_thoughts.judging import Fits, propose, value, votes
 from agents.tree_of_thoughts.search import Order, Search, Status, Step, Thought
+from agents.tree_of_thoughts.setbacks import Setbacks
 from agents.tree_of_thoughts.solution import Solution, solution_of
 from agents.tree_of_thoughts.task import Task
 from agents.tree_of_thoughts.tasks.table import is_file, task_in, task_of
@@ -20,11 +22,16 @@ from agents.tree_of_thoughts.tasks.task_file import read_task_file
 from orchestrator import best_so_far, flow, gather, step
 
 DEFAULT_BEAM = 5
+ATTEMPTS = 3
+"""Times that a model is asked for steps from a thought, if it proposes none that fits."""
+
 SMALL = 300
 """Thoughts of a tree that is copied whenever it changes."""
 GROWTH = 0.05
 
 Judge = Literal["votes", "values"]
+
+T = TypeVar("T")
 
 
 @flow(name="tree-of-thoughts", on_deadline="best_so_far")
@@ -52,11 +59,12 @@ async def tree_of_thoughts(
     """
     task = task_in(await task_file(puzzle), puzzle) if is_file(puzzle) else task_of(puzzle)
     search = Search(task.start, order=order, beam=beam, max_depth=depth or task.max_depth)
-    fits = Fits()
-    best = BestSoFar(task, search)
+    setbacks = Setbacks()
+    fits = Fits(setbacks)
+    best = BestSoFar(task, search, setbacks)
     best.keep()
     while thoughts := search.ask():
-        steps = await gather(*(next_steps(task, thought) for thought in thoughts))
+        steps = await gather(*(next_steps(task, thought, setbacks) for thought in thoughts))
         added = [
             new
             for thought, found in zip(thoughts, steps, strict=True)
@@ -68,14 +76,13 @@ async def tree_of_thoughts(
         elif search.solution is None:
             await gather(
                 *(
-                    judge_all(
-                        task, search, thought, [each for each in new if _is_open(each)], judge
-                    )
+                    judge_all(task, search, thought, list(filter(_is_open, new)), judge, setbacks)
                     for thought, new in zip(thoughts, added, strict=True)
                 )
             )
         best.keep()
-    return solution_of(task, search)
+    end = "" if search.solution else setbacks.reason("no thought is left to expand")
+    return solution_of(task, search, end)
 
 
 class BestSoFar:
@@ -85,7 +92,8 @@ class BestSoFar:
     GROWTH, so that the copies of a long search take no time.
     """
 
-    def __init__(self, task: Task, search: Search) -> None:
+    def __init__(self, task: Task, search: Search, setbacks: Setbacks) -> None:
+        self._setbacks = setbacks
         self._task = task
         self._search = search
         self._best: int | None = None
@@ -96,7 +104,8 @@ class BestSoFar:
         best, number = self._search.best().number, len(self._search.thoughts)
         is_small = number < SMALL
         if is_small or best != self._best or number >= self._num_kept * (1 + GROWTH):
-            best_so_far(solution_of(self._task, self._search))
+            end = "" if self._search.solution else self._setbacks.reason("the deadline came first")
+            best_so_far(solution_of(self._task, self._search, end))
             self._best, self._num_kept = best, number
 
 
@@ -106,15 +115,34 @@ def task_file(path: str) -> str:
     return read_task_file(path)
 
 
-async def next_steps(task: Task, thought: Thought) -> list[Step]:
-    """The steps from a thought: all of them, or those that the model proposes and that fit."""
+async def next_steps(task: Task, thought: Thought, setbacks: Setbacks) -> list[Step]:
+    """The steps from a thought: all of them, or those that the model proposes and that fit.
+
+    A model that proposes nothing that fits is asked again, at most ATTEMPTS times in all.
+    """
     state = thought.step.state
     listed = task.moves(state)
     if listed is not None:
-        return list(listed)
-    proposals = await propose(task.goal, task.describe(state), task.how_to_propose())
-    found = [task.step(state, proposal) for proposal in proposals]
-    return [each for each in found if each is not None]
+        return [each async for each in letting_others_run(listed)]
+    for attempt in range(ATTEMPTS):
+        how = task.how_to_propose(state, attempt)
+        proposals = await setbacks.none_if_failed(
+            propose(task.goal, task.describe(state), how, attempt)
+        )
+        if proposals is None:
+            return []
+        found = letting_others_run(task.step(state, proposal) for proposal in proposals)
+        if steps := [each async for each in found if each is not None]:
+            return steps
+    setbacks.num_fruitless += 1
+    return []
+
+
+async def letting_others_run(each_of: Iterable[T]) -> AsyncIterator[T]:
+    """Things that take time to make, one by one; other work and the deadline come between them."""
+    for each in each_of:
+        yield each
+        await asyncio.sleep(0)
 
 
 async def judge_continuations(
@@ -122,11 +150,14 @@ async def judge_continuations(
 ) -> None:
     """Set the values of new thoughts by how well what their steps claim fits.
 
-    A value is the mean fit of all that a solution claims, where 0.5 counts for what is open.
+    A value is the mean fit of all that a solution claims, where 0.5 counts for what is open. A
+    thought of which a call failed has no value, so it is not expanded.
     """
     new = [each for thoughts in added for each in thoughts]
     await fits.ask(one for each in new for one in each.step.continuations)
     for each in new:
+        if not all(map(fits.knows, each.step.continuations)):
+            continue
         parent = None if each.parent is None else search.thoughts[each.parent]
         before = 0.5 if parent is None or not parent.depth else parent.value or 0.0
         gain = sum(fits.of(one) - 0.5 for one in each.step.continuations)
@@ -139,18 +170,23 @@ async def judge_all(
     thought: Thought,
     new: Sequence[Thought],
     judge: Judge,
+    setbacks: Setbacks,
 ) -> None:
-    """Set the values of the new thoughts that follow from one."""
+    """Set the values of the new thoughts that follow from one; none if the call fails."""
     if judge == "values":
         described = [task.describe(each.step.state) for each in new]
-        values: Sequence[float] = await gather(*(value(task.goal, each) for each in described))
+        values: Sequence[float | None] = await gather(
+            *(setbacks.none_if_failed(value(task.goal, each)) for each in described)
+        )
     elif len(new) == 1:
         values = [1.0]
     else:
         moves = [each.step.move for each in new]
-        values = await votes(task.goal, task.describe(thought.step.state), moves)
+        voted = votes(task.goal, task.describe(thought.step.state), moves)
+        values = await setbacks.none_if_failed(voted) or [None] * len(new)
     for each, promise in zip(new, values, strict=True):
-        search.tell(each, promise)
+        if promise is not None:
+            search.tell(each, promise)
 
 
 def _is_open(thought: Thought) -> bool:

@@ -163,10 +163,6 @@ class Search:
             path.append(self.thoughts[path[-1].parent])
         return path[::-1]
 
-    def children_of(self, thought: Thought) -> list[Thought]:
-        """The thoughts that follow from this one, in the order in which they were found."""
-        return [each for each in self.thoughts if each.parent == thought.number]
-
     def _add(self, parent: Thought | None, step: Step) -> Thought | None:
         if step.state in self._numbers:
             self.num_merged += 1

@@ -40,6 +40,7 @@ class Solution:
         expanded, merged: thoughts that were expanded, and equal to known ones.
         tree: all thoughts, the root first.
         board: the answer as rows of letters, "." where none is; empty if the task has no board.
+        ended: why the search ended without a solution; "" if it is solved.
     """
 
     task: str
@@ -50,10 +51,15 @@ class Solution:
     merged: int
     tree: tuple[Node, ...]
     board: tuple[str, ...] = ()
+    ended: str = ""
 
 
-def solution_of(task: Task, search: Search) -> Solution:
-    """The best thought of a search as an answer."""
+def solution_of(task: Task, search: Search, ended: str = "") -> Solution:
+    """The best thought of a search as an answer.
+
+    Args:
+        ended: why the search ended without a solution.
+    """
     best = search.best()
     path = search.path_to(best)
     steps = [each.step for each in path[1:]]
@@ -77,4 +83,5 @@ def solution_of(task: Task, search: Search) -> Solution:
             for each in search.thoughts
         ),
         board=task.board(steps),
+        ended=ended,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from agents.tree_of_thoughts.search import Step
@@ -27,7 +27,7 @@ class Task(Protocol):
     max_depth: int
     num_judged: int
 
-    def moves(self, state: str) -> Sequence[Step] | None:
+    def moves(self, state: str) -> Iterable[Step] | None:
         """All steps from a state, if they can be listed; None: the model proposes them."""
         ...
 
@@ -42,8 +42,12 @@ class Task(Protocol):
         """A state as the model reads it."""
         ...
 
-    def how_to_propose(self) -> str:
-        """What the model is told to write as a proposal. Called only if `moves` returns None."""
+    def how_to_propose(self, state: str, attempt: int) -> str:
+        """What the model is told to write as a proposal. Called only if `moves` returns None.
+
+        Args:
+            attempt: from 0; how often the model was asked before and proposed nothing that fits.
+        """
         ...
 
     def answer(self, path: Sequence[Step]) -> str:

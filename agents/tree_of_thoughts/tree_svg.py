@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 
 from agents.tree_of_thoughts.solution import Node
 from agents.tree_of_thoughts.tree_text import cut
 from agents.tree_of_thoughts.tree_view import ShownNode, shown_tree
+from patterns.svg import escaped
 
 GAP, ROW, HEIGHT, MARGIN, CHARACTER = 40, 30, 22, 12, 6.6
 """Distance of columns and of rows, height of a thought, margin, and a character's width; pixels."""
@@ -51,7 +51,7 @@ def tree_svg(nodes: Sequence[Node]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
         f' width="{width}" height="{height}" font-family="sans-serif" font-size="11">\n'
-        f"<title>Tree of Thoughts: {escape(nodes[0].move)}</title>\n"
+        f"<title>Tree of Thoughts: {escaped(nodes[0].move)}</title>\n"
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
         + "\n".join(shapes)
         + "\n</svg>\n"
@@ -108,13 +108,13 @@ def _link(placed: _Placed, box: float) -> str:
 def _box(placed: _Placed, box: float) -> str:
     x, y, node = MARGIN + placed.depth * (box + GAP), _middle(placed.row) - HEIGHT / 2, placed.node
     if node is None:
-        return f'<text x="{x + 6:.1f}" y="{y + 15:.1f}" fill="{NOTE}">{escape(placed.text)}</text>'
+        return f'<text x="{x + 6:.1f}" y="{y + 15:.1f}" fill="{NOTE}">{escaped(placed.text)}</text>'
     edge = f'stroke="{BEST}" stroke-width="2"' if node.is_best else 'stroke="#808080"'
     value = "" if node.value is None else f"{node.value:.2f}"
     return (
-        f'<g fill="#202020"><title>{escape(node.move)}</title><rect x="{x:.1f}" y="{y:.1f}"'
+        f'<g fill="#202020"><title>{escaped(node.move)}</title><rect x="{x:.1f}" y="{y:.1f}"'
         f' width="{box:.1f}" height="{HEIGHT}" rx="4" fill="{FILL[node.status]}" {edge}/>'
-        f'<text x="{x + 6:.1f}" y="{y + 15:.1f}">{escape(cut(placed.text, MAX_CHARACTERS))}</text>'
+        f'<text x="{x + 6:.1f}" y="{y + 15:.1f}">{escaped(cut(placed.text, MAX_CHARACTERS))}</text>'
         f'<text x="{x + box - 6:.1f}" y="{y + 15:.1f}" text-anchor="end">{value}</text></g>'
     )
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.display.rows import Row, call_name, rows_of
+from orchestrator.display.rows import Row, call_name, limited, rows_of
 from store.printable_text import one_line
 from store.records import CallKind, CallRecord, RunRecord, Status, StepKind, StepRecord
 
@@ -14,7 +14,6 @@ MAX_ROWS = 40
 """A picture of more steps and calls shows stages; of more stages, the last row is all others."""
 
 _DRAWN_STEPS = {StepKind.STEP, StepKind.INPUT}  # calls are drawn from their own records
-_WORST_FIRST = (Status.FAILED, Status.CANCELLED, Status.RUNNING, Status.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +105,6 @@ def _stage_rows(run: RunRecord, calls: Sequence[CallRecord]) -> list[PictureRow]
     tools: defaultdict[int, bool] = defaultdict(lambda: True)
     for call in calls:
         tools[call.stage] &= call.kind is CallKind.TOOL
-    rows = rows_of(run, calls, with_calls=False)
-    if len(rows) > MAX_ROWS:
-        rows = [*rows[: MAX_ROWS - 1], _all_of(rows[MAX_ROWS - 1 :])]
+    rows = limited(rows_of(run, calls, with_calls=False), MAX_ROWS)
     kinds = ["tool" if is_tool else "llm" for _, is_tool in sorted(tools.items())]
     return [PictureRow(row, kind) for row, kind in zip(rows, kinds, strict=False)]
-
-
-def _all_of(rows: Sequence[Row]) -> Row:
-    """One row for many."""
-    ends = [row.ended_s for row in rows if row.ended_s is not None]
-    present = {row.status for row in rows}
-    return Row(
-        label=f"and {len(rows):,} more stages",
-        began_s=min(row.began_s for row in rows),
-        ended_s=max(ends) if len(ends) == len(rows) else None,
-        due_s=None,
-        tokens=sum(row.tokens for row in rows),
-        status=next(status for status in _WORST_FIRST if status in present),
-    )

@@ -11,6 +11,8 @@ from orchestrator.display.slack import slack_of
 from store.printable_text import one_line
 from store.records import CallKind, CallRecord, RunRecord, Status
 
+_WORST_FIRST = (Status.FAILED, Status.CANCELLED, Status.RUNNING, Status.COMPLETED)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -61,6 +63,26 @@ def rows_of(
         if with_calls:
             rows += [_call_row(run, call) for call in members]
     return rows
+
+
+def limited(rows: Sequence[Row], most: int, *, noun: str = "stages") -> list[Row]:
+    """At most this many rows: if there are more, the last one stands for all others."""
+    if len(rows) <= most:
+        return list(rows)
+    others = rows[most - 1 :]
+    ends = [row.ended_s for row in others if row.ended_s is not None]
+    present = {row.status for row in others}
+    return [
+        *rows[: most - 1],
+        Row(
+            label=f"and {len(others):,} more {noun}",
+            began_s=min(row.began_s for row in others),
+            ended_s=max(ends) if len(ends) == len(others) else None,
+            due_s=None,
+            tokens=sum(row.tokens for row in others if not row.is_call),  # stages count them
+            status=next(status for status in _WORST_FIRST if status in present),
+        ),
+    ]
 
 
 def call_name(run: RunRecord, call: CallRecord) -> str:

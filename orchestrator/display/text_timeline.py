@@ -8,9 +8,15 @@ from rich.text import Text
 
 from orchestrator.display.axis import Axis, axis_for
 from orchestrator.display.glyphs import ASCII, UNICODE, Glyphs
-from orchestrator.display.rows import Row, rows_of
+from orchestrator.display.rows import Row, limited, rows_of
 from orchestrator.durations import shown
 from store.records import CallRecord, RunRecord, Status
+
+MAX_ROWS = 200
+"""Of more rows, the last one stands for all others."""
+
+MIN_WIDTH = 40
+"""Columns that labels, axis and numbers need."""
 
 _MIN_WIDTH_FOR_DUE, _MIN_WIDTH_FOR_TOKENS = 72, 96
 _MAX_LABEL_CELLS, _MAX_LABEL_SHARE = 44, 0.3
@@ -29,17 +35,19 @@ def timeline_lines(
     with_calls: bool = False,
     now_s: float | None = None,
 ) -> list[Text]:
-    """Draw a run: a bar for each stage on a common time axis.
+    """Draw a run: a bar for each stage on a common time axis, in at most MAX_ROWS rows.
 
     Args:
-        width: maximum width of a line, in columns.
+        width: maximum width of a line, in columns; at least MIN_WIDTH are used.
         with_calls: also draw a bar for each call, below its stage.
         now_s: for a run that is still running: seconds since its start.
     """
     glyphs = ASCII if ascii_only else UNICODE
     if not calls:
         return [Text("no calls were made", style="dim")]
-    rows = rows_of(run, calls, glyphs=glyphs, with_calls=with_calls)
+    width = max(width, MIN_WIDTH)
+    noun = "stages and calls" if with_calls else "stages"
+    rows = limited(rows_of(run, calls, glyphs=glyphs, with_calls=with_calls), MAX_ROWS, noun=noun)
     ends = [row.ended_s if row.ended_s is not None else row.began_s for row in rows]
     work_end_s = max([*ends, run.elapsed_s or 0.0, now_s or 0.0])
     columns = _columns(width)

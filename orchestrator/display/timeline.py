@@ -37,7 +37,10 @@ class Timeline:
         return self._picture().svg
 
     def text(self, *, width: int = _WIDTH, ascii_only: bool = False) -> str:
-        """The same as text: a line for each stage, in at most `width` columns."""
+        """The same as text: a line for each stage, in at most `width` columns, at least 40.
+
+        Of a run of very many stages, the last line stands for all others.
+        """
         from orchestrator.display.text_timeline import timeline_lines  # rich takes time to import
 
         lines = timeline_lines(

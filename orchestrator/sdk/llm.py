@@ -272,8 +272,10 @@ def _with_seeds(request: GenerationRequest, n: int) -> list[GenerationRequest]:
 
 
 def turns_of(prompt: Prompt, system: str | None, raw: bool = False) -> str | tuple[Message, ...]:
-    """A prompt as an engine takes it; raises ValueError for a dict that is no turn."""
+    """A prompt as an engine takes it; raises ValueError for what is no text and no turns."""
     if not isinstance(prompt, str):
+        if not isinstance(prompt, Sequence) or not prompt:
+            raise ValueError(f"a prompt is a text, or turns of a chat, not {prompt!r:.80}")
         return tuple(turn if isinstance(turn, Message) else _message(turn) for turn in prompt)
     if raw:
         return prompt
@@ -281,7 +283,9 @@ def turns_of(prompt: Prompt, system: str | None, raw: bool = False) -> str | tup
     return (*before, Message("user", prompt))
 
 
-def _message(turn: Mapping[str, Any]) -> Message:
+def _message(turn: object) -> Message:
+    if not isinstance(turn, Mapping):
+        raise ValueError(f"a prompt is a text, or Messages and dicts, not a list with {turn!r:.80}")
     content, role = turn.get("content"), next((r for r in _ROLES if r == turn.get("role")), None)
     if turn.keys() != {"role", "content"} or not isinstance(content, str) or role is None:
         raise ValueError(f"a turn has a role ({', '.join(_ROLES)}) and a text as content: {turn!r}")

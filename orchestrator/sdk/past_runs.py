@@ -32,7 +32,7 @@ def timeline(
             of it; None: the newest run of the store.
         store: URL of the store to look in; by default the one of the settings.
     Raises:
-        RunNotFound, RunAmbiguous: no run's id begins like this, or several do.
+        RunNotFound, RunAmbiguous: no run's id begins like this, or several do; or there are none.
         StoreError: the store cannot be read.
     """
     if isinstance(run, RunResult | RunHandle):
@@ -45,7 +45,7 @@ def timeline(
         async with opened.reading() as tx:
             record = await (tx.runs.find(prefix) if prefix else tx.runs.latest())
             if record is None:
-                raise RunNotFound(prefix or "the newest run")
+                raise RunNotFound(prefix or "")
             calls, steps = await tx.calls.of_run(record.id), await tx.journal.of_run(record.id)
         now_s = None
         if record.status is Status.RUNNING:  # the last thing that is known of it

@@ -10,7 +10,7 @@ from rich.text import Text
 from orchestrator.display.axis import Axis, axis_for
 from orchestrator.display.glyphs import UNICODE
 from orchestrator.display.rows import rows_of
-from orchestrator.display.text_timeline import timeline_lines
+from orchestrator.display.text_timeline import MAX_ROWS, MIN_WIDTH, timeline_lines
 from store.records import CallRecord, Status
 from tests.cli.cli_samples import a_call, a_run, research_calls
 
@@ -148,6 +148,30 @@ def test_no_line_is_wider_than_the_given_width(
     assert all(len(line.plain) <= width for line in lines)
     if ascii_only:
         assert all(line.plain.isascii() for line in lines)
+
+
+@pytest.mark.parametrize("width", [-1, 0, 1, 20, 34, 35, MIN_WIDTH])
+@pytest.mark.parametrize("deadline_s", [None, 0.5, 1e6])
+def test_a_timeline_that_is_asked_to_be_too_narrow_has_the_least_width(
+    width: int, deadline_s: float | None
+) -> None:
+    run, calls = a_run(deadline_s=deadline_s), [a_call(0, 0, "a-step-with-a-long-name")]
+    least = plain(timeline_lines(run, calls, width=MIN_WIDTH))
+    assert plain(timeline_lines(run, calls, width=width)) == least
+    assert all(len(line) <= MIN_WIDTH for line in least.splitlines()[:3])
+
+
+@pytest.mark.parametrize("with_calls", [False, True])
+def test_a_timeline_of_many_stages_counts_those_that_it_does_not_draw(with_calls: bool) -> None:
+    calls = [a_call(node, node, "step", output_tokens=2) for node in range(1000)]
+    calls[-1] = replace(calls[-1], status=Status.FAILED)
+    lines = timeline_lines(a_run(), calls, width=120, with_calls=with_calls)
+    assert len(lines) <= MAX_ROWS + 10
+    num_left = (2000 if with_calls else 1000) - MAX_ROWS + 1
+    [others] = [line for line in lines if f"and {num_left:,} more stages" in line.plain]
+    num_drawn = -(-(MAX_ROWS - 1) // 2) if with_calls else MAX_ROWS - 1
+    assert others.plain.endswith(f" {2 * (1000 - num_drawn):,}")
+    assert any(span.style == "red" for span in others.spans)
 
 
 @given(at_s=times, work_end_s=times, deadline_s=st.none() | times, cells=st.integers(10, 150))

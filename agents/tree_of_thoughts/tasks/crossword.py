@@ -10,10 +10,11 @@ Source: Yao et al. (2023), Tree of Thoughts, section 4.3.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
+from agents.tree_of_thoughts.board_svg import capitals
 from agents.tree_of_thoughts.search import Continuation, Status, Step
 
 SIZE = 5
@@ -57,11 +58,35 @@ class Words:
                 index.setdefault((place, letter), set()).add(word)
         self._index = index
 
-    def fitting(self, pattern: str) -> frozenset[str] | set[str]:
+    def fitting(self, pattern: str) -> Set[str]:
         """The words that a pattern such as ".n..l" matches."""
         known = [(place, letter) for place, letter in enumerate(pattern) if letter != EMPTY]
         sets = sorted((self._index.get(each, set()) for each in known), key=len)
         return sets[0].intersection(*sets[1:]) if sets else self._all
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """An open slot that crosses the one where a word is to be placed.
+
+    Attributes:
+        at: the place of the common cell in the word to be placed.
+        words: letter in that cell -> the words that then fit the crossing slot.
+    """
+
+    slot: Slot
+    at: int
+    words: Mapping[str, Set[str]]
+
+    @classmethod
+    def of(cls, placed: Slot, other: Slot, fitting: Set[str]) -> Crossing:
+        """The crossing of two slots; `fitting` are the words that fit the other one by now."""
+        [cell] = set(placed.cells) & set(other.cells)
+        place = other.cells.index(cell)
+        words: dict[str, set[str]] = {}
+        for word in fitting:
+            words.setdefault(word[place], set()).add(word)
+        return cls(other, placed.cells.index(cell), words)
 
 
 class Crossword:
@@ -91,7 +116,7 @@ class Crossword:
         self.max_depth = self.num_judged = len(self.slots)
         self._words = tuple(words)
 
-    def moves(self, state: str) -> list[Step] | None:
+    def moves(self, state: str) -> Iterator[Step] | None:
         """The words for the slot that fewest words fit, such that each slot still has a word."""
         if not self._words:
             return None
@@ -100,10 +125,15 @@ class Crossword:
         open_slots = [slot for slot, pattern in patterns.items() if EMPTY in pattern]
         fitting = {slot: self._list.fitting(patterns[slot]) - taken for slot in open_slots}
         if not open_slots:
-            return []
+            return iter(())
         slot = min(open_slots, key=lambda each: len(fitting[each]))
-        steps = (self._placed(state, slot, word, fitting) for word in sorted(fitting[slot]))
-        return [step for step in steps if step is not None]
+        crossings = [
+            Crossing.of(slot, other, words)
+            for other, words in fitting.items()
+            if other is not slot and set(other.cells) & set(slot.cells)
+        ]
+        steps = (_placed(state, slot, word, crossings) for word in sorted(fitting[slot]))
+        return (step for step in steps if step is not None)
 
     def step(self, state: str, proposal: str) -> Step | None:
         """What a proposal such as "2 down: arena" leads to; None if its letters do not fit."""
@@ -131,9 +161,18 @@ class Crossword:
         )
         return f"Board:\n{board_text(state)}\n\nClues, with the letters known so far:\n{clues}"
 
-    def how_to_propose(self) -> str:
-        """How the model writes a step."""
-        return 'Write one more word of the crossword, such as "2 down: house", and nothing else.'
+    def how_to_propose(self, state: str, attempt: int) -> str:
+        """How the model writes a step; after the first attempt, for which slot."""
+        open_slots = [slot for slot in self.slots if EMPTY in pattern_in(state, slot)]
+        if not attempt or not open_slots:
+            return (
+                'Write one more word of the crossword, such as "2 down: house", and nothing else.'
+            )
+        slot = open_slots[(attempt - 1) % len(open_slots)]
+        return (
+            f"Write the word of {SIZE} letters for {slot.name}, of which {pattern_in(state, slot)} "
+            f'is known: {slot.clue}. Answer in the form "{slot.name}: house", and nothing else.'
+        )
 
     def answer(self, path: Sequence[Step]) -> str:
         """The board, and the clues with their words."""
@@ -151,35 +190,13 @@ class Crossword:
     def _list(self) -> Words:
         return Words(self._words)
 
-    def _placed(
-        self, state: str, slot: Slot, word: str, fitting: Mapping[Slot, frozenset[str] | set[str]]
-    ) -> Step | None:
-        """The step that places a word; None if a crossing slot has no word left then."""
-        board = _with_word(state, slot, word)
-        completed = [(slot, word)]
-        for other in fitting:
-            if other is slot or not set(other.cells) & set(slot.cells):
-                continue
-            pattern = pattern_in(board, other)
-            left = self._list.fitting(pattern) - {each for _, each in completed}
-            if not left & fitting[other]:
-                return None
-            if EMPTY not in pattern:
-                completed.append((other, pattern))
-        return Step(
-            move=f"{slot.name}: {word}",
-            state=board,
-            status=_status(board),
-            continuations=tuple(claim(each, found) for each, found in completed),
-        )
-
 
 _ROW_STARTS = range(0, SIZE * SIZE, SIZE)
 
 
 def board_text(state: str) -> str:
     """The board in capital letters, a row a line."""
-    return "\n".join(" ".join(state[at : at + SIZE].upper()) for at in _ROW_STARTS)
+    return "\n".join(" ".join(capitals(state[at : at + SIZE])) for at in _ROW_STARTS)
 
 
 def pattern_in(state: str, slot: Slot) -> str:
@@ -191,6 +208,25 @@ def claim(slot: Slot, word: str) -> Continuation:
     """That a word fits a slot's clue, for the model to judge."""
     prompt, without = (f"{EXAMPLES}Clue: {clue}\nAnswer:" for clue in (slot.clue, NO_CLUE))
     return Continuation(prompt=prompt, without=without, option=word)
+
+
+def _placed(state: str, slot: Slot, word: str, crossings: Sequence[Crossing]) -> Step | None:
+    """The step that places a word; None if a crossing slot has no word left then."""
+    board = _with_word(state, slot, word)
+    completed = [(slot, word)]
+    for crossing in crossings:
+        left = crossing.words.get(word[crossing.at], frozenset())
+        if len(left) <= sum(each in left for _, each in completed):
+            return None
+        pattern = pattern_in(board, crossing.slot)
+        if EMPTY not in pattern:
+            completed.append((crossing.slot, pattern))
+    return Step(
+        move=f"{slot.name}: {word}",
+        state=board,
+        status=_status(board),
+        continuations=tuple(claim(each, found) for each, found in completed),
+    )
 
 
 def _with_word(state: str, slot: Slot, word: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from agents.tree_of_thoughts.search import Status, Step
+from agents.tree_of_thoughts.tasks.expression import Expression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class TextCheck:
         min_characters, max_characters: limits of its length.
     """
 
-    pattern: re.Pattern[str] | None = None
+    pattern: Expression | None = None
     contains: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     min_characters: int = 0
@@ -31,12 +32,16 @@ class TextCheck:
         return is_short and not any(_has(text, word) for word in self.excludes)
 
     def is_valid(self, text: str) -> bool:
-        """Whether the finished text is as it must be."""
+        """Whether the finished text is as it must be.
+
+        Raises:
+            InvalidTask: the pattern takes too much time.
+        """
         return (
             self.can_become_valid(text)
             and len(text) >= self.min_characters
             and all(_has(text, word) for word in self.contains)
-            and (self.pattern is None or self.pattern.fullmatch(text) is not None)
+            and (self.pattern is None or self.pattern.matches(text))
         )
 
 
@@ -68,12 +73,12 @@ class FreeText:
         self._moves = tuple(moves)
         self._check = check or TextCheck()
 
-    def moves(self, state: str) -> list[Step] | None:
+    def moves(self, state: str) -> Iterator[Step] | None:
         """The listed lines that are not in the text yet; None if none are listed."""
         if not self._moves:
             return None
         used = set(self._added(state))
-        return [self._grown(state, line) for line in self._moves if line not in used]
+        return (self._grown(state, line) for line in self._moves if line not in used)
 
     def step(self, state: str, proposal: str) -> Step | None:
         """The text with the first line of a proposal; None if that is empty or stands there.
@@ -93,7 +98,7 @@ class FreeText:
         count = len(self._added(state))
         return f"The text so far ({count} of {self.max_depth} lines):\n{state or '(empty)'}"
 
-    def how_to_propose(self) -> str:
+    def how_to_propose(self, state: str, attempt: int) -> str:
         """How the model writes a step."""
         return "Write the next line of the text, a short one, and nothing else."
 

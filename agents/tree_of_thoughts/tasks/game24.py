@@ -13,13 +13,14 @@ from agents.tree_of_thoughts.search import Status, Step
 
 TARGET = 24
 MAX_NUMBERS = 6
+MAX_DIGITS = 6
 
 
 class GameOf24:
     """The task for some numbers. A state lists the numbers that are left, ascending.
 
     Args:
-        numbers: whole numbers, 2 to MAX_NUMBERS of them.
+        numbers: whole numbers of at most MAX_DIGITS digits, 2 to MAX_NUMBERS of them.
     """
 
     name = "Game of 24"
@@ -39,11 +40,14 @@ class GameOf24:
         """The task that a user's text means, such as "4 5 6 10".
 
         Raises:
-            ValueError: it is not a list of 2 to MAX_NUMBERS whole numbers.
+            ValueError: it is not a list of 2 to MAX_NUMBERS whole numbers, or one is too long.
         """
         parts = text.replace(",", " ").split()
-        if not all(part.isdigit() for part in parts) or not 2 <= len(parts) <= MAX_NUMBERS:
+        are_numbers = all(part.isascii() and part.isdigit() for part in parts)
+        if not are_numbers or not 2 <= len(parts) <= MAX_NUMBERS:
             raise ValueError(f"give 2 to {MAX_NUMBERS} whole numbers, such as 4 5 6 10")
+        if max(map(len, parts)) > MAX_DIGITS:
+            raise ValueError(f"give numbers of at most {MAX_DIGITS} digits, such as 4 5 6 10")
         return cls([int(part) for part in parts])
 
     def moves(self, state: str) -> list[Step]:
@@ -65,7 +69,7 @@ class GameOf24:
         """The numbers that are left."""
         return f"Numbers left: {state}"
 
-    def how_to_propose(self) -> str:
+    def how_to_propose(self, state: str, attempt: int) -> str:
         """Never called: all moves are listed."""
         raise AssertionError("all moves are listed")
 

@@ -16,7 +16,6 @@ lines to choose from, each once, instead of the model's own. The whole text must
 
 from __future__ import annotations
 
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,11 +33,13 @@ from pydantic import (
 
 from agents.tree_of_thoughts.errors import InvalidTask
 from agents.tree_of_thoughts.tasks.crossword import SIZE
+from agents.tree_of_thoughts.tasks.expression import Expression
 
 MAX_BYTES = 100_000
 """Limit of a task file's size."""
 
-MAX_WORDS, MAX_MOVES, MAX_STEPS = 5000, 200, 50
+MAX_WORDS, MAX_MOVES, MAX_STEPS = 1000, 200, 50
+MAX_CHARACTERS = 10_000_000
 
 
 def _word(text: str) -> str:
@@ -66,10 +67,7 @@ Word = Annotated[str, Field(max_length=100), AfterValidator(_word)]
 def _expression(text: object) -> object:
     if not isinstance(text, str):
         raise ValueError("give a regular expression, as a text")
-    try:
-        return re.compile(text, re.DOTALL)
-    except re.error as error:
-        raise ValueError(f"not a regular expression: {error}") from None
+    return Expression(text)
 
 
 class _Strict(BaseModel):
@@ -88,11 +86,11 @@ class CrosswordFile(_Strict):
 class CheckTable(_Strict):
     """What the finished text must be like."""
 
-    pattern: Annotated[re.Pattern[str] | None, BeforeValidator(_expression)] = None
+    pattern: Annotated[Expression | None, BeforeValidator(_expression)] = None
     contains: list[Line] = []
     excludes: list[Line] = []
-    min_characters: Annotated[int, Field(ge=0)] = 0
-    max_characters: Annotated[int, Field(ge=1)] | None = None
+    min_characters: Annotated[int, Field(ge=0, le=MAX_CHARACTERS)] = 0
+    max_characters: Annotated[int, Field(ge=1, le=MAX_CHARACTERS)] | None = None
 
     @model_validator(mode="after")
     def _is_possible(self) -> CheckTable:
@@ -154,7 +152,9 @@ def parse_task_file(text: str, path: str) -> CrosswordFile | TextFile:
     """
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise InvalidTask(path, "the file is not valid TOML: it is nested too deeply") from error
+    except ValueError as error:  # TOMLDecodeError, or a number of more digits than Python reads
         raise InvalidTask(path, f"the file is not valid TOML: {error}") from error
     if not document:
         raise InvalidTask(path, 'the file is empty: give kind = "crossword" or kind = "text"')

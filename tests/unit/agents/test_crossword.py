@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.tree_of_thoughts.board_svg import board_svg
-from agents.tree_of_thoughts.search import Status
+from agents.tree_of_thoughts.search import Status, Step
 from agents.tree_of_thoughts.tasks.crossword import Crossword, board_text, pattern_in
 from tests.unit.agents.tree_of_thoughts_samples import ACROSS, ANSWERS, DOWN, OTHERS
 
@@ -18,10 +18,13 @@ def crossword(*words: str) -> Crossword:
     return Crossword(ACROSS, DOWN, words or ANSWERS + OTHERS)
 
 
+def moves(task: Crossword, state: str) -> list[Step]:
+    return list(task.moves(state) or ())
+
+
 def test_a_move_places_a_word_that_leaves_each_crossing_slot_a_word() -> None:
     task = crossword()
-    steps = task.moves(task.start)
-    assert steps is not None
+    steps = moves(task, task.start)
     words = ANSWERS + OTHERS
     begins = {word: {other[0] for other in words if other != word} for word in words}
     fitting = sorted(word for word in words if set(word) <= begins[word])
@@ -34,7 +37,7 @@ def test_a_move_places_a_word_that_leaves_each_crossing_slot_a_word() -> None:
 def test_whichever_moves_are_taken_letters_cross_and_no_word_stands_twice(chance: object) -> None:
     task, words = crossword(), set(ANSWERS + OTHERS)
     state = task.start
-    while steps := task.moves(state):
+    while steps := moves(task, state):
         step = chance.choice(steps)  # type: ignore[attr-defined]
         kept = zip(state, step.state, strict=True)
         assert all(before in (".", after) for before, after in kept)
@@ -48,7 +51,7 @@ def test_whichever_moves_are_taken_letters_cross_and_no_word_stands_twice(chance
 
 def test_a_step_claims_each_word_that_it_completes_for_its_clue() -> None:
     task = crossword(*ANSWERS)
-    [step] = task.moves(SOLVED[:20] + SOLVED[20:24] + ".") or []
+    [step] = moves(task, SOLVED[:20] + SOLVED[20:24] + ".")
     assert step.status is Status.SOLVED
     assert {one.option for one in step.continuations} == {"rally", "early"}
 
@@ -97,3 +100,11 @@ def test_the_picture_has_a_cell_for_each_letter() -> None:
     svg = board_svg(["ab", "c."])
     assert svg.count("<rect") == 5
     assert [letter in svg for letter in (">A<", ">B<", ">C<", ">.<")] == [True, True, True, False]
+
+
+def test_a_letter_whose_capital_is_two_letters_takes_one_cell() -> None:
+    task = Crossword(ACROSS, DOWN)
+    step = task.step(task.start, "1 across: straß")
+    assert step is not None
+    assert board_text(step.state).splitlines()[0] == "S T R A ß"
+    assert ">ß<" in board_svg(task.board([step]))

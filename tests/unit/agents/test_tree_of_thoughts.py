@@ -13,13 +13,17 @@ import pytest
 
 from agents.tree_of_thoughts.command import pictures, to_text
 from agents.tree_of_thoughts.errors import InvalidTask
-from agents.tree_of_thoughts.pipeline import tree_of_thoughts
-from agents.tree_of_thoughts.search import Order
+from agents.tree_of_thoughts.judging import PROPOSALS
+from agents.tree_of_thoughts.pipeline import ATTEMPTS, Judge, next_steps, tree_of_thoughts
+from agents.tree_of_thoughts.search import Order, Search
+from agents.tree_of_thoughts.setbacks import Setbacks
+from agents.tree_of_thoughts.solution import Node
+from agents.tree_of_thoughts.tasks.table import task_in
 from agents.tree_of_thoughts.tree_svg import tree_svg
 from agents.tree_of_thoughts.tree_text import tree_lines
 from agents.tree_of_thoughts.tree_view import MAX_SHOWN
 from orchestrator.testing import ScriptedEngine
-from serving.errors import EngineDied, InvalidRequest
+from serving.errors import EngineDied, InvalidRequest, PromptTooLong, RequestFailed
 from serving.generation import Chunk, GenerationRequest
 from tests.unit.agents.tree_of_thoughts_samples import (
     ANSWERS,
@@ -124,6 +128,71 @@ async def test_a_crossword_without_words_is_filled_with_the_models_own(tmp_path:
     assert solution.board == ANSWERS[:5]
 
 
+async def test_a_model_is_asked_again_if_nothing_fits_and_the_solution_says_so(
+    tmp_path: Path,
+) -> None:
+    path = task_path(tmp_path, CROSSWORD.partition("words =")[0])
+    engine = ScriptedEngine(lambda request: "I do not know.")
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        result = await runtime.run(tree_of_thoughts, str(path))
+    seeds = [request.seed for request in engine.requests]
+    assert sorted(seed for seed in seeds if seed is not None) == list(range(PROPOSALS * ATTEMPTS))
+    assert len({str(request.prompt) for request in engine.requests}) == ATTEMPTS
+    assert "from 1 thought the model proposed nothing that fits" in result.value.ended
+    assert result.value.ended in to_text(result, engine.info)
+
+
+async def test_a_proposal_of_a_later_attempt_is_taken(tmp_path: Path) -> None:
+    path = task_path(tmp_path, CROSSWORD.partition("words =")[0])
+
+    def propose(request: GenerationRequest) -> str:
+        asked = str(request.prompt)
+        named = [at for at in range(5) if f"for {at + 1} across" in asked]
+        return f"{named[0] + 1} across: {ANSWERS[named[0]]}" if named else "Hm."
+
+    async with scripted_runtime(tmp_path, ScriptedEngine(propose)) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, str(path))).value
+    assert solution.board == ANSWERS[:5]
+    assert (solution.solved, solution.ended) == (True, "")
+
+
+@pytest.mark.parametrize("judge", ["votes", "values"])
+@pytest.mark.parametrize("text", [CROSSWORD, TEXT, CROSSWORD.partition("words =")[0], "3 3 8 8"])
+async def test_a_search_whose_calls_all_fail_hands_over_its_start_and_says_why(
+    tmp_path: Path, text: str, judge: Judge
+) -> None:
+    def refuse(request: GenerationRequest) -> str:
+        raise PromptTooLong(request.request_id, 9000, 8192)
+
+    puzzle = str(task_path(tmp_path, text)) if "=" in text else text
+    async with scripted_runtime(tmp_path, ScriptedEngine(refuse)) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, puzzle, judge=judge)).value
+    assert not solution.solved
+    assert solution.expanded == 1
+    assert "9000 prompt tokens" in solution.ended
+
+
+@pytest.mark.parametrize("judge", ["votes", "values"])
+@pytest.mark.parametrize("puzzle", ["1 5 5 5", CROSSWORD])
+async def test_a_call_that_fails_costs_its_thought_and_not_the_search(
+    tmp_path: Path, puzzle: str, judge: Judge
+) -> None:
+    num_asked = 0
+
+    def failing(request: GenerationRequest) -> str:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked % 7 == 5:
+            raise RequestFailed(request.request_id, "out of luck")
+        return knowing(request) if isinstance(request.prompt, str) else settled(request)
+
+    given = str(task_path(tmp_path, puzzle)) if "=" in puzzle else puzzle
+    async with scripted_runtime(tmp_path, ScriptedEngine(failing)) as runtime:
+        solution = (await runtime.run(tree_of_thoughts, given, judge=judge)).value
+    assert solution.expanded > 1
+    assert solution.solved or "out of luck" in solution.ended
+
+
 @pytest.mark.parametrize("text", [CROSSWORD, TEXT], ids=["crossword", "text"])
 async def test_a_task_file_runs_to_its_deadline_and_hands_over_the_best_so_far(
     tmp_path: Path, text: str
@@ -146,8 +215,25 @@ async def test_a_task_file_runs_to_its_deadline_and_hands_over_the_best_so_far(
     assert result.value.expanded >= 1
     document = to_text(result, engine.info)
     assert "not solved: the best so far" in document
+    assert "No solution was found: the deadline came first" in document
     assert result.value.answer in document
     assert ("-board.svg" in pictures(result.value)) == (text == CROSSWORD)
+
+
+async def test_other_work_goes_on_between_the_steps_from_a_thought() -> None:
+    num_turns = 0
+
+    async def work() -> None:
+        nonlocal num_turns
+        while True:
+            num_turns += 1
+            await asyncio.sleep(0)
+
+    task = task_in(CROSSWORD, "crossword.toml")
+    other = asyncio.create_task(work())
+    steps = await next_steps(task, Search(task.start).thoughts[0], Setbacks())
+    other.cancel()
+    assert num_turns >= len(steps) >= 2
 
 
 async def test_words_that_begin_with_the_same_token_are_asked_for_apart(tmp_path: Path) -> None:
@@ -178,6 +264,18 @@ async def test_the_tree_is_shown_in_part_and_no_line_is_wider_than_a_terminal(
     assert max(map(len, lines)) <= 76
     assert "…" in lines[1]
     assert len(tree) > MAX_SHOWN
+
+
+@pytest.mark.parametrize("width", [2, 20, 76, 200])
+def test_no_line_of_a_deep_tree_is_wider_than_asked_for(width: int) -> None:
+    path = [Node(f"step {at}", at, at - 1 if at else None, 0.5, "open", True) for at in range(51)]
+    beside = [Node("dead", at + 1, at, None, "dead", False) for at in range(50)]
+    lines = tree_lines([*path, *beside], width=width)
+    assert len(lines) == 101
+    assert max(map(len, lines)) <= width
+    if width >= 76:
+        assert any(line.startswith("…49 ") and "step 50" in line for line in lines)
+        assert all(any(f" step {at} " in line for line in lines) for at in range(1, 51))
 
 
 async def test_the_picture_is_svg_with_a_box_for_each_thought_that_is_shown(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ EXAMPLES: list[StoreError] = [
     errors.StoreClosed("sqlite:///s"),
     errors.StoreFailed("sqlite:///s", "no such function"),
     errors.RunNotFound("run-1"),
+    errors.RunNotFound(""),
     errors.RunAmbiguous("run", ["run-1", "run-2"]),
     errors.RunExists("run-1"),
     errors.RunChanged("run-1"),

@@ -189,3 +189,10 @@ async def test_a_run_that_failed_at_its_deadline_is_drawn(tmp_path: Path) -> Non
             await handle
     assert "deadline missed" in timeline(handle).svg
     assert repr(handle) == f"<RunHandle {handle.id}: failed>"
+
+
+async def test_the_newest_run_of_an_empty_store_is_not_found(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path, ScriptedEngine(answer_ok)):
+        pass
+    with pytest.raises(RunNotFound, match="this store has no runs yet"):
+        timeline(store=store_url(tmp_path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,3 +153,33 @@ async def test_turns_of_a_chat_are_no_raw_prompt(tmp_path: Path) -> None:
     async with scripted_runtime(tmp_path, ScriptedEngine(second)) as runtime:
         with pytest.raises(ValueError, match="raw prompt"):
             await runtime.run(wrong)
+
+
+@pytest.mark.parametrize("prompt", [["a"], [], [7], [None], 7, None, {"role": "user"}])
+async def test_what_is_no_prompt_is_refused_in_words(tmp_path: Path, prompt: Any) -> None:
+    @flow
+    async def choosing() -> None:
+        await choose(prompt, ["a", "b"])
+
+    @flow
+    async def asking() -> None:
+        await llm(prompt)
+
+    async with scripted_runtime(tmp_path, ScriptedEngine(second)) as runtime:
+        for wrong in (choosing, asking):
+            with pytest.raises(ValueError, match="a prompt is a text"):
+                await runtime.run(wrong)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "repetition_penalty"])
+async def test_an_argument_that_is_no_number_is_refused_by_its_name(
+    tmp_path: Path, name: str
+) -> None:
+    @flow
+    async def wrong(value: Any) -> None:
+        await llm("x", **{name: value})
+
+    async with scripted_runtime(tmp_path, ScriptedEngine(second)) as runtime:
+        for value in ("x", None, True):
+            with pytest.raises(InvalidRequest, match=f"{name} must be a number"):
+                await runtime.run(wrong, value)
