@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,12 @@ _SCHEMAS_BY_NAME = frozenset(
     {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 )
 _DATA = frozenset({"const", "enum", "default", "examples"})
+
+_UNENFORCEABLE = frozenset({"uniqueItems", "propertyNames"})
+_FORMATS = frozenset(
+    "date-time time date duration email hostname ipv4 ipv6 uuid uri".split()  # noqa: SIM905
+)
+_LOOKAROUND = re.compile(r"\(\?<?[=!]")
 
 MEMBER = "value"
 """The member of a JSON object in which an answer is that is no object itself."""
@@ -67,7 +74,7 @@ class AnswerForm:
             fields: dict[str, Any] = {MEMBER: (shape, ...)}
             reader = TypeAdapter(create_model("Answer", **fields))
             schema = reader.json_schema()
-        return cls(closed_schema(schema), reader, is_member)
+        return cls(closed_schema(_enforceable(schema)), reader, is_member)
 
     def value_in(self, completion: Completion) -> Any:
         """The answer as a value of the type, or as the value that the JSON schema allows.
@@ -94,6 +101,32 @@ def _is_of_objects(schema: Mapping[str, Any]) -> bool:
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     root = schema.get("$defs", {}).get(name, schema)
     return bool(root.get("type") == "object")
+
+
+def _enforceable(schema: Any) -> Any:
+    """The schema without what constrained decoding cannot enforce; the reader checks that."""
+    if isinstance(schema, list):
+        return [_enforceable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _UNENFORCEABLE or _looks_around(key, part):
+            continue
+        if key == "format" and part not in _FORMATS:
+            continue
+        if key == "anyOf":  # a Decimal is a number, or a text with such a pattern
+            simple = [each for each in part if not any(map(_looks_around, each, each.values()))]
+            kept[key] = _enforceable(simple or part)
+        elif key in _SCHEMAS_BY_NAME and isinstance(part, dict):
+            kept[key] = {name: _enforceable(each) for name, each in part.items()}
+        else:
+            kept[key] = part if key in _DATA else _enforceable(part)
+    return kept
+
+
+def _looks_around(key: str, part: object) -> bool:
+    return key == "pattern" and isinstance(part, str) and bool(_LOOKAROUND.search(part))
 
 
 def _checked(completion: Completion, schema: Mapping[str, Any]) -> Any:

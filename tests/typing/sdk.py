@@ -8,7 +8,8 @@ wrong call: a checker that accepts one reports the comment as unused.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, assert_type
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict, assert_type
 
 from pydantic import BaseModel
 
@@ -17,6 +18,15 @@ from orchestrator import Answer, RunHandle, flow, gather, llm, step, tool
 
 class Point(BaseModel):
     x: int
+
+
+@dataclass
+class Place:
+    name: str
+
+
+class Named(TypedDict):
+    name: str
 
 
 @step
@@ -92,6 +102,15 @@ async def right_calls() -> None:
     assert_type(await llm("x"), str)
     assert_type(await llm("x", schema=Point), Point)
     assert_type(await llm("x", schema={"type": "object"}), Any)
+    assert_type(await llm("x", schema=list[int], top_k=5, min_p=0.1), list[int])
+    assert_type(await llm("x", schema=dict[str, Place]), dict[str, Place])
+    assert_type(await llm("x", schema=Place), Place)
+    assert_type(await llm("x", schema=Named), Named)
+    assert_type(await llm("x", schema=int, frequency_penalty=1, presence_penalty=1), int)
+    assert_type(await llm("x", schema=Literal["yes", "no"]), Any)
+    assert_type(await llm("x", schema=Annotated[int, 5]), Any)
+    assert_type(await llm("x", schema=tuple[int, str], n=2), list[tuple[int, str]])
+    assert_type((await llm("x", schema=list[Place], logprobs=0)).value[0].name, str)
     assert_type(await llm("x", n=3, seed=1), list[str])
     assert_type(await llm("x", schema=Point, n=3), list[Point])
     assert_type(await llm("x", schema={}, n=3), list[Any])
@@ -113,6 +132,7 @@ async def wrong_calls() -> None:
     await a_tool("x")  # type: ignore[arg-type]
     await gather(5)  # type: ignore[call-overload]
     await llm("x", schema=Point, max_token=3)  # type: ignore[call-overload]
+    await llm("x", top_k="3")  # type: ignore[call-overload]
     await llm("x", n="3")  # type: ignore[call-overload]
     await llm("x", n=3, on_text=print)  # type: ignore[call-overload]
     await llm("x", logprobs="all")  # type: ignore[call-overload]
