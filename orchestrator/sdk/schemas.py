@@ -115,10 +115,7 @@ def _enforceable(schema: Any) -> Any:
             continue
         if key == "format" and part not in _FORMATS:
             continue
-        if key == "anyOf":  # a Decimal is a number, or a text with such a pattern
-            simple = [each for each in part if not any(map(_looks_around, each, each.values()))]
-            kept[key] = _enforceable(simple or part)
-        elif key in _SCHEMAS_BY_NAME and isinstance(part, dict):
+        if key in _SCHEMAS_BY_NAME and isinstance(part, dict):
             kept[key] = {name: _enforceable(each) for name, each in part.items()}
         else:
             kept[key] = part if key in _DATA else _enforceable(part)

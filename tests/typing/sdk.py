@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypedDict, assert_type
 
 from pydantic import BaseModel
 
-from orchestrator import Answer, RunHandle, flow, gather, llm, step, tool
+from orchestrator import Answer, RunHandle, RunUsage, budget, flow, gather, llm, step, tool
 
 
 class Point(BaseModel):
@@ -89,6 +89,9 @@ async def right_calls() -> None:
     assert_type(await another_flow("x", times=2), bytes)
     assert_type(await another_flow.options(deadline=5)("x", times=2), bytes)
     assert_type((await a_flow.run("x")).value, Point)
+    assert_type((await a_flow.run("x")).usage, RunUsage)
+    async with budget(tokens=100, calls=3) as used:
+        assert_type(used.tokens, int)
     assert_type(await a_flow.start("x"), RunHandle[Point])
     assert_type((await a_flow.resume("an-id")).value, Point)
     assert_type(await a_tool(1), dict[str, int])
@@ -132,6 +135,7 @@ async def wrong_calls() -> None:
     await a_tool("x")  # type: ignore[arg-type]
     await gather(5)  # type: ignore[call-overload]
     await llm("x", schema=Point, max_token=3)  # type: ignore[call-overload]
+    budget(tokens="many")  # type: ignore[arg-type]
     await llm("x", top_k="3")  # type: ignore[call-overload]
     await llm("x", n="3")  # type: ignore[call-overload]
     await llm("x", n=3, on_text=print)  # type: ignore[call-overload]
