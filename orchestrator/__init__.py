@@ -35,7 +35,7 @@ from orchestrator.runtime.runtime import Runtime
 from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.budgets import budget
 from orchestrator.sdk.choose import Choice, choose
-from orchestrator.sdk.determinism import now, random, uuid
+from orchestrator.sdk.determinism import now, random, run_id, uuid
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
@@ -101,6 +101,7 @@ __all__ = [
     "random",
     "read_settings",
     "remaining",
+    "run_id",
     "step",
     "timeline",
     "tool",

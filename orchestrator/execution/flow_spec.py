@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, ParamSpec, Self, TypeVar
 
 from orchestrator.durability.identity import checked_name
-from orchestrator.durations import seconds_of
+from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import InvalidDuration, InvalidRunId
 from orchestrator.execution.deadline_handling import DeadlineHandling
 from orchestrator.learning.feasibility import Infeasible
@@ -58,7 +58,7 @@ class FlowSpec(Generic[P, R]):
     def options(
         self,
         *,
-        deadline: str | float | None = None,
+        deadline: Duration | None = None,
         stages: int | None = None,
         run_id: str | None = None,
         user: str | None = None,
