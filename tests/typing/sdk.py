@@ -7,13 +7,15 @@ wrong call: a checker that accepts one reports the comment as unused.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict, assert_type
 
 from pydantic import BaseModel
 
-from orchestrator import Answer, RunHandle, RunUsage, budget, flow, gather, llm, step, tool
+from orchestrator import Answer, RunHandle, RunUsage, budget, flow, gather, llm, run_id, step, tool
 
 
 class Point(BaseModel):
@@ -49,6 +51,18 @@ async def a_step_with_retries(text: str) -> bytes:
     return text.encode()
 
 
+@step(retries=3, retry_on=(OSError, KeyError), give_up_on=FileNotFoundError, backoff="1s")
+async def a_steered_step(text: str) -> bytes:
+    return text.encode()
+
+
+@step(
+    retries=1, backoff=lambda number, error: timedelta(seconds=number), timeout=timedelta(hours=1)
+)
+def another_steered_step(text: str) -> bytes:
+    return text.encode()
+
+
 @step
 def a_plain_step(text: str) -> bytes:
     return text.encode()
@@ -76,7 +90,7 @@ async def an_async_tool(number: float) -> complex:
 
 def functions() -> list[Callable[[str], Coroutine[None, None, bytes]]]:
     """Decorated functions are coroutine functions, plain ones too."""
-    return [a_step_with_retries, a_plain_step]
+    return [a_step_with_retries, a_steered_step, another_steered_step, a_plain_step]
 
 
 async def right_calls() -> None:
@@ -90,6 +104,8 @@ async def right_calls() -> None:
     assert_type(await another_flow.options(deadline=5)("x", times=2), bytes)
     assert_type((await a_flow.run("x")).value, Point)
     assert_type((await a_flow.run("x")).usage, RunUsage)
+    assert_type(await another_flow.options(deadline=timedelta(minutes=2))("x", times=2), bytes)
+    assert_type(run_id(), str)
     async with budget(tokens=100, calls=3) as used:
         assert_type(used.tokens, int)
     assert_type(await a_flow.start("x"), RunHandle[Point])
@@ -135,6 +151,8 @@ async def wrong_calls() -> None:
     await a_tool("x")  # type: ignore[arg-type]
     await gather(5)  # type: ignore[call-overload]
     await llm("x", schema=Point, max_token=3)  # type: ignore[call-overload]
+    step(retries=1, retry_on=asyncio.CancelledError)  # type: ignore[arg-type]
+    step(retries=1, backoff=[1])  # type: ignore[call-overload]
     budget(tokens="many")  # type: ignore[arg-type]
     await llm("x", top_k="3")  # type: ignore[call-overload]
     await llm("x", n="3")  # type: ignore[call-overload]

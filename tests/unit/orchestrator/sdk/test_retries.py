@@ -322,7 +322,7 @@ def test_a_resumed_run_waits_only_for_the_rest_of_a_recorded_pause(tmp_path: Pat
         async with timed_runtime(tmp_path) as runtime:
             handle = runtime.start(body.options(run_id=ID))
             await asyncio.sleep(40)
-            handle.cancel()
+            await handle.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await handle
             return (await runtime.resume(ID, body)).value
