@@ -100,7 +100,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
         "cli.errors": ["BadInput", "CannotWrite", "CannotPrint"],
     },
     ExitCode.DEADLINE: {
-        "orchestrator.errors": ["DeadlineExceeded", "DeadlineInfeasible"],
+        "orchestrator.errors": ["BudgetExceeded", "DeadlineExceeded", "DeadlineInfeasible"],
         "serving.errors": ["RequestDropped"],
     },
     ExitCode.ENGINE: {

@@ -7,6 +7,7 @@ import orchestrator.own_packages  # noqa: F401  # first: its error names a file 
 from orchestrator.display.timeline import Timeline
 from orchestrator.errors import (
     ArgumentsDiffer,
+    BudgetExceeded,
     DeadlineExceeded,
     DeadlineInfeasible,
     FlowChanged,
@@ -29,11 +30,12 @@ from orchestrator.errors import (
 from orchestrator.execution.deadline_handling import best_so_far
 from orchestrator.execution.step_execution import Happened
 from orchestrator.runtime.handle import RunHandle
-from orchestrator.runtime.results import RunResult, StageReport
+from orchestrator.runtime.results import RunResult, RunUsage, StageReport
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.sdk.answers import Answer
+from orchestrator.sdk.budgets import budget
 from orchestrator.sdk.choose import Choice, choose
-from orchestrator.sdk.determinism import now, random, uuid
+from orchestrator.sdk.determinism import now, random, run_id, uuid
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
@@ -50,6 +52,7 @@ from store.payload_codec import PayloadCodec
 __all__ = [
     "Answer",
     "ArgumentsDiffer",
+    "BudgetExceeded",
     "Choice",
     "DeadlineExceeded",
     "DeadlineInfeasible",
@@ -73,6 +76,7 @@ __all__ = [
     "RunHandle",
     "RunNotResumable",
     "RunResult",
+    "RunUsage",
     "Runtime",
     "Settings",
     "StageReport",
@@ -82,6 +86,7 @@ __all__ = [
     "WouldBlock",
     "WrongLoop",
     "best_so_far",
+    "budget",
     "choose",
     "flow",
     "gather",
@@ -96,6 +101,7 @@ __all__ = [
     "random",
     "read_settings",
     "remaining",
+    "run_id",
     "step",
     "timeline",
     "tool",

@@ -29,6 +29,24 @@ class DeadlineExceeded(OrchestrateError, TimeoutError):
         return f"{what} did not end within its {allowed_s:.3g} s"
 
 
+class BudgetExceeded(OrchestrateError):
+    """A block would have made an LLM call after its budget was spent."""
+
+    def __init__(
+        self, what: str, tokens: int, max_tokens: int | None, calls: int, max_calls: int | None
+    ) -> None:
+        super().__init__(what, tokens, max_tokens, calls, max_calls)
+
+    def __str__(self) -> str:
+        what, tokens, max_tokens, calls, max_calls = self.args
+        used = [
+            f"{count} of {limit} {unit}"
+            for count, limit, unit in ((tokens, max_tokens, "tokens"), (calls, max_calls, "calls"))
+            if limit is not None
+        ]
+        return f"the budget of {what} is spent: {' and '.join(used)}; allow more, or ask for less"
+
+
 class DeadlineInfeasible(OrchestrateError):
     """The deadline is shorter than the shortest past run of the flow."""
 

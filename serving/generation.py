@@ -16,6 +16,11 @@ FinishReason = Literal["stop", "length"]
 SEED_LIMIT = 2**63
 """Seeds are in [-SEED_LIMIT, SEED_LIMIT), the range of a signed 64-bit integer."""
 
+MAX_TOP_K = 2**31 - 1
+"""Largest `top_k`; engines hold it as a signed 32-bit integer."""
+
+MAX_PENALTY = 2.0
+"""Frequency and presence penalties are in [-MAX_PENALTY, MAX_PENALTY], as OpenAI's and vLLM's."""
 
 MAX_CHOICES = 20
 """Most choices of a request: OpenAI's API gives the probabilities of 20 tokens."""
@@ -45,6 +50,11 @@ class GenerationRequest:
         seed: same seed, same tokens; None: random. In [-SEED_LIMIT, SEED_LIMIT).
         stop: texts that end the answer; they are not part of it.
         repetition_penalty: above 1, tokens that the prompt or answer has become less probable.
+        top_k: sample among this many most probable tokens, 1 to MAX_TOP_K; None: among all.
+        min_p: sample among tokens at least this fraction as probable as the most probable one, in
+            [0, 1]; 0: among all.
+        frequency_penalty: subtracted from a token's logit for each time that the answer has it.
+        presence_penalty: subtracted from a token's logit once if the answer has it.
         choices: the answer is one of these texts, by its first token alone; no two may begin with
             the same token. At most MAX_CHOICES. Not together with a schema.
         logprobs: give the log-probability of each token of the answer, and this many alternatives,
@@ -60,6 +70,10 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
     repetition_penalty: float = 1.0
+    top_k: int | None = None
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
     choices: tuple[str, ...] = ()
     logprobs: int | None = None
     slo: Slo = BEST_EFFORT
@@ -70,10 +84,11 @@ def check_request(request: GenerationRequest) -> None:
     """Check the types of a request's fields.
 
     An engine might notice a wrong type only in the middle of a step, which other requests share.
-    Ranges that every engine checks at arrival, such as the temperature's, are not checked here.
+    Ranges that every engine checks at arrival, such as the temperature's, are not checked here;
+    those of fields that servers may ignore are.
 
     Raises:
-        InvalidRequest: a field has a wrong type; the reason names the field.
+        InvalidRequest: a field has a wrong type or range; the reason names the field.
     """
     checks = {
         "prompt must be a text, or Messages with texts": _is_prompt(request.prompt),
@@ -85,6 +100,15 @@ def check_request(request: GenerationRequest) -> None:
         "repetition_penalty must be a number above 0": _is_above_0(request.repetition_penalty),
         "temperature must be a number": _is_number(request.temperature),
         "top_p must be a number": _is_number(request.top_p),
+        f"top_k must be a whole number from 1 to {MAX_TOP_K}": request.top_k is None
+        or (_is_whole(request.top_k) and 1 <= request.top_k <= MAX_TOP_K),
+        "min_p must be a number from 0 to 1": _is_within(request.min_p, 0.0, 1.0),
+        f"frequency_penalty must be a number from {-MAX_PENALTY:g} to {MAX_PENALTY:g}": _is_within(
+            request.frequency_penalty, -MAX_PENALTY, MAX_PENALTY
+        ),
+        f"presence_penalty must be a number from {-MAX_PENALTY:g} to {MAX_PENALTY:g}": _is_within(
+            request.presence_penalty, -MAX_PENALTY, MAX_PENALTY
+        ),
         f"choices must be at most {MAX_CHOICES} texts, none of them empty or twice": _are_texts(
             request.choices
         )
@@ -101,12 +125,20 @@ def check_request(request: GenerationRequest) -> None:
             raise InvalidRequest(request.request_id, fault)
 
 
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_above_0(value: object) -> bool:
     return _is_number(value) and value > 0
 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_within(value: object, least: float, most: float) -> bool:
+    return _is_number(value) and least <= value <= most
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

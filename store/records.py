@@ -102,6 +102,12 @@ class RunRecord(Failure):
     leased_until: datetime | None = None  # no other process may resume it before
     slo_user: str = ""  # its user, for fairness between users
 
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The texts by name that its flow's `options(tags=)` gave it."""
+        tags = self.attributes.get("tags", {})
+        return tags if isinstance(tags, Mapping) else {}
+
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome(Failure):

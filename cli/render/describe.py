@@ -146,6 +146,7 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
     where.append(f"policy {run.policy}" if run.policy else _CLIENT_DEADLINE)
     if run.slo_user:
         where.append(f"user {run.slo_user}")
+    where.extend(f"{name}={text}" for name, text in sorted(run.tags.items()))
     tokens_in = sum(call.prompt_tokens or 0 for call in calls)
     tokens_out = sum(call.output_tokens or 0 for call in calls)
     stages = len({call.stage for call in calls})
@@ -218,6 +219,7 @@ def run_document(run: RunRecord, status: str, *, now: datetime) -> dict[str, obj
         "status": status,
         "elapsed_s": elapsed_s(run, status, now),
         "deadline_kept_by": "engine" if run.policy else "client",
+        "tags": dict(run.tags),
     }
     return asdict(run) | derived
 

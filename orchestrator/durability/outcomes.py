@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from orchestrator.errors import DeadlineExceeded, OutsideRun
+from orchestrator.errors import BudgetExceeded, DeadlineExceeded, OutsideRun
 from serving.errors import EngineBusy, EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreError
 from store.records import Status
@@ -15,6 +15,7 @@ MESSAGE_LIMIT = 500
 
 # Their messages hold names, ids and numbers only. Any other error may quote a user's text.
 _QUOTES_NOTHING = (
+    BudgetExceeded,
     DeadlineExceeded,
     OutsideRun,
     PromptTooLong,

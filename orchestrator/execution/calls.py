@@ -27,6 +27,7 @@ from orchestrator.execution.step_execution import (
     Replayed,
     StepSpec,
     begin_or_replay,
+    refuse,
     require_time,
 )
 from orchestrator.learning.stage_deadlines import RunTimes, StageDeadline, call_slo
@@ -60,6 +61,10 @@ async def run_llm_call(
         if on_text is not None and recorded.text:
             on_text(recorded.text)
         return recorded
+    if spent := [budget for budget in context.budgets if budget.is_spent]:
+        await refuse(*spent)
+    for budget in context.budgets:
+        budget.calls += 1
     text = _text_of(request.prompt)
     call = _begin(context, "llm", f"{run.engine.info.model}:{context.step_path.name or run.flow}")
     predicted = predict_length(run, call.trace, request, text)
@@ -84,6 +89,9 @@ async def run_llm_call(
         usage = completion.usage
         call.trace.prompt_tokens = usage.prompt_tokens
         call.trace.output_tokens = usage.output_tokens
+        call.trace.cached_tokens = usage.cached_tokens
+        for budget in context.budgets:
+            budget.tokens += usage.prompt_tokens + usage.output_tokens
         run.answers.add(usage.output_tokens)
         predicted.observe(usage.output_tokens)
         outcome.update(

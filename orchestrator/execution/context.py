@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.display.run_log import RunLog
     from orchestrator.durability.recorder import RunRecorder
     from orchestrator.events import Listener
+    from orchestrator.execution.budgets import Budget
     from orchestrator.learning.knowledge import Knowledge
     from serving.generation import Engine
 
@@ -46,6 +47,7 @@ class CallTrace:
     ended_s: float | None = None
     prompt_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
 
     def as_node(self) -> Node:
         """This completed call as a node of its run's pattern graph."""
@@ -147,6 +149,7 @@ class CallContext:
         num_programs: parallel branches that have a limit of their own each; the scheduler sees
             each branch as a program.
         best: results so far of the flow around; the last is used if the deadline passes.
+        budgets: of the blocks around, outermost first.
     """
 
     run: LiveRun
@@ -156,6 +159,7 @@ class CallContext:
     stage_calls: int = 1
     num_programs: int = 1
     best: list[Any] = field(default_factory=list)
+    budgets: tuple[Budget, ...] = ()
 
     def remaining_s(self) -> float:
         """Seconds until the deadline here; infinity without one, negative past it."""

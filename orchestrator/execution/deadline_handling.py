@@ -153,7 +153,22 @@ async def _until(context: CallContext, work: Callable[[], Awaitable[Any]]) -> tu
 
 @asynccontextmanager
 async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.Timeout]:
-    """Cancel a block after `allowed_s`, as asyncio.timeout does, and every RECANCEL_S after that.
+    """Cancel a block after `allowed_s`, as asyncio.timeout does; see `cancel_when`.
+
+    Raises:
+        TimeoutError: the time had passed, even if the block caught the cancellation and ended.
+    """
+    async with cancel_when(run) as (limit, expire):
+        timer = asyncio.get_running_loop().call_later(max(allowed_s, 0.0), expire)
+        try:
+            yield limit
+        finally:
+            timer.cancel()
+
+
+@asynccontextmanager
+async def cancel_when(run: LiveRun) -> AsyncIterator[tuple[asyncio.Timeout, Callable[[], None]]]:
+    """Cancel a block when the yielded function is called, and every RECANCEL_S after that.
 
     Recorded outcomes that are just being replayed come first: they came before the time was up.
 
@@ -161,7 +176,7 @@ async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.
     or in code that catches all errors.
 
     Raises:
-        TimeoutError: the time had passed, even if the block caught the cancellation and ended.
+        TimeoutError: it was called, even if the block caught the cancellation and ended.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None, "a timeout is entered within a task"
@@ -169,8 +184,12 @@ async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.
     num_repeats = 0
 
     def expire() -> None:
+        if not timers:
+            begin()
+
+    def begin() -> None:
         if run.recorder.order.is_replaying:
-            timers[:] = [loop.call_later(RECHECK_S, expire)]
+            timers[:] = [loop.call_later(RECHECK_S, begin)]
             return
         limit.reschedule(loop.time())
         timers[:] = [loop.call_later(RECANCEL_S, repeat)]
@@ -182,11 +201,11 @@ async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.
         timers[:] = [loop.call_later(RECANCEL_S, repeat)]
 
     async with asyncio.timeout(None) as limit:
-        timers[:] = [loop.call_later(max(allowed_s, 0.0), expire)]
         try:
-            yield limit
+            yield limit, expire
         finally:
-            timers[0].cancel()
+            for timer in timers:
+                timer.cancel()
             for _ in range(num_repeats):  # asyncio.timeout itself takes back the first cancellation
                 task.uncancel()
     if limit.expired():

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Generic, ParamSpec, Self, TypeVar
 
 from orchestrator.durability.identity import checked_name
-from orchestrator.durations import seconds_of
+from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import InvalidDuration, InvalidRunId
 from orchestrator.execution.deadline_handling import DeadlineHandling
 from orchestrator.learning.feasibility import Infeasible
 from serving.slo import Slo
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+MAX_TAGS = 50
+"""Most tags of a run."""
+
+MAX_TAG_CHARS = 200
+"""Longest name or text of a tag, in characters."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,6 +37,7 @@ class FlowSpec(Generic[P, R]):
             past runs are known.
         run_id: of the run to start or resume; None: a new one.
         user: the run's user, for policies with `fairness`; None: the runtime's user.
+        tags: recorded with the run, for whoever looks at it.
         deadline_handling: what happens when the deadline passes.
         infeasible: "warn" or "fail" if the deadline is shorter than every past run.
     Raises:
@@ -43,6 +50,7 @@ class FlowSpec(Generic[P, R]):
     expected_stages: int | None = None
     run_id: str | None = None
     user: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     deadline_handling: DeadlineHandling = field(default_factory=DeadlineHandling)
     infeasible: Infeasible = "warn"
 
@@ -58,10 +66,11 @@ class FlowSpec(Generic[P, R]):
     def options(
         self,
         *,
-        deadline: str | float | None = None,
+        deadline: Duration | None = None,
         stages: int | None = None,
         run_id: str | None = None,
         user: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> Self:
         """The same flow with some options changed.
 
@@ -71,10 +80,13 @@ class FlowSpec(Generic[P, R]):
             run_id: of the run to start or resume.
             user: the run's user; a policy with `fairness` shares the machine among users. By
                 default the runtime's user.
+            tags: texts by name, recorded with the run and shown by `orchestrate show`, in addition
+                to those that the flow has; at most MAX_TAGS, each of at most MAX_TAG_CHARS.
         Raises:
             InvalidDuration: the deadline is not a positive time.
             InvalidRunId: the id is not valid.
-            InvalidSlo, ValueError: the user's name is too long, or cannot be stored.
+            InvalidSlo, ValueError: the user's name or a tag is too long, or cannot be stored.
+            TypeError: a tag is not a text.
         """
         if user is not None:
             Slo(user=checked_name(user))
@@ -86,4 +98,16 @@ class FlowSpec(Generic[P, R]):
             expected_stages=stages or self.expected_stages,
             run_id=run_id or self.run_id,
             user=self.user if user is None else user,
+            tags=_checked_tags({**self.tags, **(tags or {})}),
         )
+
+
+def _checked_tags(tags: Mapping[str, str]) -> Mapping[str, str]:
+    if len(tags) > MAX_TAGS:
+        raise ValueError(f"a run has at most {MAX_TAGS} tags, not {len(tags)}")
+    for text in (*tags, *tags.values()):
+        if not isinstance(text, str):
+            raise TypeError(f"tags are texts by name, not {text!r}")
+        if len(checked_name(text)) > MAX_TAG_CHARS:
+            raise ValueError(f"a tag has at most {MAX_TAG_CHARS} characters: {text[:40]!r}...")
+    return tags

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from orchestrator.cancellation import let_the_deadline_pass
 from orchestrator.durability.digests import digest_of
@@ -15,6 +15,7 @@ from orchestrator.durability.uncertain_effects import UncertainEffect, uncertain
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import OutcomeUnknown
 from orchestrator.events import StepFinished, StepStarted
+from orchestrator.execution.budgets import Budget
 from orchestrator.execution.context import (
     CallContext,
     LiveRun,
@@ -100,7 +101,11 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
     step_path = context.step_path.enter(spec.name)
     past = run.recorded_steps.find(step_path, spec.kind, spec.arguments)
     if past is not None and past.status in (Status.COMPLETED, Status.FAILED):
-        return await _replay(run, spec.codec, past)
+        try:
+            return await _replay(run, spec.codec, past)
+        finally:
+            for budget in context.budgets:
+                budget.count(run.recorded_steps.calls_of(past.path))
     new_step = NewStep(
         context.derive(step_path=step_path, owner=current_worker()),
         StepRecord(
@@ -152,16 +157,26 @@ async def require_time(context: CallContext) -> None:
     """Make sure that something may begin here.
 
     Raises:
-        CancelledError: the deadline has passed, or the run was cancelled; the code here may have
-            caught the cancellation for that.
+        CancelledError: the deadline has passed, a budget was exceeded or the run was cancelled;
+            the code here may have caught the cancellation for that.
     """
     if context.run.was_cancelled():
         raise asyncio.CancelledError
+    if exceeded := [budget for budget in context.budgets if budget.is_exceeded]:
+        await refuse(*exceeded)
     if context.run.recorder.order.is_interrupted(asyncio.current_task()):
         await let_the_deadline_pass()
     if context.remaining_s() <= 0:
         await let_the_deadline_pass()  # usually that raises
         raise asyncio.CancelledError
+
+
+async def refuse(*spent: Budget) -> NoReturn:
+    """Do not begin something because budgets are spent: their blocks end."""
+    for budget in spent:
+        budget.exceed()
+    await let_the_deadline_pass()  # usually that raises
+    raise asyncio.CancelledError
 
 
 def enter_task(

@@ -20,7 +20,7 @@ from typing import Any
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.pregel import Pregel
 
-from orchestrator.durations import seconds_of
+from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import InvalidDuration
 from orchestrator.execution.deadline_handling import DeadlineHandling, OnDeadline
 from orchestrator.langgraph.event_loops import (
@@ -38,10 +38,10 @@ _END = object()
 def attach(
     graph: Pregel[Any, Any, Any, Any],
     *,
-    deadline: str | float | None = None,
+    deadline: Duration | None = None,
     on_deadline: OnDeadline = "fail",
     wrap_up: WrapUp | None = None,
-    tail: str | float | None = None,
+    tail: Duration | None = None,
     name: str | None = None,
 ) -> AttachedGraph:
     """Wrap a graph so that each invocation is a recorded run; the graph itself is not changed.
@@ -173,11 +173,13 @@ class AttachedGraph(Runnable[Any, Any]):
         )
 
 
-def _tail_s(tail: str | float | None, deadline_s: float | None) -> float | None:
+def _tail_s(tail: Duration | None, deadline_s: float | None) -> float | None:
     if tail is None or deadline_s is None:
         return None
-    is_share = isinstance(tail, int | float) and 0 < tail < 1
-    seconds = deadline_s * float(tail) if is_share else seconds_of(tail)
+    if isinstance(tail, int | float) and 0 < tail < 1:
+        seconds = deadline_s * tail
+    else:
+        seconds = seconds_of(tail)
     if seconds >= deadline_s:
         raise InvalidDuration(tail, f"leaves nothing of the deadline of {deadline_s:g} s")
     return seconds

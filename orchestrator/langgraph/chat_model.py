@@ -33,7 +33,7 @@ from orchestrator.langgraph.event_loops import (
 )
 from orchestrator.langgraph.structured_output import parsed_as
 from orchestrator.langgraph.tool_calls import ToolProtocol
-from orchestrator.sdk.schemas import Shape, closed_schema, json_schema_of
+from orchestrator.sdk.schemas import AnswerForm, closed_schema
 from serving.errors import InvalidRequest
 from serving.generation import GenerationRequest
 
@@ -150,16 +150,16 @@ class ChatOrchestrate(BaseChatModel):
         if unknown := kwargs.keys() - {"method", "strict"}:
             names = ", ".join(sorted(unknown))
             raise ValueError(f"with_structured_output does not accept: {names}")
-        shape: Shape = (
+        form = AnswerForm.of(
             schema
             if isinstance(schema, type) and issubclass(schema, BaseModel)
             else closed_schema(convert_to_json_schema(schema))
         )
         bound = self.bind(
-            json_schema=json_schema_of(shape),
+            json_schema=form.schema,
             ls_structured_output_format={"kwargs": {"method": "json_schema"}, "schema": schema},
         )
-        return parsed_as(shape, bound, include_raw=include_raw)
+        return parsed_as(form, bound, include_raw=include_raw)
 
     def _generate(
         self,

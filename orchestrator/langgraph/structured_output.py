@@ -9,15 +9,15 @@ from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableMap, RunnablePassthrough
 
-from orchestrator.sdk.schemas import Shape, answer_in
+from orchestrator.sdk.schemas import AnswerForm
 from serving.generation import Completion, Usage
 
 
 def parsed_as(
-    shape: Shape, model: Runnable[LanguageModelInput, AIMessage], *, include_raw: bool
+    form: AnswerForm, model: Runnable[LanguageModelInput, AIMessage], *, include_raw: bool
 ) -> Runnable[LanguageModelInput, Any]:
-    """The model with its answers parsed as values of a shape; include_raw as in LangChain."""
-    parser = RunnableLambda(lambda message: _value(shape, message), name="parsed")
+    """The model with its answers parsed as a form says; include_raw as in LangChain."""
+    parser = RunnableLambda(lambda message: _value(form, message), name="parsed")
     if not include_raw:
         return model | parser
     parsed = RunnablePassthrough.assign(
@@ -27,7 +27,7 @@ def parsed_as(
     return RunnableMap(raw=model) | parsed.with_fallbacks([failed], exception_key="parsing_error")
 
 
-def _value(shape: Shape, message: AIMessage) -> Any:
+def _value(form: AnswerForm, message: AIMessage) -> Any:
     """The value of an answer; raises StructuredOutputInvalid."""
     metadata = message.response_metadata
     completion = Completion(
@@ -38,4 +38,4 @@ def _value(shape: Shape, message: AIMessage) -> Any:
         ttft_s=0.0,
         e2el_s=0.0,
     )
-    return answer_in(shape, completion)
+    return form.value_in(completion)

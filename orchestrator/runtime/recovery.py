@@ -20,12 +20,12 @@ from orchestrator.execution.context import CallTrace, LiveRun
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.stage_deadlines import StageDeadline
 from orchestrator.runtime.flow_loading import load_flow
-from orchestrator.runtime.results import RunResult
+from orchestrator.runtime.results import RunResult, usage_of
 from serving.errors import InvalidReference
 from serving.references import is_loaded
 from store.errors import RunNotFound
 from store.payload_codec import decoded
-from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
+from store.records import CallKind, CallRecord, EdgeRecord, RunRecord, Status, StepRecord
 from store.session import Store
 
 R = TypeVar("R")
@@ -104,6 +104,11 @@ class InterruptedRun:
             deadline_s=self.record.deadline_s,
             elapsed_s=self.record.elapsed_s or 0.0,
             stages=(),
+            usage=usage_of(
+                call
+                for call in self.calls
+                if call.kind is CallKind.LLM and call.status is Status.COMPLETED
+            ),
             log=RunLog(self.record, calls=self.calls, steps=self.steps),
         )
 
@@ -192,4 +197,5 @@ def _trace(live: LiveRun, call: CallRecord) -> CallTrace:
         ended_s=None if end_s is None else start_s + end_s,
         prompt_tokens=call.prompt_tokens or 0,
         output_tokens=call.output_tokens or 0,
+        cached_tokens=call.cached_tokens or 0,
     )

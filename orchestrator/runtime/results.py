@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from orchestrator.display.run_log import RunLog
 from orchestrator.durations import shown
 from orchestrator.execution.context import CallTrace, LiveRun, none_if_infinite
+from store.records import CallRecord
 
 R = TypeVar("R")
 
@@ -34,6 +36,28 @@ class StageReport:
 
 
 @dataclass(frozen=True, slots=True)
+class RunUsage:
+    """What the answered LLM calls of a run used.
+
+    Attributes:
+        prompt_tokens: of all prompts, those in `cached_tokens` included.
+        cached_tokens: prompt tokens that were found in the prefix cache.
+        output_tokens: of all answers.
+        calls: number of LLM calls that were answered.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and output tokens together, which `budget(tokens=)` limits."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult(Generic[R]):
     """The result of a completed run.
 
@@ -42,6 +66,7 @@ class RunResult(Generic[R]):
         deadline_s: the flow's deadline; None: none.
         elapsed_s: seconds from the run's start to its end.
         stages: in order; empty if the run had ended before and only its result was loaded.
+        usage: of its answered LLM calls, those before it was resumed included.
         log: what `timeline(result)` draws; None: only the store knows.
     """
 
@@ -50,6 +75,7 @@ class RunResult(Generic[R]):
     deadline_s: float | None
     elapsed_s: float
     stages: tuple[StageReport, ...]
+    usage: RunUsage = RunUsage()
     log: RunLog | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -67,6 +93,17 @@ class RunResult(Generic[R]):
             None if self.log is None else self.log.timeline(),
             summary=f"run {self.run_id} took {shown(self.elapsed_s)}{of}",
         )
+
+
+def usage_of(answered: Iterable[CallTrace | CallRecord]) -> RunUsage:
+    """The sums over LLM calls that were answered."""
+    calls = list(answered)
+    return RunUsage(
+        prompt_tokens=sum(call.prompt_tokens or 0 for call in calls),
+        cached_tokens=sum(call.cached_tokens or 0 for call in calls),
+        output_tokens=sum(call.output_tokens or 0 for call in calls),
+        calls=len(calls),
+    )
 
 
 def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:

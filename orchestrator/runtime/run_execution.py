@@ -16,7 +16,7 @@ from orchestrator.execution.context import CallContext, LiveRun, current_worker,
 from orchestrator.execution.deadline_handling import run_by_deadline
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.execution.pattern_recording import pattern_record
-from orchestrator.runtime.results import RunResult, stage_reports
+from orchestrator.runtime.results import RunResult, stage_reports, usage_of
 
 logger = logging.getLogger("orchestrate")
 
@@ -59,6 +59,9 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
         deadline_s=flow.deadline_s,
         elapsed_s=elapsed_s,
         stages=stage_reports(live),
+        usage=usage_of(
+            call for call in live.calls if call.kind == "llm" and call.ended_s is not None
+        ),
         log=live.log,
     )
 

@@ -309,6 +309,7 @@ class Runtime:
             host=socket.gethostname(),
             process=process_identity(),
             slo_user=live.user,
+            attributes={"tags": dict(flow.tags)} if flow.tags else {},
         )
 
     def _keep_log(self, live: LiveRun, record: RunRecord) -> None:

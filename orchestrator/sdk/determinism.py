@@ -1,4 +1,4 @@
-"""now, random, uuid: values that differ in each execution, recorded and repeated on resume."""
+"""now, random, uuid: values that differ in each execution, repeated on resume; and run_id."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ def random() -> float:
         OutsideRun: not within a flow.
     """
     return record_value(current_context("random()"), "random", _NUMBER, _system.random)
+
+
+def run_id() -> str:
+    """The id of the run, which stays the same when it is resumed; raises OutsideRun."""
+    return current_context("run_id()").run.id
 
 
 def uuid() -> _uuid.UUID:

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, get_args, overload
 from orchestrator.durability.digests import CallDigest
 from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import result_codec
-from orchestrator.durations import seconds_of
+from orchestrator.durations import Duration, seconds_of
 from orchestrator.execution.context import CallContext, current_context_or_none
 from orchestrator.execution.deadline_handling import (
     DeadlineHandling,
@@ -98,10 +98,10 @@ def flow(body: Callable[P, R], /) -> Flow[P, R]: ...
 @overload
 def flow(
     *,
-    deadline: str | float | None = None,
+    deadline: Duration | None = None,
     on_deadline: OnDeadline | None = None,
     wrap_up: Callable[[Any], Awaitable[Any]] | None = None,
-    tail: str | float | None = None,
+    tail: Duration | None = None,
     infeasible: Infeasible = "warn",
     stages: int | None = None,
     name: str | None = None,
@@ -112,10 +112,10 @@ def flow(
     body: Callable[..., Any] | None = None,
     /,
     *,
-    deadline: str | float | None = None,
+    deadline: Duration | None = None,
     on_deadline: OnDeadline | None = None,
     wrap_up: Callable[[Any], Awaitable[Any]] | None = None,
-    tail: str | float | None = None,
+    tail: Duration | None = None,
     infeasible: Infeasible = "warn",
     stages: int | None = None,
     name: str | None = None,

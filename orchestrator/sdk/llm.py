@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
 
-from pydantic import BaseModel
-
 from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.context import current_context
 from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.parallel import gather
-from orchestrator.sdk.schemas import Shape, answer_in, json_schema_of
+from orchestrator.sdk.schemas import AnswerForm
 from serving.generation import SEED_LIMIT, GenerationRequest, Message, Role, check_request
 
-M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 Prompt = str | Sequence[Message | Mapping[str, Any]]
 OnText = Callable[[str], None]
@@ -31,7 +29,11 @@ class Sampling(TypedDict, total=False):
     max_tokens: int | None
     temperature: float
     top_p: float
+    top_k: int | None
+    min_p: float
     repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
     stop: Sequence[str]
     seed: int | None
     raw: bool
@@ -58,18 +60,18 @@ async def llm(
 async def llm(
     prompt: Prompt,
     *,
-    schema: type[M],
+    schema: type[T],
     logprobs: None = None,
     n: None = None,
     **more: Unpack[SamplingOfOne],
-) -> M: ...
+) -> T: ...
 
 
 @overload
 async def llm(
     prompt: Prompt,
     *,
-    schema: Mapping[str, Any],
+    schema: object,
     logprobs: None = None,
     n: None = None,
     **more: Unpack[SamplingOfOne],
@@ -91,18 +93,18 @@ async def llm(
 async def llm(
     prompt: Prompt,
     *,
-    schema: type[M],
+    schema: type[T],
     logprobs: int,
     n: None = None,
     **more: Unpack[SamplingOfOne],
-) -> Answer[M]: ...
+) -> Answer[T]: ...
 
 
 @overload
 async def llm(
     prompt: Prompt,
     *,
-    schema: Mapping[str, Any],
+    schema: object,
     logprobs: int,
     n: None = None,
     **more: Unpack[SamplingOfOne],
@@ -124,18 +126,18 @@ async def llm(
 async def llm(
     prompt: Prompt,
     *,
-    schema: type[M],
+    schema: type[T],
     logprobs: None = None,
     n: int,
     **more: Unpack[Sampling],
-) -> list[M]: ...
+) -> list[T]: ...
 
 
 @overload
 async def llm(
     prompt: Prompt,
     *,
-    schema: Mapping[str, Any],
+    schema: object,
     logprobs: None = None,
     n: int,
     **more: Unpack[Sampling],
@@ -157,18 +159,18 @@ async def llm(
 async def llm(
     prompt: Prompt,
     *,
-    schema: type[M],
+    schema: type[T],
     logprobs: int,
     n: int,
     **more: Unpack[Sampling],
-) -> list[Answer[M]]: ...
+) -> list[Answer[T]]: ...
 
 
 @overload
 async def llm(
     prompt: Prompt,
     *,
-    schema: Mapping[str, Any],
+    schema: object,
     logprobs: int,
     n: int,
     **more: Unpack[Sampling],
@@ -178,14 +180,18 @@ async def llm(
 async def llm(
     prompt: Prompt,
     *,
-    schema: Shape | None = None,
+    schema: object = None,
     logprobs: int | None = None,
     n: int | None = None,
     system: str | None = None,
     max_tokens: int | None = None,
     temperature: float = 0.7,
     top_p: float = 1.0,
+    top_k: int | None = None,
+    min_p: float = 0.0,
     repetition_penalty: float = 1.0,
+    frequency_penalty: float = 0.0,
+    presence_penalty: float = 0.0,
     stop: Sequence[str] = (),
     seed: int | None = None,
     raw: bool = False,
@@ -195,7 +201,8 @@ async def llm(
 
     Args:
         prompt: the user's message, or the turns of a chat: Messages or OpenAI's dicts.
-        schema: a pydantic model or a JSON schema that the answer must satisfy.
+        schema: what the answer must be: a type that pydantic reads, such as a model, a dataclass,
+            `list[int]`, `Literal["yes", "no"]` or `int | None`; or a JSON schema.
         logprobs: return an Answer, with the log-probability of each of its tokens and of this many
             alternatives, 0 to MAX_LOGPROBS.
         n: return a list of this many answers, 1 to MAX_ANSWERS, each sampled in a call of its own.
@@ -204,48 +211,59 @@ async def llm(
         max_tokens: most output tokens; None: as many as the context window allows.
         temperature: of sampling; 0 is greedy.
         top_p: sample among the most probable tokens that have this probability together.
+        top_k: sample among this many most probable tokens; None: no limit.
+        min_p: sample among tokens at least this fraction as probable as the most probable, 0 to 1.
         repetition_penalty: above 1, tokens that the prompt or answer has become less probable.
+        frequency_penalty: above 0, the more often the answer has a token, the less probable it
+            becomes; -2 to 2.
+        presence_penalty: above 0, tokens that the answer has become less probable; -2 to 2.
         stop: texts that end the answer; they are not part of it.
         seed: of sampling; None: not fixed. With `n` that of the first answer; each other answer has
             the seed after that of the one before.
         raw: complete a plain prompt without the model's chat template.
         on_text: called with each piece of new text as it arrives; not with `n`.
     Returns:
-        The text; with a pydantic model an instance of it; with a JSON schema the JSON value. With
-        logprobs an Answer of it; with `n` a list.
+        The text; with a type a value of it; with a JSON schema the JSON value. With logprobs an
+        Answer of it; with `n` a list.
     Raises:
         StructuredOutputInvalid: the answer does not satisfy the schema, usually because it was cut
             off.
+        InvalidRequest: an argument is out of range, or pydantic cannot read the type.
         DeadlineExceeded: the current deadline passed first.
         ServingError: the engine could not answer; see serving.errors.
         OutsideRun: not within a flow.
         ValueError: `n` is out of range, above 1 at temperature 0, where all answers would be equal,
             or given with `on_text`.
     """
+    form = None if schema is None else AnswerForm.of(schema)
     request = GenerationRequest(
         request_id="",
         prompt=turns_of(prompt, system, raw),
-        schema=json_schema_of(schema),
+        schema=None if form is None else form.schema,
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,
+        top_k=top_k,
+        min_p=min_p,
         repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         seed=seed,
         logprobs=logprobs,
     )
     if n is None:
-        return await _answer(request, schema, on_text)
+        return await _answer(request, form, on_text)
     _require_several(n, temperature, on_text)
     requests = _with_seeds(request, n)
-    return list(await gather(*(_answer(each, schema) for each in requests)))
+    return list(await gather(*(_answer(each, form) for each in requests)))
 
 
 async def _answer(
-    request: GenerationRequest, schema: Shape | None, on_text: OnText | None = None
+    request: GenerationRequest, form: AnswerForm | None, on_text: OnText | None = None
 ) -> Any:
     completion = await run_llm_call(current_context("llm()"), request, on_text)
-    value = completion.text if schema is None else answer_in(schema, completion)
+    value = completion.text if form is None else form.value_in(completion)
     if request.logprobs is None:
         return value
     return Answer(value, completion.text, completion.tokens)

@@ -7,18 +7,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_exponential,
-)
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 from tenacity.stop import stop_base
 
+from orchestrator.durability.values import ValueCodec
+from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import DeadlineExceeded, OrchestrateError
 from orchestrator.execution.context import CallContext, current_context, using_context
 from orchestrator.execution.deadline_handling import cancel_after, is_expiry
+from orchestrator.execution.recorded_values import record_value
 from serving.errors import EngineClosed, EngineDied, InvalidRequest, InvalidSlo, PromptTooLong
 from store.errors import StoreError
 
@@ -41,6 +38,15 @@ FIRST_PAUSE_S = 0.1
 MAX_PAUSE_S = 10.0
 """Longest pause between two tries, in seconds."""
 
+MAX_GROWTH = 100
+"""How much longer than the first the longest pause of a `backoff` is."""
+
+Backoff = Duration | Callable[[int, Exception], Duration]
+"""The first pause, which doubles with each further try; or what gives each pause, called with the
+number of tries so far and the last one's error."""
+
+_SECONDS = ValueCodec("a pause", float)
+
 
 @dataclass(frozen=True, slots=True)
 class Retries:
@@ -49,12 +55,18 @@ class Retries:
     Attributes:
         retries: number of tries after the first.
         timeout_s: of each try; None: none.
+        retry_on: errors of these classes are followed by another try, unless they are permanent.
+        give_up_on: errors of these classes are not.
+        backoff: pauses between tries; None: from FIRST_PAUSE_S on, up to MAX_PAUSE_S.
     Raises:
         ValueError: retries is below 0.
     """
 
     retries: int = 0
     timeout_s: float | None = None
+    retry_on: tuple[type[Exception], ...] = (Exception,)
+    give_up_on: tuple[type[Exception], ...] = ()
+    backoff: Backoff | None = None
 
     def __post_init__(self) -> None:
         if self.retries < 0:
@@ -69,9 +81,9 @@ class Retries:
         """
         context = current_context("a step's tries")
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception(_is_transient),
+            retry=retry_if_exception(self._is_followed),
             stop=stop_after_attempt(self.retries + 1) | _DeadlineIsFirst(context),
-            wait=wait_exponential(multiplier=FIRST_PAUSE_S, max=MAX_PAUSE_S),
+            wait=lambda state: self._pause_s(context, state),
             sleep=asyncio.sleep,
             reraise=True,
         ):
@@ -79,6 +91,34 @@ class Retries:
                 number = attempt.retry_state.attempt_number
                 return await self._try(_context_of_try(context, number), work)
         raise AssertionError("the last attempt returns or raises")
+
+    def _is_followed(self, error: BaseException) -> bool:
+        """Whether another try follows this error."""
+        return (
+            _is_transient(error)
+            and isinstance(error, self.retry_on)
+            and not isinstance(error, self.give_up_on)
+        )
+
+    def _pause_s(self, context: CallContext, state: RetryCallState) -> float:
+        """Seconds until the next try.
+
+        With `backoff` the time at which the pause ends is recorded: a resumed run, in which the
+        try's error is replayed, waits no longer than the first execution would have.
+        """
+        number, run = state.attempt_number, context.run
+        if number > self.retries or state.outcome is None:  # no further try
+            return 0.0
+        if self.backoff is None:
+            return min(FIRST_PAUSE_S * 2.0 ** (number - 1), MAX_PAUSE_S)
+        backoff, error = self.backoff, state.outcome.exception()
+        assert isinstance(error, Exception), "only errors are followed by a pause"
+
+        def ends_s() -> float:
+            return run.since_start_s() + _pause_of(backoff, number, error)
+
+        here = context.derive(step_path=context.step_path.isolated(f"pause{number}"))
+        return max(record_value(here, "pause", _SECONDS, ends_s) - run.since_start_s(), 0.0)
 
     async def _try(self, context: CallContext, work: Callable[[], Awaitable[R]]) -> R:
         if self.timeout_s is None:
@@ -112,6 +152,14 @@ def _context_of_try(context: CallContext, number: int) -> CallContext:
     if number == 1:
         return context
     return context.derive(step_path=context.step_path.isolated(f"try{number}"))
+
+
+def _pause_of(backoff: Backoff, number: int, error: Exception) -> float:
+    """The pause after a number of tries, in seconds; raises InvalidDuration."""
+    if callable(backoff):
+        pause = backoff(number, error)
+        return 0.0 if pause == 0 else seconds_of(pause)
+    return seconds_of(backoff) * min(2.0 ** (number - 1), MAX_GROWTH)
 
 
 def _is_transient(error: BaseException) -> bool:

@@ -2,47 +2,136 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 
 from serving.errors import InvalidRequest, StructuredOutputInvalid
 from serving.generation import Completion
-
-Shape = type[BaseModel] | Mapping[str, Any]
 
 _SCHEMAS_BY_NAME = frozenset(
     {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 )
 _DATA = frozenset({"const", "enum", "default", "examples"})
 
+_UNENFORCEABLE = frozenset({"uniqueItems", "propertyNames"})
+_FORMATS = frozenset(
+    "date-time time date duration email hostname ipv4 ipv6 uuid uri".split()  # noqa: SIM905
+)
+_LOOKAROUND = re.compile(r"\(\?<?[=!]")
 
-def json_schema_of(shape: Shape | None) -> Mapping[str, Any] | None:
-    """The JSON schema of a shape; None for free text."""
-    if isinstance(shape, type):
-        closed: Mapping[str, Any] = closed_schema(shape.model_json_schema())
-        return closed
-    return shape
+MEMBER = "value"
+"""The member of a JSON object in which an answer is that is no object itself."""
 
 
-def answer_in(shape: Shape, completion: Completion) -> Any:
-    """The answer as an instance of a pydantic model, or as the value that a JSON schema allows.
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """What an answer must look like, and how it is read.
 
-    Raises:
-        StructuredOutputInvalid: it does not satisfy the schema, usually because it was cut off.
-        InvalidRequest: the JSON schema is not valid.
+    An answer is always a JSON object, because servers of OpenAI's API accept no other schema. So
+    that a run can be resumed on any engine, all are asked for the same: `[1, 2]`, of `list[int]`,
+    is written as `{"value": [1, 2]}`. Only a JSON schema is sent as it was given.
+
+    Attributes:
+        schema: the JSON schema for constrained decoding.
+        reader: reads the answer's JSON; None: the JSON value itself is checked by the schema.
+        is_member: whether the answer is the MEMBER of what is read.
     """
-    if isinstance(shape, type):
+
+    schema: Mapping[str, Any]
+    reader: TypeAdapter[Any] | None = None
+    is_member: bool = False
+
+    @classmethod
+    def of(cls, shape: object) -> AnswerForm:
+        """The form of a type that pydantic reads, or of a JSON schema.
+
+        Raises:
+            InvalidRequest: it is neither.
+        """
+        if isinstance(shape, Mapping):
+            return cls(shape)
+        if isinstance(shape, str):  # pydantic would look for the name among the caller's variables
+            raise InvalidRequest(_WHAT, f"schema={shape!r}: give the type itself, not its name")
         try:
-            return shape.model_validate_json(completion.text)
+            return cls._of_type(shape)
+        except Exception as error:  # pydantic's own, and what a type's own hooks raise
+            reason = " ".join(str(error).split()) or type(error).__name__
+            fault = f"schema={shape!r} is no type that pydantic can read as JSON: {reason}"
+            raise InvalidRequest(_WHAT, fault) from error
+
+    @classmethod
+    def _of_type(cls, shape: Any) -> AnswerForm:
+        reader: TypeAdapter[Any] = TypeAdapter(shape)
+        is_model = isinstance(shape, type) and issubclass(shape, BaseModel)
+        # A model may define how its schema is made.
+        schema = shape.model_json_schema() if is_model else reader.json_schema()
+        is_member = not _is_of_objects(schema)
+        if is_member:
+            fields: dict[str, Any] = {MEMBER: (shape, ...)}
+            reader = TypeAdapter(create_model("Answer", **fields))
+            schema = reader.json_schema()
+        return cls(closed_schema(_enforceable(schema)), reader, is_member)
+
+    def value_in(self, completion: Completion) -> Any:
+        """The answer as a value of the type, or as the value that the JSON schema allows.
+
+        Raises:
+            StructuredOutputInvalid: it does not satisfy the schema, usually because it was cut
+                off.
+            InvalidRequest: the JSON schema is not valid.
+        """
+        if self.reader is None:
+            return _checked(completion, self.schema)
+        try:
+            value = self.reader.validate_json(completion.text)
         except ValidationError as error:
             raise _invalid(completion, _first_error(error)) from None
+        return getattr(value, MEMBER) if self.is_member else value
+
+
+_WHAT = "llm()"
+
+
+def _is_of_objects(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema that pydantic made allows JSON objects only."""
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    root = schema.get("$defs", {}).get(name, schema)
+    return bool(root.get("type") == "object")
+
+
+def _enforceable(schema: Any) -> Any:
+    """The schema without what constrained decoding cannot enforce; the reader checks that."""
+    if isinstance(schema, list):
+        return [_enforceable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _UNENFORCEABLE or _looks_around(key, part):
+            continue
+        if key == "format" and part not in _FORMATS:
+            continue
+        if key in _SCHEMAS_BY_NAME and isinstance(part, dict):
+            kept[key] = {name: _enforceable(each) for name, each in part.items()}
+        else:
+            kept[key] = part if key in _DATA else _enforceable(part)
+    return kept
+
+
+def _looks_around(key: str, part: object) -> bool:
+    return key == "pattern" and isinstance(part, str) and bool(_LOOKAROUND.search(part))
+
+
+def _checked(completion: Completion, schema: Mapping[str, Any]) -> Any:
     import jsonschema
 
     value = completion.parsed()
     try:
-        jsonschema.validate(value, shape)
+        jsonschema.validate(value, schema)
     except jsonschema.ValidationError as error:
         raise _invalid(completion, f"{error.json_path}: {error.message}") from None
     except jsonschema.SchemaError as error:

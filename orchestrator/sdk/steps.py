@@ -11,17 +11,20 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, overload
 from orchestrator.durability.digests import CallDigest
 from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import result_codec
-from orchestrator.durations import seconds_of
+from orchestrator.durations import Duration, seconds_of
 from orchestrator.execution.calls import run_tool_call
 from orchestrator.execution.context import CallContext, current_context_or_none, using_context
 from orchestrator.execution.step_cache import CacheLookup, cache_key, require_cacheable
 from orchestrator.execution.step_execution import StepSpec, run_step
 from orchestrator.sdk.functions import awaitable, name_of
-from orchestrator.sdk.retries import Retries
+from orchestrator.sdk.retries import Backoff, Retries
 from store.records import Effects, StepKind
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Errors = type[Exception] | tuple[type[Exception], ...]
+"""A class of errors, or several."""
 
 
 @overload
@@ -36,8 +39,11 @@ def step(body: Callable[P, R], /) -> Callable[P, Coroutine[None, None, R]]: ...
 def step(
     *,
     retries: int = 0,
-    timeout: str | float | None = None,
-    cache: bool | str | float = False,
+    retry_on: Errors | None = None,
+    give_up_on: Errors = (),
+    backoff: Backoff | None = None,
+    timeout: Duration | None = None,
+    cache: bool | Duration = False,
     name: str | None = None,
 ) -> StepDecorator: ...
 
@@ -47,8 +53,11 @@ def step(
     /,
     *,
     retries: int = 0,
-    timeout: str | float | None = None,
-    cache: bool | str | float = False,
+    retry_on: Errors | None = None,
+    give_up_on: Errors = (),
+    backoff: Backoff | None = None,
+    timeout: Duration | None = None,
+    cache: bool | Duration = False,
     name: str | None = None,
 ) -> Any:
     """Make a function a step: recorded under its call path, with its LLM calls.
@@ -62,15 +71,22 @@ def step(
     Args:
         retries: number of further tries after an error, with growing pauses; none after the run's
             deadline or after an error that another try would raise as well.
+        retry_on: errors after which it is tried again, one class or several; by default all.
+        give_up_on: errors after which it is not.
+        backoff: the first pause ("1s"), which doubles with each further try up to a hundredfold; or
+            a function that gives each pause, called with the number of tries so far and the last
+            one's error. By default pauses grow from 0.1 to 10 s.
         timeout: of each try ("10s", or seconds); a try that takes longer raises DeadlineExceeded.
         cache: use the recorded result of an earlier run for the same arguments, code and model:
             True, or its maximum age ("1h", counted from that run's start).
         name: under which it is recorded; the function's own name by default.
     Raises:
         InvalidDuration: the timeout, or the age for `cache`, is not a positive time.
-        ValueError: retries is below 0, or a cached step depends on more than its arguments.
+        TypeError: retry_on or give_up_on is no class of errors.
+        ValueError: retries is below 0, or 0 with an argument that needs it, or a cached step
+            depends on more than its arguments.
     """
-    tries = Retries(retries, None if timeout is None else seconds_of(timeout))
+    tries = _tries(retries, timeout, retry_on, give_up_on, backoff)
     max_age_s = _max_age_s(cache)
 
     def decorate(plain: Callable[P, Any]) -> Callable[P, Coroutine[None, None, Any]]:
@@ -180,7 +196,35 @@ class StepDecorator(Protocol):
         ...
 
 
-def _max_age_s(cache: bool | str | float) -> float | None:
+def _tries(
+    retries: int,
+    timeout: Duration | None,
+    retry_on: Errors | None,
+    give_up_on: Errors,
+    backoff: Backoff | None,
+) -> Retries:
+    if not retries and (retry_on is not None or give_up_on != () or backoff is not None):
+        raise ValueError("retry_on=, give_up_on= and backoff= need retries= above 0")
+    if backoff is not None and not callable(backoff):
+        seconds_of(backoff)  # refused when the step is defined
+    return Retries(
+        retries,
+        None if timeout is None else seconds_of(timeout),
+        retry_on=(Exception,) if retry_on is None else _classes(retry_on),
+        give_up_on=_classes(give_up_on),
+        backoff=backoff,
+    )
+
+
+def _classes(errors: Errors) -> tuple[type[Exception], ...]:
+    classes = errors if isinstance(errors, tuple) else (errors,)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, Exception)):
+            raise TypeError(f"{each!r} is no class of errors")
+    return classes
+
+
+def _max_age_s(cache: bool | Duration) -> float | None:
     """The maximum age of a cached result, in seconds; None: no cache."""
     if cache is False:
         return None

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from orchestrator.durability.values import ValueCodec
-from orchestrator.durations import seconds_of
+from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.execution.context import current_context, using_context
 from orchestrator.execution.deadline_handling import cancel_after, is_expiry
@@ -18,7 +18,7 @@ SECONDS = ValueCodec("a time", float)
 
 
 @asynccontextmanager
-async def within(duration: str | float) -> AsyncIterator[None]:
+async def within(duration: Duration) -> AsyncIterator[None]:
     """Shorten the deadline for a block; the block is cancelled when it passes.
 
     The deadline around the block still holds: a longer duration has no effect. With a shorter one

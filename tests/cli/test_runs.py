@@ -219,6 +219,21 @@ def test_show_names_the_user_of_a_run(
     assert ("user alice" in capsys.readouterr().out) == (user == "alice")
 
 
+def test_show_and_ps_name_the_tags_of_a_run(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tags = {"team": "search", "ticket": "a\nb"}
+    fill_store(store_url, [a_run(attributes={"tags": tags})])
+    assert exit_code("show", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["run"]["tags"] == tags
+    assert exit_code("ps", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"][0]["tags"] == tags
+    assert exit_code("show") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "team=search" in printed
+    assert "ticket=a b" in printed
+
+
 def test_show_prints_the_errors_of_the_run_and_its_calls(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

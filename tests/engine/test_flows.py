@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, Field
 
-from orchestrator import Answer, Runtime, flow, gather, llm, step
+from orchestrator import Answer, BudgetExceeded, Runtime, budget, flow, gather, llm, step
 from serving.engine.clients.embedded import EmbeddedEngine, scheduler_of
 from serving.requests import RequestView
 from serving.slo import SloKind
@@ -141,3 +141,27 @@ async def test_an_answer_has_the_log_probabilities_of_its_tokens(
     assert answer.value == Outline.model_validate_json(answer.text)
     assert "".join(token.text for token in answer.tokens).startswith(answer.text)
     assert -20 < answer.mean_logprob < 0
+
+
+async def test_a_spent_budget_aborts_the_calls_of_its_block_in_the_engine(
+    engine: EmbeddedEngine, store: Store
+) -> None:
+    @flow
+    async def spender() -> str:
+        try:
+            async with budget(calls=2):
+                await gather(*(llm(f"Story {n}", max_tokens=1500) for n in range(3)))
+        except BudgetExceeded:
+            return await llm("The end.", max_tokens=4)
+        return "never"
+
+    result = await Runtime(engine, store).run(spender)
+    async with store.reading() as tx:
+        calls = await tx.calls.of_run(result.run_id)
+    assert [call.status for call in calls] == [
+        Status.CANCELLED,
+        Status.CANCELLED,
+        Status.COMPLETED,
+    ]
+    assert (result.usage.calls, result.usage.output_tokens) == (1, 4)
+    assert result.usage.prompt_tokens > 0

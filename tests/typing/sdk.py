@@ -7,16 +7,28 @@ wrong call: a checker that accepts one reports the comment as unused.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, assert_type
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any, Literal, TypedDict, assert_type
 
 from pydantic import BaseModel
 
-from orchestrator import Answer, RunHandle, flow, gather, llm, step, tool
+from orchestrator import Answer, RunHandle, RunUsage, budget, flow, gather, llm, run_id, step, tool
 
 
 class Point(BaseModel):
     x: int
+
+
+@dataclass
+class Place:
+    name: str
+
+
+class Named(TypedDict):
+    name: str
 
 
 @step
@@ -36,6 +48,18 @@ async def another_flow(text: str, times: int) -> bytes:
 
 @step(retries=3, timeout="5s", cache="1h")
 async def a_step_with_retries(text: str) -> bytes:
+    return text.encode()
+
+
+@step(retries=3, retry_on=(OSError, KeyError), give_up_on=FileNotFoundError, backoff="1s")
+async def a_steered_step(text: str) -> bytes:
+    return text.encode()
+
+
+@step(
+    retries=1, backoff=lambda number, error: timedelta(seconds=number), timeout=timedelta(hours=1)
+)
+def another_steered_step(text: str) -> bytes:
     return text.encode()
 
 
@@ -66,7 +90,7 @@ async def an_async_tool(number: float) -> complex:
 
 def functions() -> list[Callable[[str], Coroutine[None, None, bytes]]]:
     """Decorated functions are coroutine functions, plain ones too."""
-    return [a_step_with_retries, a_plain_step]
+    return [a_step_with_retries, a_steered_step, another_steered_step, a_plain_step]
 
 
 async def right_calls() -> None:
@@ -79,6 +103,11 @@ async def right_calls() -> None:
     assert_type(await another_flow("x", times=2), bytes)
     assert_type(await another_flow.options(deadline=5)("x", times=2), bytes)
     assert_type((await a_flow.run("x")).value, Point)
+    assert_type((await a_flow.run("x")).usage, RunUsage)
+    assert_type(await another_flow.options(deadline=timedelta(minutes=2))("x", times=2), bytes)
+    assert_type(run_id(), str)
+    async with budget(tokens=100, calls=3) as used:
+        assert_type(used.tokens, int)
     assert_type(await a_flow.start("x"), RunHandle[Point])
     assert_type((await a_flow.resume("an-id")).value, Point)
     assert_type(await a_tool(1), dict[str, int])
@@ -92,6 +121,15 @@ async def right_calls() -> None:
     assert_type(await llm("x"), str)
     assert_type(await llm("x", schema=Point), Point)
     assert_type(await llm("x", schema={"type": "object"}), Any)
+    assert_type(await llm("x", schema=list[int], top_k=5, min_p=0.1), list[int])
+    assert_type(await llm("x", schema=dict[str, Place]), dict[str, Place])
+    assert_type(await llm("x", schema=Place), Place)
+    assert_type(await llm("x", schema=Named), Named)
+    assert_type(await llm("x", schema=int, frequency_penalty=1, presence_penalty=1), int)
+    assert_type(await llm("x", schema=Literal["yes", "no"]), Any)
+    assert_type(await llm("x", schema=Annotated[int, 5]), Any)
+    assert_type(await llm("x", schema=tuple[int, str], n=2), list[tuple[int, str]])
+    assert_type((await llm("x", schema=list[Place], logprobs=0)).value[0].name, str)
     assert_type(await llm("x", n=3, seed=1), list[str])
     assert_type(await llm("x", schema=Point, n=3), list[Point])
     assert_type(await llm("x", schema={}, n=3), list[Any])
@@ -113,6 +151,10 @@ async def wrong_calls() -> None:
     await a_tool("x")  # type: ignore[arg-type]
     await gather(5)  # type: ignore[call-overload]
     await llm("x", schema=Point, max_token=3)  # type: ignore[call-overload]
+    step(retries=1, retry_on=asyncio.CancelledError)  # type: ignore[arg-type]
+    step(retries=1, backoff=[1])  # type: ignore[call-overload]
+    budget(tokens="many")  # type: ignore[arg-type]
+    await llm("x", top_k="3")  # type: ignore[call-overload]
     await llm("x", n="3")  # type: ignore[call-overload]
     await llm("x", n=3, on_text=print)  # type: ignore[call-overload]
     await llm("x", logprobs="all")  # type: ignore[call-overload]

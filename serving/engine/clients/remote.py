@@ -252,9 +252,9 @@ class RemoteEngine:
             arguments["seed"] = request.seed
         if request.stop:
             arguments["stop"] = list(request.stop)
-        extra: dict[str, Any] = {}
-        if request.repetition_penalty != 1.0:
-            extra["repetition_penalty"] = request.repetition_penalty
+        arguments |= _changed(request, {"frequency_penalty": 0.0, "presence_penalty": 0.0})
+        # vLLM's own fields. Other servers ignore them or refuse the request.
+        extra = _changed(request, {"top_k": None, "min_p": 0.0, "repetition_penalty": 1.0})
         arguments |= _of_logprobs(request)
         if request.choices and self._is_vllm:
             extra["structured_outputs"] = {"choice": list(request.choices)}
@@ -288,6 +288,12 @@ class RemoteEngine:
                 return response.named(self.base_url, request, self._info.max_model_tokens)
             return RemoteRefused(self.base_url, response.status, response.message)
         return RemoteRefused(self.base_url, 200, f"not a valid response of the API: {error}")
+
+
+def _changed(request: GenerationRequest, defaults: Mapping[str, object]) -> dict[str, Any]:
+    """Those of a request's fields that differ from their defaults."""
+    values = {name: getattr(request, name) for name in defaults}
+    return {name: value for name, value in values.items() if value != defaults[name]}
 
 
 def _of_logprobs(request: GenerationRequest) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.durations import seconds_of, shown
+from orchestrator.durations import Duration, seconds_of, shown
 from orchestrator.errors import InvalidDuration
 
 UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
@@ -43,19 +44,32 @@ def test_a_positive_finite_number_is_that_many_seconds(seconds: float) -> None:
         ("7", 7),
         (".5s", 0.5),
         ("3.", 3),
+        ("2 minutes", 120),
+        ("1 minute", 60),
+        ("1h 30m", 5400),
+        ("1h30m", 5400),
+        ("1 hour 30 minutes 1 second", 5401),
+        ("1 day 2h", 93_600),
+        ("5sec", 5),
+        ("1.5 min", 90),
+        ("1s 500 milliseconds", 1.5),
+        (timedelta(minutes=2), 120),
+        (timedelta(microseconds=1), 1e-6),
     ],
 )
-def test_common_forms_of_durations_are_accepted(written: str, seconds: float) -> None:
+def test_common_forms_of_durations_are_accepted(written: Duration, seconds: float) -> None:
     assert seconds_of(written) == seconds
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        *("", " ", "s", "ms", "parsecs", "5 parsecs", "5 S", "5sec", "1h30m", "1,5s", "1_000s"),
+        *("", " ", "s", "ms", "parsecs", "5 parsecs", "5 S", "5secs", "1,5s", "1_000s"),
+        *("1h 30", "30m 1h", "1h 1h", "2 Minutes", "1h and 5m", "1h -5m", "1h 2s 3m"),
         *("-1s", "+1s", "1e3", "1e3s", "0x10", "nan", "inf", "infinity", "NaNs", "٣s", "5s\0"),
         *("0", "0s", "0.0h", "0ms", 0, 0.0, -0.0, -1, -0.5, math.nan, math.inf, -math.inf),
         *("9" * 400, "9" * 5000 + "h", 10**400, -(10**400), 10**5000),
+        *(timedelta(0), timedelta(seconds=-1)),
         *(None, True, False, b"5s", [5], (5,), {"s": 5}, object, 5j, Decimal(5)),
     ],
     ids=lambda bad: str(type(bad).__name__) if isinstance(bad, int) else repr(bad)[:20],

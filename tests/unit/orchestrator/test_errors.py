@@ -10,6 +10,7 @@ import pytest
 import orchestrator
 from orchestrator.errors import (
     ArgumentsDiffer,
+    BudgetExceeded,
     DeadlineExceeded,
     DeadlineInfeasible,
     FlowChanged,
@@ -32,6 +33,7 @@ from orchestrator.errors import (
 
 ERRORS = [
     ArgumentsDiffer("3f2a"),
+    BudgetExceeded("plan", 1200, 1000, 3, None),
     DeadlineExceeded("plan", 0.25),
     DeadlineInfeasible("plan", 2.0, 8.5, 12),
     FlowChanged("3f2a", "step plan", "step read"),

@@ -103,12 +103,23 @@ async def test_sampling_parameters_and_turns_reach_the_engine(tmp_path: Path) ->
     @flow
     async def sampling() -> str:
         turns = [{"role": "system", "content": "Be brief."}, Message("user", "Why?")]
-        return await llm(turns, top_p=0.5, repetition_penalty=1.2, stop="\n")
+        return await llm(
+            turns,
+            top_p=0.5,
+            top_k=20,
+            min_p=0.1,
+            repetition_penalty=1.2,
+            frequency_penalty=-0.5,
+            presence_penalty=0.25,
+            stop="\n",
+        )
 
     async with scripted_runtime(tmp_path, engine) as runtime:
         await runtime.run(sampling)
     [request] = engine.requests
     assert (request.top_p, request.repetition_penalty, request.stop) == (0.5, 1.2, ("\n",))
+    assert (request.top_k, request.min_p) == (20, 0.1)
+    assert (request.frequency_penalty, request.presence_penalty) == (-0.5, 0.25)
     assert request.prompt == (Message("system", "Be brief."), Message("user", "Why?"))
 
 

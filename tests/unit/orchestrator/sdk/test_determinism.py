@@ -14,11 +14,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator import FlowChanged, OutsideRun, Runtime, flow, gather, now, random, step, uuid
+from orchestrator import (
+    FlowChanged,
+    OutsideRun,
+    Runtime,
+    flow,
+    gather,
+    now,
+    random,
+    run_id,
+    step,
+    uuid,
+)
 from orchestrator import map as map_
 from orchestrator.testing import VirtualClock
 from store.records import Status, StepKind
 from tests.strategies import examples
+from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
 from tests.unit.orchestrator.orchestrator_samples import (
     Boom,
     law,
@@ -216,3 +228,30 @@ async def test_a_run_that_is_not_durable_records_no_values(tmp_path: Path) -> No
         result = await runtime.run(flow(body))
         assert 0 <= result.value < 1
         assert (await recorded(runtime.store, result.run_id)).journal == {}
+
+
+async def test_a_flow_knows_its_run_s_id_in_each_step_and_when_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    seen: list[str] = []
+
+    @step
+    async def inner() -> str:
+        return run_id()
+
+    @flow
+    async def interrupted() -> None:
+        seen.append(run_id())
+        seen.extend(await gather(inner(), inner()))
+        raise_once()
+
+    raise_once = RaiseOnce()
+    async with scripted_runtime(tmp_path) as runtime:
+        await run_until_interrupted(runtime, interrupted)
+        await runtime.resume(ID, interrupted)
+    assert seen == [ID] * 6
+
+
+def test_outside_a_run_there_is_no_run_id() -> None:
+    with pytest.raises(OutsideRun, match="run_id"):
+        run_id()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,139 @@ def test_a_timeout_error_of_the_steps_own_code_is_raised_unchanged() -> None:
     with pytest.raises(TimeoutError, match="its own") as raised:
         result_with(failing, timeout=5)
     assert not isinstance(raised.value, DeadlineExceeded)
+
+
+class Busy(Exception):
+    """Another error than Boom."""
+
+
+@pytest.mark.parametrize(
+    ("options", "num_tries"),
+    [
+        ({"retry_on": Boom}, 4),
+        ({"retry_on": (Busy, Boom)}, 4),
+        ({"retry_on": Busy}, 1),
+        ({"retry_on": ()}, 1),
+        ({"give_up_on": Boom}, 1),
+        ({"give_up_on": (Busy,)}, 4),
+        ({"retry_on": Exception, "give_up_on": Boom}, 1),
+    ],
+    ids=str,
+)
+def test_retry_on_and_give_up_on_say_which_errors_are_followed_by_a_try(
+    options: dict[str, Any], num_tries: int
+) -> None:
+    failing = Failing(99)
+    with pytest.raises(Boom):
+        result_with(failing, retries=3, **options)
+    assert failing.num_tries == num_tries
+
+
+def test_a_permanent_error_is_not_retried_even_if_retry_on_names_it() -> None:
+    failing = Failing(1, EngineClosed("demo"))
+    with pytest.raises(EngineClosed):
+        result_with(failing, retries=3, retry_on=Exception)
+    assert failing.num_tries == 1
+
+
+@pytest.mark.parametrize(
+    ("backoff", "pauses_s"),
+    [
+        ("2s", [2, 4, 8, 16]),
+        (timedelta(minutes=1), [60, 120, 240, 480]),
+        (lambda number, error: number * len(str(error)), [7, 14, 21, 28]),
+        (lambda number, error: "1 minute" if number > 2 else 0, [0, 0, 60, 60]),
+    ],
+)
+def test_backoff_says_how_long_to_wait(backoff: Any, pauses_s: list[float]) -> None:
+    failing = Failing(4)
+    assert result_with(failing, retries=4, backoff=backoff) == "done"
+    assert failing.pauses_s == pytest.approx(pauses_s)
+
+
+def test_a_pause_grows_at_most_a_hundredfold() -> None:
+    failing = Failing(9)
+    assert result_with(failing, retries=9, backoff=1) == "done"
+    assert failing.pauses_s == pytest.approx([1, 2, 4, 8, 16, 32, 64, 100, 100])
+
+
+def test_no_pause_is_asked_for_after_the_last_try() -> None:
+    asked: list[int] = []
+
+    def backoff(number: int, error: Exception) -> float:
+        asked.append(number)
+        return 1
+
+    with pytest.raises(Boom):
+        result_with(Failing(9), retries=2, backoff=backoff)
+    assert asked == [1, 2]
+
+
+def test_a_pause_that_the_deadline_does_not_allow_ends_the_tries() -> None:
+    failing = Failing(9)
+    with pytest.raises(Boom):
+        result_with(failing, deadline=100, retries=9, backoff="1h")
+    assert failing.num_tries == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"retry_on": Boom}, ValueError),
+        ({"give_up_on": Boom}, ValueError),
+        ({"backoff": 1}, ValueError),
+        ({"backoff": "soon", "retries": 1}, InvalidDuration),
+        ({"backoff": -1, "retries": 1}, InvalidDuration),
+        ({"retry_on": "Boom", "retries": 1}, TypeError),
+        ({"give_up_on": (Boom, 5), "retries": 1}, TypeError),
+        ({"retry_on": asyncio.CancelledError, "retries": 1}, TypeError),
+    ],
+    ids=str,
+)
+def test_arguments_that_steer_no_retries_are_refused(
+    options: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        step(**options)
+
+
+def test_a_resumed_run_waits_only_for_the_rest_of_a_recorded_pause(tmp_path: Path) -> None:
+    """The run is cut off within a pause; the next execution begins the step again."""
+    tried_at_s: list[float] = []
+    asked: list[int] = []
+    pause_s = 10_000.0
+
+    def backoff(number: int, error: Exception) -> float:
+        asked.append(number)
+        return pause_s
+
+    @step(retries=1, backoff=backoff)
+    async def work() -> str:
+        tried_at_s.append(now_s())
+        if len(tried_at_s) < 3:
+            raise Boom("not yet")
+        return "done"
+
+    @flow
+    async def body() -> str:
+        return await work()
+
+    async def run() -> str:
+        async with timed_runtime(tmp_path) as runtime:
+            handle = runtime.start(body.options(run_id=ID))
+            while not asked:  # noqa: ASYNC110 - the pause has no event to wait for
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(40)
+            await handle.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await handle
+            return (await runtime.resume(ID, body)).value
+
+    assert run_in_virtual_time(run()) == "done"
+    first_s, again_s, last_s = tried_at_s
+    assert 40 <= again_s - first_s < pause_s
+    assert last_s - first_s == pytest.approx(pause_s, abs=0.1)
+    assert asked == [1]
 
 
 @pytest.mark.parametrize("limit", ["run", "block"])

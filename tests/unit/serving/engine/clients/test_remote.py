@@ -163,7 +163,8 @@ def refuse_with(status: int, **error: Any) -> Reply:
 
 def openai_only(body: dict[str, Any]) -> Response:
     """The reply of a server that refuses fields outside OpenAI's API."""
-    unknown = {"vllm_xargs", "priority", "structured_outputs"} & body.keys()
+    own = {"vllm_xargs", "priority", "structured_outputs", "top_k", "min_p", "repetition_penalty"}
+    unknown = own & body.keys()
     if unknown:
         return refuse_with(400, message=f"unknown fields: {unknown}")(body)
     return answer_with("fine")(body)
@@ -299,6 +300,24 @@ async def test_another_server_receives_only_fields_of_openai_s_api() -> None:
         await engine.close()
     assert completion.text == "fine"
     assert engine.info.scheduler == ""
+
+
+@pytest.mark.parametrize("prompt", [CHAT, "once upon"])
+async def test_how_tokens_are_sampled_is_sent_beside_openai_s_fields(prompt: Any) -> None:
+    """vLLM reads its own fields at the top of the body, as its clients' extra_body sends them."""
+    own = {"top_k": 20, "min_p": 0.1, "repetition_penalty": 1.2}
+    openai_s = {"frequency_penalty": -0.5, "presence_penalty": 0.25}
+    async with FakeServer(answer_with("hi")) as fake:
+        engine = RemoteEngine(fake.url)
+        await engine.generate(request(prompt=prompt, **own, **openai_s))
+        await engine.close()
+    [body] = fake.bodies
+    assert {name: body[name] for name in (own | openai_s)} == own | openai_s
+
+
+async def test_a_server_that_does_not_know_a_field_says_so() -> None:
+    with pytest.raises(InvalidRequest, match="top_k"):
+        await completion_of(openai_only, request(top_k=5), owner="openai")
 
 
 @pytest.mark.parametrize("prompt", [CHAT, "once upon"])
