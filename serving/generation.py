@@ -133,10 +133,6 @@ def _is_above_0(value: object) -> bool:
     return _is_number(value) and value > 0
 
 
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_within(value: object, least: float, most: float) -> bool:
     return _is_number(value) and least <= value <= most
 
