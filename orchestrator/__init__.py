@@ -6,6 +6,7 @@ from orchestrator import flow, gather, llm, step
 import orchestrator.own_packages  # noqa: F401  # first: its error names a file that hides a package
 from orchestrator.display.timeline import Timeline
 from orchestrator.errors import (
+    AnswerRefused,
     ArgumentsDiffer,
     DeadlineExceeded,
     DeadlineInfeasible,
@@ -13,6 +14,7 @@ from orchestrator.errors import (
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
+    NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
     OutcomeUnknown,
@@ -20,6 +22,8 @@ from orchestrator.errors import (
     PackageShadowed,
     ResultNotSerialisable,
     ResultUnreadable,
+    RunAlreadyEnded,
+    RunCancelled,
     RunEnded,
     RunNotResumable,
     StepFailed,
@@ -30,6 +34,7 @@ from orchestrator.execution.deadline_handling import best_so_far
 from orchestrator.execution.step_execution import Happened
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult, StageReport
+from orchestrator.runtime.run_control import Question, RunInfo
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.choose import Choice, choose
@@ -49,6 +54,7 @@ from store.payload_codec import PayloadCodec
 
 __all__ = [
     "Answer",
+    "AnswerRefused",
     "ArgumentsDiffer",
     "Choice",
     "DeadlineExceeded",
@@ -61,16 +67,21 @@ __all__ = [
     "InvalidSettings",
     "Message",
     "ModelInfo",
+    "NoOpenQuestion",
     "OrchestrateError",
     "OutcomeNotRecorded",
     "OutcomeUnknown",
     "OutsideRun",
     "PackageShadowed",
     "PayloadCodec",
+    "Question",
     "ResultNotSerialisable",
     "ResultUnreadable",
+    "RunAlreadyEnded",
+    "RunCancelled",
     "RunEnded",
     "RunHandle",
+    "RunInfo",
     "RunNotResumable",
     "RunResult",
     "Runtime",

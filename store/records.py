@@ -101,6 +101,7 @@ class RunRecord(Failure):
     claimed_at: datetime | None = None  # when its process started or resumed it
     leased_until: datetime | None = None  # no other process may resume it before
     slo_user: str = ""  # its user, for fairness between users
+    cancel_requested_at: datetime | None = None  # its process is to cancel it
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class StepRecord(Failure):
     arguments: bytes | None = None  # a digest of its arguments
     ended_run: bool = False  # its error ended the run: a resumed run tries it again
     outcome_number: int | None = None  # the place of its outcome in the order in which they came
+    answer_schema: Mapping[str, Any] | None = None  # of a question: a JSON schema of its answers
 
 
 @dataclass(frozen=True, slots=True)

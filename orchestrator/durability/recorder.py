@@ -106,7 +106,11 @@ class RunRecorder:
             if pattern is not None:
                 await tx.patterns.add(pattern)
 
-        await self.writer.write(write)
+        try:
+            await self.writer.write(write)
+        except AlreadyRecorded:  # this process was taken for dead, and the run marked as cancelled
+            if status_of(error) is not Status.CANCELLED:
+                raise
 
     async def run_resumed(self, former: RunRecord, record: RunRecord) -> None:
         """Record that this process resumes a run.
@@ -156,13 +160,22 @@ class RunRecorder:
         written = self.writer.write(lambda tx: _start(tx, ended, began_before=False))
         await self._in_order(step.path, written)
 
-    async def answer_received(self, question: StepRecord) -> None:
-        """Record when the flow gets the answer to a question, which another process recorded."""
+    async def answer_received(self, question: StepRecord) -> StepRecord:
+        """Record when the flow reads the answer to a question, which another process recorded.
+
+        Returns:
+            The step with the answer: until now it could be replaced.
+        """
         number = self.order.number(question.path)
-        written = self.writer.write(
-            lambda tx: tx.journal.number_outcome(self._run_id, question.path, number)
-        )
-        await self._in_order(question.path, written)
+        answered = question
+
+        async def write(tx: Transaction) -> None:
+            nonlocal answered
+            await tx.journal.number_outcome(self._run_id, question.path, number)
+            answered = await tx.journal.get(self._run_id, question.path)
+
+        await self._in_order(question.path, self.writer.write(write))
+        return answered
 
     async def step_started(self, step: StepRecord, *, began_before: bool = False) -> None:
         """Record that a step begins.
