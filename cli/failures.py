@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 
 MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.DONE: "done",
-    ExitCode.RUN_FAILED: "the run failed or was cancelled, or a check of `orchestrate doctor` failed",
+    ExitCode.RUN_FAILED: "the run failed or was cancelled, or a check of `orchestrate doctor`",
     ExitCode.BAD_INPUT: "bad input: wrong option, setting or corpus, or unknown run",
     ExitCode.DEADLINE: "the deadline passed",
     ExitCode.ENGINE: "the engine is not installed, cannot load, died or is unreachable",

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Example: orchestrate cancel 3f2a\n\n"
-    "The run's process sees that within a second or so, on this machine or another one, and cancels "
-    "the flow. A run whose process is gone is recorded as cancelled. Either can be resumed."
+    "The run's process sees that within a second or so, also on another machine, and cancels the "
+    "flow. A run whose process is gone is recorded as cancelled. Either can be resumed."
 )
 
 WAIT_S = 30.0

@@ -107,19 +107,32 @@ def _validator_classes() -> tuple[type[Validator], type[Validator]]:
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
-    strict_type = Draft202012Validator.VALIDATORS["type"]
+    strict = Draft202012Validator.VALIDATORS
 
     def type_or_convertible(
         validator: Any, types: Any, value: object, schema: Mapping[str, Any]
     ) -> Iterator[Any]:
         kind = _FORMATS.get(schema.get("format", "")) or _CONVERTED.get(str(types))
         if kind is None or not _is_read(kind, value):
-            yield from strict_type(validator, types, value, schema)
+            yield from strict["type"](validator, types, value, schema)
+
+    def one_of(validator: Any, values: Any, value: object, schema: Any) -> Iterator[Any]:
+        if value not in values:  # as Python compares: true is 1
+            yield from strict["enum"](validator, values, value, schema)
+
+    def equal(validator: Any, expected: object, value: object, schema: Any) -> Iterator[Any]:
+        if value != expected:
+            yield from strict["const"](validator, expected, value, schema)
 
     def anything(*_: object) -> Iterator[Any]:
         yield from ()
 
-    replaced = {"type": type_or_convertible, "uniqueItems": anything}  # a list becomes a set
+    replaced = {
+        "type": type_or_convertible,
+        "enum": one_of,
+        "const": equal,
+        "uniqueItems": anything,  # a list becomes a set
+    }
     return Draft202012Validator, extend(Draft202012Validator, replaced)
 
 

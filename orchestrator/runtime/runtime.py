@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from orchestrator.clock import Clock
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments
+from orchestrator.durability.identity import is_in_wrap_up
 from orchestrator.durability.leases import LEASE_S, Leases
 from orchestrator.durability.liveness import executing_run, process_identity
 from orchestrator.durability.recorder import RunRecorder
@@ -243,6 +244,8 @@ class Runtime(RunControl):
             recorded = await load_interrupted(self.store, before.id)
             assert recorded is not None, "it has just been resumed"
             recorded.restore(live, allow_changed=allow_changed)
+            if allowed_s is not None:
+                live.recorder.order.drop_unbegun(is_in_wrap_up)
 
         return await self._execute(live, flow, arguments, record, begin)
 
