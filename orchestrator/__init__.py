@@ -34,7 +34,7 @@ from orchestrator.execution.deadline_handling import best_so_far
 from orchestrator.execution.step_execution import Happened
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult, StageReport
-from orchestrator.runtime.run_control import Question, RunInfo
+from orchestrator.runtime.run_control import Question, RunInfo, RunStatus
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.choose import Choice, choose
@@ -84,6 +84,7 @@ __all__ = [
     "RunInfo",
     "RunNotResumable",
     "RunResult",
+    "RunStatus",
     "Runtime",
     "Settings",
     "StageReport",
