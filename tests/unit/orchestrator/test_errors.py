@@ -9,6 +9,7 @@ import pytest
 
 import orchestrator
 from orchestrator.errors import (
+    AnswerRefused,
     ArgumentsDiffer,
     DeadlineExceeded,
     DeadlineInfeasible,
@@ -16,6 +17,7 @@ from orchestrator.errors import (
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
+    NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
     OutcomeUnknown,
@@ -23,6 +25,8 @@ from orchestrator.errors import (
     PackageShadowed,
     ResultNotSerialisable,
     ResultUnreadable,
+    RunAlreadyEnded,
+    RunCancelled,
     RunEnded,
     RunNotResumable,
     StepFailed,
@@ -31,7 +35,11 @@ from orchestrator.errors import (
 )
 
 ERRORS = [
+    AnswerRefused("3f2a", "input", "'x' is not of type 'integer'"),
     ArgumentsDiffer("3f2a"),
+    NoOpenQuestion("3f2a", "has no open question"),
+    RunAlreadyEnded("3f2a", "completed"),
+    RunCancelled("3f2a"),
     DeadlineExceeded("plan", 0.25),
     DeadlineInfeasible("plan", 2.0, 8.5, 12),
     FlowChanged("3f2a", "step plan", "step read"),
