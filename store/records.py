@@ -102,6 +102,7 @@ class RunRecord(Failure):
     leased_until: datetime | None = None  # no other process may resume it before
     slo_user: str = ""  # its user, for fairness between users
     cancel_requested_at: datetime | None = None  # its process is to cancel it
+    clock_stopped_s: float = 0.0  # how long its clock was stopped, for questions to a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,7 @@ class RunOutcome(Failure):
     finished_at: datetime
     elapsed_s: float
     result_payload: str | None = None
+    clock_stopped_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,7 @@ class StepRecord(Failure):
     ended_run: bool = False  # its error ended the run: a resumed run tries it again
     outcome_number: int | None = None  # the place of its outcome in the order in which they came
     answer_schema: Mapping[str, Any] | None = None  # of a question: a JSON schema of its answers
+    stops_clock: bool = False  # of a question: the run's clock stops until the flow has an answer
 
 
 @dataclass(frozen=True, slots=True)

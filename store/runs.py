@@ -154,6 +154,12 @@ class Runs:
         )
         return bool(result.rowcount)
 
+    async def clock_stopped(self, run_id: str, stopped_s: float) -> None:
+        """Record how long a run's clock was stopped, in total."""
+        await self._connection.execute(
+            update(Run).where(Run.id == run_id).values(clock_stopped_s=stopped_s)
+        )
+
     async def to_cancel(self, run_ids: Collection[str]) -> Collection[str]:
         """Those of the runs whose processes are asked to cancel them."""
         result = await self._connection.execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from orchestrator.errors import NoOpenQuestion
 from store.records import RunRecord, Status, StepKind, StepRecord
@@ -35,6 +36,24 @@ def unread_answers(run: RunRecord, steps: Sequence[StepRecord]) -> list[StepReco
         and (step.status, step.outcome_number) == (Status.COMPLETED, None)
         and run.status is not Status.COMPLETED
     ]
+
+
+def age_s(run: RunRecord, steps: Sequence[StepRecord], now: datetime) -> float:
+    """Seconds from the start of a run without a process to now, by the run's own clock.
+
+    Its clock stands since it began to wait for a question that stops it, or, if it was cancelled
+    while it waited, since its end.
+    """
+    waits = [
+        step
+        for step in (*open_questions(run, steps), *unread_answers(run, steps))
+        if step.stops_clock
+    ]
+    if waits and run.status is Status.RUNNING:
+        return min(step.started_s for step in waits)
+    if waits and run.status is Status.CANCELLED and run.elapsed_s is not None:
+        return run.elapsed_s
+    return max((now - run.started_at).total_seconds() - run.clock_stopped_s, 0.0)
 
 
 def question_to_answer(

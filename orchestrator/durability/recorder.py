@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from orchestrator.clock import Clock
+from orchestrator.clock import RunClock
 from orchestrator.durability.error_codec import steps_ended_by
 from orchestrator.durability.journal_writer import FAILURES, JournalWriter, Work
 from orchestrator.durability.outcome_order import OutcomeOrder
@@ -50,7 +50,7 @@ class RunRecorder:
     def __init__(
         self,
         store: Store,
-        clock: Clock,
+        clock: RunClock,
         *,
         run_id: str,
         started_s: float,
@@ -98,6 +98,7 @@ class RunRecorder:
                 error_type=type_of(error),
                 error_message=self.data.message_of(error),
                 result_payload=payload,
+                clock_stopped_s=self._clock.stopped_s,
             )
             attempts = 1 if self.writer.lease is None else self.writer.lease.attempts
             await tx.runs.finish(self._run_id, outcome, attempts=attempts)
@@ -172,6 +173,8 @@ class RunRecorder:
         async def write(tx: Transaction) -> None:
             nonlocal answered
             await tx.journal.number_outcome(self._run_id, question.path, number)
+            if question.stops_clock:
+                await tx.runs.clock_stopped(self._run_id, self._clock.stopped_s)
             answered = await tx.journal.get(self._run_id, question.path)
 
         await self._in_order(question.path, self.writer.write(write))

@@ -27,6 +27,9 @@ TAIL_SHARE = 0.1
 RECHECK_S = 0.001
 """Seconds until a limit that came while recorded outcomes are replayed is looked at again."""
 
+RECHECK_STOPPED_S = 0.1
+"""Seconds until a limit that came while the run's clock is stopped is looked at again, at least."""
+
 RECANCEL_S = 10.0
 """Seconds after which cancelled work is cancelled again if it still runs."""
 
@@ -156,6 +159,7 @@ async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.
     """Cancel a block after `allowed_s`, as asyncio.timeout does, and every RECANCEL_S after that.
 
     Recorded outcomes that are just being replayed come first: they came before the time was up.
+    The time for which the run's clock is stopped does not count.
 
     A cancellation can be lost: in a TaskGroup that fails at the same moment (before Python 3.13),
     or in code that catches all errors.
@@ -167,10 +171,17 @@ async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.
     assert task is not None, "a timeout is entered within a task"
     timers: list[asyncio.TimerHandle] = []  # the one that is pending
     num_repeats = 0
+    stopped_s = run.clock.stopped_s  # that was waited for already
 
     def expire() -> None:
+        nonlocal stopped_s
         if run.recorder.order.is_replaying:
             timers[:] = [loop.call_later(RECHECK_S, expire)]
+            return
+        owed_s, stopped_s = run.clock.stopped_s - stopped_s, run.clock.stopped_s
+        if owed_s > 0 or run.clock.is_stopped:
+            least_s = RECHECK_STOPPED_S if run.clock.is_stopped else 0.0
+            timers[:] = [loop.call_later(max(owed_s, least_s), expire)]
             return
         limit.reschedule(loop.time())
         timers[:] = [loop.call_later(RECANCEL_S, repeat)]

@@ -15,7 +15,7 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.display.run_text import error_of
 from orchestrator.durability.answer_schema import why_not
 from orchestrator.durability.liveness import is_orphaned, status_shown
-from orchestrator.durability.questions import open_questions, question_to_answer
+from orchestrator.durability.questions import age_s, open_questions, question_to_answer
 from orchestrator.errors import AnswerRefused, NoOpenQuestion, RunAlreadyEnded
 from store.errors import AlreadyRecorded, RunChanged
 from store.payload_codec import JSON, encoded
@@ -174,14 +174,16 @@ class RunControl:
     async def _end_orphan(self, record: RunRecord) -> bool:
         """Record that a run without a process is cancelled; False: it has changed since."""
         now = self._clock.wall()
-        outcome = RunOutcome(
-            status=Status.CANCELLED,
-            finished_at=now,
-            elapsed_s=max((now - record.started_at).total_seconds(), 0.0),
-            error_type=asyncio.CancelledError.__name__,
-        )
         try:
             async with self.store.transaction() as tx:
+                elapsed_s = age_s(record, await tx.journal.questions_of([record.id]), now)
+                outcome = RunOutcome(
+                    status=Status.CANCELLED,
+                    finished_at=now,
+                    elapsed_s=elapsed_s,
+                    error_type=asyncio.CancelledError.__name__,
+                    clock_stopped_s=(now - record.started_at).total_seconds() - elapsed_s,
+                )
                 await tx.runs.finish(record.id, outcome, attempts=record.attempts)
                 await tx.calls.interrupt(record.id)
         except (AlreadyRecorded, RunChanged):

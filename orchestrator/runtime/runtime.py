@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from orchestrator.clock import Clock
+from orchestrator.clock import Clock, RunClock
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.identity import is_in_wrap_up
@@ -227,10 +227,12 @@ class Runtime(RunControl):
         await self._prepare()
         self._warn_of_another_engine(before)
         knowledge = await self._learner.knowledge_of(flow.name)
-        age_s = former.age_s(self._clock.wall())
+        now = self._clock.wall()
+        age_s = former.age_s(now)
+        stopped_s = max((now - before.started_at).total_seconds() - age_s, 0.0)
         deadline_s = before.deadline_s if allowed_s is None else age_s + allowed_s
         flow = replace(flow, run_id=before.id, deadline_s=deadline_s, user=before.slo_user)
-        live = self._live(flow, knowledge, age_s=age_s)
+        live = self._live(flow, knowledge, age_s=age_s, stopped_s=stopped_s)
         record = replace(self._record(live, flow), attempts=before.attempts + 1)
         self._keep_log(live, replace(record, started_at=before.started_at))
 
@@ -297,10 +299,18 @@ class Runtime(RunControl):
     async def _cancel_own_runs(self) -> None:
         await self._leases.cancel_requested()
 
-    def _live(self, flow: FlowSpec[P, R], knowledge: Knowledge, *, age_s: float = 0.0) -> LiveRun:
-        """A live run that began `age_s` ago."""
+    def _live(
+        self,
+        flow: FlowSpec[P, R],
+        knowledge: Knowledge,
+        *,
+        age_s: float = 0.0,
+        stopped_s: float = 0.0,
+    ) -> LiveRun:
+        """A live run that began `age_s` ago by its clock, which was stopped for `stopped_s`."""
         run_id = flow.run_id or secrets.token_hex(6)
-        started_s = self._clock.now_s() - age_s
+        clock = RunClock(self._clock, stopped_s=stopped_s)
+        started_s = clock.now_s() - age_s
         deadline_at_s = math.inf if flow.deadline_s is None else started_s + flow.deadline_s
         return LiveRun(
             id=run_id,
@@ -308,13 +318,13 @@ class Runtime(RunControl):
             engine=self.engine,
             recorder=RunRecorder(
                 self.store,
-                self._clock,
+                clock,
                 run_id=run_id,
                 started_s=started_s,
                 durable=self._durable,
                 record_text=self._record_text,
             ),
-            clock=self._clock,
+            clock=clock,
             emit=self._emit,
             started_s=started_s,
             deadline_at_s=deadline_at_s,
@@ -346,6 +356,7 @@ class Runtime(RunControl):
             host=socket.gethostname(),
             process=process_identity(),
             slo_user=live.user,
+            clock_stopped_s=live.clock.stopped_s,
         )
 
     def _keep_log(self, live: LiveRun, record: RunRecord) -> None:

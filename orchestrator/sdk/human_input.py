@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
@@ -32,14 +32,14 @@ _MAX_REASONS = 3  # validation errors shown with a question that is asked again
 
 
 @overload
-async def input_required(question: str) -> str: ...
+async def input_required(question: str, *, stops_clock: bool = False) -> str: ...
 
 
 @overload
-async def input_required(question: str, *, schema: type[T]) -> T: ...
+async def input_required(question: str, *, schema: type[T], stops_clock: bool = False) -> T: ...
 
 
-async def input_required(question: str, *, schema: Any = str) -> Any:
+async def input_required(question: str, *, schema: Any = str, stops_clock: bool = False) -> Any:
     """Wait for a human's answer, until the current deadline.
 
     `orchestrate answer RUN` shows the question, and `orchestrate answer RUN TEXT` or
@@ -52,6 +52,9 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
         schema: the answer's type, anything that pydantic validates. For str the text itself is the
             answer; for any other type the text is read as JSON or, if that does not fit, as a
             string.
+        stops_clock: the time until the flow has the answer counts neither against the run's
+            deadline nor against any other limit in the run, also if its process dies meanwhile.
+            Parallel branches go on, and their time does not count either.
     Raises:
         ResultNotSerialisable: pydantic does not support the schema.
         DeadlineExceeded: no answer arrived in time.
@@ -66,7 +69,9 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
         assert step.record is not None
         record, answer = step.record, step.value
     else:
-        record = replace(step.record, name=question, answer_schema=answers.json_schema())
+        record = replace(
+            step.record, name=question, answer_schema=answers.json_schema(), stops_clock=stops_clock
+        )
         answer = await _ask(run, record, began_before=step.began_before)
     while True:
         try:
@@ -151,7 +156,8 @@ async def _ask(
     answered = await recorder.question_asked(step, began_before=began_before, refused=refused)
     if answered is None:
         run.emit(InputRequired(run.id, step.path, step.name, run.since_start_s()))
-        answered = await _wait_for_answer(run, step)
+        with run.clock.stopped() if step.stops_clock else nullcontext():
+            answered = await _wait_for_answer(run, step)
     answered = await recorder.answer_received(answered)
     return await recorder.data.result_of(answered) or b"null"
 
