@@ -126,6 +126,7 @@ async def right_control(runtime: Runtime) -> None:
     assert_type((await runtime.resume("an-id", a_flow, deadline="60s")).value, Point)
     assert_type((await a_flow.resume("an-id", deadline=60)).value, Point)
     assert_type(await input_required("x?", schema=Point), Point)
+    assert_type(await input_required("x?", stops_clock=True), str)
 
 
 async def wrong_control(runtime: Runtime) -> None:

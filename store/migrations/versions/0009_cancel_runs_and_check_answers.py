@@ -15,7 +15,7 @@ def upgrade() -> None:
     requested_at = sa.Column("cancel_requested_at", sa.DateTime(timezone=True), nullable=True)
     op.add_column("runs", requested_at)
     stopped_s = sa.Column(
-        "clock_stopped_s", sa.Float(), nullable=False, server_default=sa.text("0")
+        "clock_stopped_s", sa.Double(), nullable=False, server_default=sa.text("0")
     )
     op.add_column("runs", stopped_s)
     op.add_column("steps", sa.Column("answer_schema", sa.JSON(), nullable=True))
