@@ -25,7 +25,7 @@ class ExitCode(IntEnum):
 
 MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.DONE: "done",
-    ExitCode.RUN_FAILED: "the run failed, or a check of `orchestrate doctor`",
+    ExitCode.RUN_FAILED: "the run failed or was cancelled, or a check of `orchestrate doctor`",
     ExitCode.BAD_INPUT: "bad input: wrong option, setting or corpus, or unknown run",
     ExitCode.DEADLINE: "the deadline passed",
     ExitCode.ENGINE: "the engine is not installed, cannot load, died or is unreachable",
@@ -47,6 +47,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "OutcomeUnknown",
             "ResultNotSerialisable",
             "ResultUnreadable",
+            "RunCancelled",
             "RunEnded",
             "StepFailed",
             "WouldBlock",
@@ -72,7 +73,10 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "InvalidRunId",
             "InvalidSettings",
             "PackageShadowed",
+            "AnswerRefused",
             "ArgumentsDiffer",
+            "NoOpenQuestion",
+            "RunAlreadyEnded",
             "RunNotResumable",
         ],
         "serving.errors": [

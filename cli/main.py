@@ -9,7 +9,20 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from cli.commands import answer, bench, doctor, gc, logs, patterns, resume, run, runs, serve, watch
+from cli.commands import (
+    answer,
+    bench,
+    cancel,
+    doctor,
+    gc,
+    logs,
+    patterns,
+    resume,
+    run,
+    runs,
+    serve,
+    watch,
+)
 from cli.errors import StdoutClosed
 from cli.failures import MEANINGS, exit_code_of, first_cause, message_of, wants_traceback
 from cli.terminal.output import (
@@ -25,6 +38,7 @@ _COMMAND_ORDER = (
     "run",
     "resume",
     "answer",
+    "cancel",
     "ps",
     "show",
     "logs",
@@ -64,6 +78,7 @@ app = typer.Typer(
 app.add_typer(run.app, name="run")
 app.command(epilog=resume.EPILOG)(resume.resume)
 app.command(epilog=answer.EPILOG)(answer.answer)
+app.command(epilog=cancel.EPILOG)(cancel.cancel)
 app.command(epilog="Example: orchestrate ps --status failed --limit 5")(runs.ps)
 app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.command(epilog=logs.EPILOG)(logs.logs)

@@ -6,6 +6,7 @@ from orchestrator import flow, gather, llm, step
 import orchestrator.own_packages  # noqa: F401  # first: its error names a file that hides a package
 from orchestrator.display.timeline import Timeline
 from orchestrator.errors import (
+    AnswerRefused,
     ArgumentsDiffer,
     BudgetExceeded,
     DeadlineExceeded,
@@ -14,6 +15,7 @@ from orchestrator.errors import (
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
+    NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
     OutcomeUnknown,
@@ -21,6 +23,8 @@ from orchestrator.errors import (
     PackageShadowed,
     ResultNotSerialisable,
     ResultUnreadable,
+    RunAlreadyEnded,
+    RunCancelled,
     RunEnded,
     RunNotResumable,
     StepFailed,
@@ -31,6 +35,7 @@ from orchestrator.execution.deadline_handling import best_so_far
 from orchestrator.execution.step_execution import Happened
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult, RunUsage, StageReport
+from orchestrator.runtime.run_control import Question, RunInfo, RunStatus
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.budgets import budget
@@ -51,6 +56,7 @@ from store.payload_codec import PayloadCodec
 
 __all__ = [
     "Answer",
+    "AnswerRefused",
     "ArgumentsDiffer",
     "BudgetExceeded",
     "Choice",
@@ -64,18 +70,24 @@ __all__ = [
     "InvalidSettings",
     "Message",
     "ModelInfo",
+    "NoOpenQuestion",
     "OrchestrateError",
     "OutcomeNotRecorded",
     "OutcomeUnknown",
     "OutsideRun",
     "PackageShadowed",
     "PayloadCodec",
+    "Question",
     "ResultNotSerialisable",
     "ResultUnreadable",
+    "RunAlreadyEnded",
+    "RunCancelled",
     "RunEnded",
     "RunHandle",
+    "RunInfo",
     "RunNotResumable",
     "RunResult",
+    "RunStatus",
     "RunUsage",
     "Runtime",
     "Settings",

@@ -188,6 +188,49 @@ class RunNotResumable(OrchestrateError):
         return f"run {run_id} cannot be resumed: {reason}"
 
 
+class RunCancelled(OrchestrateError):
+    """A run was cancelled by `Runtime.cancel` or `orchestrate cancel`, here or elsewhere."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return f"run {self.args[0]} was cancelled; `orchestrate resume` can continue it"
+
+
+class RunAlreadyEnded(OrchestrateError):
+    """A run has ended, so it cannot be cancelled."""
+
+    def __init__(self, run_id: str, status: str) -> None:
+        super().__init__(run_id, status)
+
+    def __str__(self) -> str:
+        run_id, status = self.args
+        return f"run {run_id} has ended: it is {status}"
+
+
+class NoOpenQuestion(OrchestrateError, LookupError):
+    """A run has no question, or none at this path, that can be answered now."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+
+    def __str__(self) -> str:
+        run_id, reason = self.args
+        return f"run {run_id} {reason}"
+
+
+class AnswerRefused(OrchestrateError, ValueError):
+    """An answer does not fit the type that its question asks for; the question stays open."""
+
+    def __init__(self, run_id: str, path: str, reason: str) -> None:
+        super().__init__(run_id, path, reason)
+
+    def __str__(self) -> str:
+        run_id, path, reason = self.args
+        return f"the answer to {path} of run {run_id} does not fit: {reason}"
+
+
 class ArgumentsDiffer(OrchestrateError, ValueError):
     """A run with this id exists and was started with other arguments."""
 

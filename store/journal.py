@@ -12,7 +12,7 @@ from sqlalchemy import bindparam, delete, or_, select, update
 from store.database.connection import StoreConnection
 from store.errors import AlreadyRecorded, NotStarted
 from store.models import Run, Step
-from store.records import Effects, Status, StepOutcome, StepRecord
+from store.records import Effects, Status, StepKind, StepOutcome, StepRecord
 from store.statements import columns_of, insert_referring, record_of
 
 _COLUMNS = select(*Step.__table__.columns)
@@ -110,6 +110,45 @@ class Journal:
         """Give the outcome of a step its place in the order in which the run's outcomes came."""
         is_step = (Step.run_id == run_id, Step.path == path)
         await self._connection.execute(update(Step).where(*is_step).values(outcome_number=number))
+
+    async def answer(self, run_id: str, path: str, result: bytes) -> bool:
+        """Give a question its answer, or another answer, unless the flow has read one.
+
+        Returns:
+            whether that was recorded; False: the flow has read an answer already.
+        Raises:
+            NotStarted: the question is not recorded.
+        """
+        answered = await self._connection.execute(
+            update(Step)
+            .where(
+                Step.run_id == run_id,
+                Step.path == path,
+                Step.kind == StepKind.INPUT,
+                Step.outcome_number.is_(None),
+            )
+            .values(
+                status=Status.COMPLETED,
+                finished_s=Step.started_s,
+                error_type=None,
+                error_message=None,
+                result=result,
+                result_payload=None,
+            )
+        )
+        if answered.rowcount:
+            return True
+        await self.get(run_id, path)
+        return False
+
+    async def questions_of(self, run_ids: Collection[str]) -> Sequence[StepRecord]:
+        """The questions of runs, those of each run ordered by start, then path."""
+        result = await self._connection.execute(
+            _COLUMNS.where(Step.run_id.in_(run_ids), Step.kind == StepKind.INPUT).order_by(
+                Step.run_id, Step.started_s, Step.path
+            )
+        )
+        return [record_of(StepRecord, row) for row in result.mappings()]
 
     async def ended_run(self, run_id: str, paths: Collection[str]) -> None:
         """Mark failed steps as those that ended their run; other steps are ignored."""

@@ -154,6 +154,8 @@ class Run(Base):
     claimed_at: Mapped[datetime | None]
     leased_until: Mapped[datetime | None]
     slo_user: Mapped[str] = mapped_column(server_default=text("''"))
+    cancel_requested_at: Mapped[datetime | None]
+    clock_stopped_s: Mapped[float] = mapped_column(server_default=text("0"))
 
 
 class Step(Base):
@@ -179,6 +181,8 @@ class Step(Base):
     arguments: Mapped[bytes | None] = mapped_column(LargeBinary)
     ended_run: Mapped[bool] = mapped_column(server_default=false())
     outcome_number: Mapped[int | None]
+    answer_schema: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    stops_clock: Mapped[bool] = mapped_column(server_default=false())
 
     __table_args__ = (
         Index(

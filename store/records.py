@@ -101,6 +101,8 @@ class RunRecord(Failure):
     claimed_at: datetime | None = None  # when its process started or resumed it
     leased_until: datetime | None = None  # no other process may resume it before
     slo_user: str = ""  # its user, for fairness between users
+    cancel_requested_at: datetime | None = None  # its process is to cancel it
+    clock_stopped_s: float = 0.0  # how long its clock was stopped, for questions to a person
 
     @property
     def tags(self) -> Mapping[str, str]:
@@ -117,6 +119,7 @@ class RunOutcome(Failure):
     finished_at: datetime
     elapsed_s: float
     result_payload: str | None = None
+    clock_stopped_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,8 @@ class StepRecord(Failure):
     arguments: bytes | None = None  # a digest of its arguments
     ended_run: bool = False  # its error ended the run: a resumed run tries it again
     outcome_number: int | None = None  # the place of its outcome in the order in which they came
+    answer_schema: Mapping[str, Any] | None = None  # of a question: a JSON schema of its answers
+    stops_clock: bool = False  # of a question: the run's clock stops until the flow has an answer
 
 
 @dataclass(frozen=True, slots=True)

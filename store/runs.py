@@ -26,7 +26,6 @@ _ATTEMPTS = select(Run.attempts).where(Run.id == bindparam("run_id")).with_for_u
 _NEWEST_FIRST = (Run.started_at.desc(), Run.id.desc())
 _KEPT_ON_RESUME = {
     "attributes",
-    "deadline_s",
     "entry",
     "flow",
     "id",
@@ -146,6 +145,28 @@ class Runs:
             )
         return current
 
+    async def request_cancel(self, run_id: str, at: datetime) -> bool:
+        """Ask the process that executes a run to cancel it; returns whether the run goes on."""
+        result = await self._connection.execute(
+            update(Run)
+            .where(Run.id == run_id, Run.status == Status.RUNNING)
+            .values(cancel_requested_at=func.coalesce(Run.cancel_requested_at, at))
+        )
+        return bool(result.rowcount)
+
+    async def clock_stopped(self, run_id: str, stopped_s: float) -> None:
+        """Record how long a run's clock was stopped, in total."""
+        await self._connection.execute(
+            update(Run).where(Run.id == run_id).values(clock_stopped_s=stopped_s)
+        )
+
+    async def to_cancel(self, run_ids: Collection[str]) -> Collection[str]:
+        """Those of the runs whose processes are asked to cancel them."""
+        result = await self._connection.execute(
+            select(Run.id).where(Run.id.in_(run_ids), Run.cancel_requested_at.is_not(None))
+        )
+        return [row.id for row in result]
+
     async def get(self, run_id: str) -> RunRecord:
         """The run with exactly this id; raises RunNotFound if there is none."""
         result = await self._connection.execute(_COLUMNS.where(Run.id == run_id))
@@ -179,12 +200,18 @@ class Runs:
         return newest[0] if newest else None
 
     async def newest(
-        self, *, limit: int | None = None, status: Status | None = None
+        self,
+        *,
+        limit: int | None = None,
+        status: Status | None = None,
+        flow: str | None = None,
+        user: str | None = None,
     ) -> Sequence[RunRecord]:
-        """Runs ordered by their start, newest first; only those with a status, if given."""
+        """Runs ordered by their start, newest first; only those with what is given."""
         query = _COLUMNS.order_by(*_NEWEST_FIRST).limit(limit)
-        if status is not None:
-            query = query.where(Run.status == status)
+        for column, wanted in ((Run.status, status), (Run.flow, flow), (Run.slo_user, user)):
+            if wanted is not None:
+                query = query.where(column == wanted)
         result = await self._connection.execute(query)
         return [record_of(RunRecord, row) for row in result.mappings()]
 

@@ -19,7 +19,7 @@ EPILOG = (
     "All orphaned runs, which have lost their process: orchestrate resume --orphans\n\n"
     "Those of your own flows: orchestrate resume --orphans --allow my_flows.py\n\n"
     "Steps and calls with a recorded outcome are not repeated. The deadline counts from the "
-    "run's first start.\n\n"
+    "run's first start, unless a new one is given: orchestrate resume 3f2a --deadline 60s\n\n"
     "A run continues with its recorded model unless --model is given. If it began on another kind "
     "of engine than is selected, give --engine. Of a completed run the recorded result is printed."
 )
@@ -49,6 +49,15 @@ def resume(
             help="Code that may be imported, beside installed pipelines; repeatable.",
         ),
     ] = None,
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            "--deadline",
+            metavar="TIME",
+            help="A new deadline, counted from now, such as 60s, 2m or 1.5h. Default: the run's.",
+            show_default=False,
+        ),
+    ] = None,
     model: options.Model = None,
     engine: options.Engine = None,
     policy: options.Policy = None,
@@ -62,10 +71,13 @@ def resume(
     from cli.errors import BadInput
     from cli.terminal.output import say, warn
     from cli.work.trusted_code import confirm_import, reason_not_to_import
+    from orchestrator.durations import seconds_of
     from orchestrator.settings import read_settings
 
     if (run is None) != orphans:
         raise BadInput("give either a run's id, or --orphans")
+    if deadline is not None:
+        seconds_of(deadline)  # refused before an engine starts
     settings = read_settings(
         store=store, engine=engine, model=model, policy=policy, verbose=verbose
     )
@@ -84,7 +96,7 @@ def resume(
             num_left_out += 1
             continue
         chosen = settings if model is not None else with_recorded_model(record, settings)
-        resume_run(record, chosen, allow_changed=allow_changed, as_json=json)
+        resume_run(record, chosen, deadline=deadline, allow_changed=allow_changed, as_json=json)
     if num_left_out:
         raise BadInput(f"not resumed, as said above: {num_left_out} of {len(records)}")
 
@@ -114,7 +126,10 @@ def with_recorded_model(record: RunRecord, settings: Settings) -> Settings:
 
 
 async def runs_to_resume(url: str, prefix: str | None) -> list[RunRecord]:
-    """The run with an id that begins with `prefix`; None: all orphaned runs, oldest first."""
+    """The run with an id that begins with `prefix`; None: all orphaned runs, oldest first.
+
+    An orphaned run that was to be cancelled is left out.
+    """
     from cli.reading.store_reader import existing_store
     from orchestrator.durability.liveness import is_orphaned
     from store.errors import RunNotFound
@@ -129,13 +144,15 @@ async def runs_to_resume(url: str, prefix: str | None) -> list[RunRecord]:
         if prefix is not None:
             return [await tx.runs.find(prefix)]
         running = await tx.runs.newest(status=Status.RUNNING)
-        return [run for run in reversed(running) if is_orphaned(run)]
+        orphans = [run for run in reversed(running) if is_orphaned(run)]
+        return [run for run in orphans if run.cancel_requested_at is None]
 
 
 def resume_run(
     record: RunRecord,
     settings: Settings,
     *,
+    deadline: str | None = None,
     allow_changed: bool = False,
     as_json: bool = False,
     engine: Engine | None = None,
@@ -143,6 +160,7 @@ def resume_run(
     """Resume one run, and print its result; of a completed run without starting an engine.
 
     Args:
+        deadline: a new one, counted from now, as it was typed; None: the run keeps its own.
         engine: used instead of the one in the settings.
     """
     import asyncio
@@ -170,7 +188,9 @@ def resume_run(
     run_until_interrupted(
         execute(
             settings,
-            lambda runtime: runtime.resume(record.id, allow_changed=allow_changed, may_import=True),
+            lambda runtime: runtime.resume(
+                record.id, deadline=deadline, allow_changed=allow_changed, may_import=True
+            ),
             deliver=hand_over,
             progress=progress,
             engine=engine,

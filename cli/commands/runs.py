@@ -33,9 +33,6 @@ class StatusChoice(StrEnum):
     ORPHANED = "orphaned"
 
 
-_RECORDED_AS = {StatusChoice.ORPHANED: StatusChoice.RUNNING}
-
-
 def ps(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Maximum number of runs to list.")
@@ -118,16 +115,10 @@ def _draw(history: History, *, with_calls: bool) -> None:
 async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tuple[RunRecord, str]]:
     """The newest runs with the statuses to show; empty if there is no store yet."""
     from cli.reading.store_reader import existing_store
-    from orchestrator.durability.liveness import status_shown
-    from store.records import Status
+    from orchestrator.runtime.run_control import newest_runs
 
     store = await existing_store(url)
     if store is None:
         return []
-    recorded = None if status is None else Status(_RECORDED_AS.get(status, status))
-    # Orphaned runs are recorded as running: only after reading all can they be filtered.
-    reads_all = recorded is Status.RUNNING
-    async with store, store.reading() as tx:
-        runs = await tx.runs.newest(limit=None if reads_all else limit, status=recorded)
-    with_status = [(run, status_shown(run)) for run in runs]
-    return [(run, shown) for run, shown in with_status if status is None or shown == status][:limit]
+    async with store:
+        return await newest_runs(store, status=status, limit=limit)

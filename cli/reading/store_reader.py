@@ -8,20 +8,24 @@ from orchestrator.durability.liveness import status_shown
 from orchestrator.settings import default_store
 from store.database.urls import file_of, is_sqlite, normalised, without_password
 from store.errors import RunNotFound
+from store.payload_codec import PayloadCodec
 from store.session import Store, open_store
 
 NO_RUNS = "no runs are recorded yet: try `orchestrate run`"
 
 
-async def existing_store(url: str) -> Store | None:
+async def existing_store(url: str, *, codec: PayloadCodec | None = None) -> Store | None:
     """Open the store, but create none: None if it is the default one and does not exist yet.
+
+    Args:
+        codec: encodes what is written.
 
     Raises:
         BadInput: the file of a store that the user named does not exist.
     """
     address = normalised(url)
     if not is_sqlite(address) or file_of(address).exists():
-        return await open_store(url)
+        return await open_store(url, codec=codec)
     if address == normalised(default_store()):
         return None
     raise BadInput(

@@ -12,11 +12,12 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.reading.history import History
-from cli.render.questions import open_questions, question_documents
+from cli.render.questions import question_documents
 from orchestrator.display.glyphs import ASCII, UNICODE
 from orchestrator.display.rows import call_name
 from orchestrator.display.run_text import counted, deadline_line, deadline_outcome, error_of
 from orchestrator.durability.liveness import ORPHANED
+from orchestrator.durability.questions import open_questions
 from orchestrator.durations import shown
 from orchestrator.learning.stage_deadlines import FALLBACK, LEARNED
 from store.printable_text import one_line

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from cli.reading.history import History
 from cli.render.describe import elapsed_s, failures, header
-from cli.render.questions import open_questions, question_lines
+from cli.render.questions import question_lines
 from orchestrator.display.text_timeline import timeline_lines
+from orchestrator.durability.questions import open_questions
 
 
 def run_lines(

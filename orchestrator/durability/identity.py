@@ -96,6 +96,11 @@ def parent_key(path: str) -> str:
     return f"{above}/{branch}" if above else branch
 
 
+def is_in_wrap_up(path: str) -> bool:
+    """Whether a step began in the wrap-up of the run itself, not of a flow within it."""
+    return f"[{WRAP_UP}]" in path.partition("/")[0]
+
+
 def paths_to(path: str) -> list[str]:
     """A step's path and the paths of all steps around it, outermost first."""
     parts = path.split("/")

@@ -61,6 +61,11 @@ class JournalWriter:
         self._failure: StoreError | None = None
         self.lease: Lease | None = None
 
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the run is to be cancelled, by `cancel`, here or in another process."""
+        return self.lease is not None and self.lease.is_cancelled
+
     def forget(self, paths: Sequence[str]) -> None:
         """Delete the records of these steps in the next transaction: a changed flow skips them."""
         self._forgotten += paths

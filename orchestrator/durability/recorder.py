@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from orchestrator.clock import Clock
+from orchestrator.clock import RunClock
 from orchestrator.durability.error_codec import steps_ended_by
 from orchestrator.durability.journal_writer import FAILURES, JournalWriter, Work
 from orchestrator.durability.outcome_order import OutcomeOrder
@@ -50,7 +50,7 @@ class RunRecorder:
     def __init__(
         self,
         store: Store,
-        clock: Clock,
+        clock: RunClock,
         *,
         run_id: str,
         started_s: float,
@@ -98,6 +98,7 @@ class RunRecorder:
                 error_type=type_of(error),
                 error_message=self.data.message_of(error),
                 result_payload=payload,
+                clock_stopped_s=self._clock.stopped_s,
             )
             attempts = 1 if self.writer.lease is None else self.writer.lease.attempts
             await tx.runs.finish(self._run_id, outcome, attempts=attempts)
@@ -106,7 +107,11 @@ class RunRecorder:
             if pattern is not None:
                 await tx.patterns.add(pattern)
 
-        await self.writer.write(write)
+        try:
+            await self.writer.write(write)
+        except AlreadyRecorded:  # this process was taken for dead, and the run marked as cancelled
+            if status_of(error) is not Status.CANCELLED:
+                raise
 
     async def run_resumed(self, former: RunRecord, record: RunRecord) -> None:
         """Record that this process resumes a run.
@@ -156,13 +161,24 @@ class RunRecorder:
         written = self.writer.write(lambda tx: _start(tx, ended, began_before=False))
         await self._in_order(step.path, written)
 
-    async def answer_received(self, question: StepRecord) -> None:
-        """Record when the flow gets the answer to a question, which another process recorded."""
+    async def answer_received(self, question: StepRecord) -> StepRecord:
+        """Record when the flow reads the answer to a question, which another process recorded.
+
+        Returns:
+            The step with the answer: until now it could be replaced.
+        """
         number = self.order.number(question.path)
-        written = self.writer.write(
-            lambda tx: tx.journal.number_outcome(self._run_id, question.path, number)
-        )
-        await self._in_order(question.path, written)
+        answered = question
+
+        async def write(tx: Transaction) -> None:
+            nonlocal answered
+            await tx.journal.number_outcome(self._run_id, question.path, number)
+            if question.stops_clock:
+                await tx.runs.clock_stopped(self._run_id, self._clock.stopped_s)
+            answered = await tx.journal.get(self._run_id, question.path)
+
+        await self._in_order(question.path, self.writer.write(write))
+        return answered
 
     async def step_started(self, step: StepRecord, *, began_before: bool = False) -> None:
         """Record that a step begins.

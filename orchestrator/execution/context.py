@@ -22,7 +22,7 @@ from patterns.stages import Stage, summarise
 from store.records import Status
 
 if TYPE_CHECKING:
-    from orchestrator.clock import Clock
+    from orchestrator.clock import RunClock
     from orchestrator.display.run_log import RunLog
     from orchestrator.durability.recorder import RunRecorder
     from orchestrator.events import Listener
@@ -99,7 +99,7 @@ class LiveRun:
     flow: str
     engine: Engine
     recorder: RunRecorder
-    clock: Clock
+    clock: RunClock
     emit: Listener
     started_s: float
     deadline_at_s: float

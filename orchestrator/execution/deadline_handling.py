@@ -27,6 +27,9 @@ TAIL_SHARE = 0.1
 RECHECK_S = 0.001
 """Seconds until a limit that came while recorded outcomes are replayed is looked at again."""
 
+RECHECK_STOPPED_S = 0.1
+"""Seconds until a limit that came while the run's clock is stopped is looked at again, at least."""
+
 RECANCEL_S = 10.0
 """Seconds after which cancelled work is cancelled again if it still runs."""
 
@@ -155,22 +158,41 @@ async def _until(context: CallContext, work: Callable[[], Awaitable[Any]]) -> tu
 async def cancel_after(allowed_s: float, run: LiveRun) -> AsyncIterator[asyncio.Timeout]:
     """Cancel a block after `allowed_s`, as asyncio.timeout does; see `cancel_when`.
 
+    The time for which the run's clock is stopped does not count.
+
     Raises:
         TimeoutError: the time had passed, even if the block caught the cancellation and ended.
     """
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []  # the one that is pending
+    stopped_s = run.clock.stopped_s  # that was waited for already
+
     async with cancel_when(run) as (limit, expire):
-        timer = asyncio.get_running_loop().call_later(max(allowed_s, 0.0), expire)
+
+        def time_is_up() -> None:
+            nonlocal stopped_s
+            if run.recorder.order.is_replaying:
+                timers[:] = [loop.call_later(RECHECK_S, time_is_up)]
+                return
+            owed_s, stopped_s = run.clock.stopped_s - stopped_s, run.clock.stopped_s
+            if owed_s > 0 or run.clock.is_stopped:
+                least_s = RECHECK_STOPPED_S if run.clock.is_stopped else 0.0
+                timers[:] = [loop.call_later(max(owed_s, least_s), time_is_up)]
+                return
+            expire()
+
+        timers[:] = [loop.call_later(max(allowed_s, 0.0), time_is_up)]
         try:
             yield limit
         finally:
-            timer.cancel()
+            timers[0].cancel()
 
 
 @asynccontextmanager
 async def cancel_when(run: LiveRun) -> AsyncIterator[tuple[asyncio.Timeout, Callable[[], None]]]:
     """Cancel a block when the yielded function is called, and every RECANCEL_S after that.
 
-    Recorded outcomes that are just being replayed come first: they came before the time was up.
+    Recorded outcomes that are just being replayed come first: they came before the call.
 
     A cancellation can be lost: in a TaskGroup that fails at the same moment (before Python 3.13),
     or in code that catches all errors.

@@ -139,9 +139,9 @@ async def _replay(run: LiveRun, codec: ValueCodec, step: StepRecord) -> Replayed
     """The recorded outcome of a step, when all that came before it have reached the flow."""
     order = run.recorder.order
     try:
-        result = await run.recorder.data.result_of(step)
         if step.outcome_number is None:  # a question, answered while no process executed the run
-            await run.recorder.answer_received(step)
+            step = await run.recorder.answer_received(step)
+        result = await run.recorder.data.result_of(step)
         await order.turn(step.path)
     finally:
         order.drop(step.path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from orchestrator.cancellation import until_ended
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.outcomes import status_of
+from orchestrator.errors import RunCancelled
 from orchestrator.events import Event
 from store.records import Status
 
@@ -42,7 +43,7 @@ class RunHandle(Generic[R]):
         """The run's current status."""
         if not self._task.done():
             return Status.RUNNING
-        if self._task.cancelled():
+        if self._task.cancelled() or isinstance(self._task.exception(), RunCancelled):
             return Status.CANCELLED
         return status_of(self._task.exception())
 

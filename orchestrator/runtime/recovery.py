@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments, ArgumentsNotRecorded
 from orchestrator.durability.liveness import is_orphaned
+from orchestrator.durability.questions import age_s
 from orchestrator.durability.replay import RecordedSteps
 from orchestrator.durability.uncertain_effects import UncertainEffects
 from orchestrator.durability.values import result_codec
@@ -130,8 +131,8 @@ class InterruptedRun:
             raise RunNotResumable(self.record.id, f"{process} is executing it")
 
     def age_s(self, now: datetime) -> float:
-        """Seconds since it began."""
-        return max((now - self.record.started_at).total_seconds(), 0.0)
+        """Seconds since it began, by its own clock."""
+        return age_s(self.record, self.steps, now)
 
     def restore(self, live: LiveRun, *, allow_changed: bool) -> None:
         """Give a live run the recorded steps, the calls and their dependencies of this one."""

@@ -14,13 +14,15 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from orchestrator.clock import Clock, SystemClock
+from orchestrator.clock import Clock, RunClock
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments
+from orchestrator.durability.identity import is_in_wrap_up
 from orchestrator.durability.leases import LEASE_S, Leases
 from orchestrator.durability.liveness import executing_run, process_identity
 from orchestrator.durability.recorder import RunRecorder
-from orchestrator.errors import RunNotResumable
+from orchestrator.durations import seconds_of
+from orchestrator.errors import RunCancelled, RunNotResumable
 from orchestrator.events import Event, Listener
 from orchestrator.execution.causality import own_task
 from orchestrator.execution.context import LiveRun
@@ -32,6 +34,7 @@ from orchestrator.runtime.flow_loading import reference_of
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
 from orchestrator.runtime.results import RunResult
+from orchestrator.runtime.run_control import RunControl
 from orchestrator.runtime.run_execution import execute_run
 from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
@@ -45,8 +48,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Runtime:
+class Runtime(RunControl):
     """Runs flows on one engine, recorded in one store. Made by `open_runtime`.
+
+    `runs`, `get`, `answer` and `cancel` concern all runs of the store, also of other processes.
 
     Args:
         learner: the knowledge from past runs; by default read from the store, without fits.
@@ -69,10 +74,9 @@ class Runtime:
         user: str = "",
         on_event: Sequence[Listener] = (),
     ) -> None:
+        super().__init__(store, clock)
         self.engine = engine
-        self.store = store
         self._learner = learner or Learner(store, models=None)
-        self._clock = clock or SystemClock()
         self._leases = Leases(store, self._clock)
         self._handles: dict[str, RunHandle[Any]] = {}
         self._tasks = TaskTracker()
@@ -95,6 +99,7 @@ class Runtime:
             StoreError: the run could not be recorded.
             ArgumentsDiffer: the run with this id was started with other arguments.
             RunNotResumable: the run with this id cannot be resumed, or is of another flow.
+            RunCancelled: `cancel` cancelled the run, here or in another process.
             And what the flow's body raises.
         """
         arguments = Arguments(args, kwargs)
@@ -167,6 +172,7 @@ class Runtime:
         run_id: str,
         flow: FlowSpec[..., R] | None = None,
         *,
+        deadline: str | float | None = None,
         allow_changed: bool = False,
         may_import: bool = False,
     ) -> RunResult[R]:
@@ -174,6 +180,9 @@ class Runtime:
 
         Args:
             flow: its flow; by default the one that its record names, if its code is imported.
+            deadline: a new one, counted from now ("60s", or seconds), which is recorded; by default
+                the run keeps its own, which counts from its first start. Limits within the run,
+                such as of `within` and of flows that it awaits, stay as they are.
             allow_changed: if the flow's code now begins other steps than are recorded, discard
                 the records from there on, instead of raising FlowChanged.
             may_import: import the code that its record names. Whoever can write the store chooses
@@ -183,9 +192,11 @@ class Runtime:
             RunNotResumable: another process executes it, its arguments were not recorded, or its
                 flow cannot be, or may not be, imported.
             FlowChanged: the flow's code begins other steps than are recorded.
+            InvalidDuration: the deadline is not a positive time.
             OutcomeUnknown: it is unknown whether an external effect took place.
             And what `run` raises.
         """
+        allowed_s = None if deadline is None else seconds_of(deadline)
         former = await load_interrupted(self.store, run_id)
         if former is None:
             raise RunNotFound(run_id)
@@ -193,7 +204,9 @@ class Runtime:
         if former.is_completed:
             return former.result(flow)
         arguments = former.arguments(flow)
-        return await self._resume(flow, former, arguments, allow_changed=allow_changed)
+        return await self._resume(
+            flow, former, arguments, allowed_s=allowed_s, allow_changed=allow_changed
+        )
 
     async def _resume(
         self,
@@ -201,15 +214,25 @@ class Runtime:
         former: InterruptedRun,
         arguments: Arguments,
         *,
+        allowed_s: float | None = None,
         allow_changed: bool = False,
     ) -> RunResult[R]:
+        """Resume a run.
+
+        Args:
+            allowed_s: a new deadline, from now; None: the run keeps its own.
+        """
         before = former.record
         former.require_orphaned()
         await self._prepare()
         self._warn_of_another_engine(before)
-        flow = replace(flow, run_id=before.id, deadline_s=before.deadline_s, user=before.slo_user)
         knowledge = await self._learner.knowledge_of(flow.name)
-        live = self._live(flow, knowledge, age_s=former.age_s(self._clock.wall()))
+        now = self._clock.wall()
+        age_s = former.age_s(now)
+        stopped_s = max((now - before.started_at).total_seconds() - age_s, 0.0)
+        deadline_s = before.deadline_s if allowed_s is None else age_s + allowed_s
+        flow = replace(flow, run_id=before.id, deadline_s=deadline_s, user=before.slo_user)
+        live = self._live(flow, knowledge, age_s=age_s, stopped_s=stopped_s)
         record = replace(self._record(live, flow), attempts=before.attempts + 1)
         self._keep_log(live, replace(record, started_at=before.started_at))
 
@@ -223,6 +246,8 @@ class Runtime:
             recorded = await load_interrupted(self.store, before.id)
             assert recorded is not None, "it has just been resumed"
             recorded.restore(live, allow_changed=allow_changed)
+            if allowed_s is not None:
+                live.recorder.order.drop_unbegun(is_in_wrap_up)
 
         return await self._execute(live, flow, arguments, record, begin)
 
@@ -240,11 +265,13 @@ class Runtime:
     ) -> RunResult[R]:
         """Record that a run begins, execute it, and learn from it."""
 
+        writer = live.recorder.writer
+
         async def execute() -> RunResult[R]:
             own_task()
             with executing_run(live.id):
                 await begin()
-                async with self._leases.held(record) as live.recorder.writer.lease:
+                async with self._leases.held(record) as writer.lease:
                     try:
                         return await execute_run(live, flow, arguments)
                     finally:
@@ -254,16 +281,36 @@ class Runtime:
         caller = asyncio.current_task()
         assert caller is not None
         num_cancellations = caller.cancelling()
-        live.was_cancelled = lambda: caller.cancelling() > num_cancellations
+
+        def caller_was_cancelled() -> bool:
+            return caller.cancelling() > num_cancellations
+
+        live.was_cancelled = lambda: caller_was_cancelled() or writer.is_cancelled
         # In a task of its own, so that the run's context variables do not leak into the caller's.
         executing = asyncio.create_task(execute())
         self._tasks.add(executing)
-        return await executing
+        try:
+            return await executing
+        except asyncio.CancelledError:
+            if writer.is_cancelled and not caller_was_cancelled():
+                raise RunCancelled(live.id) from None
+            raise
 
-    def _live(self, flow: FlowSpec[P, R], knowledge: Knowledge, *, age_s: float = 0.0) -> LiveRun:
-        """A live run that began `age_s` ago."""
+    async def _cancel_own_runs(self) -> None:
+        await self._leases.cancel_requested()
+
+    def _live(
+        self,
+        flow: FlowSpec[P, R],
+        knowledge: Knowledge,
+        *,
+        age_s: float = 0.0,
+        stopped_s: float = 0.0,
+    ) -> LiveRun:
+        """A live run that began `age_s` ago by its clock, which was stopped for `stopped_s`."""
         run_id = flow.run_id or secrets.token_hex(6)
-        started_s = self._clock.now_s() - age_s
+        clock = RunClock(self._clock, stopped_s=stopped_s)
+        started_s = clock.now_s() - age_s
         deadline_at_s = math.inf if flow.deadline_s is None else started_s + flow.deadline_s
         return LiveRun(
             id=run_id,
@@ -271,13 +318,13 @@ class Runtime:
             engine=self.engine,
             recorder=RunRecorder(
                 self.store,
-                self._clock,
+                clock,
                 run_id=run_id,
                 started_s=started_s,
                 durable=self._durable,
                 record_text=self._record_text,
             ),
-            clock=self._clock,
+            clock=clock,
             emit=self._emit,
             started_s=started_s,
             deadline_at_s=deadline_at_s,
@@ -310,6 +357,7 @@ class Runtime:
             process=process_identity(),
             slo_user=live.user,
             attributes={"tags": dict(flow.tags)} if flow.tags else {},
+            clock_stopped_s=live.clock.stopped_s,
         )
 
     def _keep_log(self, live: LiveRun, record: RunRecord) -> None:

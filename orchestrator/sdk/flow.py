@@ -64,10 +64,18 @@ class Flow(FlowSpec[P, R]):
             await asyncio.sleep(0)  # let the task start: cancelled before, it would release nothing
             return handle
 
-    async def resume(self, run_id: str, *, allow_changed: bool = False) -> RunResult[R]:
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        deadline: str | float | None = None,
+        allow_changed: bool = False,
+    ) -> RunResult[R]:
         """Resume a run of this flow; see Runtime.resume."""
         async with shared_runtime() as runtime:
-            return await runtime.resume(run_id, self, allow_changed=allow_changed)
+            return await runtime.resume(
+                run_id, self, deadline=deadline, allow_changed=allow_changed
+            )
 
     async def _run_as_step(self, context: CallContext, args: Any, kwargs: Any) -> R:
         async def work(here: CallContext) -> R:

@@ -1,15 +1,16 @@
-"""input_required: a question to a human, answered by `orchestrate answer RUN`."""
+"""input_required: a question to a human, answered by `orchestrate answer` or Runtime.answer."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
+from orchestrator.durability.answer_schema import answer_schema
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import ResultUnreadable
@@ -31,25 +32,29 @@ _MAX_REASONS = 3  # validation errors shown with a question that is asked again
 
 
 @overload
-async def input_required(question: str) -> str: ...
+async def input_required(question: str, *, stops_clock: bool = False) -> str: ...
 
 
 @overload
-async def input_required(question: str, *, schema: type[T]) -> T: ...
+async def input_required(question: str, *, schema: type[T], stops_clock: bool = False) -> T: ...
 
 
-async def input_required(question: str, *, schema: Any = str) -> Any:
+async def input_required(question: str, *, schema: Any = str, stops_clock: bool = False) -> Any:
     """Wait for a human's answer, until the current deadline.
 
-    In another process, `orchestrate answer RUN` shows the question, and
-    `orchestrate answer RUN TEXT` answers it. If the run's process has ended meanwhile, the run can
-    be resumed, and gets the answer then. If an answer does not fit the schema, the question is
-    asked again together with the reason.
+    `orchestrate answer RUN` shows the question, and `orchestrate answer RUN TEXT` or
+    `Runtime.answer` answers it, in any process. If the run's process has ended meanwhile, the run
+    can be resumed, and gets the answer then. An answer that does not fit the JSON schema of the
+    type is refused when it is given; if one does not fit for another reason, the question is asked
+    again together with that. An answer can be replaced until the flow has read it.
 
     Args:
         schema: the answer's type, anything that pydantic validates. For str the text itself is the
             answer; for any other type the text is read as JSON or, if that does not fit, as a
             string.
+        stops_clock: the time until the flow has the answer counts neither against the run's
+            deadline nor against any other limit in the run, also if its process dies meanwhile.
+            Parallel branches go on, and their time does not count either.
     Raises:
         ResultNotSerialisable: pydantic does not support the schema.
         DeadlineExceeded: no answer arrived in time.
@@ -64,7 +69,9 @@ async def input_required(question: str, *, schema: Any = str) -> Any:
         assert step.record is not None
         record, answer = step.record, step.value
     else:
-        record = replace(step.record, name=question)
+        record = replace(
+            step.record, name=question, answer_schema=answers.json_schema(), stops_clock=stops_clock
+        )
         answer = await _ask(run, record, began_before=step.began_before)
     while True:
         try:
@@ -102,7 +109,12 @@ class _AnswerCodec(ValueCodec):
     def __init__(self, schema: Any) -> None:
         super().__init__("an answer", schema)
         self.require_supported_type()  # before the question is asked
+        self._schema = schema
         self._is_text = schema is str or getattr(schema, "__origin__", None) is str
+
+    def json_schema(self) -> dict[str, Any] | None:
+        """The JSON schema of the answers; None if there is none that says what fits."""
+        return answer_schema(self._schema)
 
     def load(self, data: bytes) -> Any:
         """The value of an answer; raises ResultUnreadable, with a reason for the human."""
@@ -144,8 +156,9 @@ async def _ask(
     answered = await recorder.question_asked(step, began_before=began_before, refused=refused)
     if answered is None:
         run.emit(InputRequired(run.id, step.path, step.name, run.since_start_s()))
-        answered = await _wait_for_answer(run, step)
-    await recorder.answer_received(answered)
+        with run.clock.stopped() if step.stops_clock else nullcontext():
+            answered = await _wait_for_answer(run, step)
+    answered = await recorder.answer_received(answered)
     return await recorder.data.result_of(answered) or b"null"
 
 

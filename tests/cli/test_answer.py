@@ -131,7 +131,8 @@ def test_the_confirmation_leaves_out_why_the_previous_answer_was_rejected(
 def test_any_of_several_questions_can_be_answered_by_its_path(
     store_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = [a_question("input[0]"), a_question("input[1]"), a_question("c", Status.COMPLETED)]
+    read = a_question("c", Status.COMPLETED, outcome_number=0)
+    steps = [a_question("input[0]"), a_question("input[1]"), read]
     fill_store(store_url, [unfinished_run(**LIVE)], steps=steps)
     assert exit_code("answer", RUN) == 0
     assert f"orchestrate answer {RUN} --question 'input[1]' ANSWER" in stderr_text(capsys)
@@ -169,6 +170,7 @@ def test_an_open_question_is_shown_with_the_command_that_answers_it(
         {
             "path": "input",
             "question": "May I\nbuy it?",
+            "schema": None,
             "answer_with": f"orchestrate answer {RUN} ANSWER",
         }
     ]

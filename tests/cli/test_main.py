@@ -17,6 +17,7 @@ COMMANDS = [
     ["run", "deep-research"],
     ["resume"],
     ["answer"],
+    ["cancel"],
     ["ps"],
     ["show"],
     ["logs"],

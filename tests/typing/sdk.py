@@ -15,7 +15,22 @@ from typing import Annotated, Any, Literal, TypedDict, assert_type
 
 from pydantic import BaseModel
 
-from orchestrator import Answer, RunHandle, RunUsage, budget, flow, gather, llm, run_id, step, tool
+from orchestrator import (
+    Answer,
+    Question,
+    RunHandle,
+    RunInfo,
+    Runtime,
+    RunUsage,
+    budget,
+    flow,
+    gather,
+    input_required,
+    llm,
+    run_id,
+    step,
+    tool,
+)
 
 
 class Point(BaseModel):
@@ -139,6 +154,28 @@ async def right_calls() -> None:
     assert_type(await llm("x", logprobs=2, n=3), list[Answer[str]])
     assert_type(await llm("x", schema=Point, logprobs=2, n=3), list[Answer[Point]])
     assert_type((await llm("x", schema=Point, logprobs=2)).value.x, int)
+
+
+async def right_control(runtime: Runtime) -> None:
+    assert_type(
+        await runtime.runs(flow="a", status="orphaned", user="b", limit=None), list[RunInfo]
+    )
+    assert_type(await runtime.get("an-id"), RunInfo)
+    assert_type((await runtime.get("an-id")).questions, tuple[Question, ...])
+    assert_type(await runtime.answer("an-id", Point(x=1), question="input"), Question)
+    assert_type(await runtime.cancel("an-id"), RunInfo)
+    assert_type((await runtime.resume("an-id", a_flow, deadline="60s")).value, Point)
+    assert_type((await a_flow.resume("an-id", deadline=60)).value, Point)
+    assert_type(await input_required("x?", schema=Point), Point)
+    assert_type(await input_required("x?", stops_clock=True), str)
+
+
+async def wrong_control(runtime: Runtime) -> None:
+    await runtime.runs(status="lost")  # type: ignore[arg-type]
+    await runtime.runs("a-flow")  # type: ignore[call-arg]
+    await runtime.cancel()  # type: ignore[call-arg]
+    await runtime.resume("an-id", deadline=[1])  # type: ignore[arg-type]
+    (await runtime.get("an-id")).status = "failed"  # type: ignore[misc]
 
 
 async def wrong_calls() -> None:

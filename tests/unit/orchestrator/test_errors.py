@@ -9,6 +9,7 @@ import pytest
 
 import orchestrator
 from orchestrator.errors import (
+    AnswerRefused,
     ArgumentsDiffer,
     BudgetExceeded,
     DeadlineExceeded,
@@ -17,6 +18,7 @@ from orchestrator.errors import (
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
+    NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
     OutcomeUnknown,
@@ -24,6 +26,8 @@ from orchestrator.errors import (
     PackageShadowed,
     ResultNotSerialisable,
     ResultUnreadable,
+    RunAlreadyEnded,
+    RunCancelled,
     RunEnded,
     RunNotResumable,
     StepFailed,
@@ -32,8 +36,12 @@ from orchestrator.errors import (
 )
 
 ERRORS = [
+    AnswerRefused("3f2a", "input", "'x' is not of type 'integer'"),
     ArgumentsDiffer("3f2a"),
     BudgetExceeded("plan", 1200, 1000, 3, None),
+    NoOpenQuestion("3f2a", "has no open question"),
+    RunAlreadyEnded("3f2a", "completed"),
+    RunCancelled("3f2a"),
     DeadlineExceeded("plan", 0.25),
     DeadlineInfeasible("plan", 2.0, 8.5, 12),
     FlowChanged("3f2a", "step plan", "step read"),

@@ -128,3 +128,46 @@ async def test_only_failed_steps_are_marked_as_those_that_ended_their_run(store:
         await tx.journal.ended_run("run-1", [])
         marks = {step.path: step.ended_run for step in await tx.journal.of_run("run-1")}
     assert marks == {"failed": True, "other": False, "well": False}
+
+
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.CANCELLED, Status.COMPLETED])
+async def test_a_question_takes_answers_until_one_has_its_place_in_the_order(
+    store: Store, status: Status
+) -> None:
+    asked = a_step("input", kind=StepKind.INPUT, status=status, answer_schema={"type": "integer"})
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        await tx.journal.start(asked)
+        for answer in (b"1", b"2"):
+            assert await tx.journal.answer("run-1", "input", answer)
+        step = await tx.journal.get("run-1", "input")
+        assert step == replace(
+            asked, status=Status.COMPLETED, finished_s=asked.started_s, result=b"2"
+        )
+        await tx.journal.number_outcome("run-1", "input", 0)
+        assert not await tx.journal.answer("run-1", "input", b"3")
+        assert (await tx.journal.get("run-1", "input")).result == b"2"
+
+
+async def test_only_questions_take_answers(store: Store) -> None:
+    async with store.transaction() as tx:
+        await tx.runs.add(a_run())
+        await tx.journal.start(a_step())
+        assert not await tx.journal.answer("run-1", "plan", b"1")
+        with pytest.raises(NotStarted):
+            await tx.journal.answer("run-1", "unknown", b"1")
+        assert await tx.journal.get("run-1", "plan") == a_step()
+
+
+async def test_the_questions_of_several_runs_are_read_at_once(store: Store) -> None:
+    steps = [
+        a_step("input", run_id=run_id, kind=StepKind.INPUT, answer_schema=schema)
+        for run_id, schema in (("a", None), ("b", {"type": "string"}), ("c", None))
+    ]
+    async with store.transaction() as tx:
+        for step in steps:
+            await tx.runs.add(a_run(step.run_id))
+            await tx.journal.start(step)
+        await tx.journal.start(a_step(run_id="a"))
+        assert list(await tx.journal.questions_of(["b", "a"])) == steps[:2]
+        assert list(await tx.journal.questions_of([])) == []

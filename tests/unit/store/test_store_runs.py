@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, timedelta
+from typing import Any
 
 import pytest
 
@@ -206,3 +207,39 @@ async def test_a_resume_waits_for_a_write_that_has_begun_and_then_sees_it(store:
         assert not resuming.done()
         await tx.journal.start(a_step())
     assert await resuming == 1
+
+
+async def test_a_run_is_asked_to_be_cancelled_while_it_goes_on_until_it_is_resumed(
+    store: Store,
+) -> None:
+    going_on, ended = a_run("going-on"), a_run("ended", status=Status.FAILED)
+    async with store.transaction() as tx:
+        for run in (going_on, ended, a_run("other")):
+            await tx.runs.add(run)
+        assert await tx.runs.request_cancel("going-on", NOON)
+        assert await tx.runs.request_cancel("going-on", NOON + timedelta(seconds=1))
+        assert not await tx.runs.request_cancel("ended", NOON)
+        assert not await tx.runs.request_cancel("unknown", NOON)
+        assert (await tx.runs.get("going-on")).cancel_requested_at == NOON
+        assert list(await tx.runs.to_cancel(["going-on", "ended", "other"])) == ["going-on"]
+        assert list(await tx.runs.to_cancel(["other"])) == []
+        await tx.runs.resume(going_on, a_run("going-on", attempts=2, deadline_s=90.0))
+        resumed = await tx.runs.get("going-on")
+        assert (resumed.cancel_requested_at, resumed.deadline_s) == (None, 90.0)
+        assert list(await tx.runs.to_cancel(["going-on"])) == []
+
+
+async def test_the_newest_runs_are_filtered_by_flow_user_and_status_together(store: Store) -> None:
+    async with store.transaction() as tx:
+        for number, (flow, user) in enumerate([("a", "ann"), ("a", "ben"), ("b", "ben")]):
+            started_at = NOON + timedelta(seconds=number)
+            await tx.runs.add(a_run(f"r{number}", flow=flow, slo_user=user, started_at=started_at))
+
+        async def ids(**filters: Any) -> list[str]:
+            return [run.id for run in await tx.runs.newest(**filters)]
+
+        assert await ids(flow="a") == ["r1", "r0"]
+        assert await ids(user="ben") == ["r2", "r1"]
+        assert await ids(flow="a", user="ben") == ["r1"]
+        assert await ids(flow="a", limit=1) == ["r1"]
+        assert await ids(flow="a", status=Status.FAILED) == []
