@@ -158,7 +158,7 @@ def test_without_a_store_nothing_is_removed_and_no_store_is_created(
     assert not new_default_store.exists()
 
 
-@pytest.mark.parametrize("keep", ["", "0d", "-1d", "thirty days", "30 days", "1e9d"])
+@pytest.mark.parametrize("keep", ["", "0d", "-1d", "thirty days", "30 dogs", "1e9d"])
 def test_an_invalid_time_to_keep_is_bad_input_and_removes_nothing(filled: str, keep: str) -> None:
     assert exit_code("gc", "--keep", keep) == ExitCode.BAD_INPUT
     assert ids(filled) == IDS
