@@ -166,10 +166,10 @@ async def investigate(
             async with share_of_time(READ_SHARE if number < rounds else 1.0):
                 await search_and_read(profile, questions, corpus, findings)
         except DeadlineExceeded:
-            left_out = len(findings.passages) - known
+            num_found = len(findings.passages) - known
             findings.cut.append(
                 f"Reading stopped in round {number} of {rounds} after "
-                f"{shown(before_s - remaining())}: not all of {left_out} passages were read."
+                f"{shown(before_s - remaining())}: not all of {num_found} passages were read."
             )
         else:
             findings.rounds = number

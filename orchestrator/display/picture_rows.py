@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.display.rows import Row, call_name, limited, rows_of
+from orchestrator.display.rows import Row, call_name, call_row, limited, rows_of
 from store.printable_text import one_line
 from store.records import CallKind, CallRecord, RunRecord, Status, StepKind, StepRecord
 
@@ -64,12 +64,12 @@ def _below(path: str, children: Children, *, run: RunRecord, depth: int) -> Iter
     """The rows of all within a step, in the order of their starts."""
     for each in sorted(children.get(path, ()), key=lambda each: each.started_s):
         if isinstance(each, CallRecord):
-            yield PictureRow(_call_row(run, each), each.kind.value, depth)
+            yield PictureRow(call_row(each, call_name(run, each)), each.kind.value, depth)
             continue
         within = children.get(each.path, ())
         only = within[0] if len(within) == 1 else None
         if isinstance(only, CallRecord):
-            row = replace(_call_row(run, only), label=one_line(each.name))
+            row = call_row(only, one_line(each.name))
             if each.status is not Status.COMPLETED:
                 row = replace(row, status=each.status)
             yield PictureRow(row, only.kind.value, depth, (each.started_s, each.finished_s))
@@ -86,18 +86,6 @@ def _step_row(step: StepRecord) -> Row:
         due_s=None,
         tokens=0,
         status=step.status,
-    )
-
-
-def _call_row(run: RunRecord, call: CallRecord) -> Row:
-    return Row(
-        label=call_name(run, call),
-        began_s=call.started_s,
-        ended_s=call.finished_s,
-        due_s=call.sub_deadline_s,
-        tokens=call.output_tokens or 0,
-        status=call.status,
-        is_call=True,
     )
 
 

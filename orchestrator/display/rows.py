@@ -61,7 +61,7 @@ def rows_of(
             )
         )
         if with_calls:
-            rows += [_call_row(run, call) for call in members]
+            rows += [call_row(call, f"  #{call.node} {call_name(run, call)}") for call in members]
     return rows
 
 
@@ -90,9 +90,10 @@ def call_name(run: RunRecord, call: CallRecord) -> str:
     return one_line(call.identity.removeprefix(f"{run.model}:"))
 
 
-def _call_row(run: RunRecord, call: CallRecord) -> Row:
+def call_row(call: CallRecord, label: str) -> Row:
+    """The row of one call."""
     return Row(
-        label=f"  #{call.node} {call_name(run, call)}",
+        label=label,
         began_s=call.started_s,
         ended_s=call.finished_s,
         due_s=call.sub_deadline_s,
