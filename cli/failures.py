@@ -62,6 +62,7 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "PromptTooLong",
             "StructuredOutputInvalid",
             "TooFewSamples",
+            "ToolsNotSupported",
         ],
         "serving.workload_errors": ["WorkerDied", "CodeChanged"],
         "agents.tools.errors": ["ToolError", "Unreadable"],

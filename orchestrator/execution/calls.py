@@ -286,6 +286,8 @@ def _digest_of(request: GenerationRequest) -> bytes | None:
     arguments: list[Any] = [request.prompt, request.schema]
     if request.logprobs is not None:  # an answer recorded without them has none
         arguments.append(request.logprobs)
+    if request.tools:
+        arguments.append(request.tools)
     return digest_of(*arguments)
 
 
