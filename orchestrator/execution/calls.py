@@ -106,6 +106,12 @@ async def run_llm_call(
         return completion
 
 
+def is_recorded(context: CallContext, request: GenerationRequest) -> bool:
+    """Whether the next LLM call here is recorded, as one of this request."""
+    step = context.run.recorded_steps.at(context.step_path.next_text(LLM_STEP.name))
+    return step is not None and step.arguments == _digest_of(request)
+
+
 async def run_tool_call(
     context: CallContext, spec: StepSpec, work: Callable[[CallContext], Awaitable[R]]
 ) -> R:

@@ -18,6 +18,7 @@ from orchestrator.errors import (
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
+    McpServerFailed,
     NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
@@ -31,6 +32,8 @@ from orchestrator.errors import (
     RunEnded,
     RunNotResumable,
     StepFailed,
+    ToolCallsInvalid,
+    ToolFailed,
     WouldBlock,
     WrongLoop,
 )
@@ -48,6 +51,7 @@ ERRORS = [
     InvalidDuration("5 parsecs", "is not a duration"),
     InvalidRunId("../x"),
     InvalidSettings("ORCHESTRATE_SLOTS: must be a number"),
+    McpServerFailed("uvx files", "it ended"),
     OutcomeNotRecorded("run-1", "send[1]", "the store is busy"),
     OutcomeUnknown("3f2a", "publish"),
     OutsideRun("llm()"),
@@ -57,6 +61,8 @@ ERRORS = [
     RunEnded("chain"),
     RunNotResumable("3f2a", "process 7 on here is executing it"),
     StepFailed("plan", "Boom: why"),
+    ToolCallsInvalid("agent", 4, "there is no tool 'fly'"),
+    ToolFailed("weather", "no such city"),
     WouldBlock("chain.invoke"),
     WrongLoop("step plan"),
 ]
