@@ -149,7 +149,7 @@ class ToolFailed(OrchestrateError):
 
 
 class ToolCallsInvalid(OrchestrateError):
-    """An agent's model asks again and again for unknown tools, or with arguments that do not fit."""
+    """An agent's model asks again and again for tools that do not exist, or do not fit."""
 
     def __init__(self, agent: str, times: int, reason: str) -> None:
         super().__init__(agent, times, reason)
