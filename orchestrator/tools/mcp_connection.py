@@ -41,7 +41,8 @@ class McpServer:
     """Where a server is: a command, or a URL.
 
     Attributes:
-        timeout_s: for the start, and for each call.
+        start_timeout_s: until it has answered for the first time.
+        timeout_s: for each call.
     """
 
     command: Sequence[str]
@@ -49,6 +50,7 @@ class McpServer:
     env: Mapping[str, str]
     cwd: str | Path | None
     headers: Mapping[str, str]
+    start_timeout_s: float
     timeout_s: float
 
     @property
@@ -89,11 +91,11 @@ class McpConnection:
         self._client = asyncio.get_running_loop().create_future()
         self._holder = asyncio.create_task(self._hold(self._client))
         try:
-            async with asyncio.timeout(self._server.timeout_s):
+            async with asyncio.timeout(self._server.start_timeout_s):
                 await asyncio.shield(self._client)
         except TimeoutError:
             await self._close()
-            reason = f"it did not start within {self._server.timeout_s:g} s{self._said()}"
+            reason = f"it did not start within {self._server.start_timeout_s:g} s{self._said()}"
             raise McpServerFailed(self.name, reason) from None
         except BaseException:
             await self._close()
@@ -160,36 +162,35 @@ class McpConnection:
 
     async def _hold(self, opened: asyncio.Future[Client]) -> None:
         """Hold the connection until the block ends."""
-        try:
-            async with self._connected() as client:
+        with tempfile.TemporaryFile() as self._stderr:
+            try:
+                async with self._connected(self._stderr) as client:
+                    if not opened.done():
+                        opened.set_result(client)
+                    await self._ended.wait()
+            except BaseException as error:
                 if not opened.done():
-                    opened.set_result(client)
-                await self._ended.wait()
-        except BaseException as error:
-            if not opened.done():
-                failed = McpServerFailed(self.name, f"{_first(error)}{self._said()}")
-                failed.__cause__ = error
-                opened.set_exception(failed)
-            if not isinstance(error, Exception):
-                raise
+                    failed = McpServerFailed(self.name, f"{_first(error)}{self._said()}")
+                    failed.__cause__ = error
+                    opened.set_exception(failed)
+                if not isinstance(error, Exception):
+                    raise
 
     @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[Client]:
+    async def _connected(self, stderr: Any) -> AsyncIterator[Client]:
         from mcp import Client, StdioServerParameters, stdio_client
         from mcp.client.streamable_http import streamable_http_client
 
         server = self._server
         if not server.url:
-            with tempfile.TemporaryFile() as self._stderr:
-                parameters = StdioServerParameters(
-                    command=server.command[0],
-                    args=list(server.command[1:]),
-                    env=dict(server.env),
-                    cwd=server.cwd,
-                )
-                stream: Any = self._stderr  # it needs a file descriptor only
-                async with Client(stdio_client(parameters, errlog=stream)) as client:
-                    yield client
+            parameters = StdioServerParameters(
+                command=server.command[0],
+                args=list(server.command[1:]),
+                env=dict(server.env),
+                cwd=server.cwd,
+            )
+            async with Client(stdio_client(parameters, errlog=stderr)) as client:
+                yield client
             return
         import httpx2
 

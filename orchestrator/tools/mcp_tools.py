@@ -87,6 +87,7 @@ async def mcp_tools(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
     headers: Mapping[str, str] | None = None,
+    start_timeout: Duration = "60s",
     timeout: Duration = "60s",
     effects: EffectsName | None = None,
     prefix: str = "",
@@ -103,7 +104,9 @@ async def mcp_tools(
         env: variables of the process, beside PATH, HOME, USER and the like.
         cwd: its working directory.
         headers: sent with each request to a URL, such as an authorization.
-        timeout: for the start, and for each call.
+        start_timeout: until the server has answered for the first time; a command may have to
+            download it.
+        timeout: of each call.
         effects: of all its tools; None: as the server says, which has to be trusted for that:
             "pure" if it only reads, "env" if calling it twice has no second effect, else
             "external".
@@ -122,7 +125,13 @@ async def mcp_tools(
     if url is None and not words:
         raise ValueError("the command of mcp_tools() is empty")
     server = McpServer(
-        words, url or "", dict(env or {}), cwd, dict(headers or {}), seconds_of(timeout)
+        words,
+        url or "",
+        dict(env or {}),
+        cwd,
+        dict(headers or {}),
+        seconds_of(start_timeout),
+        seconds_of(timeout),
     )
     async with McpConnection(server) as connection:
         tools = [
