@@ -76,8 +76,13 @@ class StepPath:
 
         Tasks with the same first step are numbered in the order in which they arrive.
         """
+        branch = self.next_task_branch(first_step)
         self._names["task", first_step] += 1
-        ordinal = self._names["task", first_step]
+        return branch
+
+    def next_task_branch(self, first_step: str) -> StepPath:
+        """The path that `task_branch` will return."""
+        ordinal = self._names["task", first_step] + 1
         suffix = f":{ordinal}" if ordinal > 1 else ""
         return StepPath(self.text, self.name, f"{self._branch}[{TASK}{first_step}{suffix}]")
 

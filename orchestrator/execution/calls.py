@@ -27,6 +27,7 @@ from orchestrator.execution.step_execution import (
     Replayed,
     StepSpec,
     begin_or_replay,
+    recorded_next,
     refuse,
     require_time,
 )
@@ -108,8 +109,9 @@ async def run_llm_call(
 
 def is_recorded(context: CallContext, request: GenerationRequest) -> bool:
     """Whether the next LLM call here is recorded, as one of this request."""
-    step = context.run.recorded_steps.at(context.step_path.next_text(LLM_STEP.name))
-    return step is not None and step.arguments == _digest_of(request)
+    digest = _digest_of(request)
+    step = recorded_next(context, LLM_STEP.name, digest)
+    return step is not None and step.arguments == digest
 
 
 async def run_tool_call(

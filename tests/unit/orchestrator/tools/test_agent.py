@@ -201,7 +201,7 @@ async def test_a_call_that_is_not_valid_gets_a_text_that_says_why(
 async def test_calls_that_are_not_valid_in_too_many_rounds_end_the_agent(tmp_path: Path) -> None:
     wrong, right = asks(call("fly")), asks(call("weather", city="Bern"))
     engine = native(wrong, wrong, right, wrong, wrong, wrong, "never")
-    with pytest.raises(ToolCallsInvalid, match="3 times in a row.*'fly'"):
+    with pytest.raises(ToolCallsInvalid, match=r"3 times in a row.*'fly'"):
         await run_agent(tmp_path, engine, weather, max_invalid=2)
     assert len(engine.requests) == 6
 

@@ -43,8 +43,7 @@ async def ask(folder: Path, server: ToolServer, num: int = 1, **settings: Any) -
 
     @flow
     async def agents() -> None:
-        for _ in range(num):
-            results.append(await agent("Bern?", [weather]))
+        results.extend([await agent("Bern?", [weather]) for _ in range(num)])
 
     where = Settings(
         store=store_url(folder), engine=server.url, model=MODEL, fit_every=0, **settings

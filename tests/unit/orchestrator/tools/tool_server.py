@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         events = "".join(f"data: {json.dumps(part)}\n\n" for part in parts)
         self._send(200, "text/event-stream", f"{events}data: [DONE]\n\n")
 
-    def log_message(self, format: str, *arguments: object) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002
         """Nothing."""
 
     def _send(self, status: int, media_type: str, body: str) -> None:
