@@ -184,7 +184,7 @@ class ToolReader:
                 self._chat,
             )
         except Exception:  # of any class: the rest of the text then comes with the last chunk
-            logger.debug("the tool parser %s cannot read a growing answer", self.name)
+            logger.warning("tool parser %s: the text of an answer comes at its end", self.name)
             self._holds_back = True
             return ""
         if delta is not None and delta.tool_calls:
