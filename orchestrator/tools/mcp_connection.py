@@ -30,6 +30,9 @@ R = TypeVar("R")
 MAX_PAGES = 100
 """Most pages of a list of tools."""
 
+CLOSING_S = 10.0
+"""Most seconds that a connection may take to close: a process gets a moment to end by itself."""
+
 MAX_SAID = 400
 """Most characters of what a server's process wrote to stderr, in an error."""
 
@@ -210,7 +213,11 @@ class McpConnection:
             return
         if self._client is not None and not self._client.done():
             self._holder.cancel()  # it is still starting
-        await until_ended([self._holder])
+        cut = asyncio.get_running_loop().call_later(CLOSING_S, self._holder.cancel)
+        try:
+            await until_ended([self._holder])
+        finally:
+            cut.cancel()
         if self._client is not None and self._client.done() and not self._client.cancelled():
             self._client.exception()  # retrieved, so that asyncio does not log it
 

