@@ -91,6 +91,7 @@ def test_runs_that_end_in_time_end_and_the_others_continue_in_the_next_runtime(
             assert (await short).value == "only"
             with pytest.raises(RunInterrupted, match=f"orchestrate resume {ID}"):
                 await long
+            assert long.status is Status.RUNNING
             assert (await recorded(runtime.store, ID)).run.status is Status.RUNNING
             assert (await runtime.get(ID)).status == "orphaned"
         assert done == ["only", "first"]
