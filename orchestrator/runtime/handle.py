@@ -94,6 +94,10 @@ class RunHandle(Generic[R]):
         self._is_recorded = True
         self._has_begun.set()
 
+    def need_not_be_awaited(self) -> None:
+        """Keep asyncio from warning of an error that nobody has seen; called by the runtime."""
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
     def publish(self, event: Event) -> None:
         """Add an event; called by the runtime."""
         self._events.append(event)

@@ -197,7 +197,11 @@ class Runtime(RunControl):
         if not self._executed:
             return []
         await asyncio.wait([run.task for run in self._executed.values()], timeout=allowed_s)
-        return await interrupt(tuple(self._executed.values()), self.store, self._clock)
+        left = tuple(self._executed.values())
+        for handle in [self._handles.get(run.record.id) for run in left]:
+            if handle is not None:
+                handle.need_not_be_awaited()
+        return await interrupt(left, self.store, self._clock)
 
     async def resume_orphans(self, *flows: FlowSpec[..., Any]) -> list[RunHandle[Any]]:
         """Resume in the background the runs that have lost their processes, oldest first.
