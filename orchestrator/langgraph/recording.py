@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from langchain_core.outputs import LLMResult
-from langgraph.errors import GraphBubbleUp, ParentCommand
+from langgraph.errors import GraphBubbleUp, NodeCancelledError, ParentCommand
 
 from orchestrator.durability.identity import StepPath
 from orchestrator.durability.values import ValueCodec
@@ -296,6 +296,10 @@ async def record_graphs(
     try:
         with using_context(context):
             value = await work(recorder)
+    except NodeCancelledError:  # LangGraph's for a CancelledError that a node raises in a thread
+        if context.remaining_s() <= 0:
+            raise asyncio.CancelledError from None
+        raise
     finally:
         await recorder.close()
         context.run.causality.join(recorder.last_calls())

@@ -104,5 +104,3 @@ class ModelServer:
                 self.num_cut += 1
                 raise
         return response
-
-

@@ -81,7 +81,9 @@ def by_own_sync_transport(server: ModelServer) -> Send:
     return in_thread
 
 
-ways = pytest.mark.parametrize("way", [by_async, by_thread, by_own_transport, by_own_sync_transport])
+ways = pytest.mark.parametrize(
+    "way", [by_async, by_thread, by_own_transport, by_own_sync_transport]
+)
 
 
 @ways
