@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -149,7 +149,8 @@ class _SyncStream(_Stream):
                 with lock:
                     if has_passed(self._carried) and not ended.is_set():
                         # An SSLSocket's own method would touch what the reading thread uses.
-                        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+                        with suppress(OSError):  # its reader gave up at the same moment
+                            socket.socket.shutdown(connection, socket.SHUT_RDWR)
                         return
 
         name = "deadline of a request"

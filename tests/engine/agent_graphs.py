@@ -92,39 +92,53 @@ class Progress(TypedDict, total=False):
     answer: str
 
 
-def plan_and_execute(model: BaseChatModel, *, blocking: bool = False, forever: bool = False) -> Any:
+def plan_and_execute(
+    model: BaseChatModel,
+    *,
+    planner: BaseChatModel | None = None,
+    blocking: bool = False,
+    forever: bool = False,
+) -> Any:
     """Plans, executes one step after another, and answers.
 
     Args:
-        blocking: execute by the model's `invoke`, in threads of the nodes.
+        planner: the model that plans; None: the same.
+        blocking: plain functions as nodes, which call the model's `invoke` in threads.
         forever: never run out of steps.
     """
-    planner = model.with_structured_output(Plan)
+    planning = (planner or model).with_structured_output(Plan)
 
-    async def plan(state: Progress) -> dict[str, Any]:
-        made: Any = await planner.ainvoke(f"Plan: {state['goal']}")
-        return {"steps": made.steps}
+    def planned(plan: Any) -> dict[str, Any]:
+        return {"steps": plan.steps}
 
-    async def execute(state: Progress) -> dict[str, Any]:
-        number = len(state.get("done", []))
-        step = state["steps"][number % len(state["steps"])]
-        return {"done": [str((await model.ainvoke(f"Do: {step}")).text)]}
-
-    def execute_in_thread(state: Progress) -> dict[str, Any]:
-        number = len(state.get("done", []))
-        step = state["steps"][number % len(state["steps"])]
-        return {"done": [str(model.invoke(f"Do: {step}").text)]}
+    def prompt(state: Progress) -> str:
+        return f"Do: {state['steps'][len(state.get('done', [])) % len(state['steps'])]}"
 
     def next_node(state: Progress) -> str:
         return "execute" if forever or len(state["done"]) < len(state["steps"]) else "answer"
 
+    async def plan(state: Progress) -> dict[str, Any]:
+        return planned(await planning.ainvoke(f"Plan: {state['goal']}"))
+
+    async def execute(state: Progress) -> dict[str, Any]:
+        return {"done": [str((await model.ainvoke(prompt(state))).text)]}
+
     async def answer(state: Progress) -> dict[str, Any]:
-        return {"answer": str((await model.ainvoke(f"Sum up {len(state['done'])}")).text)}
+        return {"answer": str((await model.ainvoke("Sum up")).text)}
+
+    def plan_in_thread(state: Progress) -> dict[str, Any]:
+        return planned(planning.invoke(f"Plan: {state['goal']}"))
+
+    def execute_in_thread(state: Progress) -> dict[str, Any]:
+        return {"done": [str(model.invoke(prompt(state)).text)]}
+
+    def answer_in_thread(state: Progress) -> dict[str, Any]:
+        return {"answer": str(model.invoke("Sum up").text)}
 
     builder = StateGraph(Progress)
-    builder.add_node("plan", plan)
+    builder.add_node("plan", plan_in_thread if blocking else plan)
     builder.add_node("execute", execute_in_thread if blocking else execute)
-    builder.add_node("answer", answer)
+    builder.add_node("answer", answer_in_thread if blocking else answer)
     builder.add_edge(START, "plan")
     builder.add_edge("plan", "execute")
     builder.add_conditional_edges("execute", next_node, ["execute", "answer"])

@@ -32,7 +32,7 @@ class RecordingProxy:
     def requests(self) -> list[bytes]:
         """The requests of models so far, those of each connection together in order."""
         parts = b"\r\n\r\n".join(self._received).split(b"POST /v1/")
-        return [part for part in parts[1:]]
+        return parts[1:]
 
     def tags(self) -> list[dict[str, Any]]:
         """The tags of each request of a model that has some."""
@@ -49,18 +49,22 @@ class RecordingProxy:
                 client, _ = self._listening.accept()
             except OSError:  # closed
                 return
-            server = socket.create_connection(self._server)
             received = bytearray()
             self._received.append(received)
-            for source, target, kept in ((client, server, received), (server, client, None)):
-                threading.Thread(target=_forward, args=(source, target, kept), daemon=True).start()
+            threading.Thread(target=self._serve, args=(client, received), daemon=True).start()
+
+    def _serve(self, client: socket.socket, received: bytearray) -> None:
+        with client, socket.create_connection(self._server) as server:
+            answering = threading.Thread(target=_forward, args=(server, client, bytearray()))
+            answering.start()
+            _forward(client, server, received)
+            answering.join()
 
 
-def _forward(source: socket.socket, target: socket.socket, kept: bytearray | None) -> None:
+def _forward(source: socket.socket, target: socket.socket, kept: bytearray) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
-            if kept is not None:
-                kept += data
+            kept += data
             target.sendall(data)
     for end in (source, target):
         with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 
-from orchestrator import DeadlineExceeded, Settings, open_runtime
+from orchestrator import Settings, open_runtime
 from orchestrator.chat_model import ChatOrchestrate
 from orchestrator.langgraph import attach
 from serving.engine.clients.embedded import EmbeddedEngine
@@ -96,10 +96,7 @@ async def test_at_the_deadline_nothing_of_them_stays_in_the_engine(
 ) -> None:
     async with open_runtime(settings, engine=SharedEngine(engine)) as runtime:
         graph = attach(make(), deadline="2s", on_deadline="best_so_far")
-        try:
-            await graph.ainvoke(graph_input, {"recursion_limit": FOREVER})
-        except DeadlineExceeded:  # before the first superstep had ended
-            pass
+        await graph.ainvoke(graph_input, {"recursion_limit": FOREVER})
         assert await in_engine(engine) == (0, 0)
         _, calls = await newest_run(runtime)
     assert calls

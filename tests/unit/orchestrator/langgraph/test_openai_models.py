@@ -216,11 +216,11 @@ async def test_a_blocking_request_waits_no_longer_than_the_deadline_and_is_not_r
     )
     graph = attach(sync_chain(model).compile(), deadline="1s")
     async with scripted_runtime(tmp_path) as runtime:
+        running = (
+            graph.ainvoke(TOPIC) if method == "ainvoke" else asyncio.to_thread(graph.invoke, TOPIC)
+        )
         with pytest.raises(DeadlineExceeded):
-            if method == "ainvoke":
-                await graph.ainvoke(TOPIC)
-            else:
-                await asyncio.to_thread(graph.invoke, TOPIC)
+            await running
         assert await asyncio.to_thread(blocking.ended.wait, 30)
         [record] = await all_runs(runtime.store)
     assert record.still_running() == []

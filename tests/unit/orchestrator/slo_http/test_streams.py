@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -23,7 +24,8 @@ HEAD = (
     f"HTTP/1.1 200 OK\r\ncontent-type: {{}}\r\n{SCHEDULER_HEADER}: SloScheduler\r\n"
     "transfer-encoding: chunked\r\n\r\n"
 )
-EVENT = 'data: {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}\n\n'
+CHUNK = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
+EVENT = f"data: {json.dumps(CHUNK)}\n\n"
 
 
 class SilentServer:
