@@ -120,7 +120,9 @@ class SloHandover:
             And what kept the call from being recorded.
         """
         given = asyncio.wrap_future(self._given)
-        while not (await asyncio.wait([asyncio.shield(given)], timeout=POLL_S))[0]:
+        # Retrieved, so that asyncio does not log the error if this task is cancelled meanwhile.
+        given.add_done_callback(lambda done: done.cancelled() or done.exception())
+        while not (await asyncio.wait([given], timeout=POLL_S))[0]:
             self._require_open()
         return given.result() or self._of_now()
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +33,7 @@ from tests.engine.test_server import (
     until_running,
     wait_until_healthy,
 )
+from tests.places import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
@@ -216,3 +220,20 @@ async def test_the_server_accepts_slo_tags_from_any_client(
     async with open_runtime(settings, engine=no_engine()) as runtime:
         assert (await runtime.run(asking)).value == 200
     assert len(proxy.tags()) == 1
+
+
+@pytest.mark.usefixtures("subprocesses")
+async def test_the_example_of_plan_and_execute_carries_its_deadline(
+    proxy: RecordingProxy, tmp_path: Path
+) -> None:
+    environment = os.environ | {"ORCHESTRATE_STORE": f"sqlite:///{tmp_path / 'runs.db'}"}
+    command = [sys.executable, "examples/plan_and_execute.py", f"{proxy.url}/v1", "random"]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    output, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    assert output.strip()
+    assert {from_tags(tags).kind for tags in proxy.tags()} == {SloKind.COMPOUND}
+    assert [from_tags(tags).stage for tags in proxy.tags()] == list(range(len(proxy.tags())))
+    assert len(proxy.tags()) == len(proxy.requests()) >= 4
