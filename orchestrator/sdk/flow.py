@@ -19,11 +19,11 @@ from orchestrator.execution.deadline_handling import (
 )
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.execution.step_execution import StepSpec, run_step
+from orchestrator.kept_runtime import shared_runtime
 from orchestrator.learning.feasibility import Infeasible
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult
 from orchestrator.sdk.functions import awaitable, name_of, require_no_method
-from orchestrator.wiring import shared_runtime
 from store.records import StepKind
 
 P = ParamSpec("P")
