@@ -67,7 +67,7 @@ class _Kept:
         self.key = key
         self.runtime: Runtime
         self._loop = asyncio.get_running_loop()
-        self._num_users = 0
+        self._num_users = 1  # the run that it is opened for
         self._is_retired = False
         self._life: AsyncGenerator[Runtime, None]
 
@@ -147,7 +147,6 @@ async def _take(settings: Settings) -> _Kept:
                 await former.close()
         kept = _Kept(key)
         await kept.open(settings)
-        kept.take()
         mine.kept.append(kept)
         return kept
 

@@ -218,13 +218,15 @@ def answers_to_ask_again(steps: Sequence[StepRecord], calls: Sequence[CallRecord
 
     So nothing depends on what it had read, and it may have left by the error that ended the run.
     """
-    cancelled = {call.step_path for call in calls if call.status is Status.CANCELLED}
+    last_status = {
+        call.step_path: call.status for call in sorted(calls, key=lambda each: each.node)
+    }
     last_began_s = max((step.started_s for step in steps), default=0.0)
     return {
         step.path
         for step in steps
         if (step.kind, step.status) == (StepKind.LLM, Status.COMPLETED)
-        and step.path in cancelled
+        and last_status.get(step.path) is Status.CANCELLED
         and (step.finished_s or 0.0) > last_began_s
     }
 

@@ -390,3 +390,13 @@ async def test_within_a_block_of_open_runtime_its_runtime_is_shared(tmp_path: Pa
     ):
         assert shared is runtime
         assert opened_loop() is asyncio.get_running_loop()
+
+
+def test_telemetry_is_closed_after_the_runtime_that_it_observes(
+    engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it an async generator, the loop would close it at the same time."""
+    monkeypatch.setenv("ORCHESTRATE_TELEMETRY", "1")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    asyncio.run(short())
+    assert engines.are_closed == [True]

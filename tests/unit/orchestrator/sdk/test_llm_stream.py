@@ -278,6 +278,31 @@ async def test_an_answer_that_was_left_by_the_error_that_ended_the_run_is_asked_
     assert record.journal["llm"].status is Status.COMPLETED
 
 
+async def test_an_answer_that_was_read_whole_after_a_cancelled_attempt_is_not_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    is_complete = False
+
+    async def body() -> str:
+        text = "".join(await all_of(llm_stream("x")))
+        if not is_complete:
+            raise Boom("before anything else begins")
+        return text
+
+    run = flow(name="f")(body).options(run_id=ID)
+    stuck = ScriptedEngine(numbers, token_s=NEVER_S)
+    async with scripted_runtime(tmp_path, stuck) as runtime:
+        handle = runtime.start(run)
+        await until_generating(stuck)
+        await handle.cancel()
+    async with slow_runtime(tmp_path) as (runtime, engine):
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        is_complete = True
+        await runtime.run(run)
+        assert len(engine.requests) == 1
+
+
 async def test_steps_after_an_answer_that_was_left_do_not_wait_in_a_resumed_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
