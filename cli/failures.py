@@ -50,6 +50,8 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "ResultUnreadable",
             "RunCancelled",
             "RunEnded",
+            "RunInterrupted",
+            "RuntimeDraining",
             "StepFailed",
             "ToolCallsInvalid",
             "ToolFailed",

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from orchestrator.errors import ToolCallsInvalid
-from orchestrator.execution.calls import OnText, run_llm_call
+from orchestrator.execution.call_text import OnText
+from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.context import current_context
 from orchestrator.sdk.model_info import ModelInfo, model_info
 from orchestrator.sdk.schemas import AnswerForm

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from orchestrator.execution.calls import OnText
+from orchestrator.execution.call_text import OnText
 from orchestrator.tools.schema_bound import AnswerText, ToolProtocol
 from serving.errors import ToolsNotSupported
 from serving.generation import Completion, GenerationRequest, ToolCall
