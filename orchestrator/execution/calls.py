@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,7 @@ from orchestrator.execution.step_execution import (
 )
 from orchestrator.learning.stage_deadlines import RunTimes, StageDeadline, call_slo
 from patterns.nodes import Kind
-from serving.generation import Completion, GenerationRequest, Message
+from serving.generation import Completion, GenerationRequest, Message, ToolCall
 from store.records import CallKind, CallRecord, Effects, StageRecord, Status, StepKind, StepRecord
 
 R = TypeVar("R")
@@ -99,7 +99,7 @@ async def run_llm_call(
             cached_tokens=usage.cached_tokens,
             ttft_s=completion.ttft_s,
             finish_reason=completion.finish_reason,
-            output_text=completion.text,
+            output_text=_with_calls(completion.text, completion.tool_calls),
             result=LLM_STEP.codec.dump(completion),
         )
         if isinstance(on_text, TextTaken):
@@ -310,4 +310,9 @@ def _digest_of(request: GenerationRequest) -> bytes | None:
 def _text_of(prompt: str | tuple[Message, ...]) -> str:
     if isinstance(prompt, str):
         return prompt
-    return "\n\n".join(f"{turn.role}: {turn.text}" for turn in prompt)
+    return "\n\n".join(f"{turn.role}: {_with_calls(turn.text, turn.tool_calls)}" for turn in prompt)
+
+
+def _with_calls(text: str, calls: Sequence[ToolCall]) -> str:
+    """The text of a turn and its tool calls, for people."""
+    return "\n".join([*([text] if text else []), *(f"{c.name} {c.arguments}" for c in calls)])

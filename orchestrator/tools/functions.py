@@ -68,8 +68,11 @@ def agent_tools(tools: Iterable[AnyTool]) -> dict[str, AgentTool]:
     """Tools by their names.
 
     Raises:
-        ValueError: two have the same name, or one cannot be described.
+        ValueError: two have the same name, or one cannot be described; or it is one tool, and not
+            several.
     """
+    if callable(tools):
+        raise ValueError(f"tools is {tools!r}; it must be a list of tools")
     by_name: dict[str, AgentTool] = {}
     for each in tools:
         made = agent_tool(each)

@@ -84,9 +84,8 @@ class PendingCall:
             return RequestFailed(self.request.request_id, fault)
         if self._first_token_s is None and part.token_ids:
             self._first_token_s = time.monotonic()
-        token_ids = tuple(part.token_ids)
         if not output.finished:
-            return TokenChunk(part.text, token_ids=token_ids)
+            return self._chunk(part)
         reason = finish_reason(part.finish_reason)
         if reason is None:
             named = error_of_stop_reason(self.request.request_id, part.stop_reason)
@@ -106,7 +105,12 @@ class PendingCall:
             choice_logprobs=self._choice_logprobs(part),
             tokens=tuple(self._tokens),
         )
-        return TokenChunk(part.text, completion, token_ids)
+        return self._chunk(part, completion)
+
+    def _chunk(self, part: CompletionOutput, completion: Completion | None = None) -> Chunk:
+        if self.reader is None:
+            return Chunk(part.text, completion)
+        return TokenChunk(part.text, completion, tuple(part.token_ids))
 
     def _new_tokens(self, part: CompletionOutput) -> list[Token]:
         if self.request.logprobs is None:

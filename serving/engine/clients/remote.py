@@ -233,7 +233,7 @@ class RemoteEngine:
             named = self._named(error, request)
             named.__cause__ = error
             if isinstance(named, ToolsNotSupported):
-                self._no_more_tools(str(error))
+                self._no_more_tools(str(named.args[1]))
             answers.put_nowait(named)
         except asyncio.CancelledError:
             answers.put_nowait(EngineClosed(self._info.model))
@@ -247,7 +247,7 @@ class RemoteEngine:
             logger.warning(
                 "%s does not take tools, so that its model is asked for tool calls in JSON from now"
                 " on, one at a time (vLLM's server takes them with --enable-auto-tool-choice and"
-                " --tool-call-parser): %s",
+                " --tool-call-parser, orchestrate serve with ORCHESTRATE_TOOL_PARSER): %s",
                 self.base_url,
                 reason,
             )

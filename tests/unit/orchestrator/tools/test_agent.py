@@ -463,6 +463,35 @@ async def test_two_tools_with_one_name_are_refused(tmp_path: Path) -> None:
         await run_agent(tmp_path, native("never"), weather, weather)
 
 
+async def test_a_tool_in_place_of_a_list_is_refused(tmp_path: Path) -> None:
+    @flow
+    async def one_agent() -> None:
+        await agent("Bern?", weather)  # type: ignore[call-overload]
+
+    async with scripted_runtime(tmp_path, native("never")) as runtime:
+        with pytest.raises(ValueError, match="must be a list of tools"):
+            await runtime.run(one_agent)
+
+
+async def test_recorded_texts_show_the_tool_calls(tmp_path: Path) -> None:
+    engine = native(asks(call("weather", city="Bern"), text="I look"), "done")
+
+    @flow
+    async def one_agent() -> None:
+        await agent("Bern?", [weather])
+
+    async with scripted_runtime(tmp_path, engine, record_text=True) as runtime:
+        await runtime.run(one_agent)
+        record = await the_run(runtime.store)
+        first, _, second = record.calls
+        async with runtime.store.reading() as tx:
+            answer = await tx.payloads.get(first.output_payload or "")
+            prompt = await tx.payloads.get(second.prompt_payload or "")
+    shown = 'I look\nweather {"city": "Bern"}'
+    assert answer.decode() == shown
+    assert f"assistant: {shown}\n\ntool: rain in Bern" in prompt.decode()
+
+
 async def test_outside_a_flow_an_agent_says_so() -> None:
     with pytest.raises(OutsideRun, match="agent"):
         await agent("hi", [weather])
