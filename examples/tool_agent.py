@@ -26,7 +26,7 @@ async def restock(wish: str) -> str:
     """Let the model look into the stock, and order what is missing."""
     result = await agent(wish, [in_stock, order], max_rounds=4, max_tokens=300)
     calls = "".join(f"{use.name} {use.arguments} -> {use.result}\n" for use in result.calls)
-    return f"{calls}{result.value}"
+    return f"{calls}answer: {result.value}"
 
 
 if __name__ == "__main__":
