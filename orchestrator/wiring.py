@@ -8,21 +8,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from orchestrator.clock import Clock
 from orchestrator.display.notebook import NotebookProgress, in_notebook
 from orchestrator.errors import InvalidSettings
 from orchestrator.events import Listener
-from orchestrator.learning.background_fit import BackgroundFit
-from orchestrator.learning.knowledge import Learner
-from orchestrator.learning.model_files import models_folder
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import EMBEDDED, ENV_PREFIX, Settings, payload_codec, read_settings
-from serving.engine.setup.config import EngineConfig, default_model
 from serving.generation import Engine
-from serving.policies.table import DEFAULT_POLICY, PolicySpec
-from store.session import open_store
+
+if TYPE_CHECKING:
+    from serving.engine.setup.config import EngineConfig
 
 Opener = Callable[[], AbstractAsyncContextManager[Runtime]]
 
@@ -98,6 +96,12 @@ async def unannounced_runtime(
     clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
     """The same as `open_runtime`, but flows awaited in the block do not run in it by default."""
+    # SQLAlchemy and NumPy take 0.5 s to import: opening a runtime needs them, defining flows not.
+    from orchestrator.learning.background_fit import BackgroundFit
+    from orchestrator.learning.knowledge import Learner
+    from orchestrator.learning.model_files import models_folder
+    from store.session import open_store
+
     settings = settings or read_settings()
     engine = engine or engine_of(settings)
     async with AsyncExitStack() as resources:
@@ -213,6 +217,9 @@ async def _notebook_runtime() -> AsyncIterator[Runtime]:
 
 def engine_config(settings: Settings) -> EngineConfig:
     """The embedded engine's configuration; raises InvalidEngineConfig."""
+    from serving.engine.setup.config import EngineConfig, default_model
+    from serving.policies.table import DEFAULT_POLICY, PolicySpec
+
     return EngineConfig(
         model=default_model() if settings.model is None else settings.model,
         policy=PolicySpec(settings.policy or DEFAULT_POLICY, settings.policy_params),

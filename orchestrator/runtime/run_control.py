@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -20,7 +20,9 @@ from orchestrator.errors import AnswerRefused, NoOpenQuestion, RunAlreadyEnded
 from store.errors import AlreadyRecorded, RunChanged
 from store.payload_codec import JSON, encoded
 from store.records import RunOutcome, RunRecord, Status, StepRecord
-from store.session import Store
+
+if TYPE_CHECKING:
+    from store.session import Store
 
 RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned"]
 """A run's status. Orphaned: it is recorded as running, but the process that executed it is gone."""
