@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from orchestrator import (
     Answer,
+    Budget,
     Question,
     RunHandle,
     RunInfo,
@@ -122,6 +123,7 @@ async def right_calls() -> None:
     assert_type(await another_flow.options(deadline=timedelta(minutes=2))("x", times=2), bytes)
     assert_type(run_id(), str)
     async with budget(tokens=100, calls=3) as used:
+        assert_type(used, Budget)
         assert_type(used.tokens, int)
     assert_type(await a_flow.start("x"), RunHandle[Point])
     assert_type((await a_flow.resume("an-id")).value, Point)
@@ -158,7 +160,8 @@ async def right_calls() -> None:
 
 async def right_control(runtime: Runtime) -> None:
     assert_type(
-        await runtime.runs(flow="a", status="orphaned", user="b", limit=None), list[RunInfo]
+        await runtime.runs(flow="a", status="orphaned", user="b", tags={"team": "sea"}, limit=None),
+        list[RunInfo],
     )
     assert_type(await runtime.get("an-id"), RunInfo)
     assert_type((await runtime.get("an-id")).questions, tuple[Question, ...])
