@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeGuard
 
 from serving.errors import InvalidRequest, StructuredOutputInvalid
@@ -29,12 +30,70 @@ MAX_LOGPROBS = 20
 """Most alternatives for each token of an answer: the limit of vLLM and of OpenAI's chats."""
 
 
+UNLESS_DEFAULT = MappingProxyType({"in_digest": "unless default"})
+"""Metadata of a dataclass field that counts in digests only if it is not its default, so that a
+message without it has the digest that it had before the field existed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image in a turn of a chat, for models that read images.
+
+    Attributes:
+        url: of http or https, or a data URL (`data:image/png;base64,...`).
+    """
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool that a model may call.
+
+    Attributes:
+        parameters: JSON schema of its arguments, an object.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, as a model asks for it in an answer.
+
+    Attributes:
+        id: unique within the chat; the tool's result names it.
+        arguments: JSON text, as the model wrote it: possibly not valid.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat."""
+    """One turn of a chat.
+
+    Attributes:
+        content: a text, or texts and images in their order.
+        tool_calls: of an assistant's turn.
+        tool_call_id: the call whose result this turn is (role "tool"); "" for other turns.
+    """
 
     role: Role
-    content: str
+    content: str | tuple[str | Image, ...]
+    tool_calls: tuple[ToolCall, ...] = field(default=(), metadata=UNLESS_DEFAULT)
+    tool_call_id: str = field(default="", metadata=UNLESS_DEFAULT)
+
+    @property
+    def text(self) -> str:
+        """The texts of the content, without its images."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part for part in self.content if isinstance(part, str))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +118,8 @@ class GenerationRequest:
             the same token. At most MAX_CHOICES. Not together with a schema.
         logprobs: give the log-probability of each token of the answer, and this many alternatives,
             0 to MAX_LOGPROBS; None: neither. Not together with choices.
+        tools: tools that the model may call, in its own format; only for a chat, and only if the
+            engine's `info.tool_parser` is not "". Not together with a schema or choices.
     """
 
     request_id: str
@@ -76,6 +137,7 @@ class GenerationRequest:
     presence_penalty: float = 0.0
     choices: tuple[str, ...] = ()
     logprobs: int | None = None
+    tools: tuple[ToolSpec, ...] = ()
     slo: Slo = BEST_EFFORT
     priority: int = 0
 
@@ -91,7 +153,7 @@ def check_request(request: GenerationRequest) -> None:
         InvalidRequest: a field has a wrong type or range; the reason names the field.
     """
     checks = {
-        "prompt must be a text, or Messages with texts": _is_prompt(request.prompt),
+        "prompt must be a text, or Messages with texts and Images": _is_prompt(request.prompt),
         "max_tokens must be a whole number": request.max_tokens is None
         or _is_whole(request.max_tokens),
         "seed must be a whole number from -2**63 to 2**63 - 1": request.seed is None
@@ -117,6 +179,9 @@ def check_request(request: GenerationRequest) -> None:
         f"logprobs must be a whole number from 0 to {MAX_LOGPROBS}": request.logprobs is None
         or (_is_whole(request.logprobs) and 0 <= request.logprobs <= MAX_LOGPROBS),
         "choices and logprobs exclude each other": not request.choices or request.logprobs is None,
+        "tools must be ToolSpecs, none of them twice": _are_tools(request.tools),
+        "tools need a chat, and exclude schema and choices": not request.tools
+        or not (isinstance(request.prompt, str) or request.schema is not None or request.choices),
         "priority must be a whole number": _is_whole(request.priority),
         "slo must be an Slo": _is_slo(request.slo),
     }
@@ -152,8 +217,27 @@ def _are_texts(value: object) -> bool:
 def _is_prompt(value: object) -> bool:
     return isinstance(value, str) or (
         isinstance(value, tuple | list)
-        and all(isinstance(turn, Message) and isinstance(turn.content, str) for turn in value)
+        and all(isinstance(turn, Message) and _is_turn(turn) for turn in value)
     )
+
+
+def _is_turn(turn: Message) -> bool:
+    parts = (turn.content,) if isinstance(turn.content, str) else turn.content
+    return (
+        isinstance(parts, tuple | list)
+        and all(isinstance(part, str) or _is_image(part) for part in parts)
+        and all(isinstance(call, ToolCall) for call in turn.tool_calls)
+    )
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, Image) and isinstance(part.url, str)
+
+
+def _are_tools(value: object) -> bool:
+    if not isinstance(value, tuple | list) or not all(isinstance(t, ToolSpec) for t in value):
+        return False
+    return len({tool.name for tool in value}) == len(value)
 
 
 def _is_slo(value: object) -> bool:
@@ -199,6 +283,8 @@ class Completion:
         tokens: all output tokens, those that end the answer included, if the request has logprobs;
             else empty. Their texts join to the answer's, but for the end token or stop text, and
             for bytes that are no character.
+        tool_calls: what the model asks for, if the request has tools; `text` is what it wrote
+            beside these calls.
     """
 
     request_id: str
@@ -209,6 +295,7 @@ class Completion:
     e2el_s: float
     choice_logprobs: tuple[float, ...] = ()
     tokens: tuple[Token, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
 
     def parsed(self) -> Any:
         """The text parsed as JSON; raises StructuredOutputInvalid if it is not valid JSON."""
@@ -236,6 +323,8 @@ class EngineInfo:
         caveat: what everybody who reads the model's text should know; "": nothing.
         scheduler: this project's scheduler class that drives the engine; "" for another one.
         parameters: number of the model's weights; None: not known.
+        tool_parser: how the engine reads tool calls in the model's own format (a name of vLLM's
+            tool parsers, or "server"); "": it does not.
     """
 
     name: str
@@ -246,6 +335,7 @@ class EngineInfo:
     policy: str = ""
     caveat: str = ""
     parameters: int | None = None
+    tool_parser: str = ""
 
 
 class Engine(Protocol):

@@ -100,10 +100,20 @@ def _describe(value: Any) -> object:
     if isinstance(value, BaseModel):
         return [kind.partition("[")[0], value.__dict__]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        compared = [field.name for field in dataclasses.fields(value) if field.compare]
-        return [kind, {name: getattr(value, name, None) for name in compared}]
+        return [kind, _fields_of(value)]
     if isinstance(value, _DESCRIBED_BY_STR):
         return [kind, str(value)]
     if hasattr(value, "tobytes") and hasattr(value, "dtype"):  # an array, or a number like one
         return [kind, str(value.dtype), blake3(value.tobytes()).hexdigest()]
     return kind
+
+
+def _fields_of(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that count: see `serving.generation.UNLESS_DEFAULT`."""
+    shown = {}
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name, None)
+        is_left_out = field.metadata.get("in_digest") == "unless default"
+        if field.compare and not (is_left_out and content == field.default):
+            shown[field.name] = content
+    return shown

@@ -292,4 +292,4 @@ def _digest_of(request: GenerationRequest) -> bytes | None:
 def _text_of(prompt: str | tuple[Message, ...]) -> str:
     if isinstance(prompt, str):
         return prompt
-    return "\n\n".join(f"{turn.role}: {turn.content}" for turn in prompt)
+    return "\n\n".join(f"{turn.role}: {turn.text}" for turn in prompt)

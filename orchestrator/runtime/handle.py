@@ -33,7 +33,10 @@ class RunHandle(Generic[R]):
         self._task: asyncio.Task[RunResult[R]] = asyncio.ensure_future(running)
         self._events: list[Event] = []
         self._has_news = asyncio.Event()
+        self._has_begun = asyncio.Event()
         self._task.add_done_callback(lambda _: self._has_news.set())
+        self._task.add_done_callback(lambda _: self._has_begun.set())
+        self._is_recorded = False
 
     def __await__(self) -> Generator[Any, None, RunResult[R]]:
         return asyncio.shield(self._task).__await__()
@@ -46,6 +49,15 @@ class RunHandle(Generic[R]):
         if self._task.cancelled() or isinstance(self._task.exception(), RunCancelled):
             return Status.CANCELLED
         return status_of(self._task.exception())
+
+    async def begun(self) -> None:
+        """Wait until the run's start is recorded: from then on it survives this process.
+
+        Raises what the run raised if it ended before, such as DeadlineInfeasible.
+        """
+        await self._has_begun.wait()
+        if not self._is_recorded:
+            await self
 
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Call `callback` once the run has ended, successfully or not."""
@@ -76,6 +88,15 @@ class RunHandle(Generic[R]):
         from orchestrator.display.run_html import handle_html
 
         return handle_html(self.id, self.status, None if self.log is None else self.log.timeline())
+
+    def mark_begun(self) -> None:
+        """The run's start is recorded; called by the runtime."""
+        self._is_recorded = True
+        self._has_begun.set()
+
+    def need_not_be_awaited(self) -> None:
+        """Keep asyncio from warning of an error that nobody has seen; called by the runtime."""
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def publish(self, event: Event) -> None:
         """Add an event; called by the runtime."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 
 from orchestrator.execution.calls import run_llm_call
@@ -80,7 +80,10 @@ async def choose(
 def _with_list(turns: str | tuple[Message, ...], listed: str) -> tuple[Message, ...]:
     assert not isinstance(turns, str), "a prompt of choose() is never raw"
     *before, last = turns
-    return (*before, Message(last.role, f"{last.content}\n\n{listed}"))
+    added = f"\n\n{listed}"
+    content = last.content
+    longer = content + added if isinstance(content, str) else (*content, added)
+    return (*before, replace(last, content=longer))
 
 
 def _softmax(logprobs: Sequence[float]) -> tuple[float, ...]:

@@ -68,7 +68,7 @@ class Flow(FlowSpec[P, R]):
         self,
         run_id: str,
         *,
-        deadline: str | float | None = None,
+        deadline: Duration | None = None,
         allow_changed: bool = False,
     ) -> RunResult[R]:
         """Resume a run of this flow; see Runtime.resume."""

@@ -143,4 +143,4 @@ def _with_top(tokens: Sequence[Token], logprobs: int | None) -> tuple[Token, ...
 def _num_words(request: GenerationRequest) -> int:
     if isinstance(request.prompt, str):
         return len(request.prompt.split())
-    return sum(len(turn.content.split()) for turn in request.prompt)
+    return sum(len(turn.text.split()) for turn in request.prompt)

@@ -6,6 +6,7 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from serving.engine.clients.chat_turns import openai_turn
 from serving.engine.setup.model_loading import error_summary
 from serving.errors import InvalidRequest, PromptTooLong, ServingError
 from serving.generation import GenerationRequest
@@ -95,7 +96,7 @@ def is_long(request: GenerationRequest) -> bool:
     """Whether a prompt belongs on the thread for long prompts."""
     if isinstance(request.prompt, str):
         return len(request.prompt) > LONG_CHARS
-    chars = sum(len(turn.content) + CHARS_PER_TURN for turn in request.prompt)
+    chars = sum(len(turn.text) + CHARS_PER_TURN for turn in request.prompt)
     return chars > LONG_CHARS
 
 
@@ -103,7 +104,7 @@ def prompt_text(tokenizer: TokenizerLike, request: GenerationRequest) -> tuple[s
     """The text to tokenize, and whether a chat template produced it."""
     if isinstance(request.prompt, str):
         return request.prompt, False
-    turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
+    turns = [openai_turn(turn) for turn in request.prompt]
     text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     assert isinstance(text, str), "a template without tokenizing returns text"
     return text, True

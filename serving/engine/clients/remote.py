@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from serving.engine.clients.chat_turns import openai_turn
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
@@ -230,7 +231,7 @@ class RemoteEngine:
             create = self._client.completions.create
             return await create(prompt=request.prompt, **arguments)
         create = self._client.chat.completions.create
-        turns = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
+        turns = [openai_turn(turn) for turn in request.prompt]
         return await create(messages=turns, **arguments)
 
     def _arguments(self, request: GenerationRequest) -> dict[str, Any]:

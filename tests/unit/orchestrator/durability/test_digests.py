@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from orchestrator.durability.digests import digest_of
+from serving.generation import Message
 
 
 class Model(BaseModel):
@@ -109,3 +111,22 @@ def test_a_circular_value_or_a_key_that_json_cannot_hold_has_no_digest() -> None
     circular.append(circular)
     assert digest_of(circular) is None
     assert digest_of({(1, 2): 3}) is None
+
+
+def test_a_field_marked_unless_default_counts_only_when_it_is_set() -> None:
+    """Journals written before the field existed have the digests of its default."""
+
+    @dataclass
+    class Turn:
+        text: str
+        calls: tuple[str, ...] = field(default=(), metadata={"in_digest": "unless default"})
+
+    former = dataclasses.make_dataclass("Turn", [("text", str)])
+    former.__qualname__ = Turn.__qualname__
+    assert digest_of(Turn("hello")) == digest_of(former("hello"))
+    assert digest_of(Turn("hello", ("look",))) != digest_of(Turn("hello"))
+
+
+def test_a_plain_message_has_the_digest_that_it_had_before_messages_had_tool_calls() -> None:
+    former = b"b\xbf\x950<\xe6\x9aZ"
+    assert digest_of((Message("user", "hello"),)) == former
