@@ -1,7 +1,7 @@
 """A web service: a run for each request, its text streamed to the browser as it is written.
 
     ORCHESTRATE_POLICY_PARAMS='{"fairness": 0.5}' SERVICE_KEYS=ann-secret:ann,ben-secret:ben \\
-        uvicorn examples.service:app --timeout-graceful-shutdown 10
+        uvicorn --app-dir examples service:app --timeout-graceful-shutdown 10
 
 docs/guides/service.md explains it.
 """

@@ -5,7 +5,7 @@
   block with `await` outside of a function is the body of a flow. Tests that a block defines are
   run. Examples can be imported.
 - `sh`: each command runs, `orchestrate` in this process and on the shared engine; of `make` the
-  target exists.
+  target exists; what is exported are settings that are valid.
 - `toml`, `json`: read by the code that reads such files (READERS).
 - `text`: what a command prints; not run.
 
@@ -14,40 +14,38 @@ What is in PARSED_ONLY is parsed instead.
 
 from __future__ import annotations
 
-import ast
-import asyncio
-import inspect
-import json
+import importlib
 import re
 import shlex
 import shutil
-import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterable, Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
 from typer.core import TyperCommand
+from uvicorn.main import main as uvicorn_command
 
-import orchestrator
 from agents.tree_of_thoughts.tasks.task_file import parse_task_file
 from cli.failures import ExitCode
 from cli.main import main
-from orchestrator import flow, open_runtime, wiring
+from orchestrator import Settings, read_settings, wiring
+from orchestrator.settings import ENV_PREFIX
+from orchestrator.wiring import engine_config
 from serving.engine.clients.embedded import EmbeddedEngine
 from serving.engine.server.api_keys import parse_api_keys
 from serving.slo import from_tags
 from tests.examples.document_blocks import BLOCKS, COMMANDS, MENTIONED, README, Block
+from tests.examples.document_reader import Answering, Notebook, SharedEngine
 from tests.places import ROOT
 
 PARSED_ONLY = {
     "orchestrate run deep-research 'How do we rotate": "downloads a model of 4 billion parameters",
     "orchestrate bench mixed": "simulates for minutes",
     "orchestrate bench --trace requests.csv": "needs a trace of the reader's own",
+    "uvicorn --app-dir examples service:app": "serves for ever; test_service.py runs it",
 }
 """Beginnings of commands, or of blocks of Python, that are only parsed, and why."""
 
@@ -60,9 +58,6 @@ READERS: dict[str, Callable[[str, str], object]] = {
     "docs/tree_of_thoughts.md": parse_task_file,
 }
 """Which code reads a document's files, given the text and a name."""
-
-SERVER = "http://127.0.0.1:8000"
-"""The server that the guides ask; in the tests another one answers."""
 
 LANGUAGES = {"json", "python", "sh", "text", "toml"}
 
@@ -78,39 +73,6 @@ def blocks(language: str, document: Path | None = None) -> list[Block]:
         for block in BLOCKS
         if block.language == language and document in (None, block.document)
     ]
-
-
-class SharedEngine:
-    """The session's engine as a runtime's own, which does not end with the runtime."""
-
-    def __init__(self, engine: EmbeddedEngine) -> None:
-        self._engine = engine
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def close(self) -> None:
-        """The next block uses it too."""
-
-
-class Answering(BaseHTTPRequestHandler):
-    """Answers a chat completion, and keeps what was asked in the server's `asked`."""
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append(asked)  # type: ignore[attr-defined]
-        message = {"role": "assistant", "content": "So."}
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        completion = {"id": "1", "object": "chat.completion", "created": 0, "choices": [choice]}
-        body = json.dumps(completion | {"model": asked["model"]}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: the tests read what is printed."""
 
 
 @pytest.fixture
@@ -130,59 +92,11 @@ def reader(demo_engine: EmbeddedEngine, tmp_path: Path, monkeypatch: pytest.Monk
     """The folder of somebody who reads the documents: it has the examples, and an own store."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / "examples")
+    monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.setenv("ORCHESTRATE_STORE", f"sqlite:///{tmp_path / 'runs.db'}")
     monkeypatch.setenv("STORE_KEY", Fernet.generate_key().decode())
     monkeypatch.setattr(wiring, "engine_of", lambda settings: SharedEngine(demo_engine))
     return tmp_path
-
-
-class Notebook:
-    """Runs blocks of Python one after the other in one namespace."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server_url: str) -> None:
-        self._module = ModuleType("__main__")
-        self._tmp_path = tmp_path
-        self._server_url = server_url
-        self.names = vars(self._module)
-        self.names |= {name: getattr(orchestrator, name) for name in orchestrator.__all__}
-        self.names["input"] = lambda prompt: "yes"
-        monkeypatch.setitem(sys.modules, "__main__", self._module)
-
-    def run(self, block: Block) -> None:
-        """Run a block, and the tests that it defines."""
-        before = dict(self.names)
-        source = block.aligned.replace(SERVER, self._server_url)
-        code = compile(source, str(block.document), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        if is_in(PARSED_ONLY, block.text):
-            return
-        if code.co_flags & inspect.CO_COROUTINE:
-            asyncio.run(self._in_a_flow(code))
-        else:
-            exec(code, self.names)
-        for name, value in list(self.names.items()):
-            if name.startswith("test_") and before.get(name) is not value:
-                self._test(value)
-
-    async def _in_a_flow(self, code: CodeType) -> None:
-        @flow(deadline="30s")
-        async def block() -> None:
-            awaitable: Awaitable[None] = eval(code, self.names)
-            await awaitable
-
-        async with open_runtime():
-            await block()
-
-    def _test(self, test: Callable[..., Any]) -> None:
-        known = {"tmp_path": self._tmp_path}
-        given = {name: known[name] for name in inspect.signature(test).parameters}
-        result = test(**given)
-        if inspect.isawaitable(result):
-
-            async def done() -> None:
-                await result
-
-            asyncio.run(done())
 
 
 @pytest.fixture
@@ -209,7 +123,7 @@ def test_no_block_of_text_hides_code() -> None:
 def test_the_python_of_a_document_runs(document: Path, notebook: Notebook) -> None:
     for source in dict.fromkeys([README, document]):
         for block in blocks("python", source):
-            notebook.run(block)
+            notebook.run(block, parsed_only=bool(is_in(PARSED_ONLY, block.text)))
 
 
 @pytest.mark.parametrize("beginning", [*PARSED_ONLY, *SHORTENED])
@@ -235,6 +149,19 @@ def test_a_command_runs(
     if program == "make":
         targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert set(arguments) <= set(targets)
+        return
+    if program == "export":
+        for name, _, value in (argument.partition("=") for argument in arguments):
+            if name.startswith(ENV_PREFIX):
+                assert name.removeprefix(ENV_PREFIX).lower() in Settings.model_fields
+            monkeypatch.setenv(name, value)
+        engine_config(read_settings())
+        return
+    if program == "uvicorn":
+        context = uvicorn_command.make_context(program, arguments)
+        module, _, name = context.params["app"].partition(":")
+        monkeypatch.syspath_prepend(ROOT / context.params["app_dir"])
+        assert hasattr(importlib.import_module(module), name)
         return
     assert program == "orchestrate", "no test knows this program"
     if is_in(PARSED_ONLY, command):

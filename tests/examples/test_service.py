@@ -59,7 +59,8 @@ def running(place: Place) -> Iterator[subprocess.Popen[bytes]]:
         "SERVICE_DRAIN_S": "2",
         "SERVICE_KEYS": "ann-secret:ann,flo-secret:flo",
     }
-    command = [sys.executable, "-m", "uvicorn", "examples.service:app", "--port", str(place.port)]
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", "examples", "service:app"]
+    command += ["--port", str(place.port)]
     command += ["--timeout-graceful-shutdown", "1", "--log-level", "warning"]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | settings)
     try:
