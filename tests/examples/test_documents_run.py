@@ -49,7 +49,7 @@ PARSED_ONLY = {
 }
 """Beginnings of commands, or of blocks of Python, that are only parsed, and why."""
 
-SHORTENED = {"orchestrate run tree-of-thoughts": ("--deadline", "3s")}
+SHORTENED = {"orchestrate run tree-of-thoughts": ("--deadline", "2s")}
 """Beginnings of commands, and options that are added: at its deadline a search prints the best so
 far, and its exit code may say that the deadline has passed."""
 
