@@ -50,6 +50,7 @@ from orchestrator.sdk.llm import llm
 from orchestrator.sdk.model_info import ModelInfo, model_info
 from orchestrator.sdk.parallel import gather, map  # noqa: A004
 from orchestrator.sdk.past_runs import past_runs, timeline
+from orchestrator.sdk.slo_tags import slo_tags
 from orchestrator.sdk.steps import step, tool
 from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
@@ -120,6 +121,7 @@ __all__ = [
     "read_settings",
     "remaining",
     "run_id",
+    "slo_tags",
     "step",
     "timeline",
     "tool",

@@ -60,6 +60,10 @@ class CausalLog:
         """Add a call that begins here and now."""
         return self.add(self._next_node, self._last_of(_frontier.get().nodes | self._foreign))
 
+    def stage_here(self) -> int:
+        """The stage that a call would have which begins here and now."""
+        return next_stage(self.stages[node] for node in _frontier.get().nodes | self._foreign)
+
     def add(self, node: int, parents: frozenset[int]) -> CallNode:
         """Add a call with this number that depends on these, all of which are in the log."""
         assert node not in self.parents, "each call has a number of its own"

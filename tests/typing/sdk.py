@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict, assert_type
 
+from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from orchestrator import (
@@ -29,9 +30,11 @@ from orchestrator import (
     input_required,
     llm,
     run_id,
+    slo_tags,
     step,
     tool,
 )
+from orchestrator.openai_client import slo_http_client, sync_slo_http_client
 
 
 class Point(BaseModel):
@@ -171,6 +174,18 @@ async def right_control(runtime: Runtime) -> None:
     assert_type((await a_flow.resume("an-id", deadline=60)).value, Point)
     assert_type(await input_required("x?", schema=Point), Point)
     assert_type(await input_required("x?", stops_clock=True), str)
+
+
+async def right_openai_clients() -> None:
+    assert_type(slo_tags(), dict[str, Any])
+    asynchronous = AsyncOpenAI(http_client=slo_http_client(timeout=5))
+    OpenAI(http_client=sync_slo_http_client())
+    await asynchronous.completions.create(model="m", prompt="x", extra_body=slo_tags())
+
+
+async def wrong_openai_clients() -> None:
+    slo_tags("x")  # type: ignore[call-arg]
+    AsyncOpenAI(http_client=sync_slo_http_client())  # type: ignore[arg-type]
 
 
 async def wrong_control(runtime: Runtime) -> None:
