@@ -113,6 +113,7 @@ class Service:
     def _keep(self, handle: RunHandle[str], user: str) -> None:
         self.handles[handle.id] = handle
         self.in_progress[user] += 1
+        handle.text()  # asked for now, so that each call is streamed, whenever a client reads it
 
         def ended() -> None:
             self.in_progress[user] -= 1

@@ -47,6 +47,7 @@ from orchestrator.sdk.determinism import now, random, run_id, uuid
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
+from orchestrator.sdk.llm_stream import llm_stream
 from orchestrator.sdk.model_info import ModelInfo, model_info
 from orchestrator.sdk.parallel import gather, map  # noqa: A004
 from orchestrator.sdk.past_runs import past_runs, timeline
@@ -112,6 +113,7 @@ __all__ = [
     "has_deadline",
     "input_required",
     "llm",
+    "llm_stream",
     "map",
     "model_info",
     "now",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from serving.errors import InvalidRequest, StructuredOutputInvalid
 from serving.slo import BEST_EFFORT, Slo
@@ -360,6 +360,23 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """End every request still running with EngineClosed, and free the engine."""
+        ...
+
+
+@runtime_checkable
+class EngineInProcess(Protocol):
+    """An Engine of which a process has one at a time.
+
+    Attributes:
+        makes_way: asked when another one is to start, from any thread: whether nobody needs this
+            one any more, so that it may be closed.
+    """
+
+    makes_way: Callable[[], bool]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, has died or could not be loaded; it answers no more calls."""
         ...
 
 

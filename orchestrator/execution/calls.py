@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
@@ -15,6 +15,7 @@ from orchestrator.durability.outcomes import status_of, type_of
 from orchestrator.durability.uncertain_effects import uncertain_effect_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.events import CallFinished, CallStarted
+from orchestrator.execution.call_text import CallText, OnText, TextTaken, part_if_left
 from orchestrator.execution.context import CallContext, CallTrace, LiveRun, none_if_infinite
 from orchestrator.execution.length_prediction import (
     LengthPrediction,
@@ -32,12 +33,10 @@ from orchestrator.execution.step_execution import (
 )
 from orchestrator.learning.stage_deadlines import RunTimes, StageDeadline, call_slo
 from patterns.nodes import Kind
-from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
-from store.records import CallKind, CallRecord, Effects, StageRecord, StepKind, StepRecord
+from serving.generation import Completion, GenerationRequest, Message
+from store.records import CallKind, CallRecord, Effects, StageRecord, Status, StepKind, StepRecord
 
 R = TypeVar("R")
-
-OnText = Callable[[str], None]
 
 LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
@@ -49,18 +48,15 @@ async def run_llm_call(
 
     Args:
         request: its id and SLO are filled in here.
-        on_text: called with each piece of new text as it arrives.
+        on_text: called with each piece of new text as it arrives; of a TextTaken, the call ends
+            once its flow has taken all of them.
     Raises what `begin_or_replay` raises, and the engine.
     """
     run = context.run
     spec = replace(LLM_STEP, arguments=_digest_of(request))
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
-        recorded: Completion = step.value
-        run.answers.add(recorded.usage.output_tokens)
-        if on_text is not None and recorded.text:
-            on_text(recorded.text)
-        return recorded
+        return _replayed(run, step, on_text)
     if spent := [budget for budget in context.budgets if budget.is_spent]:
         await refuse(*spent)
     for budget in context.budgets:
@@ -68,6 +64,7 @@ async def run_llm_call(
     text = _text_of(request.prompt)
     call = _begin(context, "llm", f"{run.engine.info.model}:{context.step_path.name or run.flow}")
     predicted = predict_length(run, call.trace, request, text)
+    call_text = CallText(run, call.trace.node, step.record.path, on_text)
     async with _recorded(step, call, text, predicted) as outcome:
         request = replace(
             request,
@@ -85,7 +82,8 @@ async def run_llm_call(
                 user=run.user,
             ),
         )
-        completion = await _generate(run.engine, request, on_text)
+        with part_if_left(on_text, outcome):
+            completion = await call_text.generate(run.engine, request)
         usage = completion.usage
         call.trace.prompt_tokens = usage.prompt_tokens
         call.trace.output_tokens = usage.output_tokens
@@ -103,7 +101,30 @@ async def run_llm_call(
             output_text=completion.text,
             result=LLM_STEP.codec.dump(completion),
         )
+        if isinstance(on_text, TextTaken):
+            outcome["ended_at_s"] = run.clock.now_s()
+            with part_if_left(on_text, outcome):
+                await on_text.until_taken()
         return completion
+
+
+def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completion:
+    """The recorded answer, whose text is passed on in one piece.
+
+    Raises:
+        FlowChanged: the flow had read only a part of it, and now asks for the whole.
+    """
+    recorded: Completion = step.value
+    assert step.record is not None, "an LLM call is not reconciled"
+    call = run.recorded_steps.calls_of(step.record.path)[-1]
+    if call.status is not Status.CANCELLED:
+        run.answers.add(recorded.usage.output_tokens)
+    elif isinstance(on_text, TextTaken):
+        on_text.reads_on = partial(run.recorded_steps.require_left, step.record)
+    else:
+        run.recorded_steps.require_left(step.record)
+    CallText(run, call.node, step.record.path, on_text).replay(recorded.text)
+    return recorded
 
 
 async def run_tool_call(
@@ -158,22 +179,6 @@ def _begin(context: CallContext, kind: Kind, identity: str) -> _NewCall:
     return _NewCall(trace, parents, stage_deadline, record)
 
 
-async def _generate(
-    engine: Engine, request: GenerationRequest, on_text: OnText | None
-) -> Completion:
-    if on_text is None:
-        return await engine.generate(request)
-    finished: Completion | None = None
-    stream = cast("AsyncGenerator[Chunk]", engine.stream(request))
-    async with aclosing(stream):  # so that the request is aborted at once if on_text raises
-        async for chunk in stream:
-            if chunk.text:
-                on_text(chunk.text)
-            finished = chunk.completion
-    assert finished is not None, "a stream ends in a completion or an error"
-    return finished
-
-
 @asynccontextmanager
 async def _recorded(
     step: NewStep,
@@ -205,7 +210,9 @@ async def _recorded(
         yield outcome
     except BaseException as caught:
         error = caught
-        outcome["result"] = encode_error(caught)
+        part = outcome.pop("part", None)
+        outcome["is_part"] = part is not None
+        outcome["result"] = encode_error(caught) if part is None else LLM_STEP.codec.dump(part)
         mark_step(caught, run.id, step.record.path)
         if step.record.effects is Effects.EXTERNAL:
             if _num_cancellations() > num_cancellations:
@@ -214,7 +221,8 @@ async def _recorded(
             run.uncertain_effects.add(step.record, effect)
         raise
     finally:
-        ended_s = run.clock.now_s()
+        ended_s = outcome.pop("ended_at_s", run.clock.now_s())
+        outcome["ended_s"] = run.since_start_s(ended_s)
         if error is None:
             run.recorded_steps.step_succeeded(step.context.step_path)
             trace.ended_s = ended_s
@@ -226,7 +234,7 @@ async def _recorded(
                 trace.node,
                 trace.stage,
                 str(status_of(error)),
-                run.since_start_s(ended_s),
+                outcome["ended_s"],
                 trace.output_tokens,
                 prompt_tokens=trace.prompt_tokens,
                 finish_reason=outcome.get("finish_reason"),

@@ -105,6 +105,13 @@ def own_task(nodes: frozenset[int] = frozenset()) -> None:
     _frontier.set(Frontier(nodes, asyncio.current_task()))
 
 
+def stand_in_for(waiting: asyncio.Task[Any] | None) -> None:
+    """Declare that this task goes on for the one that started it and waits for it."""
+    before = _frontier.get()
+    if before.task is waiting:
+        _frontier.set(Frontier(before.nodes, asyncio.current_task()))
+
+
 def frontier() -> frozenset[int]:
     """The last calls on the paths to the current code."""
     return _frontier.get().nodes

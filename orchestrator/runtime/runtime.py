@@ -435,6 +435,7 @@ class Runtime(RunControl):
         log = live.log = RunLog(record, since_start_s=live.since_start_s)
         if (handle := self._handles.get(live.id)) is not None:
             handle.log = log
+            live.text_listener = handle.text_listener
 
         def keep_and_emit(event: Event) -> None:
             log.add(event)

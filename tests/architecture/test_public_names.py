@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-PACKAGES = ["orchestrator", "patterns"]
+PACKAGES = ["orchestrator", "orchestrator.events", "patterns"]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -8,7 +8,8 @@ wrong call: a checker that accepts one reports the comment as unused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict, assert_type
@@ -29,11 +30,13 @@ from orchestrator import (
     gather,
     input_required,
     llm,
+    llm_stream,
     run_id,
     slo_tags,
     step,
     tool,
 )
+from orchestrator.events import TextGenerated
 from orchestrator.openai_client import slo_http_client, sync_slo_http_client
 
 
@@ -125,6 +128,14 @@ async def right_calls() -> None:
     assert_type((await a_flow.run("x")).usage, RunUsage)
     assert_type(await another_flow.options(deadline=timedelta(minutes=2))("x", times=2), bytes)
     assert_type(run_id(), str)
+    assert_type(llm_stream("x", system="s", top_k=5), AsyncGenerator[str, None])
+    async with aclosing(llm_stream([{"role": "user", "content": "x"}])) as pieces:
+        assert_type([piece async for piece in pieces], list[str])
+    handle = await a_flow.start("x")
+    assert_type(handle.text(step="write"), AsyncGenerator[str, None])
+    async for event in handle.events(text=True):
+        if isinstance(event, TextGenerated):
+            assert_type(event.text, str)
     async with budget(tokens=100, calls=3) as used:
         assert_type(used, Budget)
         assert_type(used.tokens, int)
@@ -212,4 +223,6 @@ async def wrong_calls() -> None:
     await llm("x", top_k="3")  # type: ignore[call-overload]
     await llm("x", n="3")  # type: ignore[call-overload]
     await llm("x", n=3, on_text=print)  # type: ignore[call-overload]
+    llm_stream("x", schema=int)  # type: ignore[call-arg]
+    llm_stream("x", top_k="5")  # type: ignore[arg-type]
     await llm("x", logprobs="all")  # type: ignore[call-overload]
