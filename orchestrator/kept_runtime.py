@@ -20,7 +20,6 @@ from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import EMBEDDED, Settings, read_settings
 from orchestrator.wiring import engine_config, enter_runtime, loop_around, runtime_around
 from serving.generation import EngineInProcess
-from store.database.urls import normalised
 
 
 @asynccontextmanager
@@ -161,6 +160,8 @@ def _of_this_loop() -> _OfLoop:
 
 def _key_of(settings: Settings) -> tuple[Any, ...]:
     """What distinguishes settings; a relative path of a store names another file elsewhere."""
+    from store.database.urls import normalised  # SQLAlchemy takes time to import
+
     return settings, normalised(settings.store)
 
 

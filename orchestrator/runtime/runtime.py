@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, RunClock
 from orchestrator.display.run_log import RunLog
@@ -28,7 +28,6 @@ from orchestrator.execution.causality import own_task
 from orchestrator.execution.context import LiveRun
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
-from orchestrator.learning.knowledge import Knowledge, Learner
 from orchestrator.learning.stage_deadlines import StageDeadlines
 from orchestrator.runtime.draining import ExecutedRun, interrupt
 from orchestrator.runtime.flow_loading import reference_of
@@ -42,7 +41,10 @@ from serving.generation import Engine
 from serving.references import is_loaded
 from store.errors import RunChanged, RunExists, RunNotFound
 from store.records import RunRecord, Status
-from store.session import Store
+
+if TYPE_CHECKING:
+    from orchestrator.learning.knowledge import Knowledge, Learner
+    from store.session import Store
 
 logger = logging.getLogger("orchestrate")
 
@@ -78,7 +80,11 @@ class Runtime(RunControl):
     ) -> None:
         super().__init__(store, clock)
         self.engine = engine
-        self._learner = learner or Learner(store, models=None)
+        if learner is None:
+            from orchestrator.learning.knowledge import Learner  # NumPy takes time to import
+
+            learner = Learner(store, models=None)
+        self._learner = learner
         self._leases = Leases(store, self._clock)
         self._handles: dict[str, RunHandle[Any]] = {}
         self._tasks = TaskTracker()
