@@ -15,6 +15,7 @@ from orchestrator.errors import (
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
+    McpServerFailed,
     NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
@@ -30,6 +31,8 @@ from orchestrator.errors import (
     RunNotResumable,
     RuntimeDraining,
     StepFailed,
+    ToolCallsInvalid,
+    ToolFailed,
     WouldBlock,
     WrongLoop,
 )
@@ -55,11 +58,16 @@ from orchestrator.sdk.slo_tags import slo_tags
 from orchestrator.sdk.steps import step, tool
 from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
+from orchestrator.tools.agent import agent
+from orchestrator.tools.agent_result import AgentResult
+from orchestrator.tools.mcp_tools import McpTool, mcp_tools
+from orchestrator.tools.tool_uses import ToolUse
 from orchestrator.wiring import open_runtime
-from serving.generation import Message, Token
+from serving.generation import Message, Token, ToolCall
 from store.payload_codec import PayloadCodec
 
 __all__ = [
+    "AgentResult",
     "Answer",
     "AnswerRefused",
     "ArgumentsDiffer",
@@ -74,6 +82,8 @@ __all__ = [
     "InvalidDuration",
     "InvalidRunId",
     "InvalidSettings",
+    "McpServerFailed",
+    "McpTool",
     "Message",
     "ModelInfo",
     "NoOpenQuestion",
@@ -103,8 +113,13 @@ __all__ = [
     "StepFailed",
     "Timeline",
     "Token",
+    "ToolCall",
+    "ToolCallsInvalid",
+    "ToolFailed",
+    "ToolUse",
     "WouldBlock",
     "WrongLoop",
+    "agent",
     "best_so_far",
     "budget",
     "choose",
@@ -115,6 +130,7 @@ __all__ = [
     "llm",
     "llm_stream",
     "map",
+    "mcp_tools",
     "model_info",
     "now",
     "open_runtime",

@@ -138,6 +138,41 @@ class OutcomeUnknown(OrchestrateError):
         )
 
 
+class ToolFailed(OrchestrateError):
+    """A tool cannot do what it was asked for; an agent's model gets the reason and may go on."""
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(tool, reason)
+
+    def __str__(self) -> str:
+        return "{}: {}".format(*self.args)
+
+
+class ToolCallsInvalid(OrchestrateError):
+    """An agent's model asks again and again for tools that do not exist, or do not fit."""
+
+    def __init__(self, agent: str, times: int, reason: str) -> None:
+        super().__init__(agent, times, reason)
+
+    def __str__(self) -> str:
+        agent, times, reason = self.args
+        return (
+            f"the model of {agent} asked {times} times in a row for tool calls that are not valid,"
+            f" at last: {reason}; describe the tools more clearly, raise max_invalid or max_tokens,"
+            f" or use another model"
+        )
+
+
+class McpServerFailed(OrchestrateError):
+    """An MCP server did not start, died, or did not answer in time."""
+
+    def __init__(self, server: str, reason: str) -> None:
+        super().__init__(server, reason)
+
+    def __str__(self) -> str:
+        return "the MCP server {}: {}".format(*self.args)
+
+
 class OutcomeNotRecorded(OrchestrateError):
     """An external effect was asked for, and the store could not take how it ended."""
 

@@ -32,6 +32,8 @@ class Settings(BaseSettings):
         model: a Hugging Face id, a folder, "smollm2" or "random" (tiny, meaningless text);
             None: as `default_model`.
         policy, policy_params: the scheduling policy of the embedded engine.
+        tool_parser: of vLLM, reads tool calls in the model's own format; "none": the model is asked
+            for JSON instead; None: chosen by the model. Of a server only "none" counts.
         payload_codec: module:name or file.py:name of a PayloadCodec for users' data in the store.
         durable: record arguments and results, so that an interrupted run can be resumed. If both
             this and record_text are false, the store holds no texts of users.
@@ -57,6 +59,7 @@ class Settings(BaseSettings):
     cpu_threads: int | None = None
     dtype: str | None = None
     seed: int = 0
+    tool_parser: str | None = None
     api_key: str | None = Field(default=None, repr=False)
     payload_codec: str | None = None
     durable: bool = True

@@ -139,6 +139,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         kv_cache_bytes=settings.kv_cache_bytes,
         cpu_threads=settings.cpu_threads,
         dtype=settings.dtype,
+        tool_parser=settings.tool_parser,
         seed=settings.seed,
         verbose=settings.verbose,
     )
@@ -163,4 +164,9 @@ def engine_of(settings: Settings) -> Engine:
         return EmbeddedEngine(engine_config(settings))
     from serving.engine.clients.remote import RemoteEngine
 
-    return RemoteEngine(settings.engine, model=settings.model, api_key=settings.api_key)
+    return RemoteEngine(
+        settings.engine,
+        model=settings.model,
+        api_key=settings.api_key,
+        tool_parser=settings.tool_parser,
+    )

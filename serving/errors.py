@@ -60,6 +60,16 @@ class InvalidRequest(ServingError):
         return "{}: {}".format(*self.args)
 
 
+class ToolsNotSupported(ServingError):
+    """The engine does not read tool calls in the model's own format; ask for JSON instead."""
+
+    def __init__(self, request_id: str, reason: str) -> None:
+        super().__init__(request_id, reason)
+
+    def __str__(self) -> str:
+        return "{}: the engine does not take tools: {}".format(*self.args)
+
+
 class PromptTooLong(ServingError):
     """The prompt exceeds the engine's limit; a retry will not help."""
 

@@ -51,15 +51,17 @@ class StepPath:
 
     def enter(self, name: str) -> StepPath:
         """The path of the next step with this name that begins here."""
-        place = self.num_entered
+        text, place = self.next_text(name), self.num_entered
         self.num_entered += 1
         self._names[name] += 1
-        ordinal = self._names[name]
+        return StepPath(text, name, place=place)
+
+    def next_text(self, name: str) -> str:
+        """The text of the path that `enter` will return."""
+        ordinal = self._names[name] + 1
         suffix = f"#{ordinal}" if ordinal > 1 else ""
         prefix = f"{self.text}/" if self.text else ""
-        return StepPath(
-            f"{prefix}{name.translate(_ESCAPED)}{self._branch}{suffix}", name, place=place
-        )
+        return f"{prefix}{name.translate(_ESCAPED)}{self._branch}{suffix}"
 
     def branches(self, count: int) -> list[StepPath]:
         """The paths of a gather's branches, in the order in which they were given."""
@@ -75,8 +77,13 @@ class StepPath:
 
         Tasks with the same first step are numbered in the order in which they arrive.
         """
+        branch = self.next_task_branch(first_step)
         self._names["task", first_step] += 1
-        ordinal = self._names["task", first_step]
+        return branch
+
+    def next_task_branch(self, first_step: str) -> StepPath:
+        """The path that `task_branch` will return."""
+        ordinal = self._names["task", first_step] + 1
         suffix = f":{ordinal}" if ordinal > 1 else ""
         return StepPath(self.text, self.name, f"{self._branch}[{TASK}{first_step}{suffix}]")
 

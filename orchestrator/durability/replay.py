@@ -107,6 +107,10 @@ class RecordedSteps:
         self._order.begin(recorded)
         return recorded
 
+    def at(self, path: str) -> StepRecord | None:
+        """The record of the step with this path; None if there is none."""
+        return self._by_path.get(path)
+
     def calls_of(self, path: str) -> Sequence[CallRecord]:
         """The calls made within a step; of a call's own step, that call."""
         return self._calls.get(path, ())

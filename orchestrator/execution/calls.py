@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -28,12 +28,13 @@ from orchestrator.execution.step_execution import (
     Replayed,
     StepSpec,
     begin_or_replay,
+    recorded_next,
     refuse,
     require_time,
 )
 from orchestrator.learning.stage_deadlines import RunTimes, StageDeadline, call_slo
 from patterns.nodes import Kind
-from serving.generation import Completion, GenerationRequest, Message
+from serving.generation import Completion, GenerationRequest, Message, ToolCall
 from store.records import CallKind, CallRecord, Effects, StageRecord, Status, StepKind, StepRecord
 
 R = TypeVar("R")
@@ -98,7 +99,7 @@ async def run_llm_call(
             cached_tokens=usage.cached_tokens,
             ttft_s=completion.ttft_s,
             finish_reason=completion.finish_reason,
-            output_text=completion.text,
+            output_text=_with_calls(completion.text, completion.tool_calls),
             result=LLM_STEP.codec.dump(completion),
         )
         if isinstance(on_text, TextTaken):
@@ -125,6 +126,13 @@ def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completio
         run.recorded_steps.require_left(step.record)
     CallText(run, call.node, step.record.path, on_text).replay(recorded.text)
     return recorded
+
+
+def is_recorded(context: CallContext, request: GenerationRequest) -> bool:
+    """Whether the next LLM call here is recorded, as one of this request."""
+    digest = _digest_of(request)
+    step = recorded_next(context, LLM_STEP.name, digest)
+    return step is not None and step.arguments == digest
 
 
 async def run_tool_call(
@@ -294,10 +302,17 @@ def _digest_of(request: GenerationRequest) -> bytes | None:
     arguments: list[Any] = [request.prompt, request.schema]
     if request.logprobs is not None:  # an answer recorded without them has none
         arguments.append(request.logprobs)
+    if request.tools:
+        arguments.append(request.tools)
     return digest_of(*arguments)
 
 
 def _text_of(prompt: str | tuple[Message, ...]) -> str:
     if isinstance(prompt, str):
         return prompt
-    return "\n\n".join(f"{turn.role}: {turn.text}" for turn in prompt)
+    return "\n\n".join(f"{turn.role}: {_with_calls(turn.text, turn.tool_calls)}" for turn in prompt)
+
+
+def _with_calls(text: str, calls: Sequence[ToolCall]) -> str:
+    """The text of a turn and its tool calls, for people."""
+    return "\n".join([*([text] if text else []), *(f"{c.name} {c.arguments}" for c in calls)])

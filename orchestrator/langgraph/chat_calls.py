@@ -12,10 +12,11 @@ from uuid import UUID
 
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.execution.call_text import OnText
-from orchestrator.execution.calls import run_llm_call
+from orchestrator.execution.calls import is_recorded, run_llm_call
 from orchestrator.execution.context import CallContext, current_context_or_none, none_if_infinite
 from orchestrator.kept_runtime import shared_runtime
 from orchestrator.langgraph.recording import GraphRecorder
+from orchestrator.tools.asking import Send, ToolAnswer, ToolRequest, ask_with_tools
 from serving.generation import (
     Chunk,
     Completion,
@@ -28,22 +29,26 @@ GraphCall = tuple[GraphRecorder, UUID]
 """A model call in a recorded graph: the graph's recorder, and the call's id there."""
 
 
+ChatRequest = GenerationRequest | ToolRequest
+
+
 class ChatAnswer(NamedTuple):
     """An answer, and the engine that gave it."""
 
-    completion: Completion
+    answer: ToolAnswer
     info: EngineInfo
 
 
 async def run_chat_call(
-    request: GenerationRequest,
+    request: ChatRequest,
     graph_call: GraphCall | None,
     on_text: OnText | None = None,
 ) -> ChatAnswer:
     """Submit a request on the loop of the run or runtime; a cancellation aborts it.
 
     Args:
-        request: its id and SLO are filled in here.
+        request: its id and SLO are filled in here. With tools the model is asked in its own format
+            if the engine reads that; a recorded call is asked as it was then.
         graph_call: the call's place in a recorded graph; None: use the current context.
         on_text: called with each piece of new text as it arrives.
     Raises:
@@ -70,20 +75,44 @@ async def run_chat_call(
         raise DeadlineExceeded(context.step_path.text or context.run.flow, allowed_s) from None
 
 
-async def _in_run(
-    context: CallContext, request: GenerationRequest, on_text: OnText | None
-) -> ChatAnswer:
-    completion = await run_llm_call(context, request, on_text)
-    return ChatAnswer(completion, context.run.engine.info)
+async def _in_run(context: CallContext, request: ChatRequest, on_text: OnText | None) -> ChatAnswer:
+    async def send(each: GenerationRequest, on_text: OnText | None) -> Completion:
+        return await run_llm_call(context, each, on_text)
+
+    engine = context.run.engine
+    if isinstance(request, ToolRequest) and request.native is not None:
+        forms = (request.schema_bound, request.native)
+        recorded = [form for form in forms if is_recorded(context, form)]
+        if not recorded:
+            await engine.start()
+        is_native = recorded == [request.native] or (not recorded and bool(engine.info.tool_parser))
+    else:
+        is_native = False
+    answer = await _ask(request, send, is_native, on_text)
+    return ChatAnswer(answer, engine.info)
 
 
-async def _outside_run(request: GenerationRequest, on_text: OnText | None) -> ChatAnswer:
-    request = replace(request, request_id=f"chat-{secrets.token_hex(6)}")
+async def _outside_run(request: ChatRequest, on_text: OnText | None) -> ChatAnswer:
+    request_id = f"chat-{secrets.token_hex(6)}"
     async with shared_runtime() as runtime:
-        await runtime.engine.start()
-        chunks = runtime.engine.stream(request)
-        completion = await last_completion(_with_callback(chunks, on_text))
-        return ChatAnswer(completion, runtime.engine.info)
+        engine = runtime.engine
+
+        async def send(each: GenerationRequest, on_text: OnText | None) -> Completion:
+            chunks = engine.stream(replace(each, request_id=request_id))
+            return await last_completion(_with_callback(chunks, on_text))
+
+        await engine.start()
+        answer = await _ask(request, send, bool(engine.info.tool_parser), on_text)
+        return ChatAnswer(answer, engine.info)
+
+
+async def _ask(
+    request: ChatRequest, send: Send, is_native: bool, on_text: OnText | None
+) -> ToolAnswer:
+    if isinstance(request, ToolRequest):
+        return await ask_with_tools(request, send, is_native=is_native, on_text=on_text)
+    completion = await send(request, on_text)
+    return ToolAnswer(completion, completion.text, (), False)
 
 
 async def _with_callback(

@@ -16,12 +16,14 @@ class ModelInfo:
         parameters: number of its weights; None: not known.
         context_tokens: most tokens of a prompt and its answer together; None: not known.
         random_weights: its text is meaningless.
+        tool_parser: how the engine reads tool calls in the model's own format; "": it does not.
     """
 
     name: str
     parameters: int | None
     context_tokens: int | None
     random_weights: bool
+    tool_parser: str = ""
 
 
 async def model_info() -> ModelInfo:
@@ -42,4 +44,10 @@ async def _model_info() -> ModelInfo:
     engine = current_context("model_info()").run.engine
     await engine.start()
     info = engine.info
-    return ModelInfo(info.model, info.parameters, info.max_model_tokens, info.random_weights)
+    return ModelInfo(
+        info.model,
+        info.parameters,
+        info.max_model_tokens,
+        info.random_weights,
+        info.tool_parser,
+    )

@@ -8,20 +8,23 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from serving.errors import EngineClosed, PromptTooLong, ServingError
+from serving.errors import EngineClosed, PromptTooLong, ServingError, ToolsNotSupported
 from serving.generation import (
     Chunk,
     Completion,
     EngineInfo,
     GenerationRequest,
+    Message,
     Token,
+    ToolCall,
     Usage,
     check_request,
     last_completion,
 )
 
-Script = Callable[[GenerationRequest], str | Sequence[Token]]
-"""The answer to a request: its text, or its tokens, to test what depends on log-probabilities."""
+Script = Callable[[GenerationRequest], str | Sequence[Token] | Message]
+"""The answer to a request: its text; its tokens, to test what depends on log-probabilities; or the
+assistant's turn with tool calls, for a request with tools."""
 
 
 class ScriptedEngine:
@@ -31,6 +34,9 @@ class ScriptedEngine:
     `token_s`; a cancelled request is aborted; close() fails running requests at once. The words of
     a text are certain: their log-probability is 0.
 
+    Args:
+        tool_parser: of its info; "": it raises ToolsNotSupported for a request with tools.
+
     Attributes:
         requests: all submitted requests, in order.
         aborted: ids of requests that were cancelled before their answers were complete.
@@ -39,7 +45,12 @@ class ScriptedEngine:
     """
 
     def __init__(
-        self, script: Script, *, token_s: float = 0.0, max_model_tokens: int = 100_000
+        self,
+        script: Script,
+        *,
+        token_s: float = 0.0,
+        max_model_tokens: int = 100_000,
+        tool_parser: str = "",
     ) -> None:
         self.requests: list[GenerationRequest] = []
         self.aborted: list[str] = []
@@ -48,6 +59,7 @@ class ScriptedEngine:
         self._script = script
         self._token_s = token_s
         self._limit = max_model_tokens
+        self._tool_parser = tool_parser
         self._closed = asyncio.Event()
 
     @property
@@ -63,6 +75,7 @@ class ScriptedEngine:
             model="script",
             random_weights=False,
             max_model_tokens=self._limit,
+            tool_parser=self._tool_parser,
         )
 
     async def start(self) -> None:
@@ -81,11 +94,18 @@ class ScriptedEngine:
             raise EngineClosed(self.info.model)
         check_request(request)
         self.requests.append(request)
+        if request.tools and not self._tool_parser:
+            raise ToolsNotSupported(request.request_id, "this script has no tool_parser")
         prompt_tokens = _num_words(request)
         if prompt_tokens >= self._limit:
             raise PromptTooLong(request.request_id, prompt_tokens, self._limit)
         began_s = time.monotonic()
-        whole = _tokens_of(self._script(request))
+        answer = self._script(request)
+        calls: tuple[ToolCall, ...] = ()
+        if isinstance(answer, Message):
+            assert request.tools or not answer.tool_calls, "the request has no tools"
+            calls, answer = answer.tool_calls, answer.text
+        whole = _tokens_of(answer)
         tokens = whole if request.max_tokens is None else whole[: request.max_tokens]
         is_cut = len(tokens) < len(whole)
         pieces = [token.text for token in tokens]
@@ -104,6 +124,7 @@ class ScriptedEngine:
                     ttft_s=self._token_s,
                     e2el_s=time.monotonic() - began_s,
                     tokens=_with_top(tokens, request.logprobs),
+                    tool_calls=calls,
                 )
                 yield Chunk(piece, completion if is_last else None)
         except ServingError:

@@ -18,19 +18,24 @@ from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from orchestrator import (
+    AgentResult,
     Answer,
     Budget,
+    McpTool,
     Question,
     RunHandle,
     RunInfo,
     Runtime,
     RunUsage,
+    ToolUse,
+    agent,
     budget,
     flow,
     gather,
     input_required,
     llm,
     llm_stream,
+    mcp_tools,
     run_id,
     slo_tags,
     step,
@@ -170,6 +175,25 @@ async def right_calls() -> None:
     assert_type(await llm("x", logprobs=2, n=3), list[Answer[str]])
     assert_type(await llm("x", schema=Point, logprobs=2, n=3), list[Answer[Point]])
     assert_type((await llm("x", schema=Point, logprobs=2)).value.x, int)
+
+
+async def right_agents() -> None:
+    async with mcp_tools(["a-server"], timeout="5s") as tools:
+        assert_type(tools, list[McpTool])
+        assert_type(await tools[0](city="Bern"), str)
+        result = await agent("x", [a_tool, a_step, a_flow, len, *tools], max_rounds=3)
+    assert_type(result, AgentResult[str])
+    assert_type(result.calls, tuple[ToolUse, ...])
+    assert_type((await agent("x", schema=Point, until=lambda far: far.rounds > 2)).value, Point)
+    assert_type(await agent("x", schema=list[Place], seed=1), AgentResult[list[Place]])
+    assert_type(await agent("x", schema=Literal["yes", "no"]), AgentResult[Any])
+    assert_type(await agent("x", schema={"type": "object"}), AgentResult[Any])
+
+
+async def wrong_agents() -> None:
+    await agent("x", tools=5)  # type: ignore[call-overload]
+    await agent("x", max_round=3)  # type: ignore[call-overload]
+    await agent("x", on_tool_error="ignore")  # type: ignore[call-overload]
 
 
 async def right_control(runtime: Runtime) -> None:

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from serving.engine.clients.answers import (
@@ -23,6 +24,7 @@ from serving.engine.clients.answers import (
     structured_outputs,
 )
 from serving.engine.clients.prompts import Prompts
+from serving.engine.clients.tool_calls import reader_for, tool_parser_for
 from serving.engine.setup.config import CAVEATS, EngineConfig, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.model_size import num_parameters
@@ -168,9 +170,9 @@ class EmbeddedEngine:
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Submit a request and wait for its answer; cancelling aborts it."""
-        return await last_completion(self.stream(request))
+        return await last_completion(self._stream(request, shows_text=False))
 
-    async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+    def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Submit a request and yield its text as it grows; closing the iterator aborts it.
 
         Its SLO counts from this call, or from the end of loading if the model is not loaded yet.
@@ -178,10 +180,16 @@ class EmbeddedEngine:
         Raises:
             InvalidRequest, PromptTooLong: this engine can never run the request; of a schema, that
                 it exceeds a bound or takes long to compile.
+            ToolsNotSupported: it has tools, and this engine has no tool parser.
             RequestDropped: the scheduler dropped it, as its SLO asks for.
             RequestFailed: vLLM failed on it, and still serves other requests.
             EngineClosed, EngineDied: the engine ended before the request did.
         """
+        return self._stream(request, shows_text=True)
+
+    async def _stream(
+        self, request: GenerationRequest, *, shows_text: bool
+    ) -> AsyncIterator[Chunk]:
         check_request(request)
         was_ready, submitted_s = self._ready.done(), time.monotonic()
         await self.start()
@@ -199,12 +207,18 @@ class EmbeddedEngine:
                 thread, self._prompts.choice_tokens, tokenizer, request
             )
         pending = PendingCall(request, loop, submitted_s=submitted_s, choice_tokens=choices)
+        if request.tools:
+            make = partial(reader_for, request, self._info, llm.get_tokenizer())
+            pending.reader = await loop.run_in_executor(self._prompts.tokenizer_thread, make)
         # vLLM's outputs carry this id, so it must be unique among all submissions.
         engine_id = f"{request.request_id}.{next(self._submissions)}"
         try:
             await self.call(lambda llm: self._submit(llm, engine_id, pending, tokens))
             while True:
                 answer = await pending.answers.get()
+                if pending.reader is not None and isinstance(answer, Chunk):
+                    read = partial(pending.reader.read, answer, shows_text=shows_text)
+                    answer = await loop.run_in_executor(self._prompts.tokenizer_thread, read)
                 if isinstance(answer, ServingError):
                     raise answer
                 yield answer
@@ -293,7 +307,11 @@ class EmbeddedEngine:
 
                 arguments = self.config.vllm_arguments(model, platform)
                 llm = LLMEngine.from_engine_args(EngineArgs(disable_log_stats=True, **arguments))
-            self._structured_output = StructuredOutputCheck(llm.vllm_config, llm.get_tokenizer())
+            tokenizer = llm.get_tokenizer()
+            self._structured_output = StructuredOutputCheck(llm.vllm_config, tokenizer)
+            model_type = str(getattr(llm.model_config.hf_config, "model_type", ""))
+            asked, name = self.config.tool_parser, self.config.model
+            tool_parser = tool_parser_for(asked, name, model_type, tokenizer)
         except ServingError:
             raise
         except Exception as error:
@@ -307,6 +325,7 @@ class EmbeddedEngine:
             policy=self.config.policy.label,
             caveat=CAVEATS.get(self.config.model, ""),
             parameters=num_parameters(self.config.model, model),
+            tool_parser=tool_parser,
         )
         return llm
 
@@ -334,6 +353,8 @@ class EmbeddedEngine:
             raise PromptTooLong(request.request_id, len(tokens), limit - 1)
         try:
             params = self._parameters(llm, pending, limit - len(tokens))
+            if pending.reader is not None:
+                pending.reader.adjust(params)
             prompt = {"prompt_token_ids": tokens}
             set_remaining_slo(params, request.slo, time.monotonic() - pending.submitted_s)
             llm.add_request(engine_id, prompt, params, priority=request.priority)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from serving.engine.clients.chat_turns import openai_turn
+from serving.engine.clients.chat_turns import openai_tool, openai_turn
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
 from serving.engine.setup.model_size import num_parameters
+from serving.engine.setup.tool_formats import NO_PARSER
 from serving.errors import (
     EngineClosed,
     InvalidEngineConfig,
@@ -20,6 +23,7 @@ from serving.errors import (
     RemoteRefused,
     RemoteUnavailable,
     ServingError,
+    ToolsNotSupported,
 )
 from serving.generation import (
     MAX_CHOICES,
@@ -44,6 +48,8 @@ CONNECT_TIMEOUT_S = 10.0
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
+logger = logging.getLogger("orchestrate")
+
 
 class RemoteEngine:
     """Runs LLM calls on a server; belongs to the event loop that starts it.
@@ -58,6 +64,8 @@ class RemoteEngine:
         api_key: bearer token; None: a placeholder is sent.
         timeout_s: longest silence of the server. Our server sends something every ten seconds while
             a request waits, so there a short timeout distinguishes a busy server from a dead one.
+        tool_parser: "" or "none": ask the server for no tool calls in the model's own format; else
+            the server reads them, until it refuses a request with tools.
     Raises:
         InvalidEngineConfig: the URL is not an http or https URL, or the timeout is not above 0.
     """
@@ -69,6 +77,7 @@ class RemoteEngine:
         model: str | None = None,
         api_key: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        tool_parser: str | None = None,
     ) -> None:
         self.base_url = _api_root(base_url)
         if not timeout_s > 0:
@@ -78,7 +87,10 @@ class RemoteEngine:
         self.timeout_s = timeout_s
         self._model = model
         self._api_key = api_key
-        self._info = EngineInfo("remote", model or "", model == RANDOM_MODEL, None)
+        self._tool_parser = "" if tool_parser in NO_PARSER else "server"
+        self._info = EngineInfo(
+            "remote", model or "", model == RANDOM_MODEL, None, tool_parser=self._tool_parser
+        )
         self._is_vllm = False
         self._client: AsyncOpenAI | None = None
         self._starting = asyncio.Lock()
@@ -120,6 +132,7 @@ class RemoteEngine:
 
         Raises:
             InvalidRequest, InvalidSlo, PromptTooLong: the server can never run the request.
+            ToolsNotSupported: it has tools, and the server does not read tool calls.
             RequestDropped: the scheduler dropped it, as its SLO asks for.
             RequestFailed: the server ended it without an answer.
             RemoteRefused, RemoteUnavailable: the server failed, or cannot be reached.
@@ -127,6 +140,9 @@ class RemoteEngine:
         """
         check_request(request)
         await self.start()
+        if request.tools and not self._tool_parser:
+            reason = f"{self.base_url} is not asked for tool calls in the model's own format"
+            raise ToolsNotSupported(request.request_id, reason)
         answers: asyncio.Queue[Chunk | BaseException] = asyncio.Queue()
         reader = asyncio.create_task(self._read(request, answers))
         self._readers.add(reader)
@@ -196,6 +212,7 @@ class RemoteEngine:
             policy=answer.headers.get(POLICY_HEADER, ""),
             caveat=CAVEATS.get(model, ""),
             parameters=num_parameters(model),
+            tool_parser=self._tool_parser,
         )
 
     async def _read(
@@ -215,12 +232,27 @@ class RemoteEngine:
         except (OpenAIError, ValueError) as error:
             named = self._named(error, request)
             named.__cause__ = error
+            if isinstance(named, ToolsNotSupported):
+                self._no_more_tools(str(named.args[1]))
             answers.put_nowait(named)
         except asyncio.CancelledError:
             answers.put_nowait(EngineClosed(self._info.model))
             raise
         except BaseException as error:
             answers.put_nowait(error)
+
+    def _no_more_tools(self, reason: str) -> None:
+        """Learn that the server does not read tool calls; later requests do not ask for them."""
+        if self._tool_parser:
+            logger.warning(
+                "%s does not take tools, so that its model is asked for tool calls in JSON from now"
+                " on, one at a time (vLLM's server takes them with --enable-auto-tool-choice and"
+                " --tool-call-parser, orchestrate serve with ORCHESTRATE_TOOL_PARSER): %s",
+                self.base_url,
+                reason,
+            )
+        self._tool_parser = ""
+        self._info = replace(self._info, tool_parser="")
 
     async def _submit(self, request: GenerationRequest) -> Any:
         if self._closed or self._client is None:
@@ -257,6 +289,8 @@ class RemoteEngine:
         # vLLM's own fields. Other servers ignore them or refuse the request.
         extra = _changed(request, {"top_k": None, "min_p": 0.0, "repetition_penalty": 1.0})
         arguments |= _of_logprobs(request)
+        if request.tools:
+            arguments["tools"] = [openai_tool(tool) for tool in request.tools]
         if request.choices and self._is_vllm:
             extra["structured_outputs"] = {"choice": list(request.choices)}
         if request.schema is not None:

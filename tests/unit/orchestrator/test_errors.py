@@ -18,6 +18,7 @@ from orchestrator.errors import (
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
+    McpServerFailed,
     NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
@@ -33,6 +34,8 @@ from orchestrator.errors import (
     RunNotResumable,
     RuntimeDraining,
     StepFailed,
+    ToolCallsInvalid,
+    ToolFailed,
     WouldBlock,
     WrongLoop,
 )
@@ -50,6 +53,7 @@ ERRORS = [
     InvalidDuration("5 parsecs", "is not a duration"),
     InvalidRunId("../x"),
     InvalidSettings("ORCHESTRATE_SLOTS: must be a number"),
+    McpServerFailed("uvx files", "it ended"),
     OutcomeNotRecorded("run-1", "send[1]", "the store is busy"),
     OutcomeUnknown("3f2a", "publish"),
     OutsideRun("llm()"),
@@ -61,6 +65,8 @@ ERRORS = [
     RuntimeDraining("run 3f2a"),
     RunNotResumable("3f2a", "process 7 on here is executing it"),
     StepFailed("plan", "Boom: why"),
+    ToolCallsInvalid("agent", 4, "there is no tool 'fly'"),
+    ToolFailed("weather", "no such city"),
     WouldBlock("chain.invoke"),
     WrongLoop("step plan"),
 ]

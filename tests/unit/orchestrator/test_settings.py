@@ -27,6 +27,7 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "cpu_threads": ("3", 3),
     "dtype": ("bfloat16", "bfloat16"),
     "seed": ("3", 3),
+    "tool_parser": ("hermes", "hermes"),
     "api_key": ("sk-1", "sk-1"),
     "durable": ("false", False),
     "payload_codec": ("my_codecs:encryption", "my_codecs:encryption"),
