@@ -28,6 +28,8 @@ from orchestrator.errors import (
     RunEnded,
     RunNotResumable,
     StepFailed,
+    UnknownEngine,
+    UnknownModel,
     WouldBlock,
     WrongLoop,
 )
@@ -41,6 +43,7 @@ from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.budgets import budget
 from orchestrator.sdk.choose import Choice, choose
 from orchestrator.sdk.determinism import now, random, run_id, uuid
+from orchestrator.sdk.embed import embed
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
@@ -52,6 +55,7 @@ from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
 from orchestrator.wiring import open_runtime
 from serving.generation import Message, Token
+from serving.images import Image
 from store.payload_codec import PayloadCodec
 
 __all__ = [
@@ -65,6 +69,7 @@ __all__ = [
     "Flow",
     "FlowChanged",
     "Happened",
+    "Image",
     "InvalidDuration",
     "InvalidRunId",
     "InvalidSettings",
@@ -95,11 +100,14 @@ __all__ = [
     "StepFailed",
     "Timeline",
     "Token",
+    "UnknownEngine",
+    "UnknownModel",
     "WouldBlock",
     "WrongLoop",
     "best_so_far",
     "budget",
     "choose",
+    "embed",
     "flow",
     "gather",
     "has_deadline",

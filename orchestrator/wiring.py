@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,11 +14,19 @@ from orchestrator.clock import Clock
 from orchestrator.display.notebook import NotebookProgress, in_notebook
 from orchestrator.errors import InvalidSettings
 from orchestrator.events import Listener
+from orchestrator.execution.engines import Engines
 from orchestrator.learning.background_fit import BackgroundFit
 from orchestrator.learning.knowledge import Learner
 from orchestrator.learning.model_files import models_folder
 from orchestrator.runtime.runtime import Runtime
-from orchestrator.settings import EMBEDDED, ENV_PREFIX, Settings, payload_codec, read_settings
+from orchestrator.settings import (
+    EMBEDDED,
+    ENV_PREFIX,
+    Settings,
+    check_engine_name,
+    payload_codec,
+    read_settings,
+)
 from serving.engine.setup.config import EngineConfig, default_model
 from serving.generation import Engine
 from serving.policies.table import DEFAULT_POLICY, PolicySpec
@@ -54,10 +62,11 @@ async def open_runtime(
     settings: Settings | None = None,
     *,
     engine: Engine | None = None,
+    engines: Mapping[str, Engine] | None = None,
     on_event: Listener | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
-    """Open a store and an engine; flows awaited in the block run there.
+    """Open a store and engines; flows awaited in the block run there.
 
     Runs that are still in progress at the block's end are ended: calls that wait for the engine
     raise EngineClosed, and tasks that wait for anything else are cancelled. Each run is recorded as
@@ -66,15 +75,18 @@ async def open_runtime(
     Args:
         settings: read from the environment by default.
         engine: used instead of the one that the settings name; it is closed at the end too.
+        engines: further engines by name, for `llm(engine=)`, beside those of the settings or in
+            their place; each is started when it is first used, and closed at the end.
         on_event: called with every event of every run, for display.
         clock: for tests; the system's clock by default.
     Raises:
         StoreError, ServingError: the store or the engine cannot be opened; the message says why.
         InvalidSettings: telemetry is enabled, but the OTEL_* variables are not valid.
+        ValueError: what is given as an engine's name is none.
     """
     await _close_kept()
     async with unannounced_runtime(
-        settings, engine=engine, on_event=on_event, clock=clock
+        settings, engine=engine, engines=engines, on_event=on_event, clock=clock
     ) as runtime:
         token, loop_token = _opened.set(runtime), _loop.set(asyncio.get_running_loop())
         try:
@@ -94,15 +106,21 @@ async def unannounced_runtime(
     settings: Settings | None = None,
     *,
     engine: Engine | None = None,
+    engines: Mapping[str, Engine] | None = None,
     on_event: Listener | None = None,
     clock: Clock | None = None,
 ) -> AsyncIterator[Runtime]:
     """The same as `open_runtime`, but flows awaited in the block do not run in it by default."""
     settings = settings or read_settings()
+    named = dict(engines or {})
+    for name in named:
+        check_engine_name(name)
     engine = engine or engine_of(settings)
     async with AsyncExitStack() as resources:
         listeners = [] if on_event is None else [on_event]
         try:
+            for name in settings.engines:
+                named[name] = named.get(name) or engine_of(settings.of_engine(name))
             if settings.telemetry:
                 listeners.append(await resources.enter_async_context(_telemetry()))
             store = await open_store(settings.store, codec=payload_codec(settings))
@@ -116,6 +134,7 @@ async def unannounced_runtime(
             runtime = Runtime(
                 engine,
                 store,
+                engines=named,
                 learner=learner,
                 durable=settings.durable,
                 record_text=settings.record_text,
@@ -124,11 +143,11 @@ async def unannounced_runtime(
                 clock=clock,
             )
         except BaseException:
-            await engine.close()
+            await Engines(engine, named).close()
             raise
         resources.push_async_callback(runtime.end_runs)
         # Called first, so that the ends of its calls are still recorded.
-        resources.push_async_callback(engine.close)
+        resources.push_async_callback(runtime.engines.close)
         yield runtime
 
 

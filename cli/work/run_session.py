@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Executed(Generic[R]):
-    """A run's result, and the engine that it ran on."""
+    """A run's result, and the default engine that it ran on; random weights of any are marked."""
 
     result: RunResult[R]
     info: EngineInfo
@@ -66,6 +66,8 @@ def check_engine_settings(settings: Settings) -> None:
         )
     elif settings.policy is not None:
         warn(f"policy {settings.policy!r} is ignored: {settings.engine} uses its own policy")
+    for name in settings.engines:
+        check_engine_settings(settings.of_engine(name))
 
 
 async def open_corpus(folder: Path, *, verbose: bool) -> Corpus:
@@ -106,7 +108,7 @@ async def execute(
     The result is delivered before the engine is closed, because closing takes seconds. Even after
     an error the user is told how to look at the recorded run.
     """
-    if settings.engine == EMBEDDED:
+    if EMBEDDED in (settings.engine, *(each.engine for each in settings.engines.values())):
         # vLLM logs to stdout by default, which is for results.
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     display = display_for(progress, verbose=settings.verbose)
@@ -125,7 +127,7 @@ async def execute(
             if progress.run_id is not None:
                 say(f"to see how far the run got: orchestrate show {progress.run_id}")
             raise
-        deliver(Executed(result, runtime.engine.info))
+        deliver(Executed(result, runtime.engines.info_of_all))
         say_outcome(result)
 
 

@@ -73,7 +73,7 @@ async def _in_run(
     context: CallContext, request: GenerationRequest, on_text: OnText | None
 ) -> ChatAnswer:
     completion = await run_llm_call(context, request, on_text)
-    return ChatAnswer(completion, context.run.engine.info)
+    return ChatAnswer(completion, context.run.engines.info())
 
 
 async def _outside_run(request: GenerationRequest, on_text: OnText | None) -> ChatAnswer:

@@ -18,6 +18,7 @@ from orchestrator.errors import RunEnded
 from orchestrator.execution.calls import run_llm_call, run_tool_call
 from orchestrator.execution.causality import frontier
 from orchestrator.execution.context import CallContext, using_context
+from orchestrator.execution.engines import Engines
 from orchestrator.execution.step_execution import StepSpec, run_step
 from orchestrator.langgraph.dependencies import Activity, FanOuts, PendingCall, ReservedPath
 from orchestrator.langgraph.external_model import ExternalModel, ExternalReply, model_name
@@ -181,7 +182,7 @@ class GraphRecorder:
         self._first_tokens[run_id] = (self._context.run.clock.now_s(), None)
         model = ExternalModel(model_name(parameters, metadata), self._outcome(activity))
         context = self._context_of(activity)
-        context = context.derive(run=replace(context.run, engine=model))
+        context = context.derive(run=replace(context.run, engines=Engines(model)))
         max_tokens, temperature = parameters.get("max_tokens"), parameters.get("temperature")
         request = GenerationRequest(
             request_id="",

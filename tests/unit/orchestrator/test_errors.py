@@ -31,6 +31,8 @@ from orchestrator.errors import (
     RunEnded,
     RunNotResumable,
     StepFailed,
+    UnknownEngine,
+    UnknownModel,
     WouldBlock,
     WrongLoop,
 )
@@ -57,6 +59,8 @@ ERRORS = [
     RunEnded("chain"),
     RunNotResumable("3f2a", "process 7 on here is executing it"),
     StepFailed("plan", "Boom: why"),
+    UnknownEngine("jugde", ("judge",)),
+    UnknownModel("mistral", ("random", "qwen")),
     WouldBlock("chain.invoke"),
     WrongLoop("step plan"),
 ]
