@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar, cast
@@ -20,8 +20,6 @@ from orchestrator.execution.step_execution import (
     refuse,
 )
 from orchestrator.learning.stage_deadlines import RunTimes, call_slo
-from serving.embedding import EmbeddingEngine
-from serving.errors import EmbeddingsNotSupported
 from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
 from serving.slo import Slo
 from store.records import StepKind
@@ -33,7 +31,6 @@ OnText = Callable[[str], None]
 IMAGE_MARK = "[image]"
 """What stands for an image in recorded prompts."""
 
-EMBED_STEP = StepSpec("embed", StepKind.TOOL, ValueCodec("embeddings", list[list[float]]))
 LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
 
@@ -111,32 +108,6 @@ async def run_tool_call(
     async with recorded_call(step, begin_call(context, "tool", spec.name)) as outcome:
         outcome["result"], value = spec.codec.round_trip(await work(step.context))
         return cast("R", value)
-
-
-async def run_embedding_call(
-    context: CallContext, texts: Sequence[str], options: CallOptions
-) -> list[list[float]]:
-    """Compute a vector for each text as one call of the run, or return the recorded ones.
-
-    It is recorded as a tool: it generates no tokens, and to repeat it does no harm.
-
-    Raises:
-        EmbeddingsNotSupported: the engine only generates text.
-        And as `begin_or_replay`, and the engine.
-    """
-    spec = replace(EMBED_STEP, arguments=digest_of(list(texts)))
-    step = await begin_or_replay(context, spec)
-    if isinstance(step, Replayed):
-        recorded: list[list[float]] = step.value
-        return recorded
-    selected = await context.run.engines.try_select(options.engine, options.model)
-    call = begin_call(context, "tool", f"{selected.info.model}:{spec.name}", selected)
-    async with recorded_call(step, call) as outcome:
-        engine = selected.engine
-        if not isinstance(engine, EmbeddingEngine):
-            raise EmbeddingsNotSupported(selected.name or selected.info.name, selected.info.model)
-        outcome["result"], vectors = spec.codec.round_trip(await engine.embed(texts))
-        return cast("list[list[float]]", vectors)
 
 
 async def _require_budget(context: CallContext) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orchestrator.execution.call_options import CallOptions
-from orchestrator.execution.calls import run_embedding_call
 from orchestrator.execution.context import current_context
+from orchestrator.execution.embedding_calls import run_embedding_call
 
 
 async def embed(

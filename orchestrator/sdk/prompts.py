@@ -44,7 +44,9 @@ def _message(turn: object) -> Message:
     if (role == "tool") != (isinstance(call_id, str) and bool(call_id)):
         raise ValueError(f"a turn of role tool, and no other, has a tool_call_id: {turn!r:.80}")
     if "content" not in given and not calls and turn.get("content") != []:
-        raise ValueError(f"a turn has a role and a content, a text or a list of parts: {turn!r:.80}")
+        raise ValueError(
+            f"a turn has a role and a content, a text or a list of parts: {turn!r:.80}"
+        )
     return Message(role, _content(given.get("content", "")), calls, call_id)
 
 
