@@ -53,7 +53,9 @@ class Engines:
         self._engines = {DEFAULT: default, **(named or {})}
         # What a model is called here must not change when its server is first asked.
         self._configured = {name: each.info.model for name, each in self._engines.items()}
-        self._started: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
+        # What answered, by what the calls asked for.
+        self._answering: dict[tuple[str | None, str | None], EngineInfo] = {}
 
     def __iter__(self) -> Iterator[str]:
         """The names of the engines; DEFAULT is the first."""
@@ -67,10 +69,19 @@ class Engines:
         """The model of an engine as it was configured; "" if its server decides."""
         return self._configured[name]
 
+    def info_for(self, name: str | None, model: str | None) -> EngineInfo:
+        """The description of what answers such calls, as far as it is known here."""
+        known = self._answering.get((name, model))
+        if known is not None:
+            return known
+        engine = self._engines.get(name or DEFAULT)
+        info = EngineInfo("", "", False, None) if engine is None else engine.info
+        return replace(info, model=model or info.model)
+
     @property
     def info_of_all(self) -> EngineInfo:
-        """The default engine's description; with random weights, if an engine in use has them."""
-        used = [self.info(), *(self.info(name) for name in self._started)]
+        """The default engine's description; with random weights, if what answered has them."""
+        used = [self.info(), *self._answering.values()]
         return replace(self.info(), random_weights=any(info.random_weights for info in used))
 
     @property
@@ -88,14 +99,7 @@ class Engines:
         """
         engine = self._engines[name]
         await engine.start()
-        if name in self._started:
-            return
-        self._started.add(name)
-        info = engine.info
-        caveat = "random weights: its text is meaningless" if info.random_weights else info.caveat
-        if caveat:
-            where = f"engine {name}: " if name else ""
-            logger.warning("%smodel %s has %s", where, info.model, caveat)
+        self._warn_of(name, engine.info)
 
     async def select(self, name: str | None = None, model: str | None = None) -> Selected:
         """The engine for a call, started.
@@ -109,29 +113,40 @@ class Engines:
             ModelNotServed: the named engine does not serve the model.
             ServingError: the engine cannot start; without a name, one that may serve the model.
         """
-        if name is not None:
-            if name == DEFAULT or name not in self._engines:
-                raise UnknownEngine(str(name), tuple(self._engines)[1:])
-            await self.start(name)
-            return self._selected(name, await self._of_model(name, model))
-        if model is None:
-            return self._selected(DEFAULT, self.default)
-        return await self._serving(model)
+        selected = await self._find(name, model)
+        self._warn_of(selected.name, selected.info)
+        self._answering[name, model] = selected.info
+        return selected
 
     async def try_select(self, name: str | None = None, model: str | None = None) -> Selected:
         """The same as `select`, but its errors are raised when the engine is asked for."""
         try:
             return await self.select(name, model)
         except (ServingError, OrchestrateError) as error:
-            known = self._engines.get(name or DEFAULT)
-            info = EngineInfo("", "", False, None) if known is None else known.info
-            return Selected(name or DEFAULT, replace(info, model=model or info.model), None, error)
+            return Selected(name or DEFAULT, self.info_for(name, model), None, error)
 
     async def close(self) -> None:
         """Close all engines, the default one first; an error does not keep the others open."""
         async with AsyncExitStack() as closing:
             for engine in reversed(self._engines.values()):
                 closing.push_async_callback(engine.close)
+
+    async def _find(self, name: str | None, model: str | None) -> Selected:
+        if name is not None:
+            if name == DEFAULT or name not in self._engines:
+                raise UnknownEngine(str(name), tuple(self._engines)[1:])
+            await self.start(name)
+            return self._selected(name, await self._of_model(name, model))
+        if model is None:  # it was started with the run
+            return self._selected(DEFAULT, self.default)
+        return await self._serving(model)
+
+    def _warn_of(self, name: str, info: EngineInfo) -> None:
+        caveat = "random weights: its text is meaningless" if info.random_weights else info.caveat
+        if caveat and (name, info.model) not in self._warned:
+            self._warned.add((name, info.model))
+            where = f"engine {name}: " if name else ""
+            logger.warning("%smodel %s has %s", where, info.model, caveat)
 
     def _selected(self, name: str, engine: Engine) -> Selected:
         return Selected(name, engine.info, engine)

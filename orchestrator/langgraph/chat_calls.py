@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 from orchestrator.errors import DeadlineExceeded
+from orchestrator.execution.call_options import NO_OPTIONS, CallOptions
 from orchestrator.execution.calls import OnText, run_llm_call
 from orchestrator.execution.context import CallContext, current_context_or_none, none_if_infinite
 from orchestrator.langgraph.recording import GraphRecorder
@@ -38,6 +39,7 @@ async def run_chat_call(
     request: GenerationRequest,
     graph_call: GraphCall | None,
     on_text: OnText | None = None,
+    options: CallOptions = NO_OPTIONS,
 ) -> ChatAnswer:
     """Submit a request on the loop of the run or runtime; a cancellation aborts it.
 
@@ -45,6 +47,7 @@ async def run_chat_call(
         request: its id and SLO are filled in here.
         graph_call: the call's place in a recorded graph; None: use the current context.
         on_text: called with each piece of new text as it arrives.
+        options: the engine that answers it.
     Raises:
         DeadlineExceeded, RunEnded: the deadline passed or the run ended first.
         And what the engine and the store raise.
@@ -53,16 +56,16 @@ async def run_chat_call(
         recorder, run_id = graph_call
         if recorder.context(run_id) is not None:
             return await recorder.run_model_call(
-                run_id, lambda here: _in_run(here, request, on_text)
+                run_id, lambda here: _in_run(here, request, on_text, options)
             )
     context = current_context_or_none()
     if context is None:
-        return await _outside_run(request, on_text)
+        return await _outside_run(request, on_text, options)
     # A call from a thread runs in a task of its own, which no deadline around it would cancel.
     allowed_s = none_if_infinite(max(context.remaining_s(), 0.0))
     try:
         async with asyncio.timeout(allowed_s) as limit:
-            return await _in_run(context, request, on_text)
+            return await _in_run(context, request, on_text, options)
     except TimeoutError:
         if not limit.expired() or allowed_s is None:
             raise
@@ -70,19 +73,27 @@ async def run_chat_call(
 
 
 async def _in_run(
-    context: CallContext, request: GenerationRequest, on_text: OnText | None
+    context: CallContext,
+    request: GenerationRequest,
+    on_text: OnText | None,
+    options: CallOptions,
 ) -> ChatAnswer:
-    completion = await run_llm_call(context, request, on_text)
-    return ChatAnswer(completion, context.run.engines.info())
+    completion = await run_llm_call(context, request, on_text, options)
+    info = context.run.engines.info_for(options.engine, options.model)
+    return ChatAnswer(completion, info)
 
 
-async def _outside_run(request: GenerationRequest, on_text: OnText | None) -> ChatAnswer:
+async def _outside_run(
+    request: GenerationRequest, on_text: OnText | None, options: CallOptions
+) -> ChatAnswer:
     request = replace(request, request_id=f"chat-{secrets.token_hex(6)}")
     async with shared_runtime() as runtime:
-        await runtime.engine.start()
-        chunks = runtime.engine.stream(request)
+        if options.engine is None:
+            await runtime.engines.start()
+        selected = await runtime.engines.select(options.engine, options.model)
+        chunks = selected.engine.stream(request)
         completion = await last_completion(_with_callback(chunks, on_text))
-        return ChatAnswer(completion, runtime.engine.info)
+        return ChatAnswer(completion, selected.info)
 
 
 async def _with_callback(
