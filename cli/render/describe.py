@@ -178,7 +178,7 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
             hint = f"{dot}why: orchestrate patterns explain {run.id}"
         text = f"sub-deadlines: {describe_sources(list(sources.values()))}{hint}"
         lines.append(Text(text, style="dim"))
-    if has_random_weights(run, calls):
+    if run.random_weights or has_random_weights(calls):
         which = "the model" if run.random_weights else "one of the models"
         text = f"{which} has random weights: its text is meaningless, its times are real"
         lines.append(Text(text, style="yellow"))

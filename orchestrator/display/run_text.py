@@ -44,9 +44,9 @@ def models_of(run: RunRecord, calls: Sequence[CallRecord]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(model for model in models if model))
 
 
-def has_random_weights(run: RunRecord, calls: Sequence[CallRecord]) -> bool:
-    """Whether a model of the run has random weights, so that its text is meaningless."""
-    return run.random_weights or any(call.random_weights for call in calls)
+def has_random_weights(calls: Sequence[CallRecord]) -> bool:
+    """Whether a model that answered has random weights, so that its text is meaningless."""
+    return any(call.random_weights for call in calls)
 
 
 def counted(number: int, noun: str) -> str:

@@ -71,7 +71,7 @@ def _heading(run: RunRecord, calls: Sequence[CallRecord], now_s: float | None) -
     named = f", model{'s' if len(models) > 1 else ''} {', '.join(models)}" if models else ""
     where = one_line(f"run {run.id}{named}")
     caveat = CAVEATS.get(run.model, "random weights" if run.random_weights else "")
-    if not run.random_weights and has_random_weights(run, calls):
+    if not run.random_weights and has_random_weights(calls):
         caveat = "of one model: random weights"
     state = str(run.status)
     if error := error_of(run):

@@ -79,12 +79,6 @@ class Engines:
         return replace(info, model=model or info.model)
 
     @property
-    def info_of_all(self) -> EngineInfo:
-        """The default engine's description; with random weights, if what answered has them."""
-        used = [self.info(), *self._answering.values()]
-        return replace(self.info(), random_weights=any(info.random_weights for info in used))
-
-    @property
     def models(self) -> str:
         """The configured models of all engines, as one text; that of the default one if alone."""
         default, *others = self._engines
