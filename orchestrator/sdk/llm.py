@@ -289,6 +289,7 @@ async def llm(
     )
     if n is not None:
         _require_several(n, temperature, on_text)
+    current_context("llm()")
     async with nullcontext() if deadline is None else within(deadline):
         if n is None:
             return await _answer(request, form, options, on_text)
