@@ -16,6 +16,8 @@ class CallOptions:
         model: a model that the engine serves, or by which the engine is found.
         ttft_s, tbt_s: targets of a stream: seconds to the first token, and between tokens.
         waiting_s: longest time without service before the scheduler drops the request.
+    Raises:
+        ValueError: what should name an engine or a model is no text.
     """
 
     engine: str | None = None
@@ -23,6 +25,11 @@ class CallOptions:
     ttft_s: float | None = None
     tbt_s: float | None = None
     waiting_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for what, name in (("engine", self.engine), ("model", self.model)):
+            if name is not None and not isinstance(name, str):
+                raise ValueError(f"{what}= names one: give a text, not {name!r:.80}")
 
     def applied_to(self, slo: Slo) -> Slo:
         """The SLO of a call of the run with these targets.

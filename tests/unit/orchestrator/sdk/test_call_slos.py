@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator import DeadlineExceeded, InvalidDuration, Runtime, flow, llm, step
+from orchestrator import (
+    DeadlineExceeded,
+    InvalidDuration,
+    OutsideRun,
+    Runtime,
+    flow,
+    llm,
+    step,
+)
 from orchestrator.testing import ScriptedEngine
 from serving.errors import RequestDropped
 from serving.generation import GenerationRequest
@@ -168,6 +176,12 @@ async def test_what_is_no_duration_is_refused_before_the_call(
         with pytest.raises(InvalidDuration):
             await runtime.run(asking)
     assert not engine.requests
+
+
+@pytest.mark.parametrize("arguments", [{}, {"deadline": "5s"}, {"n": 2, "deadline": "5s"}])
+async def test_outside_a_run_a_call_names_itself(arguments: dict[str, Any]) -> None:
+    with pytest.raises(OutsideRun, match=r"llm\(\) works only inside a flow"):
+        await llm("hello", **arguments)
 
 
 async def test_a_dropped_call_raises_its_error_also_when_it_is_replayed(tmp_path: Path) -> None:

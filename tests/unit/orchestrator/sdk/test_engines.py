@@ -190,6 +190,14 @@ async def test_an_unknown_name_is_an_error_that_lists_the_engines(tmp_path: Path
                 await asking_for(runtime, engine=name)
 
 
+@pytest.mark.parametrize("argument", ["engine", "model"])
+@pytest.mark.parametrize("value", [3, ["judge"], Named("large"), b"judge"])
+async def test_an_engine_is_named_by_a_text(tmp_path: Path, argument: str, value: object) -> None:
+    async with runtime_with(tmp_path, {"judge": Named("large")}) as runtime:
+        with pytest.raises(ValueError, match=f"{argument}= names one"):
+            await asking_for(runtime, **{argument: value})  # type: ignore[arg-type]
+
+
 async def test_a_model_is_found_among_all_engines(tmp_path: Path) -> None:
     engines = {"judge": Named("large"), "server": Server("a", "b")}
     async with runtime_with(tmp_path, engines) as runtime:
