@@ -49,6 +49,8 @@ _ERRORS: Mapping[ExitCode, Mapping[str, Sequence[str]]] = {
             "ResultUnreadable",
             "RunCancelled",
             "RunEnded",
+            "RunInterrupted",
+            "RuntimeDraining",
             "StepFailed",
             "UnknownEngine",
             "UnknownModel",

@@ -26,7 +26,9 @@ from orchestrator.errors import (
     RunAlreadyEnded,
     RunCancelled,
     RunEnded,
+    RunInterrupted,
     RunNotResumable,
+    RuntimeDraining,
     StepFailed,
     UnknownEngine,
     UnknownModel,
@@ -47,9 +49,11 @@ from orchestrator.sdk.embed import embed
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
+from orchestrator.sdk.llm_stream import llm_stream
 from orchestrator.sdk.model_info import ModelInfo, model_info
 from orchestrator.sdk.parallel import gather, map  # noqa: A004
 from orchestrator.sdk.past_runs import past_runs, timeline
+from orchestrator.sdk.slo_tags import slo_tags
 from orchestrator.sdk.steps import step, tool
 from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
@@ -90,11 +94,13 @@ __all__ = [
     "RunEnded",
     "RunHandle",
     "RunInfo",
+    "RunInterrupted",
     "RunNotResumable",
     "RunResult",
     "RunStatus",
     "RunUsage",
     "Runtime",
+    "RuntimeDraining",
     "Settings",
     "StageReport",
     "StepFailed",
@@ -113,6 +119,7 @@ __all__ = [
     "has_deadline",
     "input_required",
     "llm",
+    "llm_stream",
     "map",
     "model_info",
     "now",
@@ -122,6 +129,7 @@ __all__ = [
     "read_settings",
     "remaining",
     "run_id",
+    "slo_tags",
     "step",
     "timeline",
     "tool",

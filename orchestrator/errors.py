@@ -291,6 +291,29 @@ class RunEnded(OrchestrateError, RuntimeError):
         return f"{self.args[0]} was stopped: its run has ended, at its deadline or by cancellation"
 
 
+class RunInterrupted(OrchestrateError):
+    """A run was handed over by `Runtime.drain`: its record says that it is in progress."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.args[0]} was interrupted, as its runtime is drained; continue it with"
+            f" resume_orphans() or `orchestrate resume {self.args[0]}`"
+        )
+
+
+class RuntimeDraining(OrchestrateError, RuntimeError):
+    """A run was to begin in a runtime that is drained."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} cannot begin: its runtime is drained; begin it in another process"
+
+
 class WouldBlock(OrchestrateError, RuntimeError):
     """A blocking call was made on the event loop that has to do the work."""
 

@@ -1,9 +1,25 @@
-"""Events that a run emits: for displays and telemetry, never for control."""
+"""Events that a run emits: for displays and telemetry, never for control.
+
+Public: `RunHandle.events()` yields them, and `open_runtime(on_event=)` calls a function with each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+
+__all__ = [
+    "CallFinished",
+    "CallStarted",
+    "Event",
+    "InputRequired",
+    "Listener",
+    "RunFinished",
+    "RunStarted",
+    "StepFinished",
+    "StepStarted",
+    "TextGenerated",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +116,21 @@ class CallFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class TextGenerated:
+    """A piece of an LLM call's answer has arrived; only `RunHandle.events(text=True)` yields it.
+
+    Attributes:
+        node, path: of the call, as in CallStarted.
+    """
+
+    run_id: str
+    node: int
+    path: str
+    text: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """A run ended; status as recorded, error_type the class of the error that it raised."""
 
@@ -117,6 +148,7 @@ Event = (
     | InputRequired
     | CallStarted
     | CallFinished
+    | TextGenerated
     | RunFinished
 )
 Listener = Callable[[Event], None]

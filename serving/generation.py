@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
@@ -373,6 +373,23 @@ class ModelServer(Protocol):
         Raises:
             ModelNotServed: it does not serve the model.
         """
+        ...
+
+
+@runtime_checkable
+class EngineInProcess(Protocol):
+    """An Engine of which a process has one at a time.
+
+    Attributes:
+        makes_way: asked when another one is to start, from any thread: whether nobody needs this
+            one any more, so that it may be closed.
+    """
+
+    makes_way: Callable[[], bool]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, has died or could not be loaded; it answers no more calls."""
         ...
 
 

@@ -15,6 +15,7 @@ from orchestrator.events import (
     RunStarted,
     StepFinished,
     StepStarted,
+    TextGenerated,
 )
 from store.records import CallKind, CallRecord, RunRecord, Status, StepRecord
 
@@ -77,6 +78,8 @@ class RunLog:
                         error_type=event.error_type,
                     )
                 case RunStarted() | CallFinished() | StepFinished() | InputRequired():
+                    pass
+                case TextGenerated():
                     pass
         is_running = run.status is Status.RUNNING and self._since_start_s is not None
         now_s = self._since_start_s() if is_running and self._since_start_s else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 # A name may contain the path's separators; unescaped, two different paths could look the same.
@@ -105,6 +106,12 @@ def paths_to(path: str) -> list[str]:
     """A step's path and the paths of all steps around it, outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def is_within(path: str, name: str) -> bool:
+    """Whether a step of this name is around the step with this path."""
+    escaped = name.translate(_ESCAPED)
+    return any(re.split(r"[\[#]", part, maxsplit=1)[0] == escaped for part in path.split("/")[:-1])
 
 
 def checked_name(name: str) -> str:

@@ -9,6 +9,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from orchestrator.cancellation import run_to_completion
+from orchestrator.errors import RunInterrupted
 from store.errors import (
     AlreadyRecorded,
     PayloadNotEncoded,
@@ -51,6 +52,7 @@ class JournalWriter:
     Attributes:
         lease: the right to write; set once the run's start is recorded. After another process
             has resumed the run, nothing more is written: RunChanged.
+        is_interrupted: nothing more is written, as if the process had died: RunInterrupted.
     """
 
     def __init__(self, store: Store, run_id: str) -> None:
@@ -60,6 +62,7 @@ class JournalWriter:
         self._forgotten: list[str] = []
         self._failure: StoreError | None = None
         self.lease: Lease | None = None
+        self.is_interrupted = False
 
     @property
     def is_cancelled(self) -> bool:
@@ -98,6 +101,8 @@ class JournalWriter:
 
     def require_complete(self) -> None:
         """Raise the error with which the store refused an earlier write of this run, if any."""
+        if self.is_interrupted:
+            raise RunInterrupted(self._run_id)
         if self._failure is not None:
             raise copy(self._failure) from self._failure
 
@@ -107,6 +112,8 @@ class JournalWriter:
         Args:
             synced: it survives a loss of power, with all that was written before.
         """
+        if self.is_interrupted:
+            raise RunInterrupted(self._run_id)
         try:
             await self._write_to_its_end(work, synced)
         except FAILURES as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from orchestrator.errors import BudgetExceeded, DeadlineExceeded, OutsideRun
+from orchestrator.errors import BudgetExceeded, DeadlineExceeded, OutsideRun, RunInterrupted
 from serving.errors import EngineBusy, EngineClosed, PromptTooLong, RequestDropped
 from store.errors import StoreError
 from store.records import Status
@@ -27,9 +27,14 @@ _QUOTES_NOTHING = (
 
 
 def status_of(error: BaseException | None) -> Status:
-    """The status of something that ended with this error; None: without one."""
+    """The status of something that ended with this error; None: without one.
+
+    A run that was interrupted has not ended.
+    """
     if error is None:
         return Status.COMPLETED
+    if isinstance(error, RunInterrupted):
+        return Status.RUNNING
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
         return Status.CANCELLED
     return Status.FAILED

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from orchestrator.durability.error_codec import encode_error, mark_step
 from orchestrator.durability.outcomes import status_of, type_of
 from orchestrator.durability.uncertain_effects import uncertain_effect_of
+from orchestrator.durability.values import ValueCodec
 from orchestrator.events import CallFinished, CallStarted
 from orchestrator.execution.context import CallContext, CallTrace, LiveRun, none_if_infinite
 from orchestrator.execution.engines import Selected
@@ -20,10 +21,13 @@ from orchestrator.execution.length_prediction import (
     count_pattern_use,
     stage_record,
 )
-from orchestrator.execution.step_execution import NewStep, require_time
+from orchestrator.execution.step_execution import NewStep, StepSpec, require_time
 from orchestrator.learning.stage_deadlines import StageDeadline
 from patterns.nodes import Kind
-from store.records import CallKind, CallRecord, Effects, StageRecord, StepRecord
+from serving.generation import Completion
+from store.records import CallKind, CallRecord, Effects, StageRecord, StepKind, StepRecord
+
+LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
 
 class NewCall(NamedTuple):
@@ -95,7 +99,9 @@ async def recorded_call(
         yield outcome
     except BaseException as caught:
         error = caught
-        outcome["result"] = encode_error(caught)
+        part = outcome.pop("part", None)
+        outcome["is_part"] = part is not None
+        outcome["result"] = encode_error(caught) if part is None else LLM_STEP.codec.dump(part)
         mark_step(caught, run.id, step.record.path)
         if step.record.effects is Effects.EXTERNAL:
             if _num_cancellations() > num_cancellations:
@@ -104,7 +110,8 @@ async def recorded_call(
             run.uncertain_effects.add(step.record, effect)
         raise
     finally:
-        ended_s = run.clock.now_s()
+        ended_s = outcome.pop("ended_at_s", run.clock.now_s())
+        outcome["ended_s"] = run.since_start_s(ended_s)
         if error is None:
             run.recorded_steps.step_succeeded(step.context.step_path)
             trace.ended_s = ended_s
@@ -116,7 +123,7 @@ async def recorded_call(
                 trace.node,
                 trace.stage,
                 str(status_of(error)),
-                run.since_start_s(ended_s),
+                outcome["ended_s"],
                 trace.output_tokens,
                 prompt_tokens=trace.prompt_tokens,
                 finish_reason=outcome.get("finish_reason"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from orchestrator.durability.digests import digest_of
-from orchestrator.durability.values import ValueCodec
 from orchestrator.execution.call_options import NO_OPTIONS, CallOptions
-from orchestrator.execution.call_recording import NewCall, begin_call, recorded_call
-from orchestrator.execution.context import CallContext
+from orchestrator.execution.call_recording import LLM_STEP, NewCall, begin_call, recorded_call
+from orchestrator.execution.call_text import CallText, OnText, TextTaken, part_if_left
+from orchestrator.execution.context import CallContext, LiveRun
 from orchestrator.execution.length_prediction import LengthPrediction, predict_length
 from orchestrator.execution.step_execution import (
     Replayed,
@@ -20,18 +20,14 @@ from orchestrator.execution.step_execution import (
     refuse,
 )
 from orchestrator.learning.stage_deadlines import RunTimes, call_slo
-from serving.generation import Chunk, Completion, Engine, GenerationRequest, Message
+from serving.generation import Completion, GenerationRequest, Message
 from serving.slo import Slo
-from store.records import StepKind
+from store.records import Status
 
 R = TypeVar("R")
 
-OnText = Callable[[str], None]
-
 IMAGE_MARK = "[image]"
 """What stands for an image in recorded prompts."""
-
-LLM_STEP = StepSpec("llm", StepKind.LLM, ValueCodec("an answer", Completion))
 
 
 async def run_llm_call(
@@ -44,7 +40,8 @@ async def run_llm_call(
 
     Args:
         request: its id and SLO are filled in here.
-        on_text: called with each piece of new text as it arrives.
+        on_text: called with each piece of new text as it arrives; of a TextTaken, the call ends
+            once its flow has taken all of them.
         options: the engine that answers it, and targets of its own.
     Raises what `begin_or_replay` raises, and the engine.
     """
@@ -52,11 +49,7 @@ async def run_llm_call(
     spec = replace(LLM_STEP, arguments=_digest_of(request))
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
-        recorded: Completion = step.value
-        run.answers.add(recorded.usage.output_tokens)
-        if on_text is not None and recorded.text:
-            on_text(recorded.text)
-        return recorded
+        return _replayed(run, step, on_text)
     await _require_budget(context)
     selected = await run.engines.try_select(options.engine, options.model)
     await _require_budget(context)  # the engine may just have been started
@@ -66,12 +59,14 @@ async def run_llm_call(
     identity = f"{selected.info.model}:{context.step_path.name or run.flow}"
     call = begin_call(context, "llm", identity, selected)
     predicted = predict_length(run, call.trace, request, text)
+    call_text = CallText(run, call.trace.node, step.record.path, on_text)
     async with recorded_call(step, call, text, predicted) as outcome:
         slo = _slo_of(context, call, predicted)
         request = replace(
             request, request_id=f"{run.id}-{call.trace.node}", slo=options.applied_to(slo)
         )
-        completion = await _generate(selected.engine, request, on_text)
+        with part_if_left(on_text, outcome):
+            completion = await call_text.generate(selected.engine, request)
         usage = completion.usage
         call.trace.prompt_tokens = usage.prompt_tokens
         call.trace.output_tokens = usage.output_tokens
@@ -89,7 +84,30 @@ async def run_llm_call(
             output_text=completion.text,
             result=LLM_STEP.codec.dump(completion),
         )
+        if isinstance(on_text, TextTaken):
+            outcome["ended_at_s"] = run.clock.now_s()
+            with part_if_left(on_text, outcome):
+                await on_text.until_taken()
         return completion
+
+
+def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completion:
+    """The recorded answer, whose text is passed on in one piece.
+
+    Raises:
+        FlowChanged: the flow had read only a part of it, and now asks for the whole.
+    """
+    recorded: Completion = step.value
+    assert step.record is not None, "an LLM call is not reconciled"
+    call = run.recorded_steps.calls_of(step.record.path)[-1]
+    if call.status is not Status.CANCELLED:
+        run.answers.add(recorded.usage.output_tokens)
+    elif isinstance(on_text, TextTaken):
+        on_text.reads_on = partial(run.recorded_steps.require_left, step.record)
+    else:
+        run.recorded_steps.require_left(step.record)
+    CallText(run, call.node, step.record.path, on_text).replay(recorded.text)
+    return recorded
 
 
 async def run_tool_call(
@@ -129,22 +147,6 @@ def _slo_of(context: CallContext, call: NewCall, predicted: LengthPrediction) ->
         length=predicted.sketch,
         user=run.user,
     )
-
-
-async def _generate(
-    engine: Engine, request: GenerationRequest, on_text: OnText | None
-) -> Completion:
-    if on_text is None:
-        return await engine.generate(request)
-    finished: Completion | None = None
-    stream = cast("AsyncGenerator[Chunk]", engine.stream(request))
-    async with aclosing(stream):  # so that the request is aborted at once if on_text raises
-        async for chunk in stream:
-            if chunk.text:
-                on_text(chunk.text)
-            finished = chunk.completion
-    assert finished is not None, "a stream ends in a completion or an error"
-    return finished
 
 
 def _digest_of(request: GenerationRequest) -> bytes | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from orchestrator.errors import OrchestrateError, UnknownEngine, UnknownModel
 from serving.errors import ModelNotServed, ServingError
-from serving.generation import Engine, EngineInfo, ModelServer
+from serving.generation import Engine, EngineInfo, EngineInProcess, ModelServer
 
 logger = logging.getLogger("orchestrate")
 
@@ -60,6 +60,11 @@ class Engines:
     def __iter__(self) -> Iterator[str]:
         """The names of the engines; DEFAULT is the first."""
         return iter(self._engines)
+
+    @property
+    def in_process(self) -> list[EngineInProcess]:
+        """Those that run in this process."""
+        return [each for each in self._engines.values() if isinstance(each, EngineInProcess)]
 
     def info(self, name: str = DEFAULT) -> EngineInfo:
         """The description of an engine, complete once it has been started."""

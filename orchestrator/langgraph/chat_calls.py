@@ -12,10 +12,11 @@ from uuid import UUID
 
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.execution.call_options import NO_OPTIONS, CallOptions
-from orchestrator.execution.calls import OnText, run_llm_call
+from orchestrator.execution.call_text import OnText
+from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.context import CallContext, current_context_or_none, none_if_infinite
+from orchestrator.kept_runtime import shared_runtime
 from orchestrator.langgraph.recording import GraphRecorder
-from orchestrator.wiring import shared_runtime
 from serving.generation import (
     Chunk,
     Completion,

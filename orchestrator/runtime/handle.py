@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from orchestrator.cancellation import until_ended
 from orchestrator.display.run_log import RunLog
+from orchestrator.durability.identity import is_within
 from orchestrator.durability.outcomes import status_of
 from orchestrator.errors import RunCancelled
-from orchestrator.events import Event
+from orchestrator.events import Event, Listener, TextGenerated
 from store.records import Status
 
 if TYPE_CHECKING:
@@ -32,8 +34,12 @@ class RunHandle(Generic[R]):
         self.log: RunLog | None = None
         self._task: asyncio.Task[RunResult[R]] = asyncio.ensure_future(running)
         self._events: list[Event] = []
+        self._keeps_text = False
         self._has_news = asyncio.Event()
+        self._has_begun = asyncio.Event()
         self._task.add_done_callback(lambda _: self._has_news.set())
+        self._task.add_done_callback(lambda _: self._has_begun.set())
+        self._is_recorded = False
 
     def __await__(self) -> Generator[Any, None, RunResult[R]]:
         return asyncio.shield(self._task).__await__()
@@ -47,6 +53,15 @@ class RunHandle(Generic[R]):
             return Status.CANCELLED
         return status_of(self._task.exception())
 
+    async def begun(self) -> None:
+        """Wait until the run's start is recorded: from then on it survives this process.
+
+        Raises what the run raised if it ended before, such as DeadlineInfeasible.
+        """
+        await self._has_begun.wait()
+        if not self._is_recorded:
+            await self
+
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Call `callback` once the run has ended, successfully or not."""
         self._task.add_done_callback(lambda _: callback())
@@ -56,17 +71,53 @@ class RunHandle(Generic[R]):
         self._task.cancel()
         await until_ended([self._task])
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Iterate over the run's events, from its start to its end."""
+    def events(self, *, text: bool = False) -> AsyncGenerator[Event, None]:
+        """Iterate over the run's events, from its start to its end, however that comes.
+
+        Any number of readers may do so, each at its own speed, also once the run has ended.
+
+        Args:
+            text: also yield a TextGenerated for each piece of text of the run's LLM calls. From
+                this call of `events` on, such events are kept for all who ask for them; a call that
+                is in progress gives its text at its end.
+        """
+        self._keeps_text = self._keeps_text or text
+        return self._read(text)
+
+    def text(self, step: str | None = None) -> AsyncGenerator[str, None]:
+        """Iterate over the pieces of text of the run's LLM calls, as they arrive.
+
+        It ends with the run, also if that failed: awaiting the handle raises the error.
+
+        Args:
+            step: only of calls within steps, or flows, of this name; None: of all.
+        """
+        if step is not None and not isinstance(step, str):
+            raise TypeError(f"step= is the name of a step, not {step!r:.80}")
+        return self._read_text(self.events(text=True), step)
+
+    async def _read(self, text: bool) -> AsyncGenerator[Event, None]:
         index = 0
         while True:
             while index < len(self._events):
-                yield self._events[index]
+                event = self._events[index]
                 index += 1
+                if text or not isinstance(event, TextGenerated):
+                    yield event
             if self._task.done():
                 return
             self._has_news.clear()
             await self._has_news.wait()
+
+    async def _read_text(
+        self, events: AsyncGenerator[Event, None], step: str | None
+    ) -> AsyncGenerator[str, None]:
+        async with aclosing(events):
+            async for event in events:
+                if not isinstance(event, TextGenerated):
+                    continue
+                if step is None or is_within(event.path, step):
+                    yield event.text
 
     def __repr__(self) -> str:
         return f"<RunHandle {self.id}: {self.status}>"
@@ -77,7 +128,20 @@ class RunHandle(Generic[R]):
 
         return handle_html(self.id, self.status, None if self.log is None else self.log.timeline())
 
+    def mark_begun(self) -> None:
+        """The run's start is recorded; called by the runtime."""
+        self._is_recorded = True
+        self._has_begun.set()
+
+    def need_not_be_awaited(self) -> None:
+        """Keep asyncio from warning of an error that nobody has seen; called by the runtime."""
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
     def publish(self, event: Event) -> None:
         """Add an event; called by the runtime."""
         self._events.append(event)
         self._has_news.set()
+
+    def text_listener(self) -> Listener | None:
+        """What takes TextGenerated; None as long as nobody has asked for text."""
+        return self.publish if self._keeps_text else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -16,8 +16,8 @@ from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.identity import is_in_wrap_up
 from orchestrator.durability.leases import Leases
 from orchestrator.durability.liveness import executing_run
-from orchestrator.durations import seconds_of
-from orchestrator.errors import RunCancelled, RunNotResumable
+from orchestrator.durations import Duration, seconds_of
+from orchestrator.errors import RunCancelled, RunNotResumable, RuntimeDraining
 from orchestrator.events import Event, Listener
 from orchestrator.execution.causality import own_task
 from orchestrator.execution.context import LiveRun
@@ -25,14 +25,16 @@ from orchestrator.execution.engines import Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
 from orchestrator.learning.knowledge import Learner
+from orchestrator.runtime.draining import ExecutedRun, interrupt
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.new_runs import new_live_run, new_run_record, warn_of_other_engines
 from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
 from orchestrator.runtime.results import RunResult
-from orchestrator.runtime.run_control import RunControl
+from orchestrator.runtime.run_control import RunControl, newest_runs
 from orchestrator.runtime.run_execution import execute_run
 from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
+from serving.references import is_loaded
 from store.errors import RunChanged, RunExists, RunNotFound
 from store.records import RunRecord, Status
 from store.session import Store
@@ -90,6 +92,8 @@ class Runtime(RunControl):
             record_text=record_text,
             user=user,
         )
+        self._executed: dict[str, ExecutedRun] = {}
+        self._is_draining = False
 
     async def run(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
         """Execute a flow as a run of its own.
@@ -105,6 +109,7 @@ class Runtime(RunControl):
             ArgumentsDiffer: the run with this id was started with other arguments.
             RunNotResumable: the run with this id cannot be resumed, or is of another flow.
             RunCancelled: `cancel` cancelled the run, here or in another process.
+            RunInterrupted, RuntimeDraining: `drain` interrupted it, or was called before.
             And what the flow's body raises.
         """
         arguments = Arguments(args, kwargs)
@@ -155,6 +160,11 @@ class Runtime(RunControl):
                 if release is not None:
                     await release()
 
+        return self._in_background(run_id, work)
+
+    def _in_background(
+        self, run_id: str, work: Callable[[], Coroutine[Any, Any, RunResult[R]]]
+    ) -> RunHandle[R]:
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         handle = RunHandle(run_id, task)
@@ -172,12 +182,56 @@ class Runtime(RunControl):
         """End all runs and record their ends; called between closing the engine and the store."""
         await self._tasks.end()
 
+    async def drain(self, timeout: Duration | None = None) -> list[str]:
+        """Begin no more runs, wait for those in progress, and interrupt those that are left.
+
+        For a service that shuts down. Nothing more is recorded of a run that is interrupted, as if
+        this process had died, so that `resume_orphans` of any process continues it from its last
+        recorded outcome. Awaiting it here raises RunInterrupted.
+
+        Args:
+            timeout: how long to wait for runs in progress ("20s", or seconds); None: to their ends.
+        Returns:
+            The ids of the runs that were interrupted.
+        Raises:
+            StoreError: they are interrupted, but their leases could not be ended: a process in
+                another container can resume them after LEASE_S only.
+        """
+        allowed_s = None if timeout is None else seconds_of(timeout)
+        self._is_draining = True
+        if not self._executed:
+            return []
+        await asyncio.wait([run.task for run in self._executed.values()], timeout=allowed_s)
+        left = tuple(self._executed.values())
+        for handle in [self._handles.get(run.record.id) for run in left]:
+            if handle is not None:
+                handle.need_not_be_awaited()
+        return await interrupt(left, self.store, self._clock)
+
+    async def resume_orphans(self, *flows: FlowSpec[..., Any]) -> list[RunHandle[Any]]:
+        """Resume in the background the runs that have lost their processes, oldest first.
+
+        Args:
+            flows: only runs of these; by default of all flows whose code is imported.
+        Returns:
+            Their handles. Where several processes resume at the same time, one of them gets a run,
+            and for the others awaiting its handle raises RunNotResumable.
+        """
+        by_name = {flow.name: flow for flow in flows}
+        handles = []
+        for record, _ in reversed(await newest_runs(self.store, status="orphaned")):
+            known = record.flow in by_name or (not flows and is_loaded(record.entry or ""))
+            if known and record.cancel_requested_at is None:
+                work = partial(self.resume, record.id, by_name.get(record.flow))
+                handles.append(self._in_background(record.id, work))
+        return handles
+
     async def resume(
         self,
         run_id: str,
         flow: FlowSpec[..., R] | None = None,
         *,
-        deadline: str | float | None = None,
+        deadline: Duration | None = None,
         allow_changed: bool = False,
         may_import: bool = False,
     ) -> RunResult[R]:
@@ -275,6 +329,8 @@ class Runtime(RunControl):
             own_task()
             with executing_run(live.id):
                 await begin()
+                if (handle := self._handles.get(live.id)) is not None:
+                    handle.mark_begun()
                 async with self._leases.held(record) as writer.lease:
                     try:
                         return await execute_run(live, flow, arguments)
@@ -290,15 +346,23 @@ class Runtime(RunControl):
             return caller.cancelling() > num_cancellations
 
         live.was_cancelled = lambda: caller_was_cancelled() or writer.is_cancelled
+        if self._is_draining:
+            raise RuntimeDraining(f"run {live.id}")
         # In a task of its own, so that the run's context variables do not leak into the caller's.
         executing = asyncio.create_task(execute())
         self._tasks.add(executing)
+        self._executed[live.id] = executed = ExecutedRun(record, writer, executing)
+        executing.add_done_callback(lambda _: self._no_longer_executed(executed))
         try:
             return await executing
         except asyncio.CancelledError:
             if writer.is_cancelled and not caller_was_cancelled():
                 raise RunCancelled(live.id) from None
             raise
+
+    def _no_longer_executed(self, run: ExecutedRun) -> None:
+        if self._executed.get(run.record.id) is run:
+            del self._executed[run.record.id]
 
     async def _cancel_own_runs(self) -> None:
         await self._leases.cancel_requested()
@@ -308,6 +372,7 @@ class Runtime(RunControl):
         log = live.log = RunLog(record, since_start_s=live.since_start_s)
         if (handle := self._handles.get(live.id)) is not None:
             handle.log = log
+            live.text_listener = handle.text_listener
 
         def keep_and_emit(event: Event) -> None:
             log.add(event)

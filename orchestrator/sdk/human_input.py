@@ -39,6 +39,10 @@ async def input_required(question: str, *, stops_clock: bool = False) -> str: ..
 async def input_required(question: str, *, schema: type[T], stops_clock: bool = False) -> T: ...
 
 
+@overload
+async def input_required(question: str, *, schema: object, stops_clock: bool = False) -> Any: ...
+
+
 async def input_required(question: str, *, schema: Any = str, stops_clock: bool = False) -> Any:
     """Wait for a human's answer, until the current deadline.
 

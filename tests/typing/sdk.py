@@ -8,11 +8,13 @@ wrong call: a checker that accepts one reports the comment as unused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict, assert_type
 
+from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from orchestrator import (
@@ -31,11 +33,15 @@ from orchestrator import (
     gather,
     input_required,
     llm,
+    llm_stream,
     model_info,
     run_id,
+    slo_tags,
     step,
     tool,
 )
+from orchestrator.events import TextGenerated
+from orchestrator.openai_client import slo_http_client, sync_slo_http_client
 
 
 class Point(BaseModel):
@@ -126,6 +132,14 @@ async def right_calls() -> None:
     assert_type((await a_flow.run("x")).usage, RunUsage)
     assert_type(await another_flow.options(deadline=timedelta(minutes=2))("x", times=2), bytes)
     assert_type(run_id(), str)
+    assert_type(llm_stream("x", system="s", top_k=5), AsyncGenerator[str, None])
+    async with aclosing(llm_stream([{"role": "user", "content": "x"}])) as pieces:
+        assert_type([piece async for piece in pieces], list[str])
+    handle = await a_flow.start("x")
+    assert_type(handle.text(step="write"), AsyncGenerator[str, None])
+    async for event in handle.events(text=True):
+        if isinstance(event, TextGenerated):
+            assert_type(event.text, str)
     async with budget(tokens=100, calls=3) as used:
         assert_type(used.tokens, int)
     assert_type(await a_flow.start("x"), RunHandle[Point])
@@ -183,6 +197,18 @@ async def right_control(runtime: Runtime) -> None:
     assert_type(await input_required("x?", stops_clock=True), str)
 
 
+async def right_openai_clients() -> None:
+    assert_type(slo_tags(), dict[str, Any])
+    asynchronous = AsyncOpenAI(http_client=slo_http_client(timeout=5))
+    OpenAI(http_client=sync_slo_http_client())
+    await asynchronous.completions.create(model="m", prompt="x", extra_body=slo_tags())
+
+
+async def wrong_openai_clients() -> None:
+    slo_tags("x")  # type: ignore[call-arg]
+    AsyncOpenAI(http_client=sync_slo_http_client())  # type: ignore[arg-type]
+
+
 async def wrong_control(runtime: Runtime) -> None:
     await runtime.runs(status="lost")  # type: ignore[arg-type]
     await runtime.runs("a-flow")  # type: ignore[call-arg]
@@ -210,4 +236,6 @@ async def wrong_calls() -> None:
     await embed("x", model=3)  # type: ignore[arg-type]
     await llm("x", n="3")  # type: ignore[call-overload]
     await llm("x", n=3, on_text=print)  # type: ignore[call-overload]
+    llm_stream("x", schema=int)  # type: ignore[call-arg]
+    llm_stream("x", top_k="5")  # type: ignore[arg-type]
     await llm("x", logprobs="all")  # type: ignore[call-overload]

@@ -54,7 +54,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_engine_lock = threading.Lock()  # vLLM supports one in-process engine per process
+
+class _Place:
+    """The place of this process's engine: vLLM supports one in a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.engine: EmbeddedEngine | None = None
+
+    def take(self, engine: EmbeddedEngine) -> bool:
+        """Take the place if it is free; returns whether it was."""
+        with self._lock:
+            if self.engine is not None:
+                return False
+            self.engine = engine
+            return True
+
+    def leave(self) -> None:
+        """The engine has ended."""
+        self.engine = None
+
+
+_place = _Place()
 
 
 class _Job(Generic[T]):
@@ -86,10 +107,14 @@ class EmbeddedEngine:
 
     One thread owns vLLM's LLMEngine, and runs callers' jobs between two steps. Cancelling a call
     aborts its request. If the engine dies, every call fails.
+
+    Attributes:
+        makes_way: see EngineInProcess; by default it does not.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
+        self.makes_way: Callable[[], bool] = lambda: False
         self._info = EngineInfo(
             name="embedded",
             model=config.model,
@@ -113,18 +138,28 @@ class EmbeddedEngine:
         """Description of this engine; complete once it has started."""
         return self._info
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, has died or could not be loaded; it answers no more calls."""
+        return self._end is not None
+
     async def start(self) -> None:
         """Load the model; idempotent.
 
         Raises:
-            EngineBusy: this process already runs an embedded engine.
+            EngineBusy: this process already runs an embedded engine, which does not make way.
             EngineClosed, EngineDied: it has ended.
             EngineMissing: vLLM is not installed, or not in the pinned version.
             ModelNotLoaded: the model cannot be loaded.
         """
+        while self._thread is None and self._end is None:
+            other = _place.engine
+            if other in (None, self) or not other.makes_way():
+                break
+            await other.close()
         with self._starting:
             if self._thread is None and self._end is None:
-                if not _engine_lock.acquire(blocking=False):
+                if not _place.take(self):
                     raise EngineBusy(self.config.model)
                 self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
                 self._thread.start()
@@ -227,7 +262,7 @@ class EmbeddedEngine:
             llm = self._load()
         except BaseException as error:
             end = error if isinstance(error, ServingError) else EngineDied(error_summary(error))
-            _engine_lock.release()
+            _place.leave()
             self._finish(end)
             self._ready.set_exception(end)
             return
@@ -243,7 +278,7 @@ class EmbeddedEngine:
             try:
                 _free(llm)
             finally:
-                _engine_lock.release()
+                _place.leave()
 
     def _load(self) -> LLMEngine:
         platform = vllm_platform()
