@@ -16,6 +16,8 @@ from orchestrator import (
     Runtime,
     flow,
     llm,
+    llm_stream,
+    remaining,
     step,
 )
 from orchestrator.testing import ScriptedEngine
@@ -176,6 +178,24 @@ async def test_what_is_no_duration_is_refused_before_the_call(
         with pytest.raises(InvalidDuration):
             await runtime.run(asking)
     assert not engine.requests
+
+
+async def test_the_deadline_of_a_stream_ends_where_its_loop_is_left(tmp_path: Path) -> None:
+    """Also in a task that asyncio alone has started, which gets its context from its first step."""
+
+    async def streaming() -> float:
+        async for _ in llm_stream("hello", deadline="5s"):
+            break
+        return remaining()
+
+    @flow(deadline="60s")
+    async def both() -> list[float]:
+        return [await asyncio.create_task(streaming()), await streaming()]
+
+    slow = ScriptedEngine(answer_ok, token_s=0.005)  # the first piece is read before the last comes
+    async with scripted_runtime(tmp_path, slow) as runtime:
+        for left_s in (await runtime.run(both)).value:
+            assert 10 < left_s < 60
 
 
 @pytest.mark.parametrize("arguments", [{}, {"deadline": "5s"}, {"n": 2, "deadline": "5s"}])

@@ -23,6 +23,7 @@ from orchestrator import (
     flow,
     gather,
     llm,
+    llm_stream,
     model_info,
     open_runtime,
     step,
@@ -181,6 +182,17 @@ async def asking_for(runtime: Runtime, **where: str) -> str:
         return await llm("hello", **where)  # type: ignore[call-overload, no-any-return]
 
     return (await runtime.run(asking)).value
+
+
+async def test_a_stream_comes_from_the_engine_that_it_names(tmp_path: Path) -> None:
+    @flow
+    async def streaming() -> list[str]:
+        return [piece async for piece in llm_stream("hello", engine="judge", deadline="20s")]
+
+    async with runtime_with(tmp_path, {"judge": Named("large")}) as runtime:
+        assert (await runtime.run(streaming)).value == ["by", " large"]
+        [call] = (await the_run(runtime.store)).calls
+    assert (call.engine_name, call.model, call.status) == ("judge", "large", Status.COMPLETED)
 
 
 async def test_an_unknown_name_is_an_error_that_lists_the_engines(tmp_path: Path) -> None:
