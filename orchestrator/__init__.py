@@ -35,6 +35,7 @@ from orchestrator.errors import (
     WouldBlock,
     WrongLoop,
 )
+from orchestrator.execution.budgets import Budget
 from orchestrator.execution.deadline_handling import best_so_far
 from orchestrator.execution.step_execution import Happened
 from orchestrator.runtime.handle import RunHandle
@@ -66,6 +67,7 @@ __all__ = [
     "Answer",
     "AnswerRefused",
     "ArgumentsDiffer",
+    "Budget",
     "BudgetExceeded",
     "Choice",
     "DeadlineExceeded",

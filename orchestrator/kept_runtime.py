@@ -19,7 +19,6 @@ from orchestrator.display.notebook import NotebookProgress, in_notebook
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import EMBEDDED, Settings, read_settings
 from orchestrator.wiring import engine_config, enter_runtime, loop_around, runtime_around
-from store.database.urls import normalised
 
 
 @asynccontextmanager
@@ -159,6 +158,8 @@ def _of_this_loop() -> _OfLoop:
 
 def _key_of(settings: Settings) -> tuple[Any, ...]:
     """What distinguishes settings; a relative path of a store names another file elsewhere."""
+    from store.database.urls import normalised  # SQLAlchemy takes time to import
+
     return settings, normalised(settings.store)
 
 

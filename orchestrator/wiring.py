@@ -6,14 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from orchestrator.clock import Clock
 from orchestrator.errors import InvalidSettings
 from orchestrator.events import Listener
 from orchestrator.execution.engines import Engines
-from orchestrator.learning.background_fit import BackgroundFit
-from orchestrator.learning.knowledge import Learner
-from orchestrator.learning.model_files import models_folder
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import (
     EMBEDDED,
@@ -23,10 +21,10 @@ from orchestrator.settings import (
     payload_codec,
     read_settings,
 )
-from serving.engine.setup.config import EngineConfig, default_model
 from serving.generation import Engine
-from serving.policies.table import DEFAULT_POLICY, PolicySpec
-from store.session import open_store
+
+if TYPE_CHECKING:
+    from serving.engine.setup.config import EngineConfig
 
 _opened: ContextVar[Runtime | None] = ContextVar("orchestrate_runtime", default=None)
 _loop: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("orchestrate_loop", default=None)
@@ -106,6 +104,12 @@ async def enter_runtime(
     Nothing that is open then is an async generator: the end of an event loop would close that by
     itself, out of order.
     """
+    # SQLAlchemy and NumPy take 0.5 s to import: opening a runtime needs them, defining flows not.
+    from orchestrator.learning.background_fit import BackgroundFit
+    from orchestrator.learning.knowledge import Learner
+    from orchestrator.learning.model_files import models_folder
+    from store.session import open_store
+
     settings = settings or read_settings()
     named = dict(engines or {})
     for name in named:
@@ -147,6 +151,9 @@ async def enter_runtime(
 
 def engine_config(settings: Settings) -> EngineConfig:
     """The embedded engine's configuration; raises InvalidEngineConfig."""
+    from serving.engine.setup.config import EngineConfig, default_model
+    from serving.policies.table import DEFAULT_POLICY, PolicySpec
+
     return EngineConfig(
         model=default_model() if settings.model is None else settings.model,
         policy=PolicySpec(settings.policy or DEFAULT_POLICY, settings.policy_params),

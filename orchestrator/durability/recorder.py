@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 from orchestrator.clock import RunClock
 from orchestrator.durability.error_codec import steps_ended_by
@@ -30,8 +31,10 @@ from store.records import (
     StepOutcome,
     StepRecord,
 )
-from store.session import Store
-from store.unit_of_work import Transaction
+
+if TYPE_CHECKING:
+    from store.session import Store
+    from store.unit_of_work import Transaction
 
 
 class RunRecorder:

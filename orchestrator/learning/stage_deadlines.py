@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from patterns.amortization import amortized_s
-from patterns.features import Call, Outlook
-from patterns.matching import Estimate, LiveMatch
 from patterns.stages import Stage
 from serving.length_sketch import LengthSketch
 from serving.slo import FutureWork, OnLate, Slo, SloKind
+
+if TYPE_CHECKING:
+    from patterns.features import Call, Outlook
+    from patterns.matching import Estimate, LiveMatch
 
 FALLBACK = "fallback"
 """Source of a sub-deadline without knowledge of past runs: an even share of the time left."""

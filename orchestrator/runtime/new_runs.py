@@ -10,7 +10,7 @@ import secrets
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.clock import RunClock
 from orchestrator.durability.leases import LEASE_S
@@ -20,11 +20,13 @@ from orchestrator.events import Listener
 from orchestrator.execution.context import LiveRun
 from orchestrator.execution.engines import DEFAULT, Engines
 from orchestrator.execution.flow_spec import FlowSpec
-from orchestrator.learning.knowledge import Knowledge
 from orchestrator.learning.stage_deadlines import StageDeadlines
 from orchestrator.runtime.flow_loading import reference_of
 from store.records import RunRecord
-from store.session import Store
+
+if TYPE_CHECKING:
+    from orchestrator.learning.knowledge import Knowledge
+    from store.session import Store
 
 logger = logging.getLogger("orchestrate")
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments, ArgumentsNotRecorded
@@ -27,7 +27,9 @@ from serving.references import is_loaded
 from store.errors import RunNotFound
 from store.payload_codec import decoded
 from store.records import CallKind, CallRecord, EdgeRecord, RunRecord, Status, StepRecord
-from store.session import Store
+
+if TYPE_CHECKING:
+    from store.session import Store
 
 R = TypeVar("R")
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, RunClock
 from orchestrator.display.run_log import RunLog
@@ -24,7 +24,6 @@ from orchestrator.execution.context import LiveRun
 from orchestrator.execution.engines import Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
-from orchestrator.learning.knowledge import Learner
 from orchestrator.runtime.draining import ExecutedRun, interrupt
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.new_runs import new_live_run, new_run_record, warn_of_other_engines
@@ -37,7 +36,10 @@ from serving.generation import Engine
 from serving.references import is_loaded
 from store.errors import RunChanged, RunExists, RunNotFound
 from store.records import RunRecord, Status
-from store.session import Store
+
+if TYPE_CHECKING:
+    from orchestrator.learning.knowledge import Learner
+    from store.session import Store
 
 logger = logging.getLogger("orchestrate")
 
@@ -77,7 +79,11 @@ class Runtime(RunControl):
         super().__init__(store, clock)
         self.engine = engine
         self.engines = Engines(engine, engines)
-        self._learner = learner or Learner(store, models=None)
+        if learner is None:
+            from orchestrator.learning.knowledge import Learner  # NumPy takes time to import
+
+            learner = Learner(store, models=None)
+        self._learner = learner
         self._leases = Leases(store, self._clock)
         self._handles: dict[str, RunHandle[Any]] = {}
         self._tasks = TaskTracker()

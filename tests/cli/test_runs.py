@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.failures import ExitCode
 from cli.render.describe import ago, short_ids
 from orchestrator.display.run_text import deadline_outcome
 from orchestrator.durability.liveness import ORPHANED, status_shown
@@ -68,6 +69,44 @@ def test_ps_lists_at_most_limit_runs(filled: str, capsys: pytest.CaptureFixture[
     assert len(listed(capsys, "--limit", "2")) == 2
     runs = listed(capsys, "--limit", "1", "--status", "completed")
     assert [run["id"] for run in runs] == ["aaaa00010000"]
+
+
+def test_ps_lists_only_runs_with_what_is_given(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sea = {"tags": {"team": "sea", "note": "a=b"}}
+    fill_store(
+        store_url,
+        [
+            a_run("r1", flow="a", slo_user="ann", attributes=sea),
+            a_run("r2", flow="b", slo_user="ann", attributes={"tags": {"team": "sea"}}),
+            a_run("r3", flow="b", slo_user="", status=Status.FAILED),
+        ],
+    )
+
+    def ids(*arguments: str) -> set[object]:
+        return {run["id"] for run in listed(capsys, *arguments)}
+
+    assert ids("--flow", "b") == {"r2", "r3"}
+    assert ids("--user", "ann") == {"r1", "r2"}
+    assert ids("--user", "") == {"r3"}
+    assert ids("--tag", "team=sea") == {"r1", "r2"}
+    assert ids("--tag", "team=sea", "--tag", "note=a=b") == {"r1"}
+    assert ids("--flow", "b", "--user", "ann", "--tag", "team=sea", "--status", "completed") == {
+        "r2"
+    }
+    for arguments in (["--flow", "c"], ["--tag", "team="], ["--user", "ben"]):
+        assert exit_code("ps", *arguments) == 0
+        assert "no such runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tags", [["team"], [""], ["team=sea", "team=land"]])
+def test_a_tag_that_no_run_can_have_is_bad_input(
+    filled: str, capsys: pytest.CaptureFixture[str], tags: list[str]
+) -> None:
+    given = [argument for tag in tags for argument in ("--tag", tag)]
+    assert exit_code("ps", *given) == ExitCode.BAD_INPUT
+    assert "--tag" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("width", [60, 80, 140, 200])

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from orchestrator import (
     Answer,
+    Budget,
     Image,
     Message,
     Question,
@@ -141,6 +142,7 @@ async def right_calls() -> None:
         if isinstance(event, TextGenerated):
             assert_type(event.text, str)
     async with budget(tokens=100, calls=3) as used:
+        assert_type(used, Budget)
         assert_type(used.tokens, int)
     assert_type(await a_flow.start("x"), RunHandle[Point])
     assert_type((await a_flow.resume("an-id")).value, Point)
@@ -185,7 +187,8 @@ async def right_calls() -> None:
 
 async def right_control(runtime: Runtime) -> None:
     assert_type(
-        await runtime.runs(flow="a", status="orphaned", user="b", limit=None), list[RunInfo]
+        await runtime.runs(flow="a", status="orphaned", user="b", tags={"team": "sea"}, limit=None),
+        list[RunInfo],
     )
     assert_type(await runtime.get("an-id"), RunInfo)
     assert_type((await runtime.get("an-id")).questions, tuple[Question, ...])
