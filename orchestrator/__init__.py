@@ -33,6 +33,8 @@ from orchestrator.errors import (
     StepFailed,
     ToolCallsInvalid,
     ToolFailed,
+    UnknownEngine,
+    UnknownModel,
     WouldBlock,
     WrongLoop,
 )
@@ -47,6 +49,7 @@ from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.budgets import budget
 from orchestrator.sdk.choose import Choice, choose
 from orchestrator.sdk.determinism import now, random, run_id, uuid
+from orchestrator.sdk.embed import embed
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
@@ -64,6 +67,7 @@ from orchestrator.tools.mcp_tools import McpTool, mcp_tools
 from orchestrator.tools.tool_uses import ToolUse
 from orchestrator.wiring import open_runtime
 from serving.generation import Message, Token, ToolCall
+from serving.images import Image
 from store.payload_codec import PayloadCodec
 
 __all__ = [
@@ -79,6 +83,7 @@ __all__ = [
     "Flow",
     "FlowChanged",
     "Happened",
+    "Image",
     "InvalidDuration",
     "InvalidRunId",
     "InvalidSettings",
@@ -117,12 +122,15 @@ __all__ = [
     "ToolCallsInvalid",
     "ToolFailed",
     "ToolUse",
+    "UnknownEngine",
+    "UnknownModel",
     "WouldBlock",
     "WrongLoop",
     "agent",
     "best_so_far",
     "budget",
     "choose",
+    "embed",
     "flow",
     "gather",
     "has_deadline",

@@ -94,6 +94,35 @@ class InvalidSettings(OrchestrateError):
         return str(self.args[0])
 
 
+class UnknownEngine(OrchestrateError, LookupError):
+    """A call names an engine that the runtime does not have."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+
+    def __str__(self) -> str:
+        name, known = self.args
+        return (
+            f"there is no engine {name!r}: the named ones are {', '.join(known) or 'none'}; name it"
+            f" in ORCHESTRATE_ENGINES or open_runtime(engines=), or leave out engine= for the"
+            f" default one"
+        )
+
+
+class UnknownModel(OrchestrateError, LookupError):
+    """A call names a model that no engine of the runtime serves."""
+
+    def __init__(self, model: str, served: tuple[str, ...]) -> None:
+        super().__init__(model, served)
+
+    def __str__(self) -> str:
+        model, served = self.args
+        return (
+            f"no engine of this runtime serves the model {model!r}: served are"
+            f" {', '.join(served) or 'none'}; name an engine that does in ORCHESTRATE_ENGINES"
+        )
+
+
 class PackageShadowed(OrchestrateError, ImportError):
     """A user's file has the import name of a package of this project, and would be found first."""
 

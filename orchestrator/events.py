@@ -71,7 +71,9 @@ class CallStarted:
         sub_deadline_source: how the sub-deadline was found ("learned" or "fallback"); None
             without one.
         path: the step path of the call itself.
-        engine, model: those that answer; None for tools.
+        engine, model: those that answer, the engine by its kind; None for tools.
+        engine_name: the engine's name in the runtime, "" for the default one; None for tools.
+        random_weights: the model's answers are noise.
         predicted_output_tokens: predicted upper bound of the answer's length; None without one.
     """
 
@@ -88,6 +90,8 @@ class CallStarted:
     engine: str | None = None
     model: str | None = None
     predicted_output_tokens: float | None = None
+    engine_name: str | None = None
+    random_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True)

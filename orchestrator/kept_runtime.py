@@ -19,7 +19,6 @@ from orchestrator.display.notebook import NotebookProgress, in_notebook
 from orchestrator.runtime.runtime import Runtime
 from orchestrator.settings import EMBEDDED, Settings, read_settings
 from orchestrator.wiring import engine_config, enter_runtime, loop_around, runtime_around
-from serving.generation import EngineInProcess
 
 
 @asynccontextmanager
@@ -82,8 +81,7 @@ class _Kept:
     @property
     def is_usable(self) -> bool:
         """Whether runs may begin in it."""
-        engine = self.runtime.engine
-        has_ended = isinstance(engine, EngineInProcess) and engine.has_ended
+        has_ended = any(engine.has_ended for engine in self.runtime.engines.in_process)
         return not self._is_retired and not has_ended
 
     def take(self) -> None:
@@ -105,8 +103,8 @@ class _Kept:
         resources = AsyncExitStack()
         try:
             runtime = await _open(resources, settings)
-            if isinstance(runtime.engine, EngineInProcess):
-                runtime.engine.makes_way = self.retire
+            for engine in runtime.engines.in_process:
+                engine.makes_way = self.retire
             yield runtime
         finally:
             self._is_retired = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING
 from orchestrator.clock import Clock
 from orchestrator.errors import InvalidSettings
 from orchestrator.events import Listener
+from orchestrator.execution.engines import Engines
 from orchestrator.runtime.runtime import Runtime
-from orchestrator.settings import EMBEDDED, ENV_PREFIX, Settings, payload_codec, read_settings
+from orchestrator.settings import (
+    EMBEDDED,
+    ENV_PREFIX,
+    Settings,
+    check_engine_name,
+    payload_codec,
+    read_settings,
+)
 from serving.generation import Engine
 
 if TYPE_CHECKING:
@@ -27,11 +35,12 @@ async def open_runtime(
     settings: Settings | None = None,
     *,
     engine: Engine | None = None,
+    engines: Mapping[str, Engine] | None = None,
     on_event: Listener | None = None,
     clock: Clock | None = None,
     start: bool = False,
 ) -> AsyncIterator[Runtime]:
-    """Open a store and an engine; flows awaited in the block run there.
+    """Open a store and engines; flows awaited in the block run there.
 
     Runs that are still in progress at the block's end are ended: calls that wait for the engine
     raise EngineClosed, and tasks that wait for anything else are cancelled. Each run is recorded as
@@ -40,6 +49,8 @@ async def open_runtime(
     Args:
         settings: read from the environment by default.
         engine: used instead of the one that the settings name; it is closed at the end too.
+        engines: further engines by name, for `llm(engine=)`, beside those of the settings or in
+            their place; each is started when it is first used, and closed at the end.
         on_event: called with every event of every run, for display.
         clock: for tests; the system's clock by default.
         start: start the engine before the block, which for vLLM takes seconds, instead of with the
@@ -48,13 +59,19 @@ async def open_runtime(
         StoreError, ServingError: the store or the engine cannot be opened, or with `start` not
             started; the message says why, and nothing stays open.
         InvalidSettings: telemetry is enabled, but the OTEL_* variables are not valid.
+        ValueError: what is given as an engine's name is none.
     """
     async with AsyncExitStack() as resources:
         runtime = await enter_runtime(
-            resources, settings, engine=engine, on_event=on_event, clock=clock
+            resources,
+            settings,
+            engine=engine,
+            engines=engines,
+            on_event=on_event,
+            clock=clock,
         )
         if start:
-            await runtime.engine.start()
+            await runtime.engines.start()
         token, loop_token = _opened.set(runtime), _loop.set(asyncio.get_running_loop())
         try:
             yield runtime
@@ -78,6 +95,7 @@ async def enter_runtime(
     settings: Settings | None = None,
     *,
     engine: Engine | None = None,
+    engines: Mapping[str, Engine] | None = None,
     on_event: Listener | None = None,
     clock: Clock | None = None,
 ) -> Runtime:
@@ -93,9 +111,14 @@ async def enter_runtime(
     from store.session import open_store
 
     settings = settings or read_settings()
+    named = dict(engines or {})
+    for name in named:
+        check_engine_name(name)
     engine = engine or engine_of(settings)
     listeners = [] if on_event is None else [on_event]
     try:
+        for name in settings.engines:
+            named[name] = named.get(name) or engine_of(settings.of_engine(name))
         if settings.telemetry:
             listeners.append(await resources.enter_async_context(_telemetry()))
         store = await open_store(settings.store, codec=payload_codec(settings))
@@ -109,6 +132,7 @@ async def enter_runtime(
         runtime = Runtime(
             engine,
             store,
+            engines=named,
             learner=learner,
             durable=settings.durable,
             record_text=settings.record_text,
@@ -117,11 +141,11 @@ async def enter_runtime(
             clock=clock,
         )
     except BaseException:
-        await engine.close()
+        await Engines(engine, named).close()
         raise
     resources.push_async_callback(runtime.end_runs)
     # Called first, so that the ends of its calls are still recorded.
-    resources.push_async_callback(engine.close)
+    resources.push_async_callback(runtime.engines.close)
     return runtime
 
 

@@ -211,6 +211,20 @@ class ModelNotServed(ServingError):
         return f"{url} does not serve {model!r}; it serves {', '.join(served) or 'no model'}"
 
 
+class EmbeddingsNotSupported(ServingError):
+    """The engine generates text, and computes no embeddings."""
+
+    def __init__(self, engine: str, model: str) -> None:
+        super().__init__(engine, model)
+
+    def __str__(self) -> str:
+        engine, model = self.args
+        return (
+            f"engine {engine} with model {model!r} computes no embeddings: name a server of an"
+            " embedding model as an engine (ORCHESTRATE_ENGINES), and call embed(engine=NAME)"
+        )
+
+
 class CorruptFeatures(ServingError):
     """The recorded features of a call are damaged; the call cannot be used for training."""
 

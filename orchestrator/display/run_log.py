@@ -98,6 +98,10 @@ def _call_of(event: CallStarted) -> CallRecord:
         sub_deadline_s=event.sub_deadline_s,
         deadline_source=event.sub_deadline_source,
         length_bound=event.predicted_output_tokens,
+        engine=event.engine,
+        engine_name=event.engine_name,
+        model=event.model,
+        random_weights=event.random_weights,
     )
 
 

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from orchestrator.durability.recorder import RunRecorder
     from orchestrator.events import Listener
     from orchestrator.execution.budgets import Budget
+    from orchestrator.execution.engines import Engines
     from orchestrator.learning.knowledge import Knowledge
-    from serving.generation import Engine
-
 
 Owner = asyncio.Task[Any] | threading.Thread
 
@@ -99,7 +98,7 @@ class LiveRun:
 
     id: str
     flow: str
-    engine: Engine
+    engines: Engines
     recorder: RunRecorder
     clock: RunClock
     emit: Listener

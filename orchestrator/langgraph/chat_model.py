@@ -23,6 +23,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from pydantic import BaseModel, ConfigDict
 
 from orchestrator.cancellation import until_ended
+from orchestrator.execution.call_options import CallOptions
 from orchestrator.langgraph.callbacks import LLM_TYPE, recorder_of
 from orchestrator.langgraph.chat_calls import ChatAnswer, ChatRequest, GraphCall, run_chat_call
 from orchestrator.langgraph.chat_messages import (
@@ -83,6 +84,7 @@ class ChatOrchestrate(BaseChatModel):
         logprobs: whether a reply has the log-probabilities of its tokens, as ChatOpenAI's have:
             `response_metadata["logprobs"]["content"]`.
         top_logprobs: with logprobs, how many alternatives to each token, 0 to MAX_LOGPROBS.
+        engine, model: which engine of the runtime answers, and which of its models, as in `llm`.
     Raises:
         ValidationError (of pydantic): an argument is unknown, or has the wrong type.
     Raises (each call):
@@ -100,6 +102,8 @@ class ChatOrchestrate(BaseChatModel):
     seed: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    engine: str | None = None
+    model: str | None = None
 
     @property
     def _llm_type(self) -> str:
@@ -114,6 +118,8 @@ class ChatOrchestrate(BaseChatModel):
             "seed": self.seed,
             "logprobs": self.logprobs,
             "top_logprobs": self.top_logprobs,
+            "engine": self.engine,
+            "model": self.model,
         }
 
     def bind_tools(
@@ -181,7 +187,7 @@ class ChatOrchestrate(BaseChatModel):
         request = self._request_of(messages, stop, kwargs)
         graph_call = recorder_of(run_manager)
         with loop_for_sync_call(_loop_of(graph_call)) as loop:
-            answer = run_on_loop(loop, _WHAT, lambda: run_chat_call(request, graph_call))
+            answer = run_on_loop(loop, _WHAT, lambda: self._call(request, graph_call))
             return _result(answer)
 
     async def _agenerate(
@@ -194,7 +200,7 @@ class ChatOrchestrate(BaseChatModel):
         request = self._request_of(messages, stop, kwargs)
         graph_call = recorder_of(run_manager)
         loop = _loop_of(graph_call) or loop_of_run()
-        answer = await await_on_loop(loop, lambda: run_chat_call(request, graph_call))
+        answer = await await_on_loop(loop, lambda: self._call(request, graph_call))
         return _result(answer)
 
     def _stream(
@@ -211,7 +217,7 @@ class ChatOrchestrate(BaseChatModel):
             running: list[asyncio.Task[ChatAnswer]] = []
 
             async def begin() -> None:
-                task = asyncio.create_task(run_chat_call(request, graph_call, pieces.put))
+                task = asyncio.create_task(self._call(request, graph_call, pieces.put))
                 task.add_done_callback(lambda _: pieces.put(None))
                 running.append(task)
 
@@ -247,7 +253,7 @@ class ChatOrchestrate(BaseChatModel):
 
         loop = _loop_of(graph_call) or loop_of_run()
         running = asyncio.create_task(
-            await_on_loop(loop, lambda: run_chat_call(request, graph_call, on_text))
+            await_on_loop(loop, lambda: self._call(request, graph_call, on_text))
         )
         # The end mark is sent like the text, so that it arrives after the last piece.
         running.add_done_callback(lambda _: here.call_soon_threadsafe(pieces.put_nowait, None))
@@ -258,6 +264,15 @@ class ChatOrchestrate(BaseChatModel):
         finally:
             running.cancel()
             await until_ended([running])
+
+    async def _call(
+        self,
+        request: ChatRequest,
+        graph_call: GraphCall | None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> ChatAnswer:
+        options = CallOptions(engine=self.engine, model=self.model)
+        return await run_chat_call(request, graph_call, on_text, options)
 
     def _request_of(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]

@@ -19,6 +19,7 @@ from orchestrator.execution.calls import run_llm_call, run_tool_call
 from orchestrator.execution.carried_slo import SloHandover
 from orchestrator.execution.causality import frontier
 from orchestrator.execution.context import CallContext, using_context
+from orchestrator.execution.engines import Engines
 from orchestrator.execution.step_execution import StepSpec, run_step
 from orchestrator.langgraph.dependencies import Activity, FanOuts, PendingCall, ReservedPath
 from orchestrator.langgraph.external_model import ExternalModel, ExternalReply, model_name
@@ -191,7 +192,7 @@ class GraphRecorder:
         outcome, context = self._outcome(activity), self._context_of(activity)
         handover.begin(context, outcome.done)
         model = ExternalModel(model_name(parameters, metadata), outcome, handover)
-        context = context.derive(run=replace(context.run, engine=model))
+        context = context.derive(run=replace(context.run, engines=Engines(model)))
         max_tokens, temperature = parameters.get("max_tokens"), parameters.get("temperature")
         request = GenerationRequest(
             request_id="",

@@ -17,7 +17,8 @@ from orchestrator.execution.context import (
     current_worker,
     set_context,
 )
-from orchestrator.sdk.llm import Prompt, Sampling, llm
+from orchestrator.sdk.llm import Sampling, llm
+from orchestrator.sdk.prompts import Prompt
 
 
 def llm_stream(prompt: Prompt, **arguments: Unpack[Sampling]) -> AsyncGenerator[str, None]:
@@ -160,7 +161,8 @@ class _Call:
         """Let the reader's code go on as after a call of its own, once the call has begun."""
         there = self._context.run(current_context, "llm_stream()")
         if there.step_path is not self._here.step_path:  # it was the first step of its task
-            self._here = there.derive(owner=current_worker())
+            # Not the deadline of the call's own, which may be shorter.
+            self._here = self._here.derive(step_path=there.step_path, owner=current_worker())
             set_context(self._here)
 
 

@@ -103,7 +103,7 @@ def step(
                 return await body(*args, **kwargs)
             call_spec = replace(spec, arguments=digest.of(args, kwargs))
             if max_age_s is not None:
-                key = cache_key(plain, args, kwargs, model=context.run.engine.info.model)
+                key = cache_key(plain, args, kwargs, model=context.run.engines.models)
                 call_spec = replace(call_spec, cache=CacheLookup(key, max_age_s))
 
             async def work(here: CallContext) -> Any:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+
+from blake3 import blake3
 
 from serving.errors import EngineClosed, PromptTooLong, ServingError, ToolsNotSupported
 from serving.generation import (
@@ -36,9 +39,11 @@ class ScriptedEngine:
 
     Args:
         tool_parser: of its info; "": it raises ToolsNotSupported for a request with tools.
-
+        embedding: the vector of a text; by default one of length 1 that depends on the whole text.
+        model: the name of its model.
     Attributes:
         requests: all submitted requests, in order.
+        embedded: the texts of each call of embed(), in order.
         aborted: ids of requests that were cancelled before their answers were complete.
         num_running: requests being answered now.
         num_starts: calls of start() so far.
@@ -51,8 +56,11 @@ class ScriptedEngine:
         token_s: float = 0.0,
         max_model_tokens: int = 100_000,
         tool_parser: str = "",
+        embedding: Callable[[str], Sequence[float]] | None = None,
+        model: str = "script",
     ) -> None:
         self.requests: list[GenerationRequest] = []
+        self.embedded: list[tuple[str, ...]] = []
         self.aborted: list[str] = []
         self.num_running = 0
         self.num_starts = 0
@@ -60,6 +68,8 @@ class ScriptedEngine:
         self._token_s = token_s
         self._limit = max_model_tokens
         self._tool_parser = tool_parser
+        self._embedding = embedding or _unit_vector
+        self._model = model
         self._closed = asyncio.Event()
 
     @property
@@ -72,7 +82,7 @@ class ScriptedEngine:
         """The engine's name, model and context window."""
         return EngineInfo(
             name="scripted",
-            model="script",
+            model=self._model,
             random_weights=False,
             max_model_tokens=self._limit,
             tool_parser=self._tool_parser,
@@ -135,6 +145,14 @@ class ScriptedEngine:
             if not is_finished:
                 self.aborted.append(request.request_id)
 
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """The vector of each text, after `token_s`."""
+        if self.is_closed:
+            raise EngineClosed(self.info.model)
+        self.embedded.append(tuple(texts))
+        await self._pass_a_token()
+        return [[float(value) for value in self._embedding(text)] for text in texts]
+
     async def close(self) -> None:
         """Fail running requests, and all later ones."""
         self._closed.set()
@@ -145,6 +163,13 @@ class ScriptedEngine:
             async with asyncio.timeout(self._token_s):
                 await self._closed.wait()
                 raise EngineClosed(self.info.model)
+
+
+def _unit_vector(text: str) -> list[float]:
+    """Eight numbers from a text's hash, of length 1 together."""
+    numbers = [byte - 127.5 for byte in blake3(text.encode()).digest(8)]
+    length = math.hypot(*numbers)
+    return [number / length for number in numbers]
 
 
 def _tokens_of(answer: str | Sequence[Token]) -> list[Token]:

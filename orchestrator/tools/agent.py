@@ -9,9 +9,11 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import ValueCodec
+from orchestrator.execution.call_options import CallOptions
 from orchestrator.execution.context import CallContext, current_context, using_context
 from orchestrator.execution.step_execution import StepSpec, run_step
-from orchestrator.sdk.llm import OnText, Prompt, turns_of
+from orchestrator.sdk.llm import OnText
+from orchestrator.sdk.prompts import Prompt, turns_of
 from orchestrator.sdk.schemas import AnswerForm
 from orchestrator.tools.agent_loop import AgentLoop, Limits
 from orchestrator.tools.agent_result import AgentResult
@@ -38,6 +40,8 @@ class AgentArguments(TypedDict, total=False):
     on_tool_error: Literal["return", "raise"]
     max_result_characters: int | None
     name: str
+    engine: str | None
+    model: str | None
     max_tokens: int | None
     temperature: float
     top_p: float
@@ -93,6 +97,8 @@ async def agent(
     on_tool_error: Literal["return", "raise"] = "return",
     max_result_characters: int | None = None,
     name: str = "agent",
+    engine: str | None = None,
+    model: str | None = None,
     max_tokens: int | None = MAX_TOKENS,
     temperature: float = 0.7,
     top_p: float = 1.0,
@@ -131,6 +137,7 @@ async def agent(
         max_result_characters: longer results of tools are cut, and say so; None: 20,000, or as many
             as the model's context has tokens.
         name: under which the step is recorded.
+        engine, model: of all its LLM calls, as in `llm`.
         max_tokens: most output tokens of each answer; None: as many as the context window allows.
         temperature, top_p, top_k, min_p, repetition_penalty, frequency_penalty, presence_penalty,
             stop, seed: of sampling, as in `llm`.
@@ -165,6 +172,7 @@ async def agent(
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             seed=seed,
         ),
+        options=CallOptions(engine=engine, model=model),
         limits=Limits(max_rounds, max_invalid, max_result_characters),
         on_tool_error=on_tool_error,
         until=_awaited(until),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from orchestrator.errors import ToolCallsInvalid
+from orchestrator.execution.call_options import CallOptions
 from orchestrator.execution.call_text import OnText
 from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.context import current_context
@@ -82,6 +83,7 @@ class AgentLoop:
         name: for errors.
         form: of the answer; None: a text.
         request: with the sampling parameters of all its calls.
+        options: the engine of all its calls.
     Raises:
         ValueError: a limit is out of range, or `on_tool_error` is unknown.
         InvalidRequest: a sampling parameter is out of range.
@@ -94,6 +96,7 @@ class AgentLoop:
         form: AnswerForm | None,
         *,
         request: GenerationRequest,
+        options: CallOptions,
         limits: Limits,
         on_tool_error: OnToolError,
         until: Callable[[AgentResult[str]], Awaitable[bool]],
@@ -107,6 +110,7 @@ class AgentLoop:
         self._tools = tools
         self._form = form
         self._request = request
+        self._options = options
         self._limits = limits
         self._on_tool_error = on_tool_error
         self._until = until
@@ -114,8 +118,14 @@ class AgentLoop:
 
     async def run(self, turns: tuple[Message, ...]) -> AgentResult[Any]:
         """The agent's result; its LLM calls and tool calls are recorded in the current context."""
-        model = await model_info()
-        chat = _Chat(self._request, self._protocol(model), bool(model.tool_parser), self._on_text)
+        model = await model_info(self._options.engine, model=self._options.model)
+        chat = _Chat(
+            self._request,
+            self._options,
+            self._protocol(model),
+            is_native=bool(model.tool_parser),
+            on_text=self._on_text,
+        )
         limit = self._limits.result_characters or default_limit(model.context_tokens)
         so_far = _Progress(list(turns))
         if not self._tools and self._form is not None:
@@ -184,11 +194,14 @@ class _Chat:
     def __init__(
         self,
         request: GenerationRequest,
+        options: CallOptions,
         protocol: ToolProtocol,
+        *,
         is_native: bool,
         on_text: OnText | None,
     ) -> None:
         self._request = request
+        self._options = options
         self._protocol = protocol
         # Without tools there is nothing to call: an answer is a plain one, or one with a schema.
         self._is_native = is_native or not protocol.tools
@@ -218,7 +231,7 @@ class _Chat:
         return ToolAnswer(completion, completion.text, (), True)
 
     async def _send(self, request: GenerationRequest, on_text: OnText | None) -> Completion:
-        return await run_llm_call(current_context("agent()"), request, on_text)
+        return await run_llm_call(current_context("agent()"), request, on_text, self._options)
 
 
 def _with_new_ids(calls: tuple[ToolCall, ...], before: list[ToolUse]) -> tuple[ToolCall, ...]:

@@ -193,6 +193,29 @@ def one_run(store_url: str) -> str:
     return run_id
 
 
+def test_show_names_the_engines_and_models_that_answered(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = {"engine": "remote", "engine_name": "judge", "model": "large"}
+    calls = [
+        a_call(0, 0, "plan", engine="embedded", engine_name="", model="demo"),
+        a_call(1, 1, "x", **judged, identity="large:review", random_weights=True),
+        a_call(2, 2, "y", engine="embedded", engine_name="", model="b", identity="b:write"),
+    ]
+    run = a_run()
+    fill_store(store_url, [run], calls)
+    assert exit_code("show", run.id, "--calls") == 0
+    output = capsys.readouterr().out
+    assert "review @judge" in output
+    assert "b:write" in output
+    for text in ("engine judge with model large: 1 call", "model b: 1 call"):
+        assert text in " ".join(output.split())
+    assert "one of the models has random weights" in output
+    assert exit_code("show", run.id, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)["calls"][1]
+    assert (shown["engine"], shown["engine_name"], shown["model"]) == ("remote", "judge", "large")
+
+
 def test_show_finds_a_run_by_the_beginning_of_its_id_and_the_newest_without_one(
     one_run: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

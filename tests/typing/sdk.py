@@ -21,7 +21,9 @@ from orchestrator import (
     AgentResult,
     Answer,
     Budget,
+    Image,
     McpTool,
+    Message,
     Question,
     RunHandle,
     RunInfo,
@@ -30,12 +32,15 @@ from orchestrator import (
     ToolUse,
     agent,
     budget,
+    choose,
+    embed,
     flow,
     gather,
     input_required,
     llm,
     llm_stream,
     mcp_tools,
+    model_info,
     run_id,
     slo_tags,
     step,
@@ -175,6 +180,14 @@ async def right_calls() -> None:
     assert_type(await llm("x", logprobs=2, n=3), list[Answer[str]])
     assert_type(await llm("x", schema=Point, logprobs=2, n=3), list[Answer[Point]])
     assert_type((await llm("x", schema=Point, logprobs=2)).value.x, int)
+    assert_type(await llm("x", engine="judge", model="large", deadline="2s"), str)
+    assert_type(await llm("x", schema=Point, ttft=0.5, tbt=timedelta(milliseconds=50)), Point)
+    assert_type(await llm("x", n=2, waiting_time="5s", engine=None), list[str])
+    assert_type(await llm([Message("user", ("what?", Image.from_file("a.png")))]), str)
+    assert_type(await llm([{"role": "user", "content": [{"type": "text", "text": "x"}]}]), str)
+    assert_type(await embed(["a", "b"], engine="vectors"), list[list[float]])
+    assert_type((await choose("x", ["a", "b"], engine="judge")).text, str)
+    assert_type((await model_info("judge")).name, str)
 
 
 async def right_agents() -> None:
@@ -245,6 +258,9 @@ async def wrong_calls() -> None:
     step(retries=1, backoff=[1])  # type: ignore[call-overload]
     budget(tokens="many")  # type: ignore[arg-type]
     await llm("x", top_k="3")  # type: ignore[call-overload]
+    await llm("x", ttft=[1])  # type: ignore[call-overload]
+    await llm("x", engine=3)  # type: ignore[call-overload]
+    await embed("x", model=3)  # type: ignore[arg-type]
     await llm("x", n="3")  # type: ignore[call-overload]
     await llm("x", n=3, on_text=print)  # type: ignore[call-overload]
     llm_stream("x", schema=int)  # type: ignore[call-arg]

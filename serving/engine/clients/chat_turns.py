@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from serving.generation import Image, Message, ToolCall, ToolSpec
+from serving.generation import Message, ToolCall, ToolSpec
+from serving.images import Image
 
 
 def openai_turn(turn: Message) -> dict[str, Any]:
@@ -60,8 +61,8 @@ def openai_tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def _content(turn: Message) -> str | list[dict[str, Any]]:
-    if isinstance(turn.content, str):
-        return turn.content
+    if isinstance(turn.content, str) or not turn.has_images:
+        return turn.text  # many chat templates read no lists
     return [_part(part) for part in turn.content]
 
 

@@ -34,6 +34,7 @@ from serving.errors import (
     EngineBusy,
     EngineClosed,
     EngineDied,
+    InvalidRequest,
     ModelNotLoaded,
     PromptTooLong,
     ServingError,
@@ -191,6 +192,7 @@ class EmbeddedEngine:
         self, request: GenerationRequest, *, shows_text: bool
     ) -> AsyncIterator[Chunk]:
         check_request(request)
+        _require_text(request)
         was_ready, submitted_s = self._ready.done(), time.monotonic()
         await self.start()
         if not was_ready:
@@ -378,6 +380,17 @@ class EmbeddedEngine:
                 job = self._jobs.get_nowait()
                 if job is not None:
                     job.fail(end)
+
+
+def _require_text(request: GenerationRequest) -> None:
+    """Refuse images: they are not passed on to vLLM here."""
+    turns = () if isinstance(request.prompt, str) else request.prompt
+    if any(turn.has_images for turn in turns):
+        reason = (
+            "an embedded engine reads no images: name a server of a model that does as an engine"
+            " (ORCHESTRATE_ENGINES), and call it with engine="
+        )
+        raise InvalidRequest(request.request_id, reason)
 
 
 def scheduler_of(llm: LLMEngine) -> SloSchedulerMixin:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from serving.engine.clients.chat_turns import openai_tool, openai_turn
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
+from serving.engine.clients.remote_embeddings import batches_of, vectors_of
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
 from serving.engine.setup.model_size import num_parameters
 from serving.engine.setup.tool_formats import NO_PARSER
 from serving.errors import (
+    EmbeddingsNotSupported,
     EngineClosed,
     InvalidEngineConfig,
     ModelNotServed,
@@ -92,9 +94,11 @@ class RemoteEngine:
             "remote", model or "", model == RANDOM_MODEL, None, tool_parser=self._tool_parser
         )
         self._is_vllm = False
+        self._served: tuple[str, ...] = ()
+        self._others: dict[str, RemoteEngine] = {}
         self._client: AsyncOpenAI | None = None
         self._starting = asyncio.Lock()
-        self._readers: set[asyncio.Task[None]] = set()
+        self._readers: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     @property
@@ -122,6 +126,34 @@ class RemoteEngine:
                 await client.close()
                 raise
             self._client = client
+
+    async def models(self) -> tuple[str, ...]:
+        """The models that the server listed when this engine was started; raises as `start`."""
+        await self.start()
+        return self._served
+
+    async def of_model(self, model: str) -> RemoteEngine:
+        """The engine for another model of the server, started; closed with this one.
+
+        Raises:
+            ModelNotServed: the server does not serve it.
+            And as `start`.
+        """
+        await self.start()
+        if model == self._info.model:
+            return self
+        other = self._others.get(model)
+        if other is None:
+            other = RemoteEngine(
+                self.base_url, model=model, api_key=self._api_key, timeout_s=self.timeout_s
+            )
+            self._others[model] = other
+        try:
+            await other.start()
+        except ModelNotServed:
+            self._others.pop(model, None)
+            raise
+        return other
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Submit a request and wait for its answer; cancelling aborts it."""
@@ -159,6 +191,31 @@ class RemoteEngine:
             reader.cancel()  # closes the connection; the server then aborts the request
             await asyncio.wait([reader])
 
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text, by `/v1/embeddings`; many texts are sent in several requests.
+
+        Raises:
+            InvalidRequest: the server refuses the texts, such as one that is too long.
+            EmbeddingsNotSupported: the server has no such path, or not for this model.
+            RemoteRefused, RemoteUnavailable: the server failed, or cannot be reached.
+            EngineClosed: this engine was closed.
+        """
+        await self.start()
+        vectors: list[list[float]] = []
+        for batch in batches_of(texts):
+            work = asyncio.create_task(self._embed(batch))
+            self._readers.add(work)
+            work.add_done_callback(self._readers.discard)
+            try:
+                await asyncio.wait([work])
+            finally:
+                work.cancel()  # closes the connection, if this call was cancelled
+                await asyncio.wait([work])
+            if work.cancelled():  # by `close`
+                raise EngineClosed(self._info.model)
+            vectors += work.result()
+        return vectors
+
     async def close(self) -> None:
         """End every request still running with EngineClosed, and the connections; idempotent."""
         self._closed = True
@@ -170,6 +227,8 @@ class RemoteEngine:
                 await asyncio.wait(readers)
             if self._client is not None:
                 await self._client.close()
+            for other in self._others.values():
+                await other.close()
 
     async def _connect(self) -> AsyncOpenAI:
         # The import takes half a second or more, so it must not run on the event loop.
@@ -198,6 +257,7 @@ class RemoteEngine:
         if not isinstance(cards, list):
             raise RemoteRefused(self.base_url, answer.status_code, "it sent no list of models")
         by_id = {str(getattr(card, "id", "")): card for card in cards}
+        self._served = tuple(by_id)
         model = self._model or next(iter(by_id), "")
         if model not in by_id:
             raise ModelNotServed(self.base_url, model, tuple(by_id))
@@ -253,6 +313,23 @@ class RemoteEngine:
             )
         self._tool_parser = ""
         self._info = replace(self._info, tool_parser="")
+
+    async def _embed(self, texts: Sequence[str]) -> list[list[float]]:
+        from openai import APIStatusError, OpenAIError
+
+        if self._closed or self._client is None:
+            raise EngineClosed(self._info.model)
+        model = self._info.model
+        try:
+            answer = await self._client.embeddings.create(
+                model=model, input=list(texts), encoding_format="float"
+            )
+            return vectors_of(answer, len(texts))
+        except (OpenAIError, AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, APIStatusError) and error.status_code in (404, 405, 501):
+                raise EmbeddingsNotSupported(self.base_url, model) from error
+            request = GenerationRequest(request_id="embed()", prompt="")
+            raise self._named(error, request) from error
 
     async def _submit(self, request: GenerationRequest) -> Any:
         if self._closed or self._client is None:

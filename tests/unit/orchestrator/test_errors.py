@@ -36,6 +36,8 @@ from orchestrator.errors import (
     StepFailed,
     ToolCallsInvalid,
     ToolFailed,
+    UnknownEngine,
+    UnknownModel,
     WouldBlock,
     WrongLoop,
 )
@@ -67,6 +69,8 @@ ERRORS = [
     StepFailed("plan", "Boom: why"),
     ToolCallsInvalid("agent", 4, "there is no tool 'fly'"),
     ToolFailed("weather", "no such city"),
+    UnknownEngine("jugde", ("judge",)),
+    UnknownModel("mistral", ("random", "qwen")),
     WouldBlock("chain.invoke"),
     WrongLoop("step plan"),
 ]
