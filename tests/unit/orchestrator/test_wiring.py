@@ -216,7 +216,7 @@ async def test_an_engine_that_does_not_start_is_reported_at_entry_and_nothing_st
         stores.append(await open_store(*args, **kwargs))
         return stores[-1]
 
-    monkeypatch.setattr("orchestrator.wiring.open_store", open_and_keep)
+    monkeypatch.setattr("store.session.open_store", open_and_keep)
     engine = Unstartable(error)
 
     async def block() -> None:
