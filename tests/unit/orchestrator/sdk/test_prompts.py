@@ -78,7 +78,7 @@ def test_a_turn_of_openai_s_form_is_read(given: dict[str, Any], read: Message) -
     [
         Message("user", "hi"),
         Message("user", ("see", Image(URL), "and say")),
-        Message("assistant", "", (ToolCall("c1", "add", "{}"), ToolCall("c2", "add", "[1]"))),
+        Message("assistant", "", (ToolCall("c1", "add", "{}"), ToolCall("c2", "add", '{"a": 1}'))),
         Message("tool", "2", (), "c2"),
     ],
 )
