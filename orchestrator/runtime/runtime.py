@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -11,20 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, RunClock
-from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.identity import is_in_wrap_up
 from orchestrator.durability.leases import Leases
 from orchestrator.durability.liveness import executing_run
 from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import RunCancelled, RunNotResumable, RuntimeDraining
-from orchestrator.events import Event, Listener
+from orchestrator.events import Listener
 from orchestrator.execution.causality import own_task
 from orchestrator.execution.context import LiveRun
 from orchestrator.execution.engines import Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
 from orchestrator.runtime.draining import ExecutedRun, interrupt
+from orchestrator.runtime.event_delivery import EventDelivery
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.new_runs import new_live_run, new_run_record, warn_of_other_engines
 from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
@@ -35,13 +34,11 @@ from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
 from serving.references import is_loaded
 from store.errors import RunChanged, RunExists, RunNotFound
-from store.records import RunRecord, Status
+from store.records import RunRecord
 
 if TYPE_CHECKING:
     from orchestrator.learning.knowledge import Learner
     from store.session import Store
-
-logger = logging.getLogger("orchestrate")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,15 +82,14 @@ class Runtime(RunControl):
             learner = Learner(store, models=None)
         self._learner = learner
         self._leases = Leases(store, self._clock)
-        self._handles: dict[str, RunHandle[Any]] = {}
+        self._delivery = EventDelivery(on_event)
         self._tasks = TaskTracker()
         self._durable = durable
-        self._on_event = list(on_event)
         self._live = partial(
             new_live_run,
             engines=self.engines,
             store=store,
-            emit=self._emit,
+            emit=self._delivery.emit,
             durable=durable,
             record_text=record_text,
             user=user,
@@ -130,7 +126,7 @@ class Runtime(RunControl):
         check_feasible(flow.name, flow.deadline_s, knowledge.library, flow.infeasible)
         live = self._live(flow, RunClock(self._clock), knowledge)
         record = new_run_record(live, flow, durable=self._durable)
-        self._keep_log(live, record)
+        self._delivery.attach(live, record)
 
         dumped = arguments.dump_partly(flow.body) if self._durable else None
         if dumped is not None:  # use the arguments as a resumed run would read them
@@ -174,15 +170,8 @@ class Runtime(RunControl):
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         handle = RunHandle(run_id, task)
-        former = self._handles.get(run_id)
-        if former is None or former.status is not Status.RUNNING:  # events go to a running one
-            self._handles[run_id] = handle
-            handle.when_ended(lambda: self._forget(handle))
+        self._delivery.add(handle)
         return handle
-
-    def _forget(self, handle: RunHandle[Any]) -> None:
-        if self._handles.get(handle.id) is handle:
-            del self._handles[handle.id]
 
     async def end_runs(self) -> None:
         """End all runs and record their ends; called between closing the engine and the store."""
@@ -209,8 +198,8 @@ class Runtime(RunControl):
             return []
         await asyncio.wait([run.task for run in self._executed.values()], timeout=allowed_s)
         left = tuple(self._executed.values())
-        for handle in [self._handles.get(run.record.id) for run in left]:
-            if handle is not None:
+        for run in left:
+            if (handle := self._delivery.handle_of(run.record.id)) is not None:
                 handle.need_not_be_awaited()
         return await interrupt(left, self.store, self._clock)
 
@@ -302,7 +291,7 @@ class Runtime(RunControl):
         record = replace(
             new_run_record(live, flow, durable=self._durable), attempts=before.attempts + 1
         )
-        self._keep_log(live, replace(record, started_at=before.started_at))
+        self._delivery.attach(live, replace(record, started_at=before.started_at))
 
         async def begin() -> None:
             try:
@@ -335,7 +324,7 @@ class Runtime(RunControl):
             own_task()
             with executing_run(live.id):
                 await begin()
-                if (handle := self._handles.get(live.id)) is not None:
+                if (handle := self._delivery.handle_of(live.id)) is not None:
                     handle.mark_begun()
                 async with self._leases.held(record) as writer.lease:
                     try:
@@ -372,27 +361,3 @@ class Runtime(RunControl):
 
     async def _cancel_own_runs(self) -> None:
         await self._leases.cancel_requested()
-
-    def _keep_log(self, live: LiveRun, record: RunRecord) -> None:
-        """Keep the run's events, for its result and its handle."""
-        log = live.log = RunLog(record, since_start_s=live.since_start_s)
-        if (handle := self._handles.get(live.id)) is not None:
-            handle.log = log
-            live.text_listener = handle.text_listener
-
-        def keep_and_emit(event: Event) -> None:
-            log.add(event)
-            self._emit(event)
-
-        live.emit = keep_and_emit
-
-    def _emit(self, event: Event) -> None:
-        """Call the listeners; one that raises is removed, so that no display can end a run."""
-        if (handle := self._handles.get(event.run_id)) is not None:
-            handle.publish(event)
-        for listener in tuple(self._on_event):
-            try:
-                listener(event)
-            except Exception:
-                self._on_event.remove(listener)
-                logger.exception("on_event failed and will not be called again: %r", listener)
