@@ -197,6 +197,7 @@ async def right_agents() -> None:
         result = await agent("x", [a_tool, a_step, a_flow, len, *tools], max_rounds=3)
     assert_type(result, AgentResult[str])
     assert_type(result.calls, tuple[ToolUse, ...])
+    assert_type(await agent("x", engine="judge", model="large"), AgentResult[str])
     assert_type((await agent("x", schema=Point, until=lambda far: far.rounds > 2)).value, Point)
     assert_type(await agent("x", schema=list[Place], seed=1), AgentResult[list[Place]])
     assert_type(await agent("x", schema=Literal["yes", "no"]), AgentResult[Any])

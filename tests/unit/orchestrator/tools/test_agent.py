@@ -436,6 +436,28 @@ async def test_sampling_goes_to_every_call(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.parametrize("judge_reads_calls", [True, False])
+async def test_an_agent_on_another_engine_asks_in_that_one_s_form(
+    tmp_path: Path, judge_reads_calls: bool
+) -> None:
+    """Not in the form of the default engine, which here is the other one."""
+    if judge_reads_calls:
+        default, judge = in_json(), native(asks(call("weather", city="Bern")), "done")
+    else:
+        asked = {"tool": "weather", "arguments": {"city": "Bern"}}
+        default, judge = native(), in_json(asked, {"answer": "done"})
+
+    @flow
+    async def judged() -> int:
+        result = await agent("Bern?", [weather], engine="judge", max_rounds=1)
+        return len(result.calls)
+
+    async with scripted_runtime(tmp_path, default, engines={"judge": judge}) as runtime:
+        assert (await runtime.run(judged)).value == 1
+    assert default.requests == []
+    assert bool(judge.requests[0].tools) == judge_reads_calls
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
