@@ -26,7 +26,9 @@ from orchestrator import (
     RunAlreadyEnded,
     RunHandle,
     RunInfo,
+    RunInterrupted,
     Runtime,
+    RuntimeDraining,
     best_so_far,
     flow,
     input_required,
@@ -79,7 +81,10 @@ class Service:
             raise HTTPException(429, f"{MAX_RUNS} of your articles are being written")
         handle = self.runtime.start(article.options(user=user), topic, ask)
         self._keep(handle, user)
-        await handle.begun()
+        try:
+            await handle.begun()
+        except (RuntimeDraining, RunInterrupted):
+            raise HTTPException(503, "this process is shutting down: ask again") from None
         return handle.id
 
     async def resume(self) -> None:
