@@ -149,7 +149,8 @@ def service_of(request: Request) -> Service:
 def user_of(authorization: Annotated[str, Header()] = "") -> str:
     """The user whose key a request has: `Authorization: Bearer KEY`."""
     keys = dict(pair.split(":") for pair in os.environ["SERVICE_KEYS"].split(","))
-    user = keys.get(authorization.removeprefix("Bearer "))
+    scheme, _, key = authorization.partition(" ")
+    user = keys.get(key) if scheme == "Bearer" else None
     if user is None:
         raise HTTPException(401, "send a key: Authorization: Bearer KEY")
     return user

@@ -40,9 +40,11 @@ class EventDelivery:
         task = asyncio.current_task()
         return None if task is None else self._by_task.get(task)
 
-    def handle_of(self, run_id: str) -> RunHandle[Any] | None:
-        """The handle of a run that has begun; None: it has none."""
-        return self._by_run.get(run_id)
+    def beginning(self, run_id: str) -> RunHandle[Any] | None:
+        """A handle of this run, if its start is not recorded yet."""
+        if run_id in self._by_run:
+            return None
+        return next((each for each in self._by_task.values() if each.id == run_id), None)
 
     def keep_log(self, live: LiveRun, record: RunRecord) -> None:
         """Keep a run's events in a log, for its result and its handle."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -28,7 +30,7 @@ from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.new_runs import new_live_run, new_run_record, warn_of_other_engines
 from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
 from orchestrator.runtime.results import RunResult
-from orchestrator.runtime.run_control import RunControl, newest_runs
+from orchestrator.runtime.run_control import RunControl, RunInfo, newest_runs
 from orchestrator.runtime.run_execution import execute_run
 from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
@@ -185,14 +187,16 @@ class Runtime(RunControl):
         recorded outcome. Awaiting it here raises RunInterrupted.
 
         Args:
-            timeout: how long to wait for runs in progress ("20s", or seconds); None: to their ends.
+            timeout: how long to wait for runs in progress ("20s", or seconds; 0: not at all); None:
+                to their ends.
         Returns:
             The ids of the runs that were interrupted.
         Raises:
             StoreError: they are interrupted, but their leases could not be ended: a process in
                 another container can resume them after LEASE_S only.
         """
-        allowed_s = None if timeout is None else seconds_of(timeout)
+        at_once = timeout in (0, timedelta(0))
+        allowed_s = None if timeout is None else 0.0 if at_once else seconds_of(timeout)
         self._is_draining = True
         begun_s = self._clock.now_s()
         while self._executed:  # runs in progress may begin others, and wait for them
@@ -202,9 +206,6 @@ class Runtime(RunControl):
             await asyncio.wait([run.task for run in self._executed], timeout=left_s)
         interrupted: list[str] = []
         while left := tuple(self._executed):
-            for run in left:
-                if (handle := self._delivery.handle_of(run.record.id)) is not None:
-                    handle.need_not_be_awaited()
             interrupted += await interrupt(left, self.store, self._clock)
         return interrupted
 
@@ -361,6 +362,13 @@ class Runtime(RunControl):
             if writer.is_cancelled and not caller_was_cancelled():
                 raise RunCancelled(live.id) from None
             raise
+
+    async def cancel(self, run_id: str) -> RunInfo:
+        """The same as RunControl.cancel; also of a run of `start` that is just beginning."""
+        if (handle := self._delivery.beginning(run_id)) is not None:
+            with suppress(Exception):  # if it cannot begin, there is nothing to cancel
+                await handle.begun()
+        return await super().cancel(run_id)
 
     async def _cancel_own_runs(self) -> None:
         await self._leases.cancel_requested()

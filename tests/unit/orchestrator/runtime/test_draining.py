@@ -53,7 +53,7 @@ async def send(name: str) -> str:
 
 @flow
 async def two_parts() -> list[str]:
-    return [await part("first", 1), await part("second", 10)]
+    return [await part("first", 1), await part("second", 600)]
 
 
 @flow
@@ -87,7 +87,7 @@ def test_runs_that_end_in_time_end_and_the_others_continue_in_the_next_runtime(
         async with timed_runtime(tmp_path) as runtime:
             short = await begun(runtime, part_as_flow, "short")
             long = await begun(runtime, two_parts)
-            assert await runtime.drain("5s") == [ID]
+            assert await runtime.drain("60s") == [ID]
             assert (await short).value == "only"
             with pytest.raises(RunInterrupted, match=f"orchestrate resume {ID}"):
                 await long
@@ -189,7 +189,7 @@ def test_a_run_in_progress_may_begin_another_one_that_ends_in_time(tmp_path: Pat
         async with timed_runtime(tmp_path) as runtime:
             handle = runtime.start(later)
             await handle.begun()
-            assert await runtime.drain("5s") == []
+            assert await runtime.drain("1h") == []
             assert (await handle).value == "only"
 
     @flow
@@ -223,7 +223,7 @@ def test_a_run_that_was_begun_twice_under_one_id_is_handed_over(tmp_path: Path) 
             assert sorted(type(end).__name__ for end in ends) == ["NoneType", "RunNotResumable"]
             [executed] = [handle for handle, end in zip(handles, ends, strict=True) if end is None]
             assert executed.log is not None
-            assert await runtime.drain(2) == [ID]
+            assert await runtime.drain("60s") == [ID]
             assert (await runtime.get(ID)).status == "orphaned"
         assert done == ["first"]
 
@@ -312,5 +312,16 @@ def test_a_timeout_that_is_no_time_is_refused_before_anything_is_stopped(
             with pytest.raises(InvalidDuration):
                 await runtime.drain(timeout)
             assert (await runtime.run(part_as_flow)).value == "only"
+
+    run_in_virtual_time(work())
+
+
+def test_without_time_to_wait_all_runs_are_handed_over_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            handle = await begun(runtime, part_as_flow)
+            assert await runtime.drain(0) == [ID]
+            with pytest.raises(RunInterrupted):
+                await handle
 
     run_in_virtual_time(work())
