@@ -89,6 +89,7 @@ class RemoteEngine:
         self.timeout_s = timeout_s
         self._model = model
         self._api_key = api_key
+        self._tool_setting = tool_parser
         self._tool_parser = "" if tool_parser in NO_PARSER else "server"
         self._info = EngineInfo(
             "remote", model or "", model == RANDOM_MODEL, None, tool_parser=self._tool_parser
@@ -145,7 +146,12 @@ class RemoteEngine:
         other = self._others.get(model)
         if other is None:
             other = RemoteEngine(
-                self.base_url, model=model, api_key=self._api_key, timeout_s=self.timeout_s
+                self.base_url,
+                model=model,
+                api_key=self._api_key,
+                timeout_s=self.timeout_s,
+                # As it was given: that one model was refused tools says nothing about another.
+                tool_parser=self._tool_setting,
             )
             self._others[model] = other
         try:
@@ -227,7 +233,7 @@ class RemoteEngine:
                 await asyncio.wait(readers)
             if self._client is not None:
                 await self._client.close()
-            for other in self._others.values():
+            for other in list(self._others.values()):  # `of_model` may still remove one
                 await other.close()
 
     async def _connect(self) -> AsyncOpenAI:
