@@ -9,6 +9,7 @@ from typing import Any
 
 from serving.generation import Message, ToolCall, ToolSpec
 from serving.images import Image
+from serving.model_json import arguments_of
 
 
 def openai_turn(turn: Message) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def template_turn(turn: Message) -> dict[str, Any]:
     """A turn as chat templates read it: like `openai_turn`, with arguments as objects."""
     form = openai_turn(turn)
     for call in form.get("tool_calls", ()):
-        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        call["function"]["arguments"] = arguments_of(call["function"]["arguments"])
     return form
 
 
@@ -75,7 +76,11 @@ def _part(part: str | Image) -> dict[str, Any]:
 def _object_text(arguments: str) -> str:
     """The JSON text of an object; of anything else that of an empty one."""
     try:
-        is_object = isinstance(json.loads(arguments), dict)
+        value = arguments_of(arguments)
     except ValueError:
-        is_object = False
-    return arguments if is_object else "{}"
+        return "{}"
+    try:
+        json.loads(arguments)
+    except ValueError:  # with line ends in its texts, which servers do not read
+        return json.dumps(value)
+    return arguments
