@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 MAX_DEPTH = 200
-"""Deepest nesting that is read, as pydantic's; what Python itself could read depends on its stack."""
+"""Deepest nesting that is read, as pydantic's: what Python could read depends on its stack."""
 
 
 def json_of(text: str) -> Any:

@@ -40,15 +40,20 @@ def template_turn(turn: Message) -> dict[str, Any]:
     return form
 
 
-def with_unique_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
-    """The calls of an answer, each with an id of its own: models and servers may repeat ids."""
-    unique: dict[str, ToolCall] = {}
+def with_unique_ids(calls: Iterable[ToolCall], taken: Iterable[str] = ()) -> tuple[ToolCall, ...]:
+    """The calls of an answer, each with an id of its own: models and servers may repeat ids.
+
+    Args:
+        taken: ids of the chat's calls so far: some servers count anew in each answer.
+    """
+    ids, unique = set(taken), []
     for call in calls:
-        number, new_id = len(unique), call.id
-        while not new_id or new_id in unique:
+        number, new_id = len(ids), call.id
+        while not new_id or new_id in ids:
             new_id, number = f"call{number:05}", number + 1  # nine letters, as Mistral asks for
-        unique[new_id] = replace(call, id=new_id)
-    return tuple(unique.values())
+        ids.add(new_id)
+        unique.append(replace(call, id=new_id))
+    return tuple(unique)
 
 
 def openai_tool(tool: ToolSpec) -> dict[str, Any]:

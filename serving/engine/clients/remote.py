@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from serving.engine.clients.chat_turns import openai_tool, openai_turn
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.clients.remote_embeddings import batches_of, vectors_of
+from serving.engine.server.local_host import is_loopback
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
 from serving.engine.setup.model_size import num_parameters
@@ -47,8 +48,6 @@ DEFAULT_TIMEOUT_S = 600.0
 
 CONNECT_TIMEOUT_S = 10.0
 """Limit on connecting, and on listing the models, in seconds."""
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 logger = logging.getLogger("orchestrate")
 
@@ -239,7 +238,7 @@ class RemoteEngine:
     async def _connect(self) -> AsyncOpenAI:
         # The import takes half a second or more, so it must not run on the event loop.
         openai = await asyncio.to_thread(importlib.import_module, "openai")
-        local = urlsplit(self.base_url).hostname in LOOPBACK
+        local = is_loopback(urlsplit(self.base_url).hostname or "")
         client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=self._api_key or "none",  # else it would send the user's OPENAI_API_KEY
