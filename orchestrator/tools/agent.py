@@ -10,9 +10,9 @@ from orchestrator.durability.digests import digest_of
 from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import ValueCodec
 from orchestrator.execution.call_options import CallOptions
+from orchestrator.execution.call_text import OnText
 from orchestrator.execution.context import CallContext, current_context, using_context
 from orchestrator.execution.step_execution import StepSpec, run_step
-from orchestrator.sdk.llm import OnText
 from orchestrator.sdk.prompts import Prompt, turns_of
 from orchestrator.sdk.schemas import AnswerForm
 from orchestrator.tools.agent_loop import AgentLoop, Limits
@@ -205,7 +205,8 @@ async def _recorded(
 
     result = await run_step(context, spec, work)
     if not has_begun and on_text is not None:  # replayed as a whole
-        on_text(result.turns[-1].text)
+        for text in loop.shown_texts(result, len(turns)):
+            on_text(text)
     return result
 
 

@@ -41,7 +41,7 @@ class DescribedTool(Protocol):
         """Raise ArgumentsInvalid if the arguments do not fit."""
         ...
 
-    async def __call__(self, **arguments: Any) -> Any:
+    async def __call__(self, /, **arguments: Any) -> Any:
         """Call the tool; within a run the call is recorded."""
         ...
 

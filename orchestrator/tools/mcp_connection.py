@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from orchestrator.cancellation import until_ended
 from orchestrator.errors import McpServerFailed, ToolFailed
 from orchestrator.tools.mcp_results import text_of
+from serving.engine.server.local_host import is_loopback
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -35,8 +36,6 @@ CLOSING_S = 10.0
 
 MAX_SAID = 400
 """Most characters of what a server's process wrote to stderr, in an error."""
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +200,7 @@ class McpConnection:
             headers=dict(server.headers),
             timeout=httpx2.Timeout(server.timeout_s),
             # A proxy from the environment cannot reach this machine's loopback interface.
-            trust_env=urlsplit(server.url).hostname not in LOOPBACK,
+            trust_env=not is_loopback(urlsplit(server.url).hostname or ""),
         )
         async with http, Client(streamable_http_client(server.url, http_client=http)) as client:
             yield client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from orchestrator.tools.functions import AgentTool, ArgumentsInvalid
 from orchestrator.tools.results import result_text
 from serving.errors import PromptTooLong, ServingError, StructuredOutputInvalid
 from serving.generation import Message, ToolCall
+from serving.model_json import arguments_of
 from store.errors import StoreError
 
 OnToolError = Literal["return", "raise"]
@@ -65,11 +65,9 @@ def check_call(call: ToolCall, tools: Mapping[str, AgentTool]) -> CheckedCall:
         names = ", ".join(tools) or "none"
         return CheckedCall(call, fault=f"there is no tool {call.name!r}; the tools are: {names}")
     try:
-        values = json.loads(call.arguments or "{}", strict=False)
+        values = arguments_of(call.arguments)
     except ValueError as error:
-        return CheckedCall(call, fault=f"the arguments of {call.name} are no JSON: {error}")
-    if not isinstance(values, dict):
-        return CheckedCall(call, fault=f"the arguments of {call.name} are no JSON object")
+        return CheckedCall(call, fault=f"the arguments of {call.name} are {error}")
     try:
         return CheckedCall(call, tool, tool.read(values))
     except ArgumentsInvalid as error:

@@ -181,6 +181,8 @@ async def test_results_are_texts_as_they_are_or_json_and_long_ones_are_cut(tmp_p
         (call("fly"), "no tool 'fly'; the tools are: weather, population"),
         (ToolCall("", "weather", '{"city": '), "no JSON"),
         (ToolCall("", "weather", "[1]"), "no JSON object"),
+        (ToolCall("", "weather", '{"city": ' + "[" * 100_000), "nested"),
+        (ToolCall("", "weather", '{"city": ' + "[" * 1200 + "]" * 1200 + "}"), "nested"),
         (call("weather"), "city: Field required"),
         (call("weather", city="Bern", size=1), "size: Extra inputs"),
         (call("population", city="Bern", year="last"), "year: Input should be a valid integer"),
