@@ -134,8 +134,8 @@ async def agent(
             that alone, and may be async.
         max_invalid: most rounds in a row with a call that is not valid.
         on_tool_error: "raise": an error of a tool ends the agent.
-        max_result_characters: longer results of tools are cut, and say so; None: 20,000, or as many
-            as the model's context has tokens.
+        max_result_characters: longer results of tools are cut, and say so; None: 20,000, and all
+            results together as many as the model's context has tokens.
         name: under which the step is recorded.
         engine, model: of all its LLM calls, as in `llm`.
         max_tokens: most output tokens of each answer; None: as many as the context window allows.

@@ -127,7 +127,6 @@ class AgentLoop:
             is_native=bool(model.tool_parser),
             on_text=self._on_text,
         )
-        limit = self._limits.result_characters or default_limit(model.context_tokens)
         so_far = _Progress(list(turns))
         if not self._tools and self._form is not None:
             return await self._result(chat, so_far, None, "answer")
@@ -135,7 +134,7 @@ class AgentLoop:
             answer = await self._ask(chat, so_far)
             if not answer.calls:
                 return await self._result(chat, so_far, answer, "answer")
-            await self._use_tools(so_far, answer.calls, limit)
+            await self._use_tools(so_far, answer.calls, model.context_tokens)
             if await self._until(so_far.result(answer.text, "until")):
                 return await self._result(chat, so_far, answer, "until")
         so_far.turns.append(Message("user", LAST_REQUEST))
@@ -174,13 +173,20 @@ class AgentLoop:
         so_far.turns.append(Message("assistant", answer.text, tool_calls=calls))
         return answer._replace(calls=calls)
 
-    async def _use_tools(self, so_far: _Progress, calls: tuple[ToolCall, ...], limit: int) -> None:
+    async def _use_tools(
+        self, so_far: _Progress, calls: tuple[ToolCall, ...], context_tokens: int | None
+    ) -> None:
         checked = [check_call(call, self._tools) for call in calls]
         faults = [each.fault for each in checked if each.fault]
         so_far.rounds += 1
         so_far.rounds_invalid = so_far.rounds_invalid + 1 if faults else 0
         if so_far.rounds_invalid > self._limits.invalid:
             raise ToolCallsInvalid(self._name, so_far.rounds_invalid, faults[-1])
+        limit = self._limits.result_characters or default_limit(
+            context_tokens,
+            used_characters=sum(len(use.result) for use in so_far.calls),
+            num_results=len(calls),
+        )
         uses = await use_tools(checked, on_error=self._on_tool_error, max_characters=limit)
         so_far.calls += uses
         so_far.turns += [use.as_turn() for use in uses]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.durability.values import ValueCodec
-from orchestrator.errors import OrchestrateError, StepFailed, ToolFailed
+from orchestrator.errors import DeadlineExceeded, OrchestrateError, StepFailed, ToolFailed
 from orchestrator.execution.context import current_context
 from orchestrator.execution.recorded_values import record_value
 from orchestrator.sdk.parallel import gather
@@ -21,8 +21,12 @@ from store.errors import StoreError
 OnToolError = Literal["return", "raise"]
 
 _ENDS_THE_AGENT = (OrchestrateError, ServingError, StoreError)
-_OF_THE_TOOL = (StepFailed, ToolFailed, StructuredOutputInvalid, PromptTooLong)
-"""Errors of these classes do not end an agent, although they are of _ENDS_THE_AGENT."""
+_OF_THE_TOOL = (DeadlineExceeded, StepFailed, ToolFailed, StructuredOutputInvalid, PromptTooLong)
+"""Errors of these classes do not end an agent, although they are of _ENDS_THE_AGENT.
+
+DeadlineExceeded is of a limit within the tool: one around the agent cancels the tool instead, and
+nothing begins after it.
+"""
 
 _TEXT = ValueCodec("what a tool's error says", str)
 
