@@ -381,11 +381,11 @@ class EngineInProcess(Protocol):
     """An Engine of which a process has one at a time.
 
     Attributes:
-        makes_way: asked when another one is to start, from any thread: whether nobody needs this
-            one any more, so that it may be closed.
+        may_be_closed: asked when another one is to start, from any thread: whether nobody needs
+            this one any more.
     """
 
-    makes_way: Callable[[], bool]
+    may_be_closed: Callable[[], bool]
 
     @property
     def has_ended(self) -> bool:
