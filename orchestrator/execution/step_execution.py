@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from orchestrator.cancellation import let_the_deadline_pass
+from orchestrator.cancellation import let_the_deadline_pass, until_ended
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.error_codec import decode_error, encode_error, mark_step
 from orchestrator.durability.outcomes import status_of, type_of
@@ -106,6 +106,8 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
         finally:
             for budget in context.budgets:
                 budget.count(run.recorded_steps.calls_of(past.path))
+    # This step may depend on what the flow has read of an answer, so that is recorded first.
+    await until_ended(run.left - {asyncio.current_task()})
     new_step = NewStep(
         context.derive(step_path=step_path, owner=current_worker()),
         StepRecord(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,7 @@ from orchestrator.testing import ScriptedEngine
 from serving.errors import InvalidRequest, RequestFailed
 from serving.generation import GenerationRequest
 from store.records import Status
+from tests.unit.orchestrator.interrupted_runs import die_during_step
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -209,6 +210,50 @@ async def test_a_resumed_run_reads_as_much_of_an_answer_that_it_left_as_before(
         assert (await runtime.run(run)).value == "onepassed"
     assert texts == ["one", "one"]
     assert len(engine.requests) == 1
+
+
+async def test_what_was_read_is_recorded_before_the_next_step_begins(tmp_path: Path) -> None:
+    """So a run that is killed within that step finds the part on which the step depends."""
+    during: list[Recorded] = []
+
+    async with slow_runtime(tmp_path) as (runtime, engine):
+
+        @step(name="send")
+        async def send(text: str) -> str:
+            during.append(await recorded(runtime.store, ID))
+            if len(during) == 1:
+                raise Boom("as if killed")
+            return text
+
+        async def body() -> str:
+            return await send(await leaves_by_break())
+
+        run = flow(name="f")(body)
+        await die_during_step(runtime, run, "send")
+        journal = during[0].journal
+        assert journal["llm"].status is Status.COMPLETED
+        assert journal["llm"].finished_s <= journal["send"].started_s  # type: ignore[operator]
+        assert (await runtime.resume(ID, run)).value == "one"
+        assert len(engine.requests) == 1
+
+
+async def test_branches_that_leave_answers_and_are_cancelled_do_not_wait_for_each_other(
+    runtime: Runtime,
+) -> None:
+    async def branch(index: int) -> str:
+        return await keep(await leaves_by_break()) + str(index)
+
+    async def body() -> tuple[list[str], str]:
+        texts = await gather(*(branch(index) for index in range(5)))
+        cut_off = asyncio.create_task(branch(5))
+        await asyncio.sleep(0)
+        cut_off.cancel()
+        with suppress(asyncio.CancelledError):
+            await cut_off
+        return list(texts), await keep("end")
+
+    texts, end = (await runtime.run(flow(body))).value
+    assert (texts, end) == ([f"all{index}" for index in range(5)], "end")
 
 
 async def test_an_answer_that_the_flow_reads_further_in_a_resumed_run_is_flow_changed(
