@@ -120,11 +120,28 @@ class TextTaken:
 
 
 @contextmanager
-def part_if_left(on_text: OnText | None, outcome: dict[str, Any]) -> Iterator[None]:
-    """If the flow leaves an answer in this block, the outcome is the part that it has taken."""
+def part_if_left(
+    on_text: OnText | None, outcome: dict[str, Any], usage_of: Callable[[str], Usage]
+) -> Iterator[None]:
+    """If the flow leaves an answer in this block, the outcome is the part that it has taken.
+
+    Args:
+        usage_of: counts the tokens of a call with this part.
+    """
     try:
         yield
     except asyncio.CancelledError:
         if isinstance(on_text, TextTaken) and on_text.is_left:
-            outcome["part"] = Completion("", on_text.taken, "length", Usage(0, 0), 0.0, 0.0)
+            part = on_text.taken
+            outcome["part"] = Completion("", part, "length", usage_of(part), 0.0, 0.0)
         raise
+
+
+def estimate_usage(prompt: str, part: str) -> Usage:
+    """The tokens of a prompt and of a part of its answer, estimated from the lengths of the texts.
+
+    An engine counts the tokens of an answer at its end only.
+    """
+    from serving.analyzer.words import estimate_prompt_tokens  # it needs NumPy
+
+    return Usage(estimate_prompt_tokens(prompt), estimate_prompt_tokens(part))

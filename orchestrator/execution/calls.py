@@ -10,8 +10,14 @@ from typing import Any, TypeVar, cast
 from orchestrator.durability.digests import digest_of
 from orchestrator.execution.call_options import NO_OPTIONS, CallOptions
 from orchestrator.execution.call_recording import LLM_STEP, NewCall, begin_call, recorded_call
-from orchestrator.execution.call_text import CallText, OnText, TextTaken, part_if_left
-from orchestrator.execution.context import CallContext, LiveRun
+from orchestrator.execution.call_text import (
+    CallText,
+    OnText,
+    TextTaken,
+    estimate_usage,
+    part_if_left,
+)
+from orchestrator.execution.context import CallContext, CallTrace, LiveRun
 from orchestrator.execution.length_prediction import LengthPrediction, predict_length
 from orchestrator.execution.step_execution import (
     Replayed,
@@ -21,7 +27,7 @@ from orchestrator.execution.step_execution import (
     refuse,
 )
 from orchestrator.learning.stage_deadlines import RunTimes, call_slo
-from serving.generation import Completion, GenerationRequest, Message, ToolCall
+from serving.generation import Completion, GenerationRequest, Message, ToolCall, Usage
 from serving.slo import Slo
 from store.records import Status
 
@@ -66,20 +72,13 @@ async def run_llm_call(
         request = replace(
             request, request_id=f"{run.id}-{call.trace.node}", slo=options.applied_to(slo)
         )
-        with part_if_left(on_text, outcome):
+        count = partial(_count, context, call.trace, outcome)
+        with part_if_left(on_text, outcome, lambda part: count(estimate_usage(text, part))):
             completion = await call_text.generate(selected.engine, request)
-        usage = completion.usage
-        call.trace.prompt_tokens = usage.prompt_tokens
-        call.trace.output_tokens = usage.output_tokens
-        call.trace.cached_tokens = usage.cached_tokens
-        for budget in context.budgets:
-            budget.tokens += usage.prompt_tokens + usage.output_tokens
+        usage = count(completion.usage)
         run.answers.add(usage.output_tokens)
         predicted.observe(usage.output_tokens)
         outcome.update(
-            prompt_tokens=usage.prompt_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
             ttft_s=completion.ttft_s,
             finish_reason=completion.finish_reason,
             output_text=_with_calls(completion.text, completion.tool_calls),
@@ -87,9 +86,26 @@ async def run_llm_call(
         )
         if isinstance(on_text, TextTaken):
             outcome["ended_at_s"] = run.clock.now_s()
-            with part_if_left(on_text, outcome):
+            with part_if_left(on_text, outcome, lambda _: usage):
                 await on_text.until_taken()
         return completion
+
+
+def _count(
+    context: CallContext, trace: CallTrace, outcome: dict[str, Any], usage: Usage
+) -> Usage:
+    """Count a call's tokens in the budgets around, and put them into its outcome."""
+    trace.prompt_tokens = usage.prompt_tokens
+    trace.output_tokens = usage.output_tokens
+    trace.cached_tokens = usage.cached_tokens
+    for budget in context.budgets:
+        budget.tokens += usage.prompt_tokens + usage.output_tokens
+    outcome.update(
+        prompt_tokens=usage.prompt_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
+    )
+    return usage
 
 
 def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completion:

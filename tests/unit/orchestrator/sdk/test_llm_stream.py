@@ -464,6 +464,43 @@ async def test_a_spent_budget_refuses_the_call(runtime: Runtime) -> None:
     assert (await runtime.run(flow(body))).value == "refused"
 
 
+@pytest.mark.parametrize("token_s", [0.0, 0.01])  # whether the engine has answered meanwhile
+async def test_answers_that_are_left_count_in_budgets_and_in_the_usage_of_the_run(
+    tmp_path: Path, token_s: float
+) -> None:
+    """And a resumed run counts the same."""
+    attempts["left"] = 1
+    used: list[tuple[int, int]] = []
+
+    async def body() -> int:
+        num_begun = 0
+        with suppress(BudgetExceeded):
+            async with budget(tokens=30) as spent:
+                while num_begun < 50:
+                    num_begun += 1
+                    await leaves_by_break()
+        used.append((spent.tokens, spent.calls))
+        await fail_first(1)
+        return num_begun
+
+    engine = ScriptedEngine(numbers, token_s=token_s)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        run = flow(name="f")(body).options(run_id=ID)
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        result = await runtime.run(run)
+        calls = (await recorded(runtime.store, ID)).calls
+        loaded = await runtime.run(run)
+    assert used[0] == used[1]
+    tokens, num_calls = used[0]
+    assert (tokens, num_calls) == (result.usage.tokens, result.usage.calls)
+    assert tokens == sum((call.prompt_tokens or 0) + (call.output_tokens or 0) for call in calls)
+    assert loaded.usage == result.usage
+    assert tokens >= 30
+    assert result.value == num_calls + 1 < 30
+    assert len(engine.requests) == num_calls
+
+
 async def test_an_error_of_the_engine_comes_after_the_text_before_it(tmp_path: Path) -> None:
     class Failing(ScriptedEngine):
         async def stream(self, request: GenerationRequest):  # type: ignore[no-untyped-def]
