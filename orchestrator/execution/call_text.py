@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, cast
 
 from orchestrator.events import TextGenerated
@@ -28,6 +28,7 @@ class CallText:
         self._node = node
         self._path = path
         self._on_text = on_text
+        self._passed_on: list[str] = []
 
     async def generate(self, engine: Engine, request: GenerationRequest) -> Completion:
         """The engine's answer, whose text is passed on as it arrives, if anybody wants it.
@@ -45,6 +46,11 @@ class CallText:
             self._publish(completion.text)
         return completion
 
+    @property
+    def passed_on(self) -> str:
+        """The text that the caller has got so far."""
+        return "".join(self._passed_on)
+
     def replay(self, text: str) -> None:
         """Pass on a recorded text."""
         self._publish(text)
@@ -61,6 +67,7 @@ class CallText:
                 if is_published:
                     self._publish(chunk.text)
                 if self._on_text is not None and chunk.text:
+                    self._passed_on.append(chunk.text)
                     self._on_text(chunk.text)
                 completion = chunk.completion
         assert completion is not None, "a stream ends in a completion or an error"
@@ -134,6 +141,23 @@ def part_if_left(
         if isinstance(on_text, TextTaken) and on_text.is_left:
             part = on_text.taken
             outcome["part"] = Completion("", part, "length", usage_of(part), 0.0, 0.0)
+        raise
+
+
+@asynccontextmanager
+async def text_before_error(
+    call_text: CallText, on_text: OnText | None, outcome: dict[str, Any]
+) -> AsyncIterator[None]:
+    """If the call fails in this block, the text that the flow has got is recorded with the error.
+
+    The error comes to the flow after that text, and is the outcome once the flow has taken it.
+    """
+    try:
+        yield
+    except Exception:
+        outcome["text_before_error"] = call_text.passed_on
+        if isinstance(on_text, TextTaken):
+            await on_text.until_taken()
         raise
 
 

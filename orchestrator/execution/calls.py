@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from orchestrator.durability.digests import digest_of
+from orchestrator.durability.error_codec import recorded_text
 from orchestrator.execution.call_options import NO_OPTIONS, CallOptions
 from orchestrator.execution.call_recording import LLM_STEP, NewCall, begin_call, recorded_call
 from orchestrator.execution.call_text import (
@@ -16,6 +17,7 @@ from orchestrator.execution.call_text import (
     TextTaken,
     estimate_usage,
     part_if_left,
+    text_before_error,
 )
 from orchestrator.execution.context import CallContext, CallTrace, LiveRun
 from orchestrator.execution.length_prediction import LengthPrediction, predict_length
@@ -29,7 +31,7 @@ from orchestrator.execution.step_execution import (
 from orchestrator.learning.stage_deadlines import RunTimes, call_slo
 from serving.generation import Completion, GenerationRequest, Message, ToolCall, Usage
 from serving.slo import Slo
-from store.records import Status
+from store.records import CallRecord, Status, StepRecord
 
 R = TypeVar("R")
 
@@ -53,7 +55,11 @@ async def run_llm_call(
     Raises what `begin_or_replay` raises, and the engine.
     """
     run = context.run
-    spec = replace(LLM_STEP, arguments=_digest_of(request))
+    spec = replace(
+        LLM_STEP,
+        arguments=_digest_of(request),
+        before_error=partial(_replay_text_before_error, run, on_text),
+    )
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
         return _replayed(run, step, on_text)
@@ -74,7 +80,8 @@ async def run_llm_call(
         )
         count = partial(_count, context, call.trace, outcome)
         with part_if_left(on_text, outcome, lambda part: count(estimate_usage(text, part))):
-            completion = await call_text.generate(selected.engine, request)
+            async with text_before_error(call_text, on_text, outcome):
+                completion = await call_text.generate(selected.engine, request)
         usage = count(completion.usage)
         run.answers.add(usage.output_tokens)
         predicted.observe(usage.output_tokens)
@@ -91,9 +98,7 @@ async def run_llm_call(
         return completion
 
 
-def _count(
-    context: CallContext, trace: CallTrace, outcome: dict[str, Any], usage: Usage
-) -> Usage:
+def _count(context: CallContext, trace: CallTrace, outcome: dict[str, Any], usage: Usage) -> Usage:
     """Count a call's tokens in the budgets around, and put them into its outcome."""
     trace.prompt_tokens = usage.prompt_tokens
     trace.output_tokens = usage.output_tokens
@@ -116,7 +121,7 @@ def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completio
     """
     recorded: Completion = step.value
     assert step.record is not None, "an LLM call is not reconciled"
-    call = run.recorded_steps.calls_of(step.record.path)[-1]
+    call = _call_of(run, step.record)
     if call.status is not Status.CANCELLED:
         run.answers.add(recorded.usage.output_tokens)
     elif isinstance(on_text, TextTaken):
@@ -125,6 +130,18 @@ def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completio
         run.recorded_steps.require_left(step.record)
     CallText(run, call.node, step.record.path, on_text).replay(recorded.text)
     return recorded
+
+
+def _replay_text_before_error(
+    run: LiveRun, on_text: OnText | None, step: StepRecord, recorded: bytes | None
+) -> None:
+    text = recorded_text(recorded)
+    CallText(run, _call_of(run, step).node, step.path, on_text).replay(text)
+
+
+def _call_of(run: LiveRun, step: StepRecord) -> CallRecord:
+    """The record of the call that gave a recorded step its outcome."""
+    return run.recorded_steps.calls_of(step.path)[-1]
 
 
 def is_recorded(context: CallContext, request: GenerationRequest) -> bool:

@@ -50,6 +50,8 @@ class StepSpec:
         reconcile: as Reconcile, with the arguments bound.
         cache: how to look for a result of another run; None: the step is not cached.
         arguments: a digest of its arguments; None: they are not compared on replay.
+        before_error: called with its record and its recorded error, as `encode_error` made it,
+            before that error is raised again.
     """
 
     name: str
@@ -59,6 +61,7 @@ class StepSpec:
     reconcile: Callable[[], Awaitable[Any]] | None = None
     cache: CacheLookup | None = None
     arguments: bytes | None = None
+    before_error: Callable[[StepRecord, bytes | None], None] | None = None
 
 
 class NewStep(NamedTuple):
@@ -102,7 +105,7 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
     past = run.recorded_steps.find(step_path, spec.kind, spec.arguments)
     if past is not None and past.status in (Status.COMPLETED, Status.FAILED):
         try:
-            return await _replay(run, spec.codec, past)
+            return await _replay(run, spec, past)
         finally:
             for budget in context.budgets:
                 budget.count(run.recorded_steps.calls_of(past.path))
@@ -137,7 +140,7 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
     return await _reconcile(new_step, spec, uncertain, attempt=attempt)
 
 
-async def _replay(run: LiveRun, codec: ValueCodec, step: StepRecord) -> Replayed:
+async def _replay(run: LiveRun, spec: StepSpec, step: StepRecord) -> Replayed:
     """The recorded outcome of a step, when all that came before it have reached the flow."""
     order = run.recorder.order
     try:
@@ -149,10 +152,12 @@ async def _replay(run: LiveRun, codec: ValueCodec, step: StepRecord) -> Replayed
         order.drop(step.path)
     run.replayed_calls_ended(step.path)
     if step.status is Status.FAILED:
+        if spec.before_error is not None:
+            spec.before_error(step, result)
         error = decode_error(step.path, step, result)
         mark_step(error, run.id, step.path)
         raise error
-    return Replayed(codec.load(b"null" if result is None else result), step)
+    return Replayed(spec.codec.load(b"null" if result is None else result), step)
 
 
 async def require_time(context: CallContext) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from orchestrator import (
 )
 from orchestrator.testing import ScriptedEngine
 from serving.errors import InvalidRequest, RequestFailed
-from serving.generation import GenerationRequest
+from serving.generation import Chunk, GenerationRequest
 from store.records import Status
 from tests.unit.orchestrator.interrupted_runs import die_during_step
 from tests.unit.orchestrator.orchestrator_samples import (
@@ -499,6 +499,65 @@ async def test_answers_that_are_left_count_in_budgets_and_in_the_usage_of_the_ru
     assert tokens >= 30
     assert result.value == num_calls + 1 < 30
     assert len(engine.requests) == num_calls
+
+
+class BreaksAfterTwo(ScriptedEngine):
+    """Fails after two words of each answer to "x"."""
+
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        async for index, chunk in aenumerate(super().stream(request)):
+            if index == 2 and request.prompt[-1].content == "x":  # type: ignore[union-attr]
+                raise RequestFailed(request.request_id, "it broke")
+            yield chunk
+
+
+async def aenumerate(parts: AsyncIterator[Chunk]) -> AsyncIterator[tuple[int, Chunk]]:
+    index = 0
+    async for part in parts:
+        yield index, part
+        index += 1
+
+
+async def streams_until_it_breaks() -> str:
+    text = ""
+    with suppress(RequestFailed):
+        async for piece in llm_stream("x"):
+            text += piece
+    return text
+
+
+async def takes_text_until_it_breaks() -> str:
+    texts: list[str] = []
+    with suppress(RequestFailed):
+        await llm("x", on_text=texts.append)
+    return "".join(texts)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+@pytest.mark.parametrize(
+    ("reads", "text"),
+    [
+        (streams_until_it_breaks, "one two"),
+        (takes_text_until_it_breaks, "one two"),
+        (leaves_by_break, "one"),
+    ],
+)
+async def test_a_resumed_run_gets_the_text_that_came_before_an_error(
+    tmp_path: Path, reads: Callable[[], Awaitable[str]], text: str, is_slow: bool
+) -> None:
+    attempts["left"] = 1
+
+    async def body() -> str:
+        part = await reads()
+        return await llm(f"go on after {part}") + await keep(part) + await fail_first(1)
+
+    engine = BreaksAfterTwo(numbers, token_s=0.01 if is_slow else 0.0)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        run = flow(name="f")(body).options(run_id=ID)
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        assert (await runtime.run(run)).value.endswith(f"{text}passed")
+    assert len(engine.requests) == 2
 
 
 async def test_an_error_of_the_engine_comes_after_the_text_before_it(tmp_path: Path) -> None:
