@@ -150,14 +150,19 @@ async def text_before_error(
 ) -> AsyncIterator[None]:
     """If the call fails in this block, the text that the flow has got is recorded with the error.
 
-    The error comes to the flow after that text, and is the outcome once the flow has taken it.
+    An error of the engine comes to the flow after that text, and is the outcome once the flow has
+    taken it. A limit cuts the flow off as well.
     """
+    taken = on_text if isinstance(on_text, TextTaken) else None
     try:
         yield
     except Exception:
         outcome["text_before_error"] = call_text.passed_on
-        if isinstance(on_text, TextTaken):
-            await on_text.until_taken()
+        if taken is not None:
+            await taken.until_taken()
+        raise
+    except asyncio.CancelledError:
+        outcome["text_before_error"] = call_text.passed_on if taken is None else taken.taken
         raise
 
 

@@ -126,6 +126,8 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
         ),
         began_before=past is not None,
     )
+    if past is not None and past.status is Status.CANCELLED and context.remaining_s() <= 0:
+        await _replay_before_error(run, spec, past)  # it is cut off again
     await require_time(context)
     if spec.effects is not Effects.EXTERNAL:
         return new_step
@@ -158,6 +160,12 @@ async def _replay(run: LiveRun, spec: StepSpec, step: StepRecord) -> Replayed:
         mark_step(error, run.id, step.path)
         raise error
     return Replayed(spec.codec.load(b"null" if result is None else result), step)
+
+
+async def _replay_before_error(run: LiveRun, spec: StepSpec, step: StepRecord) -> None:
+    if spec.before_error is not None:
+        with run.recorder.order.replaying():
+            spec.before_error(step, await run.recorder.data.result_of(step))
 
 
 async def require_time(context: CallContext) -> None:

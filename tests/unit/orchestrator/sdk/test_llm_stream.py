@@ -441,6 +441,50 @@ async def test_a_limit_ends_the_call_while_it_is_waited_for_and_between_two_piec
     assert record.journal["llm"].status is Status.CANCELLED
 
 
+@pytest.mark.parametrize("size", [1, 2000])  # a long text is stored apart
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_resumed_run_gets_the_text_that_came_before_a_limit_cut_the_call_off(
+    tmp_path: Path, streams: bool, size: int
+) -> None:
+    attempts["left"] = 1
+    texts: list[str] = []
+
+    def take(piece: str) -> None:
+        texts[-1] += piece
+
+    async def body() -> str:
+        texts.append("")
+        try:
+            async with within(0.2):
+                if streams:
+                    async for piece in llm_stream("x"):
+                        take(piece)
+                else:
+                    await llm("x", on_text=take)
+        except DeadlineExceeded:
+            return await keep(texts[-1]) + await fail_first(1)
+        return "complete"
+
+    class Stuck(ScriptedEngine):
+        async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+            yield Chunk("long " * size)
+            await asyncio.sleep(NEVER_S)
+
+    engine = Stuck(numbers)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        run = flow(name="f")(body).options(run_id=ID)
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        before = (await recorded(runtime.store, ID)).journal["llm"]
+        for _ in range(2):
+            attempts["left"] = 1
+            with pytest.raises(Boom):
+                await runtime.run(run)
+        assert (await runtime.run(run)).value == f"{texts[0]}passed"
+        assert (await recorded(runtime.store, ID)).journal["llm"] == before
+    assert texts == ["long " * size] * 4
+
+
 async def test_the_engine_gets_the_deadline_of_the_call(runtime: Runtime) -> None:
     async def body() -> list[str]:
         return await all_of(llm_stream("x"))
