@@ -46,10 +46,26 @@ class CallText:
             self._publish(completion.text)
         return completion
 
-    @property
-    def passed_on(self) -> str:
-        """The text that the caller has got so far."""
-        return "".join(self._passed_on)
+    @asynccontextmanager
+    async def recorded_with_error(self, outcome: dict[str, Any]) -> AsyncIterator[None]:
+        """A block in which the call may fail: what the flow has got then belongs to its outcome.
+
+        An error of the engine comes to a flow that takes pieces after the last of them. A limit or
+        a cancellation comes at once.
+        """
+        taken = self._on_text if isinstance(self._on_text, TextTaken) else None
+        try:
+            try:
+                yield
+            except Exception:
+                if taken is not None:
+                    outcome["ended_at_s"] = self._run.clock.now_s()
+                    await taken.until_taken()
+                raise
+        except BaseException:
+            passed_on = "".join(self._passed_on)
+            outcome["text_before_error"] = passed_on if taken is None else taken.taken
+            raise
 
     def replay(self, text: str) -> None:
         """Pass on a recorded text."""
@@ -141,28 +157,6 @@ def part_if_left(
         if isinstance(on_text, TextTaken) and on_text.is_left:
             part = on_text.taken
             outcome["part"] = Completion("", part, "length", usage_of(part), 0.0, 0.0)
-        raise
-
-
-@asynccontextmanager
-async def text_before_error(
-    call_text: CallText, on_text: OnText | None, outcome: dict[str, Any]
-) -> AsyncIterator[None]:
-    """If the call fails in this block, the text that the flow has got is recorded with the error.
-
-    An error of the engine comes to the flow after that text, and is the outcome once the flow has
-    taken it. A limit cuts the flow off as well.
-    """
-    taken = on_text if isinstance(on_text, TextTaken) else None
-    try:
-        yield
-    except Exception:
-        outcome["text_before_error"] = call_text.passed_on
-        if taken is not None:
-            await taken.until_taken()
-        raise
-    except asyncio.CancelledError:
-        outcome["text_before_error"] = call_text.passed_on if taken is None else taken.taken
         raise
 
 

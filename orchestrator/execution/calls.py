@@ -17,7 +17,6 @@ from orchestrator.execution.call_text import (
     TextTaken,
     estimate_usage,
     part_if_left,
-    text_before_error,
 )
 from orchestrator.execution.context import CallContext, CallTrace, LiveRun
 from orchestrator.execution.length_prediction import LengthPrediction, predict_length
@@ -80,7 +79,7 @@ async def run_llm_call(
         )
         count = partial(_count, context, call.trace, outcome)
         with part_if_left(on_text, outcome, lambda part: count(estimate_usage(text, part))):
-            async with text_before_error(call_text, on_text, outcome):
+            async with call_text.recorded_with_error(outcome):
                 completion = await call_text.generate(selected.engine, request)
         usage = count(completion.usage)
         run.answers.add(usage.output_tokens)
@@ -94,7 +93,8 @@ async def run_llm_call(
         if isinstance(on_text, TextTaken):
             outcome["ended_at_s"] = run.clock.now_s()
             with part_if_left(on_text, outcome, lambda _: usage):
-                await on_text.until_taken()
+                async with call_text.recorded_with_error(outcome):
+                    await on_text.until_taken()
         return completion
 
 

@@ -485,6 +485,32 @@ async def test_a_resumed_run_gets_the_text_that_came_before_a_limit_cut_the_call
     assert texts == ["long " * size] * 4
 
 
+@pytest.mark.parametrize("breaks", [True, False])
+async def test_a_resumed_run_gets_what_a_slow_reader_had_read_at_its_limit(
+    tmp_path: Path, breaks: bool
+) -> None:
+    """Not the pieces that had come besides, nor the engine's error after them."""
+    attempts["left"] = 1
+
+    async def body() -> str:
+        text = ""
+        try:
+            async with within(0.2):
+                async for piece in llm_stream("x"):
+                    text += piece
+                    await asyncio.sleep(NEVER_S)
+        except DeadlineExceeded:
+            return await keep(text) + await fail_first(1)
+        return "complete"
+
+    engine = (BreaksAfterTwo if breaks else ScriptedEngine)(numbers)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        run = flow(name="f")(body).options(run_id=ID)
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        assert (await runtime.run(run)).value == "onepassed"
+
+
 async def test_the_engine_gets_the_deadline_of_the_call(runtime: Runtime) -> None:
     async def body() -> list[str]:
         return await all_of(llm_stream("x"))
