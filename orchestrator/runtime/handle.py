@@ -104,8 +104,6 @@ class RunHandle(Generic[R]):
         return self._read_text(self.events(text=True), step)
 
     async def _read(self, text: bool) -> AsyncGenerator[Event, None]:
-        if asyncio.get_running_loop() is not self._task.get_loop():
-            raise WrongLoop(f"the handle of run {self.id}")
         index = 0
         while True:
             while index < len(self._events):
@@ -115,6 +113,8 @@ class RunHandle(Generic[R]):
                     yield event
             if self._task.done():
                 return
+            if asyncio.get_running_loop() is not self._task.get_loop():
+                raise WrongLoop(f"the handle of run {self.id}")  # it would not wake this loop
             self._has_news.clear()
             await self._has_news.wait()
 

@@ -397,17 +397,23 @@ async def test_a_run_is_cancelled_while_it_is_beginning(tmp_path: Path) -> None:
             await handle
 
 
-async def test_a_handle_read_on_another_event_loop_says_so(tmp_path: Path) -> None:
+async def test_a_running_handle_read_on_another_event_loop_says_so(tmp_path: Path) -> None:
+    """One whose run has ended can be read anywhere."""
+    may_end = asyncio.Event()
+
     @flow
-    async def short() -> None:
-        await asyncio.sleep(0.05)
+    async def waiting() -> str:
+        await may_end.wait()
+        return await ask()
 
     async with scripted_runtime(tmp_path) as runtime:
-        handle = runtime.start(short)
+        handle = runtime.start(waiting)
 
-        async def read() -> list[str]:
-            return [piece async for piece in handle.text()]
+        async def read() -> str:
+            return "".join([piece async for piece in handle.text()])
 
         with pytest.raises(WrongLoop):
             await asyncio.to_thread(lambda: asyncio.run(read()))
+        may_end.set()
         await handle
+        assert await asyncio.to_thread(lambda: asyncio.run(read())) == "all is well"
