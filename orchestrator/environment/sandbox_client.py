@@ -121,7 +121,9 @@ class Sandbox:
 
     async def processes(self) -> list[tuple[int, str]]:
         """Its processes: id and command."""
-        return [(process, command) for process, command in (await self._ask("processes"))["processes"]]
+        return [
+            (process, command) for process, command in (await self._ask("processes"))["processes"]
+        ]
 
     async def mount(
         self, layers: Sequence[str], upper: str, work: str, *, sealed: bool
