@@ -9,7 +9,14 @@ from pathlib import Path
 
 from orchestrator.environment.blob_store import digest_of_file
 from orchestrator.environment.folder_scan import Signature
-from orchestrator.environment.manifest import Entry
+from orchestrator.environment.manifest import Entry, Kind
+
+_KINDS: dict[int, Kind] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+}
 
 
 class BaseFolder:
@@ -19,28 +26,39 @@ class BaseFolder:
         self._folder = str(folder)
         self._digests: dict[str, tuple[Signature, str]] = {}
 
-    def entry(self, path: str) -> Entry | None:
-        """What the base has at a path; None: nothing, or nothing that a state can hold."""
-        place = os.path.join(self._folder, path)
-        try:
-            status = os.lstat(place)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        mode, mtime_ns = stat.S_IMODE(status.st_mode), status.st_mtime_ns
-        if stat.S_ISDIR(status.st_mode):
-            return Entry("folder", mode, mtime_ns=mtime_ns)
-        if stat.S_ISLNK(status.st_mode):
-            return Entry("link", mode, os.readlink(place), mtime_ns=mtime_ns)
-        if stat.S_ISREG(status.st_mode):
-            return Entry("file", mode, self._digest(path, status), status.st_size, mtime_ns)
-        return Entry("fifo", mode, mtime_ns=mtime_ns)
+    def kind(self, path: str) -> Kind | None:
+        """What the base has at a path; None: nothing that a state can hold."""
+        status = self._status(path)
+        return None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
+
+    def is_same(self, path: str, entry: Entry) -> bool:
+        """Whether the base has this at a path, times aside; reads a file only if it may be."""
+        status = self._status(path)
+        if status is None or _KINDS.get(stat.S_IFMT(status.st_mode)) != entry.kind:
+            return False
+        if entry.kind == "link":
+            return os.readlink(self._place(path)) == entry.content
+        if stat.S_IMODE(status.st_mode) != entry.mode:
+            return False
+        if entry.kind != "file":
+            return True
+        return status.st_size == entry.size and self._digest(path, status) == entry.content
 
     def names(self, path: str) -> Iterable[str]:
         """The names in a folder of the base; none if it is no folder."""
+        return os.listdir(self._place(path)) if self.kind(path) == "folder" else []
+
+    def _place(self, path: str) -> str:
+        return os.path.join(self._folder, path)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        parent = path.rpartition("/")[0]
+        if parent and self.kind(parent) != "folder":  # a link to a folder is none
+            return None
         try:
-            return os.listdir(os.path.join(self._folder, path))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+            return os.lstat(self._place(path))
+        except FileNotFoundError:
+            return None
 
     def _digest(self, path: str, status: os.stat_result) -> str:
         signature = Signature(
@@ -49,7 +67,7 @@ class BaseFolder:
         known = self._digests.get(path)
         if known is not None and known[0] == signature:
             return known[1]
-        descriptor = os.open(os.path.join(self._folder, path), os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW)
         try:
             digest = digest_of_file(descriptor)
         finally:

@@ -61,7 +61,6 @@ def scan_folder(
         unsafe: files that are read in any case, as a change of them may not show.
     """
     scan, before = FolderScan(), before or FolderScan()
-    firsts: dict[int, str] = {}
     folders = [""]
     while folders:
         parent = folders.pop()
@@ -83,7 +82,9 @@ def scan_folder(
                 folders.append(path)
                 if each.is_opaque:
                     scan.opaque.add(path)
-            scan.entries[path] = _entry(path, kind, each, content, firsts)
+            size = each.size if kind == "file" else 0
+            mode = 0 if kind == "gone" else stat.S_IMODE(each.mode)
+            scan.entries[path] = Entry(kind, mode, content, size, each.mtime_ns)
     return scan
 
 
@@ -98,17 +99,6 @@ def _kind_of(listed: Listed) -> Kind | None:
         stat.S_IFIFO: "fifo",
     }
     return kinds.get(stat.S_IFMT(mode))
-
-
-def _entry(path: str, kind: Kind, listed: Listed, content: str, firsts: dict[int, str]) -> Entry:
-    if kind == "gone":
-        return Entry("gone")
-    same_as = ""
-    if kind == "file" and listed.num_links > 1:
-        first = firsts.setdefault(listed.inode, path)
-        same_as = "" if first == path else first
-    size = listed.size if kind == "file" else 0
-    return Entry(kind, stat.S_IMODE(listed.mode), content, size, listed.mtime_ns, same_as)
 
 
 def _kept(reader: FolderReader, path: str, size: int, keep: Keep) -> str:

@@ -6,14 +6,18 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from orchestrator.environment.folder_scan import FolderScan
-from orchestrator.environment.manifest import Entry, Manifest, parents_of
+from orchestrator.environment.manifest import Entry, Kind, Manifest, parents_of
 
 
 class BaseTree(Protocol):
     """The base, as a state is compared with it."""
 
-    def entry(self, path: str) -> Entry | None:
-        """What the base has at a path, with a file's content; None: nothing."""
+    def kind(self, path: str) -> Kind | None:
+        """What the base has at a path; None: nothing that a state can hold."""
+        ...
+
+    def is_same(self, path: str, entry: Entry) -> bool:
+        """Whether the base has this at a path, times aside."""
         ...
 
     def names(self, path: str) -> Iterable[str]:
@@ -38,23 +42,17 @@ def layered(before: Manifest, upper: FolderScan, base: BaseTree) -> dict[str, En
         )
 
     manifest = {path: entry for path, entry in before.items() if not is_covered(path)}
-    _separate_links(manifest, before)
     for path, entry in entries.items():
-        of_base = base.entry(path)
         if entry.kind == "gone":
-            if of_base is not None:
-                manifest[path] = entry
-        elif of_base is None or _differs(entry, of_base):
+            if base.kind(path) is not None:
+                manifest[path] = Entry("gone")
+        elif not base.is_same(path, entry):
             manifest[path] = entry
     for folder in hiding:
         for name in base.names(folder):
             below = f"{folder}/{name}"
             if below not in entries:
                 manifest[below] = Entry("gone")
-    for path in [path for path in entries if path in manifest]:
-        first = manifest[path].same_as
-        if first:
-            manifest[first] = entries[first]
     return manifest
 
 
@@ -77,24 +75,5 @@ def _was_folder(path: str, before: Manifest, base: BaseTree) -> bool:
         entry = before.get(parent)
         if entry is not None and entry.kind != "folder":
             return False
-    entry = before.get(path) or base.entry(path)
-    return entry is not None and entry.kind == "folder"
-
-
-def _separate_links(manifest: dict[str, Entry], before: Manifest) -> None:
-    """Give hard links of which the first path is covered now another first path.
-
-    A write to one of several names of a lower file changes only that name: overlayfs copies it up.
-    """
-    firsts: dict[str, str] = {}
-    for path in sorted(manifest):
-        entry = manifest[path]
-        if entry.same_as and entry.same_as not in manifest and entry.same_as in before:
-            first = firsts.setdefault(entry.same_as, path)
-            manifest[path] = entry._replace(same_as="" if first == path else first)
-
-
-def _differs(one: Entry, other: Entry) -> bool:
-    """Whether two entries differ in more than their times."""
-    kept = (one.kind, one.mode, one.content, one.same_as)
-    return kept != (other.kind, other.mode, other.content, "")
+    entry = before.get(path)
+    return (base.kind(path) if entry is None else entry.kind) == "folder"

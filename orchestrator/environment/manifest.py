@@ -12,7 +12,8 @@ Kind = Literal["file", "folder", "link", "fifo", "gone"]
 
 
 class Entry(NamedTuple):
-    """One path that differs from the base.
+    """One path that differs from the base. Names of one file (hard links) are files of their own:
+    overlayfs separates them too, at the first write of a fork to one of them.
 
     Attributes:
         kind: "gone": the base has the path, and this state has not.
@@ -20,7 +21,6 @@ class Entry(NamedTuple):
         content: digest of a file's bytes; target of a link; else "".
         size: of a file, in bytes.
         mtime_ns: kept, so that tools such as make see the same times; not part of the digest.
-        same_as: of a hard link, the first path of the same file; else "".
     """
 
     kind: Kind
@@ -28,7 +28,6 @@ class Entry(NamedTuple):
     content: str = ""
     size: int = 0
     mtime_ns: int = 0
-    same_as: str = ""
 
 
 Manifest = Mapping[str, Entry]
@@ -41,7 +40,7 @@ def files_digest(manifest: Manifest) -> str:
     hasher = blake3()
     for path in sorted(manifest):
         entry = manifest[path]
-        line = [path, entry.kind, entry.mode, entry.content, entry.same_as]
+        line = [path, entry.kind, entry.mode, entry.content]
         hasher.update(json.dumps(line).encode() + b"\n")
     return hasher.hexdigest()
 
