@@ -79,7 +79,9 @@ app.add_typer(run.app, name="run")
 app.command(epilog=resume.EPILOG)(resume.resume)
 app.command(epilog=answer.EPILOG)(answer.answer)
 app.command(epilog=cancel.EPILOG)(cancel.cancel)
-app.command(epilog="Example: orchestrate ps --status failed --limit 5")(runs.ps)
+app.command(epilog="Example: orchestrate ps --status failed --user alice --tag team=sea --limit 5")(
+    runs.ps
+)
 app.command(epilog="Example: orchestrate show 3f2a --calls")(runs.show)
 app.command(epilog=logs.EPILOG)(logs.logs)
 app.command(epilog=watch.EPILOG)(watch.watch)

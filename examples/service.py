@@ -1,7 +1,7 @@
 """A web service: a run for each request, its text streamed to the browser as it is written.
 
     ORCHESTRATE_POLICY_PARAMS='{"fairness": 0.5}' SERVICE_KEYS=ann-secret:ann,ben-secret:ben \\
-        uvicorn examples.service:app --timeout-graceful-shutdown 10
+        uvicorn --app-dir examples service:app --timeout-graceful-shutdown 10
 
 docs/guides/service.md explains it.
 """
@@ -113,6 +113,7 @@ class Service:
     def _keep(self, handle: RunHandle[str], user: str) -> None:
         self.handles[handle.id] = handle
         self.in_progress[user] += 1
+        handle.text()  # asked for now, so that each call is streamed, whenever a client reads it
 
         def ended() -> None:
             self.in_progress[user] -= 1

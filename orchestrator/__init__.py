@@ -15,6 +15,7 @@ from orchestrator.errors import (
     InvalidDuration,
     InvalidRunId,
     InvalidSettings,
+    McpServerFailed,
     NoOpenQuestion,
     OrchestrateError,
     OutcomeNotRecorded,
@@ -30,9 +31,14 @@ from orchestrator.errors import (
     RunNotResumable,
     RuntimeDraining,
     StepFailed,
+    ToolCallsInvalid,
+    ToolFailed,
+    UnknownEngine,
+    UnknownModel,
     WouldBlock,
     WrongLoop,
 )
+from orchestrator.execution.budgets import Budget
 from orchestrator.execution.deadline_handling import best_so_far
 from orchestrator.execution.step_execution import Happened
 from orchestrator.runtime.handle import RunHandle
@@ -43,23 +49,33 @@ from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.budgets import budget
 from orchestrator.sdk.choose import Choice, choose
 from orchestrator.sdk.determinism import now, random, run_id, uuid
+from orchestrator.sdk.embed import embed
 from orchestrator.sdk.flow import Flow, flow
 from orchestrator.sdk.human_input import input_required
 from orchestrator.sdk.llm import llm
+from orchestrator.sdk.llm_stream import llm_stream
 from orchestrator.sdk.model_info import ModelInfo, model_info
 from orchestrator.sdk.parallel import gather, map  # noqa: A004
 from orchestrator.sdk.past_runs import past_runs, timeline
+from orchestrator.sdk.slo_tags import slo_tags
 from orchestrator.sdk.steps import step, tool
 from orchestrator.sdk.time_limits import has_deadline, remaining, within
 from orchestrator.settings import Settings, read_settings
+from orchestrator.tools.agent import agent
+from orchestrator.tools.agent_result import AgentResult
+from orchestrator.tools.mcp_tools import McpTool, mcp_tools
+from orchestrator.tools.tool_uses import ToolUse
 from orchestrator.wiring import open_runtime
-from serving.generation import Message, Token
+from serving.generation import Message, Token, ToolCall
+from serving.images import Image
 from store.payload_codec import PayloadCodec
 
 __all__ = [
+    "AgentResult",
     "Answer",
     "AnswerRefused",
     "ArgumentsDiffer",
+    "Budget",
     "BudgetExceeded",
     "Choice",
     "DeadlineExceeded",
@@ -67,9 +83,12 @@ __all__ = [
     "Flow",
     "FlowChanged",
     "Happened",
+    "Image",
     "InvalidDuration",
     "InvalidRunId",
     "InvalidSettings",
+    "McpServerFailed",
+    "McpTool",
     "Message",
     "ModelInfo",
     "NoOpenQuestion",
@@ -99,17 +118,27 @@ __all__ = [
     "StepFailed",
     "Timeline",
     "Token",
+    "ToolCall",
+    "ToolCallsInvalid",
+    "ToolFailed",
+    "ToolUse",
+    "UnknownEngine",
+    "UnknownModel",
     "WouldBlock",
     "WrongLoop",
+    "agent",
     "best_so_far",
     "budget",
     "choose",
+    "embed",
     "flow",
     "gather",
     "has_deadline",
     "input_required",
     "llm",
+    "llm_stream",
     "map",
+    "mcp_tools",
     "model_info",
     "now",
     "open_runtime",
@@ -118,6 +147,7 @@ __all__ = [
     "read_settings",
     "remaining",
     "run_id",
+    "slo_tags",
     "step",
     "timeline",
     "tool",

@@ -24,6 +24,14 @@ async def until_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
         raise cancelled
 
 
+async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended; raises as `until_ended`."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await until_ended(tasks)
+
+
 async def first_failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | None:
     """Wait until all tasks have ended; if one fails, or this task is cancelled, cancel the others.
 
@@ -42,9 +50,7 @@ async def first_failure(tasks: Sequence[asyncio.Task[Any]]) -> BaseException | N
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         failures = [_failure_of(task) for task in tasks]
     finally:
-        for task in tasks:
-            task.cancel()
-        await until_ended(tasks)
+        await end_all(tasks)
     return next((failure for failure in failures if failure is not None), None)
 
 

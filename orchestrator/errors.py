@@ -94,6 +94,35 @@ class InvalidSettings(OrchestrateError):
         return str(self.args[0])
 
 
+class UnknownEngine(OrchestrateError, LookupError):
+    """A call names an engine that the runtime does not have."""
+
+    def __init__(self, name: str, known: tuple[str, ...]) -> None:
+        super().__init__(name, known)
+
+    def __str__(self) -> str:
+        name, known = self.args
+        return (
+            f"there is no engine {name!r}: the named ones are {', '.join(known) or 'none'}; name it"
+            f" in ORCHESTRATE_ENGINES or open_runtime(engines=), or leave out engine= for the"
+            f" default one"
+        )
+
+
+class UnknownModel(OrchestrateError, LookupError):
+    """A call names a model that no engine of the runtime serves."""
+
+    def __init__(self, model: str, served: tuple[str, ...]) -> None:
+        super().__init__(model, served)
+
+    def __str__(self) -> str:
+        model, served = self.args
+        return (
+            f"no engine of this runtime serves the model {model!r}: served are"
+            f" {', '.join(served) or 'none'}; name an engine that does in ORCHESTRATE_ENGINES"
+        )
+
+
 class PackageShadowed(OrchestrateError, ImportError):
     """A user's file has the import name of a package of this project, and would be found first."""
 
@@ -136,6 +165,41 @@ class OutcomeUnknown(OrchestrateError):
             f" died or a timeout cut it off. Give the tool a reconcile= function that finds out,"
             f" or declare it with effects='pure' or 'env' if repeating it does no harm"
         )
+
+
+class ToolFailed(OrchestrateError):
+    """A tool cannot do what it was asked for; an agent's model gets the reason and may go on."""
+
+    def __init__(self, tool: str, reason: str) -> None:
+        super().__init__(tool, reason)
+
+    def __str__(self) -> str:
+        return "{}: {}".format(*self.args)
+
+
+class ToolCallsInvalid(OrchestrateError):
+    """An agent's model asks again and again for tools that do not exist, or do not fit."""
+
+    def __init__(self, agent: str, times: int, reason: str) -> None:
+        super().__init__(agent, times, reason)
+
+    def __str__(self) -> str:
+        agent, times, reason = self.args
+        return (
+            f"the model of {agent} asked {times} times in a row for tool calls that are not valid,"
+            f" at last: {reason}; describe the tools more clearly, raise max_invalid or max_tokens,"
+            f" or use another model"
+        )
+
+
+class McpServerFailed(OrchestrateError):
+    """An MCP server did not start, died, or did not answer in time."""
+
+    def __init__(self, server: str, reason: str) -> None:
+        super().__init__(server, reason)
+
+    def __str__(self) -> str:
+        return "the MCP server {}: {}".format(*self.args)
 
 
 class OutcomeNotRecorded(OrchestrateError):

@@ -1,9 +1,25 @@
-"""Events that a run emits: for displays and telemetry, never for control."""
+"""Events that a run emits: for displays and telemetry, never for control.
+
+Public: `RunHandle.events()` yields them, and `open_runtime(on_event=)` calls a function with each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+
+__all__ = [
+    "CallFinished",
+    "CallStarted",
+    "Event",
+    "InputRequired",
+    "Listener",
+    "RunFinished",
+    "RunStarted",
+    "StepFinished",
+    "StepStarted",
+    "TextGenerated",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +71,9 @@ class CallStarted:
         sub_deadline_source: how the sub-deadline was found ("learned" or "fallback"); None
             without one.
         path: the step path of the call itself.
-        engine, model: those that answer; None for tools.
+        engine, model: those that answer, the engine by its kind; None for tools.
+        engine_name: the engine's name in the runtime, "" for the default one; None for tools.
+        random_weights: the model's answers are noise.
         predicted_output_tokens: predicted upper bound of the answer's length; None without one.
     """
 
@@ -72,6 +90,8 @@ class CallStarted:
     engine: str | None = None
     model: str | None = None
     predicted_output_tokens: float | None = None
+    engine_name: str | None = None
+    random_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +116,21 @@ class CallFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class TextGenerated:
+    """A piece of an LLM call's answer has arrived; only `RunHandle.events(text=True)` yields it.
+
+    Attributes:
+        node, path: of the call, as in CallStarted.
+    """
+
+    run_id: str
+    node: int
+    path: str
+    text: str
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """A run ended; status as recorded, error_type the class of the error that it raised."""
 
@@ -113,6 +148,7 @@ Event = (
     | InputRequired
     | CallStarted
     | CallFinished
+    | TextGenerated
     | RunFinished
 )
 Listener = Callable[[Event], None]

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from orchestrator.errors import InvalidSettings
@@ -17,21 +28,71 @@ from store.payload_codec import PayloadCodec
 EMBEDDED = "embedded"
 ENV_PREFIX = "ORCHESTRATE_"
 
+_ENGINE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME_RULE = "use up to 64 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+
 
 def default_store() -> str:
     """The default store: a SQLite file in the user's data folder."""
     return f"sqlite:///{data_folder() / 'orchestrate.db'}"
 
 
-class Settings(BaseSettings):
-    """Settings of the engine, the store and the runtime.
+class EngineFields(BaseModel):
+    """The settings of one engine.
+
+    Attributes:
+        engine: "embedded" for vLLM in this process, or the URL of an OpenAI-compatible server.
+        model: a Hugging Face id, a folder, "smollm2" or "random" (tiny, meaningless text);
+            None: as `default_model`. Of a server: a model that it serves; None: its first.
+        api_key: sent to a server.
+        policy, policy_params: the scheduling policy of the embedded engine.
+        tool_parser: of vLLM, reads tool calls in the model's own format; "none": the model is asked
+            for JSON instead; None: chosen by the model. Of a server only "none" counts.
+    """
+
+    engine: str = EMBEDDED
+    model: str | None = None
+    api_key: str | None = Field(default=None, repr=False)
+    policy: str | None = None
+    policy_params: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    slots: int = 64
+    step_tokens: int = 2048
+    max_model_tokens: int | None = None
+    kv_cache_bytes: int | None = None
+    cpu_threads: int | None = None
+    dtype: str | None = None
+    seed: int = 0
+    tool_parser: str | None = None
+
+
+class EngineSettings(EngineFields):
+    """The settings of an engine beside the default one; what they leave out has its default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.engine == EMBEDDED:
+            if self.api_key is not None:
+                raise ValueError("api_key is sent to a server; an embedded engine takes none")
+            return self
+        if not self.engine.startswith(("http://", "https://")):
+            raise ValueError(
+                f"engine={self.engine!r}: give 'embedded', or the URL of an OpenAI-compatible"
+                " server like http://127.0.0.1:8000/v1"
+            )
+        if own := self.model_fields_set - {"engine", "model", "api_key", "tool_parser"}:
+            names = ", ".join(sorted(own))
+            raise ValueError(f"a server has its own {names}: these are of an embedded engine only")
+        return self
+
+
+class Settings(EngineFields, BaseSettings):
+    """Settings of the engines, the store and the runtime. Those of EngineFields: the default one.
 
     Attributes:
         store: a SQLAlchemy URL, such as sqlite:///file or postgresql://...
-        engine: "embedded" for vLLM in this process, or the URL of an OpenAI-compatible server.
-        model: a Hugging Face id, a folder, "smollm2" or "random" (tiny, meaningless text);
-            None: as `default_model`.
-        policy, policy_params: the scheduling policy of the embedded engine.
+        engines: further engines by name, for `llm(engine=)`. One engine may be embedded.
         payload_codec: module:name or file.py:name of a PayloadCodec for users' data in the store.
         durable: record arguments and results, so that an interrupted run can be resumed. If both
             this and record_text are false, the store holds no texts of users.
@@ -46,18 +107,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
 
     store: str = Field(default_factory=default_store)
-    engine: str = EMBEDDED
-    model: str | None = None
-    policy: str | None = None
-    policy_params: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    slots: int = 64
-    step_tokens: int = 2048
-    max_model_tokens: int | None = None
-    kv_cache_bytes: int | None = None
-    cpu_threads: int | None = None
-    dtype: str | None = None
-    seed: int = 0
-    api_key: str | None = Field(default=None, repr=False)
+    engines: dict[str, EngineSettings] = Field(default_factory=dict)
     payload_codec: str | None = None
     durable: bool = True
     record_text: bool = False
@@ -65,6 +115,33 @@ class Settings(BaseSettings):
     user: str = Field(default="", max_length=MAX_NAME_CHARACTERS)
     telemetry: bool = False
     verbose: bool = False
+
+    @field_validator("engines")
+    @classmethod
+    def _check_engines(
+        cls, engines: dict[str, EngineSettings], info: ValidationInfo
+    ) -> dict[str, EngineSettings]:
+        for name in engines:
+            check_engine_name(name)
+        embedded = [repr(name) for name, each in engines.items() if each.engine == EMBEDDED]
+        if info.data.get("engine") == EMBEDDED:
+            embedded.insert(0, "the default engine")
+        if len(embedded) > 1:
+            raise ValueError(
+                f"{' and '.join(embedded)} are embedded, and a process runs one embedded engine:"
+                " name a server's URL as the others (`orchestrate serve` starts one)"
+            )
+        return engines
+
+    def of_engine(self, name: str) -> Settings:
+        """The same settings, with a named engine's as those of the default one."""
+        return self.model_copy(update={**dict(self.engines[name]), "engines": {}})
+
+
+def check_engine_name(name: object) -> None:
+    """Raise ValueError for what cannot name an engine."""
+    if not isinstance(name, str) or not _ENGINE_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot name an engine: {_NAME_RULE}")
 
 
 def read_settings(**overrides: Any) -> Settings:
@@ -76,19 +153,25 @@ def read_settings(**overrides: Any) -> Settings:
     given = {name: value for name, value in overrides.items() if value is not None}
     unknown = given.keys() - Settings.model_fields.keys()
     assert not unknown, f"no such settings: {unknown}"
+    for name in ("policy_params", "engines"):
+        if isinstance(given.get(name), Mapping):  # a dict would be merged with the environment's
+            given[name] = MappingProxyType(given[name])
     try:
-        settings = Settings(**given)
-    except SettingsError as error:  # policy_params is the only field that is parsed as JSON
-        raise InvalidSettings(f"{ENV_PREFIX}POLICY_PARAMS: {error.__cause__}") from None
+        return Settings(**given)
+    except SettingsError as error:  # of a field that is parsed as JSON
+        field = re.search(r'field "(\w+)"', str(error))
+        name = field[1] if field else "..."
+        raise InvalidSettings(f"{ENV_PREFIX}{name.upper()}: {error.__cause__}") from None
     except ValidationError as error:
-        problems = dict.fromkeys(
-            f"{ENV_PREFIX}{str(item['loc'][0]).upper()}: {item['msg']}"
-            for item in error.errors(include_url=False)
-        )
+        problems = dict.fromkeys(_problem(item) for item in error.errors(include_url=False))
         raise InvalidSettings("; ".join(problems)) from None
-    if "policy_params" in given:  # a mapping would be merged with the environment's
-        return settings.model_copy(update={"policy_params": given["policy_params"]})
-    return settings
+
+
+def _problem(item: Mapping[str, Any]) -> str:
+    """One of pydantic's errors, with the variable, and the place within ENGINES."""
+    field, *within = item["loc"]
+    place = f"{'.'.join(map(str, within))}: " if within and field == "engines" else ""
+    return f"{ENV_PREFIX}{str(field).upper()}: {place}{item['msg'].removeprefix('Value error, ')}"
 
 
 def payload_codec(settings: Settings) -> PayloadCodec | None:

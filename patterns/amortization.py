@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from patterns.errors import InvalidShare
-from patterns.features import Outlook, accumulated_seconds
-from patterns.stages import Stage
+from patterns.stages import Stage, accumulated_seconds
+
+if TYPE_CHECKING:
+    from patterns.features import Outlook
 
 
 class Formulation(StrEnum):
@@ -44,7 +47,7 @@ def accumulated_shares(stages: Sequence[Stage]) -> tuple[float, ...]:
     A stage takes at least MIN_STAGE_S, so that no stage is due when it begins.
     """
     ends = accumulated_seconds(stages)
-    return tuple(float(end / ends[-1]) for end in ends)
+    return tuple(end / ends[-1] for end in ends)
 
 
 def stage_deadlines_s(shares: Sequence[float], deadline_s: float) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from patterns.nodes import Kind
-from patterns.stages import Stage
+from patterns.stages import Stage, accumulated_seconds
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -24,9 +24,6 @@ Block = npt.NDArray[Any]
 
 ATTRIBUTES = ("output_tokens", "tool_seconds", "input_tokens")
 """The compared attributes of a stage: two of the super-node, and one of the edges into it."""
-
-MIN_STAGE_S = 0.001
-"""Every stage counts as at least this long, in seconds, so that its share of the run is not 0."""
 
 NO_STAGE = -1
 """In place of a signature: the pattern has no such stage."""
@@ -116,13 +113,6 @@ def stage_features(stage: Stage) -> Floats:
     return np.log1p(np.array(values, dtype=np.float64))
 
 
-def accumulated_seconds(stages: Sequence[Stage]) -> Floats:
-    """Shape (num_stages,): seconds from the start to the end of each stage, strictly ascending."""
-    seconds = np.array([stage.seconds for stage in stages], dtype=np.float64)
-    ends: Floats = np.cumsum(np.maximum(seconds, MIN_STAGE_S))
-    return ends
-
-
 def tabulate(
     patterns: Sequence[Sequence[Stage]], *, known: Sequence[frozenset[Call]] = ()
 ) -> PatternTable:
@@ -151,7 +141,7 @@ def tabulate(
 
 def _outlooks(stages: Sequence[Stage]) -> Floats:
     """Shape (num_stages, 12): the outlook of each stage of one pattern."""
-    ends = accumulated_seconds(stages)
+    ends = np.array(accumulated_seconds(stages))
     starts = np.concatenate([[0.0], ends[:-1]])
     sums = np.array(
         [

@@ -61,6 +61,10 @@ class Estimate:
     matches: tuple[Match, ...]
     num_candidates: int
 
+    def heaviest(self) -> list[Match]:
+        """The BEST_K matches with the largest weights, the largest first."""
+        return sorted(self.matches, key=lambda match: -match.weight)[:BEST_K]
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LiveMatch:

@@ -4,6 +4,7 @@ import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from patterns.errors import InvalidEdge, InvalidStage
@@ -11,6 +12,9 @@ from patterns.nodes import MAX_SECONDS, Kind, Node
 
 MAX_STAGE_TOKENS = 2**62
 """Limit on the input or output tokens of one stage: it fits into a signed 64-bit column."""
+
+MIN_STAGE_S = 0.001
+"""Every stage counts as at least this long, in seconds, so that its share of the run is not 0."""
 
 
 def next_stage(parent_stages: Iterable[int]) -> int:
@@ -145,3 +149,8 @@ def summarise(index: int, members: Sequence[int], nodes: Sequence[Node]) -> Stag
         seconds=max(call.seconds for call in calls),
         tool_seconds=max((call.seconds for call in calls if call.kind == "tool"), default=0.0),
     )
+
+
+def accumulated_seconds(stages: Iterable[Stage]) -> tuple[float, ...]:
+    """Seconds from the start of the first stage to the end of each one, strictly ascending."""
+    return tuple(accumulate(max(stage.seconds, MIN_STAGE_S) for stage in stages))

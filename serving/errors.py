@@ -60,6 +60,16 @@ class InvalidRequest(ServingError):
         return "{}: {}".format(*self.args)
 
 
+class ToolsNotSupported(ServingError):
+    """The engine does not read tool calls in the model's own format; ask for JSON instead."""
+
+    def __init__(self, request_id: str, reason: str) -> None:
+        super().__init__(request_id, reason)
+
+    def __str__(self) -> str:
+        return "{}: the engine does not take tools: {}".format(*self.args)
+
+
 class PromptTooLong(ServingError):
     """The prompt exceeds the engine's limit; a retry will not help."""
 
@@ -199,6 +209,20 @@ class ModelNotServed(ServingError):
     def __str__(self) -> str:
         url, model, served = self.args
         return f"{url} does not serve {model!r}; it serves {', '.join(served) or 'no model'}"
+
+
+class EmbeddingsNotSupported(ServingError):
+    """The engine generates text, and computes no embeddings."""
+
+    def __init__(self, engine: str, model: str) -> None:
+        super().__init__(engine, model)
+
+    def __str__(self) -> str:
+        engine, model = self.args
+        return (
+            f"engine {engine} with model {model!r} computes no embeddings: name a server of an"
+            " embedding model as an engine (ORCHESTRATE_ENGINES), and call embed(engine=NAME)"
+        )
 
 
 class CorruptFeatures(ServingError):

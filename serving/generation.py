@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, TypeGuard
+from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from serving.errors import InvalidRequest, StructuredOutputInvalid
+from serving.images import Image
 from serving.slo import BEST_EFFORT, Slo
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -33,17 +34,6 @@ MAX_LOGPROBS = 20
 UNLESS_DEFAULT = MappingProxyType({"in_digest": "unless default"})
 """Metadata of a dataclass field that counts in digests only if it is not its default, so that a
 message without it has the digest that it had before the field existed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image in a turn of a chat, for models that read images.
-
-    Attributes:
-        url: of http or https, or a data URL (`data:image/png;base64,...`).
-    """
-
-    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +84,12 @@ class Message:
         if isinstance(self.content, str):
             return self.content
         return "".join(part for part in self.content if isinstance(part, str))
+
+    @property
+    def has_images(self) -> bool:
+        """Whether the content has images."""
+        parts = () if isinstance(self.content, str) else self.content
+        return any(isinstance(part, Image) for part in parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +356,40 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """End every request still running with EngineClosed, and free the engine."""
+        ...
+
+
+@runtime_checkable
+class ModelServer(Protocol):
+    """An engine that serves several models."""
+
+    async def models(self) -> tuple[str, ...]:
+        """The names of the models that it serves; it starts if it has not."""
+        ...
+
+    async def of_model(self, model: str) -> Engine:
+        """The engine for one of its models, started; closed with this one.
+
+        Raises:
+            ModelNotServed: it does not serve the model.
+        """
+        ...
+
+
+@runtime_checkable
+class EngineInProcess(Protocol):
+    """An Engine of which a process has one at a time.
+
+    Attributes:
+        makes_way: asked when another one is to start, from any thread: whether nobody needs this
+            one any more, so that it may be closed.
+    """
+
+    makes_way: Callable[[], bool]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, has died or could not be loaded; it answers no more calls."""
         ...
 
 

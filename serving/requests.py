@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.length_sketch import LENGTH_LEVELS, upper_tokens
+from serving.length_sketch import LENGTH_LEVELS
+from serving.length_sketch_columns import upper_tokens
 from serving.slo import FutureWork, OnLate, Slo, SloKind
 
 Floats = NDArray[np.float64]

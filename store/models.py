@@ -222,6 +222,10 @@ class Call(Base):
     features: Mapped[bytes | None] = mapped_column(LargeBinary)
     length_bound: Mapped[float | None]
     bound_source: Mapped[str | None]
+    engine: Mapped[str | None]
+    engine_name: Mapped[str | None]
+    model: Mapped[str | None]
+    random_weights: Mapped[bool] = mapped_column(server_default=false())
 
 
 class Edge(Base):

@@ -179,6 +179,10 @@ class CallRecord(CallResult):
     features: bytes | None = None  # the length predictor's input; opaque here
     length_bound: float | None = None  # predicted 0.9 quantile of the output tokens
     bound_source: str | None = None  # what predicted the bound
+    engine: str | None = None  # the kind of engine that answers it; None: a tool, or not recorded
+    engine_name: str | None = None  # the engine's name in its runtime; "" for the default one
+    model: str | None = None  # the model that answers it
+    random_weights: bool = False  # its answer is noise
 
 
 @dataclass(frozen=True, slots=True)

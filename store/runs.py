@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import ColumnElement, bindparam, func, select, update
 
 from store.database.connection import InlineConnection, StoreConnection
 from store.errors import (
@@ -206,14 +206,26 @@ class Runs:
         status: Status | None = None,
         flow: str | None = None,
         user: str | None = None,
+        tags: Mapping[str, str] | None = None,
     ) -> Sequence[RunRecord]:
-        """Runs ordered by their start, newest first; only those with what is given."""
+        """Runs ordered by their start, newest first; only those with all that is given."""
         query = _COLUMNS.order_by(*_NEWEST_FIRST).limit(limit)
         for column, wanted in ((Run.status, status), (Run.flow, flow), (Run.slo_user, user)):
             if wanted is not None:
                 query = query.where(column == wanted)
+        for name, text in (tags or {}).items():
+            query = query.where(_has_tag(self._connection.dialect.name, name, text))
         result = await self._connection.execute(query)
         return [record_of(RunRecord, row) for row in result.mappings()]
+
+
+def _has_tag(dialect: str, name: str, text: str) -> ColumnElement[bool]:
+    """Whether a run has a tag. The name is a parameter: in a JSON path it would need quoting."""
+    if dialect == "postgresql":
+        is_equal: ColumnElement[bool] = Run.attributes["tags"][name].as_string() == text
+        return is_equal
+    tags = func.json_each(Run.attributes, "$.tags").table_valued("key", "value")
+    return select(tags.c.key).where(tags.c.key == name, tags.c.value == text).exists()
 
 
 def _require_json(run: RunRecord) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from cli.commands import options
+from cli.errors import BadInput
 from cli.terminal.output import (
     is_plain_ascii,
     print_json,
@@ -33,6 +35,15 @@ class StatusChoice(StrEnum):
     ORPHANED = "orphaned"
 
 
+class _Filters(NamedTuple):
+    """What the runs to list have in common; None: anything."""
+
+    flow: str | None = None
+    status: str | None = None
+    user: str | None = None
+    tags: Mapping[str, str] | None = None
+
+
 def ps(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Maximum number of runs to list.")
@@ -41,6 +52,18 @@ def ps(
         StatusChoice | None,
         typer.Option(
             help="List only these runs. Orphaned: recorded as running, but the process is gone."
+        ),
+    ] = None,
+    flow: Annotated[
+        str | None, typer.Option(metavar="NAME", help="List only runs of the flow with this name.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="List only runs of this user.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=TEXT", help="List only runs with this tag; with each, if repeated."
         ),
     ] = None,
     store: options.Store = None,
@@ -52,14 +75,17 @@ def ps(
     from orchestrator.settings import read_settings
 
     url = read_settings(store=store).store
-    runs = asyncio.run(_newest(url, limit, status))
+    filters = _Filters(
+        flow, None if status is None else status.value, user, _tags(tag or ()) or None
+    )
+    runs = asyncio.run(_newest(url, limit, filters))
     now = datetime.now(UTC)
     if json:
         from cli.render.describe import run_document
 
         print_json({"runs": [run_document(run, shown, now=now) for run, shown in runs]})
     elif not runs:
-        say("no runs with this status" if status else "no runs yet: try `orchestrate run`")
+        say("no such runs" if filters != _Filters() else "no runs yet: try `orchestrate run`")
     else:
         from cli.render.describe import below_table, run_table
 
@@ -112,7 +138,19 @@ def _draw(history: History, *, with_calls: bool) -> None:
         print_line(console, line)
 
 
-async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tuple[RunRecord, str]]:
+def _tags(given: Sequence[str]) -> dict[str, str]:
+    """Tags by name; raises BadInput for one without a name, and for two texts of one tag."""
+    tags: dict[str, str] = {}
+    for each in given:
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise BadInput(f"--tag {each}: a tag is given as NAME=TEXT")
+        if tags.setdefault(name, text) != text:
+            raise BadInput(f"--tag {each}: no run has two texts for the tag {name}")
+    return tags
+
+
+async def _newest(url: str, limit: int, filters: _Filters) -> list[tuple[RunRecord, str]]:
     """The newest runs with the statuses to show; empty if there is no store yet."""
     from cli.reading.store_reader import existing_store
     from orchestrator.runtime.run_control import newest_runs
@@ -121,4 +159,4 @@ async def _newest(url: str, limit: int, status: StatusChoice | None) -> list[tup
     if store is None:
         return []
     async with store:
-        return await newest_runs(store, status=status, limit=limit)
+        return await newest_runs(store, limit=limit, **filters._asdict())

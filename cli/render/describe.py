@@ -15,7 +15,13 @@ from cli.reading.history import History
 from cli.render.questions import question_documents
 from orchestrator.display.glyphs import ASCII, UNICODE
 from orchestrator.display.rows import call_name
-from orchestrator.display.run_text import counted, deadline_line, deadline_outcome, error_of
+from orchestrator.display.run_text import (
+    counted,
+    deadline_line,
+    deadline_outcome,
+    error_of,
+    has_random_weights,
+)
 from orchestrator.durability.liveness import ORPHANED
 from orchestrator.durability.questions import open_questions
 from orchestrator.durations import shown
@@ -148,6 +154,7 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
     if run.slo_user:
         where.append(f"user {run.slo_user}")
     where.extend(f"{name}={text}" for name, text in sorted(run.tags.items()))
+    where.extend(_other_engines(run, calls))
     tokens_in = sum(call.prompt_tokens or 0 for call in calls)
     tokens_out = sum(call.output_tokens or 0 for call in calls)
     stages = len({call.stage for call in calls})
@@ -171,10 +178,21 @@ def header(history: History, *, now: datetime, ascii_only: bool = False) -> list
             hint = f"{dot}why: orchestrate patterns explain {run.id}"
         text = f"sub-deadlines: {describe_sources(list(sources.values()))}{hint}"
         lines.append(Text(text, style="dim"))
-    if run.random_weights:
-        text = "the model has random weights: its text is meaningless, its times are real"
+    if run.random_weights or has_random_weights(calls):
+        which = "the model" if run.random_weights else "one of the models"
+        text = f"{which} has random weights: its text is meaningless, its times are real"
         lines.append(Text(text, style="yellow"))
     return lines
+
+
+def _other_engines(run: RunRecord, calls: Sequence[CallRecord]) -> list[str]:
+    """The engines and models beside the default ones, and how many calls each answered."""
+    used = Counter((call.engine_name, call.model) for call in calls if call.model is not None)
+    return [
+        f"{f'engine {name} with ' if name else ''}model {model}: {counted(number, 'call')}"
+        for (name, model), number in used.items()
+        if name or model != run.model
+    ]
 
 
 def failures(history: History) -> list[Text]:

@@ -172,6 +172,9 @@ def _call_events(run: RunRecord, call: CallRecord, *, lost_at_s: float) -> Itera
         "stage": call.stage,
         "sub_deadline_s": call.sub_deadline_s,
         "deadline_source": call.deadline_source,
+        "engine": call.engine,
+        "engine_name": call.engine_name,
+        "model": call.model,
     }
     key, depth = ("call", call.node), call.step_path.count("/")
     yield EventLine(

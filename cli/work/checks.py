@@ -240,10 +240,15 @@ def _random_model(facts: Facts) -> Finding:
 
 
 def _remote(facts: Facts) -> Iterator[Finding]:
-    if facts.remote is None:
-        return
-    if facts.remote_problem is None:
-        yield Finding("remote", Level.OK, f"{facts.remote} answers")
-        return
-    mend = "start the server, or correct ORCHESTRATE_ENGINE and ORCHESTRATE_API_KEY"
-    yield Finding("remote", Level.FAIL, f"{facts.remote}: {facts.remote_problem}", mend)
+    if facts.remote is not None:
+        setting = "ORCHESTRATE_ENGINE and ORCHESTRATE_API_KEY"
+        yield _answers("remote", facts.remote, facts.remote_problem, setting)
+    for name, (url, problem) in facts.named_remotes.items():
+        yield _answers(f"engine {name}", url, problem, "ORCHESTRATE_ENGINES")
+
+
+def _answers(name: str, url: str, problem: str | None, setting: str) -> Finding:
+    if problem is None:
+        return Finding(name, Level.OK, f"{url} answers")
+    mend = f"start the server, or correct {setting}"
+    return Finding(name, Level.FAIL, f"{url}: {problem}", mend)

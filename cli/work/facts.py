@@ -55,6 +55,7 @@ class Facts:
         store_problem: why the store cannot be opened or created; None if it can.
         remote: the URL of the remote engine, if one is set.
         remote_problem: why it does not answer; None if it does.
+        named_remotes: name of each further remote engine -> its URL, and why it does not answer.
     """
 
     python: tuple[int, int, int]
@@ -81,6 +82,7 @@ class Facts:
     has_bytecode: bool | None = True
     remote: str | None = None
     remote_problem: str | None = None
+    named_remotes: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
 
 
 def gather_facts(settings: Settings) -> Facts:
@@ -122,6 +124,11 @@ def gather_facts(settings: Settings) -> Facts:
         has_bytecode=_has_bytecode("vllm"),
         remote=remote,
         remote_problem=None if remote is None else _remote_problem(remote, settings.api_key),
+        named_remotes={
+            name: (engine.engine, _remote_problem(engine.engine, engine.api_key))
+            for name, engine in settings.engines.items()
+            if engine.engine != EMBEDDED
+        },
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ from cli.terminal.output import say, warn
 from cli.terminal.progress import Activity, display_for
 from cli.terminal.warnings import log_as_warnings
 from orchestrator.display.progress import RunProgress
+from orchestrator.display.run_text import has_random_weights
 from orchestrator.durations import shown
 from orchestrator.runtime.recovery import load_interrupted
 from orchestrator.runtime.results import RunResult
@@ -33,7 +34,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Executed(Generic[R]):
-    """A run's result, and the engine that it ran on."""
+    """A run's result, and its default engine; random weights of any that answered are marked."""
 
     result: RunResult[R]
     info: EngineInfo
@@ -46,7 +47,8 @@ async def load_executed(settings: Settings, run_id: str) -> Executed[Any]:
     if run is None:
         raise RunNotFound(run_id)
     record = run.record
-    info = EngineInfo(record.engine, record.model, record.random_weights, None)
+    random_weights = record.random_weights or has_random_weights(run.calls)
+    info = EngineInfo(record.engine, record.model, random_weights, None)
     return Executed(run.result(run.flow(may_import=True)), info)
 
 
@@ -66,6 +68,8 @@ def check_engine_settings(settings: Settings) -> None:
         )
     elif settings.policy is not None:
         warn(f"policy {settings.policy!r} is ignored: {settings.engine} uses its own policy")
+    for name in settings.engines:
+        check_engine_settings(settings.of_engine(name))
 
 
 async def open_corpus(folder: Path, *, verbose: bool) -> Corpus:
@@ -106,7 +110,7 @@ async def execute(
     The result is delivered before the engine is closed, because closing takes seconds. Even after
     an error the user is told how to look at the recorded run.
     """
-    if settings.engine == EMBEDDED:
+    if EMBEDDED in (settings.engine, *(each.engine for each in settings.engines.values())):
         # vLLM logs to stdout by default, which is for results.
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     display = display_for(progress, verbose=settings.verbose)
@@ -125,7 +129,9 @@ async def execute(
             if progress.run_id is not None:
                 say(f"to see how far the run got: orchestrate show {progress.run_id}")
             raise
-        deliver(Executed(result, runtime.engine.info))
+        calls = () if result.log is None else result.log.timeline().calls
+        random_weights = runtime.engine.info.random_weights or has_random_weights(calls)
+        deliver(Executed(result, replace(runtime.engine.info, random_weights=random_weights)))
         say_outcome(result)
 
 

@@ -86,7 +86,12 @@ def limited(rows: Sequence[Row], most: int, *, noun: str = "stages") -> list[Row
 
 
 def call_name(run: RunRecord, call: CallRecord) -> str:
-    """The name of a call's step or tool, without the name of the run's model."""
+    """The name of a call's step or tool, without the name of the run's model.
+
+    One that a named engine answered has the engine's name instead of the model's: "review @judge".
+    """
+    if call.engine_name:
+        return one_line(f"{call.identity.removeprefix(f'{call.model}:')} @{call.engine_name}")
     return one_line(call.identity.removeprefix(f"{run.model}:"))
 
 

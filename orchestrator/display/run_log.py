@@ -15,6 +15,7 @@ from orchestrator.events import (
     RunStarted,
     StepFinished,
     StepStarted,
+    TextGenerated,
 )
 from store.records import CallKind, CallRecord, RunRecord, Status, StepRecord
 
@@ -78,6 +79,8 @@ class RunLog:
                     )
                 case RunStarted() | CallFinished() | StepFinished() | InputRequired():
                     pass
+                case TextGenerated():
+                    pass
         is_running = run.status is Status.RUNNING and self._since_start_s is not None
         now_s = self._since_start_s() if is_running and self._since_start_s else None
         return Timeline(run, tuple(calls.values()), tuple(steps.values()), now_s)
@@ -95,6 +98,10 @@ def _call_of(event: CallStarted) -> CallRecord:
         sub_deadline_s=event.sub_deadline_s,
         deadline_source=event.sub_deadline_source,
         length_bound=event.predicted_output_tokens,
+        engine=event.engine,
+        engine_name=event.engine_name,
+        model=event.model,
+        random_weights=event.random_weights,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.durations import shown
 from store.printable_text import one_line
 from store.records import CallRecord, RunRecord, Status, StepRecord
@@ -34,6 +36,17 @@ def deadline_line(run: RunRecord, taken_s: float | None) -> str:
     slack_s = run.deadline_s - taken_s
     how = f"{shown(slack_s)} to spare" if slack_s >= 0 else f"{shown(-slack_s)} late"
     return f"{taken} of {shown(run.deadline_s)}: deadline {outcome}, {how}"
+
+
+def models_of(run: RunRecord, calls: Sequence[CallRecord]) -> tuple[str, ...]:
+    """The models of a run: that of its default engine, then others that answered calls."""
+    models = [run.model, *(call.model for call in calls)]
+    return tuple(dict.fromkeys(model for model in models if model))
+
+
+def has_random_weights(calls: Sequence[CallRecord]) -> bool:
+    """Whether a model that answered has random weights, so that its text is meaningless."""
+    return any(call.random_weights for call in calls)
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from orchestrator.durations import shown
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 def slack_of(due_s: float | None, ended_s: float | None) -> float | None:
@@ -14,6 +17,8 @@ def slack_of(due_s: float | None, ended_s: float | None) -> float | None:
 
 def early_or_late(slack_s: float) -> Text:
     """A slack in words."""
+    from rich.text import Text  # takes time to import, which `slack_of` does not need
+
     if slack_s >= 0:
         return Text(f"{shown(slack_s)} early", style="green")
     return Text(f"{shown(-slack_s)} late", style="red")

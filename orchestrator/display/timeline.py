@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from orchestrator.display.run_text import deadline_line
-from orchestrator.display.timeline_svg import timeline_picture
-from patterns.svg import Picture
 from store.printable_text import one_line
 from store.records import CallRecord, RunRecord, StepRecord
+
+if TYPE_CHECKING:
+    from patterns.svg import Picture
 
 _WIDTH = 100
 
@@ -62,4 +64,6 @@ class Timeline:
         return self.html
 
     def _picture(self) -> Picture:
+        from orchestrator.display.timeline_svg import timeline_picture  # it needs NumPy
+
         return timeline_picture(self.run, self.calls, self.steps, now_s=self.now_s)

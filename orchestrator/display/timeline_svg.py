@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from orchestrator.display.axis import Axis, axis_for, label_of
 from orchestrator.display.picture_rows import PictureRow, picture_rows
-from orchestrator.display.run_text import deadline_line, deadline_outcome, error_of
+from orchestrator.display.run_text import (
+    deadline_line,
+    deadline_outcome,
+    error_of,
+    has_random_weights,
+    models_of,
+)
 from orchestrator.durations import shown
 from patterns import svg
 from patterns.svg import Picture
@@ -46,7 +52,7 @@ def timeline_picture(
     axis = axis_for(work_end_s=work_end_s, deadline_s=run.deadline_s, cells=cells)
     plot = _Plot(axis, left, now_s=work_end_s)
     bottom = _TOP + max(len(rows), 1) * _ROW
-    shapes = [*_heading(run, now_s), *plot.grid(bottom)]
+    shapes = [*_heading(run, calls, now_s), *plot.grid(bottom)]
     if not rows:
         shapes.append(svg.label(_MARGIN, _TOP + 14, "no steps and no calls", style=_DIM))
     for at, each in enumerate(rows):
@@ -57,12 +63,16 @@ def timeline_picture(
     return Picture(_WIDTH, bottom + 38, title, tuple(shapes))
 
 
-def _heading(run: RunRecord, now_s: float | None) -> list[str]:
+def _heading(run: RunRecord, calls: Sequence[CallRecord], now_s: float | None) -> list[str]:
     taken_s = now_s if run.elapsed_s is None else run.elapsed_s
     went_wrong = deadline_outcome(run, taken_s) == "missed" or run.status is Status.FAILED
     red = f'fill="{svg.RED}"' if went_wrong else ""
-    where = f"run {run.id}, model {run.model}" if run.model else f"run {run.id}"
+    models = models_of(run, calls)
+    named = f", model{'s' if len(models) > 1 else ''} {', '.join(models)}" if models else ""
+    where = one_line(f"run {run.id}{named}")
     caveat = CAVEATS.get(run.model, "random weights" if run.random_weights else "")
+    if not run.random_weights and has_random_weights(calls):
+        caveat = "of one model: random weights"
     state = str(run.status)
     if error := error_of(run):
         state = f"{state}: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 # A name may contain the path's separators; unescaped, two different paths could look the same.
@@ -50,15 +51,17 @@ class StepPath:
 
     def enter(self, name: str) -> StepPath:
         """The path of the next step with this name that begins here."""
-        place = self.num_entered
+        text, place = self.next_text(name), self.num_entered
         self.num_entered += 1
         self._names[name] += 1
-        ordinal = self._names[name]
+        return StepPath(text, name, place=place)
+
+    def next_text(self, name: str) -> str:
+        """The text of the path that `enter` will return."""
+        ordinal = self._names[name] + 1
         suffix = f"#{ordinal}" if ordinal > 1 else ""
         prefix = f"{self.text}/" if self.text else ""
-        return StepPath(
-            f"{prefix}{name.translate(_ESCAPED)}{self._branch}{suffix}", name, place=place
-        )
+        return f"{prefix}{name.translate(_ESCAPED)}{self._branch}{suffix}"
 
     def branches(self, count: int) -> list[StepPath]:
         """The paths of a gather's branches, in the order in which they were given."""
@@ -74,8 +77,13 @@ class StepPath:
 
         Tasks with the same first step are numbered in the order in which they arrive.
         """
+        branch = self.next_task_branch(first_step)
         self._names["task", first_step] += 1
-        ordinal = self._names["task", first_step]
+        return branch
+
+    def next_task_branch(self, first_step: str) -> StepPath:
+        """The path that `task_branch` will return."""
+        ordinal = self._names["task", first_step] + 1
         suffix = f":{ordinal}" if ordinal > 1 else ""
         return StepPath(self.text, self.name, f"{self._branch}[{TASK}{first_step}{suffix}]")
 
@@ -105,6 +113,12 @@ def paths_to(path: str) -> list[str]:
     """A step's path and the paths of all steps around it, outermost first."""
     parts = path.split("/")
     return ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def is_within(path: str, name: str) -> bool:
+    """Whether a step of this name is around the step with this path."""
+    escaped = name.translate(_ESCAPED)
+    return any(re.split(r"[\[#]", part, maxsplit=1)[0] == escaped for part in path.split("/")[:-1])
 
 
 def checked_name(name: str) -> str:

@@ -22,14 +22,13 @@ from store.errors import (
     StoreUnreachable,
 )
 from store.records import StepRecord
-from store.session import Store
-from store.unit_of_work import Transaction
 
 if TYPE_CHECKING:
     from orchestrator.durability.leases import Lease
+    from store.session import Store
+    from store.unit_of_work import Transaction
 
-Work = Callable[[Transaction], Awaitable[None]]
-
+Work = Callable[["Transaction"], Awaitable[None]]
 
 FAILURES = (
     PayloadNotEncoded,

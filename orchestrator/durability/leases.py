@@ -11,11 +11,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from orchestrator.clock import Clock
 from store.errors import StoreError
 from store.records import RunRecord
-from store.session import Store
+
+if TYPE_CHECKING:
+    from store.session import Store
 
 logger = logging.getLogger("orchestrate")
 

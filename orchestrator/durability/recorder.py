@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import TYPE_CHECKING
 
 from orchestrator.clock import RunClock
 from orchestrator.durability.error_codec import steps_ended_by
@@ -30,8 +31,10 @@ from store.records import (
     StepOutcome,
     StepRecord,
 )
-from store.session import Store
-from store.unit_of_work import Transaction
+
+if TYPE_CHECKING:
+    from store.session import Store
+    from store.unit_of_work import Transaction
 
 
 class RunRecorder:
@@ -288,17 +291,22 @@ class RunRecorder:
         ttft_s: float | None = None,
         finish_reason: str | None = None,
         output_text: str = "",
+        ended_s: float | None = None,
+        is_part: bool = False,
         recorded: Callable[[], None] = lambda: None,
     ) -> None:
         """Record how a call ended, both as a call and as a step of the journal; as `step_ended`.
 
         Args:
+            ended_s: seconds from the run's start to its end; None: now.
+            is_part: the flow has read a part of the answer, the result, and left: the step is
+                completed, although the call is cancelled.
             recorded: called once that is done: a call that begins before does not depend on it.
         """
-        step_outcome = self._step_outcome(step, error)
+        step_outcome = self._step_outcome(step, None if is_part else error)
         outcome = CallOutcome(
             status=status_of(error),
-            finished_s=self._since_start_s(),
+            finished_s=self._since_start_s() if ended_s is None else ended_s,
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
             cached_tokens=cached_tokens,

@@ -107,6 +107,10 @@ class RecordedSteps:
         self._order.begin(recorded)
         return recorded
 
+    def at(self, path: str) -> StepRecord | None:
+        """The record of the step with this path; None if there is none."""
+        return self._by_path.get(path)
+
     def calls_of(self, path: str) -> Sequence[CallRecord]:
         """The calls made within a step; of a call's own step, that call."""
         return self._calls.get(path, ())
@@ -132,6 +136,16 @@ class RecordedSteps:
                 now = f"{step.kind} {step_path.text} {_OTHER_ARGUMENTS}"
                 self._forget_changed(key, step, now)
                 return
+
+    def require_left(self, answer: StepRecord) -> None:
+        """Make sure that the flow reads no further in an answer that it left before.
+
+        Raises:
+            FlowChanged: always, unless changes are allowed.
+        """
+        recorded = self._by_path.get(answer.path)
+        if recorded is not None:
+            self._forget_changed(parent_key(answer.path), recorded, "to read all of its answer")
 
     def require_no_more(self, step_path: StepPath) -> None:
         """Make sure, when all code at a path has run, that no further step is recorded there.
@@ -201,6 +215,24 @@ class RecordedSteps:
             del self._by_place[parent_key(each)][step.place]
         self._order.drop(*removed)
         return removed
+
+
+def answers_to_ask_again(steps: Sequence[StepRecord], calls: Sequence[CallRecord]) -> set[str]:
+    """The paths of answers that the flow left early, after which nothing began in the run.
+
+    So nothing depends on what it had read, and it may have left by the error that ended the run.
+    """
+    last_status = {
+        call.step_path: call.status for call in sorted(calls, key=lambda each: each.node)
+    }
+    last_began_s = max((step.started_s for step in steps), default=0.0)
+    return {
+        step.path
+        for step in steps
+        if (step.kind, step.status) == (StepKind.LLM, Status.COMPLETED)
+        and last_status.get(step.path) is Status.CANCELLED
+        and (step.finished_s or 0.0) > last_began_s
+    }
 
 
 def _has_known_outcome(step: StepRecord) -> bool:

@@ -7,8 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from orchestrator.errors import ResultNotSerialisable
+from orchestrator.errors import McpServerFailed, ResultNotSerialisable
 from store.records import Effects, Status, StepKind, StepRecord
+
+_SAY_NOTHING = {
+    ResultNotSerialisable.__name__,  # the tool did return a result; only recording it failed
+    McpServerFailed.__name__,  # the server may have done it before it died
+}
+"""Types of errors that do not say whether the effect took place."""
 
 
 class UncertainEffect(NamedTuple):
@@ -26,10 +32,7 @@ class UncertainEffect(NamedTuple):
 def uncertain_effect_of(step: StepRecord) -> UncertainEffect:
     """The uncertain effect of a recorded step that is not completed."""
     has_failed = step.status is Status.FAILED or step.ended_run
-    # ResultNotSerialisable: the tool did return a result; only recording it failed.
-    return UncertainEffect(
-        step.path, has_failed and step.error_type != ResultNotSerialisable.__name__
-    )
+    return UncertainEffect(step.path, has_failed and step.error_type not in _SAY_NOTHING)
 
 
 class UncertainEffects:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from orchestrator.durability.outcomes import message_of
 from store.payload_codec import JSON, TEXT, decoded, encoded
 from store.records import StepOutcome, StepRecord
-from store.session import Store
-from store.unit_of_work import Transaction
+
+if TYPE_CHECKING:
+    from store.session import Store
+    from store.unit_of_work import Transaction
 
 SMALL_BYTES = 512
 """Larger results are stored as payloads; others in the step's own row."""

@@ -60,6 +60,10 @@ class CausalLog:
         """Add a call that begins here and now."""
         return self.add(self._next_node, self._last_of(_frontier.get().nodes | self._foreign))
 
+    def stage_here(self) -> int:
+        """The stage that a call would have which begins here and now."""
+        return next_stage(self.stages[node] for node in _frontier.get().nodes | self._foreign)
+
     def add(self, node: int, parents: frozenset[int]) -> CallNode:
         """Add a call with this number that depends on these, all of which are in the log."""
         assert node not in self.parents, "each call has a number of its own"
@@ -99,6 +103,13 @@ def _bits(nodes: frozenset[int]) -> int:
 def own_task(nodes: frozenset[int] = frozenset()) -> None:
     """Declare that the runtime started this task, after these calls."""
     _frontier.set(Frontier(nodes, asyncio.current_task()))
+
+
+def stand_in_for(waiting: asyncio.Task[Any] | None) -> None:
+    """Declare that this task goes on for the one that started it and waits for it."""
+    before = _frontier.get()
+    if before.task is waiting:
+        _frontier.set(Frontier(before.nodes, asyncio.current_task()))
 
 
 def frontier() -> frozenset[int]:

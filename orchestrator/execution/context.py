@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from orchestrator.durability.recorder import RunRecorder
     from orchestrator.events import Listener
     from orchestrator.execution.budgets import Budget
+    from orchestrator.execution.engines import Engines
     from orchestrator.learning.knowledge import Knowledge
-    from serving.generation import Engine
-
 
 Owner = asyncio.Task[Any] | threading.Thread
 
@@ -93,11 +92,13 @@ class LiveRun:
         was_cancelled: whether the task that waits for the run was cancelled.
         user: the run's user, for policies with `fairness`.
         log: its events so far, for display; None: not kept.
+        text_listener: gives the listener for TextGenerated; None: nobody asks for text now.
+        streams: the calls that flow code reads piece by piece, until they have ended.
     """
 
     id: str
     flow: str
-    engine: Engine
+    engines: Engines
     recorder: RunRecorder
     clock: RunClock
     emit: Listener
@@ -115,6 +116,8 @@ class LiveRun:
     was_cancelled: Callable[[], bool] = lambda: False
     user: str = ""
     log: RunLog | None = None
+    text_listener: Callable[[], Listener | None] = lambda: None
+    streams: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def since_start_s(self, at_s: float | None = None) -> float:
         """Seconds from the run's start to a moment on its clock; to now by default."""

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.execution.context import CallTrace, LiveRun, none_if_infinite
 from orchestrator.learning.stage_deadlines import StageDeadline
-from patterns.matching import BEST_K, Match
-from serving.analyzer.analyzer import LengthEstimate, RequestAnalyzer
 from serving.analyzer.calibration import BOUND_LEVEL
-from serving.analyzer.features import CallFeatures
-from serving.analyzer.words import count_words, estimate_prompt_tokens
 from serving.generation import GenerationRequest
 from serving.length_sketch import LengthSketch
 from store.records import MatchRecord, StageRecord
+
+if TYPE_CHECKING:
+    from patterns.matching import Match
+    from serving.analyzer.analyzer import LengthEstimate, RequestAnalyzer
+    from serving.analyzer.features import CallFeatures
 
 
 def stage_record(run: LiveRun, stage: int, began_s: float, deadline: StageDeadline) -> StageRecord:
     """The record of a stage that begins: its sub-deadline, and the past runs it is derived from.
 
-    Only the BEST_K matches with the largest weights are recorded.
+    Only the matches with the largest weights are recorded.
 
     Args:
         began_s: when its first call begins, on the run's clock.
         deadline: of its first call, which a limit around that call may have shortened.
     """
     estimate = deadline.estimate
-    best = [] if estimate is None else sorted(estimate.matches, key=_negative_weight)[:BEST_K]
+    best = [] if estimate is None else estimate.heaviest()
     return StageRecord(
         run_id=run.id,
         stage=stage,
@@ -106,6 +107,10 @@ def _features(
     run: LiveRun, trace: CallTrace, request: GenerationRequest, text: str
 ) -> CallFeatures | None:
     """The features of a call; None for invalid parameters, which the engine will refuse."""
+    # They need NumPy, so they are not imported with the SDK; the run's knowledge has loaded them.
+    from serving.analyzer.features import CallFeatures
+    from serving.analyzer.words import count_words, estimate_prompt_tokens
+
     try:
         return CallFeatures(
             identity=trace.identity,
@@ -127,7 +132,3 @@ def _features(
 def _match_record(run: LiveRun, match: Match) -> MatchRecord:
     key = run.knowledge.library.patterns[match.row].key
     return MatchRecord(key, run.knowledge.runs.get(key), match.weight)
-
-
-def _negative_weight(match: Match) -> float:
-    return -match.weight

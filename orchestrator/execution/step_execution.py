@@ -189,15 +189,32 @@ def enter_task(
     Returns:
         Whether this is the first step of such a task, and the context.
     """
-    task = current_worker()
-    is_new = isinstance(context.owner, asyncio.Task) and task is not context.owner
-    if not is_new or not isinstance(task, asyncio.Task):
+    if not _is_new_task(context):
         return False, context
-    first_step = digest_of(name, (arguments or b"").hex()) or b""
-    task_path = context.step_path.task_branch(first_step.hex()[:8])
-    context = context.derive(step_path=task_path, owner=task)
+    task_path = context.step_path.task_branch(_first_step(name, arguments))
+    context = context.derive(step_path=task_path, owner=current_worker())
     set_context(context)
     return True, context
+
+
+def recorded_next(context: CallContext, name: str, arguments: bytes | None) -> StepRecord | None:
+    """The record of the step of this name that would begin now; None if there is none."""
+    path = context.step_path
+    if _is_new_task(context):
+        path = path.next_task_branch(_first_step(name, arguments))
+    return context.run.recorded_steps.at(path.next_text(name))
+
+
+def _is_new_task(context: CallContext) -> bool:
+    """Whether no step has begun yet in this task, which the runtime did not start."""
+    task = current_worker()
+    is_new = isinstance(context.owner, asyncio.Task) and task is not context.owner
+    return is_new and isinstance(task, asyncio.Task)
+
+
+def _first_step(name: str, arguments: bytes | None) -> str:
+    """The mark of a task by the first step in it."""
+    return (digest_of(name, (arguments or b"").hex()) or b"").hex()[:8]
 
 
 async def run_step(

@@ -21,7 +21,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 from langgraph.constants import TAG_HIDDEN
 
+from orchestrator.execution.carried_slo import set_handover
 from orchestrator.execution.context import set_context
+from orchestrator.langgraph.openai_models import carry_deadlines
 from orchestrator.langgraph.recording import NAMESPACE, GraphRecorder
 
 LLM_TYPE = "orchestrate"
@@ -184,11 +186,15 @@ class GraphCallbacks(BaseCallbackHandler):
     ) -> None:
         recorder = self.recorder
         recorder.require_open()
+        handover = None if is_ours else recorder.handover()
+        if handover is not None:
+            carry_deadlines()
+            set_handover(handover)
         recorder.post(
             lambda: recorder.model_began(
                 run_id,
                 parent_run_id,
-                is_ours=is_ours,
+                handover=handover,
                 prompt=prompt,
                 parameters=parameters,
                 metadata=metadata or {},

@@ -20,7 +20,9 @@ from langchain_core.messages.ai import InputTokenDetails, UsageMetadata
 from langchain_core.messages.tool import ToolCallChunk, tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 
-from orchestrator.langgraph.tool_calls import AnswerText, ToolProtocol, tool_call_text
+from orchestrator.langgraph.tool_calls import calls_of, reply_of
+from orchestrator.tools.asking import ToolAnswer
+from orchestrator.tools.schema_bound import ToolProtocol, merged, result_turn, tool_call_text
 from serving.errors import InvalidRequest
 from serving.generation import Completion, EngineInfo, Message, Role, Token
 
@@ -37,31 +39,25 @@ _ROLES: dict[str, Role] = {
 def turns_of(
     messages: Sequence[BaseMessage], tools: ToolProtocol | None = None
 ) -> tuple[Message, ...]:
-    """The turns of a chat; adjacent messages of one role become one turn, for chat templates.
-
-    Not every chat template supports tools. So tool calls are written in the assistant's text, in
-    the format that the instructions ask for, and tool results are turns of the user.
+    """The turns of a chat in which tool calls and results are texts, as `ToolProtocol.turns`.
 
     Raises:
         InvalidRequest: a message contains more than text, or has an unknown role.
     """
-    turns = [Message("system", tools.instructions())] if tools else []
-    for message in messages:
-        turn = _turn(message)
-        if turns and turns[-1].role == turn.role:
-            turn = Message(turn.role, f"{turns[-1].content}\n\n{turn.content}".strip())
-            turns.pop()
-        turns.append(turn)
-    return tuple(turns)
+    instructions = [Message("system", tools.instructions())] if tools else []
+    return merged([*instructions, *map(_turn, messages)])
 
 
-def message_of(
-    completion: Completion, info: EngineInfo, tools: ToolProtocol | None = None
-) -> AIMessage:
+def native_turns_of(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
+    """The turns of a chat with tool calls and results as such; raises as `turns_of`."""
+    return merged([_native_turn(message) for message in messages])
+
+
+def message_of(answer: ToolAnswer, info: EngineInfo) -> AIMessage:
     """The answer with its tool calls, token usage and metadata."""
-    reply = AIMessage(completion.text) if tools is None else tools.reply(completion)
-    reply.usage_metadata = usage_of(completion)
-    reply.response_metadata = response_metadata_of(completion, info)
+    reply = reply_of(answer)
+    reply.usage_metadata = usage_of(answer.completion)
+    reply.response_metadata = response_metadata_of(answer.completion, info)
     return reply
 
 
@@ -94,20 +90,17 @@ def response_metadata_of(completion: Completion, info: EngineInfo) -> dict[str, 
 class StreamedReply:
     """Converts a streamed answer to LangChain's chunks: pieces of text, then the rest."""
 
-    def __init__(self, tools: ToolProtocol | None) -> None:
-        self._tools = tools
-        self._answer = AnswerText()
+    def __init__(self) -> None:
         self._num_sent = 0  # characters
 
-    def chunk(self, piece: str) -> ChatGenerationChunk | None:
-        """A piece of the answer as a chunk; None if it holds only JSON syntax or a tool call."""
-        text = piece if self._tools is None else self._answer.feed(piece)
-        self._num_sent += len(text)
-        return ChatGenerationChunk(message=AIMessageChunk(content=text)) if text else None
+    def chunk(self, piece: str) -> ChatGenerationChunk:
+        """A piece of the answer as a chunk."""
+        self._num_sent += len(piece)
+        return ChatGenerationChunk(message=AIMessageChunk(content=piece))
 
-    def last(self, completion: Completion, info: EngineInfo) -> ChatGenerationChunk:
+    def last(self, answer: ToolAnswer, info: EngineInfo) -> ChatGenerationChunk:
         """The last chunk: text not sent yet, tool calls, token usage and metadata."""
-        whole = message_of(completion, info, self._tools)
+        whole = message_of(answer, info)
         calls = [*whole.tool_calls, *whole.invalid_tool_calls]
         chunk = AIMessageChunk(
             content=whole.text[self._num_sent :],
@@ -132,7 +125,7 @@ def _turn(message: BaseMessage) -> Message:
     text = _text(message)
     match message:
         case ToolMessage() | FunctionMessage():
-            return Message("user", f"Result of {message.name or 'the tool'}:\n{text}")
+            return result_turn(message.name or "", text)
         case AIMessage():
             calls = [tool_call_text(call["name"], call["args"]) for call in message.tool_calls]
             return Message("assistant", "\n".join([text, *calls] if text else calls))
@@ -143,6 +136,15 @@ def _turn(message: BaseMessage) -> Message:
         case ChatMessage() if message.role in _ROLES:
             return Message(_ROLES[message.role], text)
     raise InvalidRequest("chat", f"a message of type {message.type!r} has no role in a chat")
+
+
+def _native_turn(message: BaseMessage) -> Message:
+    match message:
+        case ToolMessage():
+            return Message("tool", _text(message), tool_call_id=message.tool_call_id)
+        case AIMessage() if message.tool_calls:
+            return Message("assistant", _text(message), tool_calls=calls_of(message))
+    return _turn(message)
 
 
 def _text(message: BaseMessage) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -22,9 +23,15 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from pydantic import BaseModel, ConfigDict
 
 from orchestrator.cancellation import until_ended
+from orchestrator.execution.call_options import CallOptions
 from orchestrator.langgraph.callbacks import LLM_TYPE, recorder_of
-from orchestrator.langgraph.chat_calls import ChatAnswer, GraphCall, run_chat_call
-from orchestrator.langgraph.chat_messages import StreamedReply, message_of, turns_of
+from orchestrator.langgraph.chat_calls import ChatAnswer, ChatRequest, GraphCall, run_chat_call
+from orchestrator.langgraph.chat_messages import (
+    StreamedReply,
+    message_of,
+    native_turns_of,
+    turns_of,
+)
 from orchestrator.langgraph.event_loops import (
     await_on_loop,
     loop_for_sync_call,
@@ -32,8 +39,9 @@ from orchestrator.langgraph.event_loops import (
     run_on_loop,
 )
 from orchestrator.langgraph.structured_output import parsed_as
-from orchestrator.langgraph.tool_calls import ToolProtocol
+from orchestrator.langgraph.tool_calls import protocol_of
 from orchestrator.sdk.schemas import AnswerForm, closed_schema
+from orchestrator.tools.asking import ToolRequest
 from serving.errors import InvalidRequest
 from serving.generation import GenerationRequest
 
@@ -52,9 +60,10 @@ _CALL_ARGUMENTS = frozenset(
         "json_schema",
     }
 )
-_ALWAYS_SATISFIED = frozenset({"strict", "parallel_tool_calls", "stream"})
-"""Arguments that are accepted and ignored: tool arguments satisfy their schema, a reply has
-one call at most, and LangChain reads `stream` itself."""
+_ACCEPTED = frozenset({"strict", "parallel_tool_calls", "stream"})
+"""Arguments of other models that are accepted. With `strict`, or without `parallel_tool_calls`, the
+model is asked for JSON: its arguments satisfy their schema, and a reply has one call at most.
+LangChain reads `stream` itself."""
 
 
 class ChatOrchestrate(BaseChatModel):
@@ -65,8 +74,9 @@ class ChatOrchestrate(BaseChatModel):
     runtime, or of one opened for the call, as best effort.
 
     It may be called from any thread and any event loop; cancelling a call aborts it in the engine.
-    Tool calls use constrained decoding: a reply is one call of one of the tools, with arguments
-    that satisfy its schema, or an answer.
+    Tools are called in the model's own format if the engine reads that (`tool_parser` in the
+    settings). If not, or with `tool_choice`, constrained decoding is used: a reply is one call of
+    one of the tools, with arguments that satisfy its schema, or an answer.
 
     Attributes:
         max_tokens: most output tokens; None: as many as the context window allows.
@@ -74,6 +84,7 @@ class ChatOrchestrate(BaseChatModel):
         logprobs: whether a reply has the log-probabilities of its tokens, as ChatOpenAI's have:
             `response_metadata["logprobs"]["content"]`.
         top_logprobs: with logprobs, how many alternatives to each token, 0 to MAX_LOGPROBS.
+        engine, model: which engine of the runtime answers, and which of its models, as in `llm`.
     Raises:
         ValidationError (of pydantic): an argument is unknown, or has the wrong type.
     Raises (each call):
@@ -91,6 +102,8 @@ class ChatOrchestrate(BaseChatModel):
     seed: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    engine: str | None = None
+    model: str | None = None
 
     @property
     def _llm_type(self) -> str:
@@ -105,6 +118,8 @@ class ChatOrchestrate(BaseChatModel):
             "seed": self.seed,
             "logprobs": self.logprobs,
             "top_logprobs": self.top_logprobs,
+            "engine": self.engine,
+            "model": self.model,
         }
 
     def bind_tools(
@@ -119,7 +134,8 @@ class ChatOrchestrate(BaseChatModel):
         Args:
             tool_choice: "auto" or None: it may call one; "any", "required" or True: it must call
                 one; "none": it must not; or the name of the tool that it must call.
-            kwargs: as for `bind`; `strict` and `parallel_tool_calls` are accepted and ignored.
+            kwargs: as for `bind`; with `strict=True` or `parallel_tool_calls=False` constrained
+                decoding is used.
         Raises:
             InvalidRequest: a tool is not a function, `tool_choice` names none of the tools, or an
                 argument is unknown.
@@ -130,7 +146,7 @@ class ChatOrchestrate(BaseChatModel):
             if "function" not in tool:
                 kind = tool.get("type")
                 raise InvalidRequest(_WHAT, f"a tool of type {kind!r} is not a function")
-        ToolProtocol.of(openai_tools, tool_choice)
+        protocol_of(openai_tools, tool_choice)
         return self.bind(tools=openai_tools, tool_choice=tool_choice, **kwargs)
 
     def with_structured_output(
@@ -168,11 +184,11 @@ class ChatOrchestrate(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request, tools = self._request_of(messages, stop, kwargs)
+        request = self._request_of(messages, stop, kwargs)
         graph_call = recorder_of(run_manager)
         with loop_for_sync_call(_loop_of(graph_call)) as loop:
-            answer = run_on_loop(loop, _WHAT, lambda: run_chat_call(request, graph_call))
-            return _result(answer, tools)
+            answer = run_on_loop(loop, _WHAT, lambda: self._call(request, graph_call))
+            return _result(answer)
 
     async def _agenerate(
         self,
@@ -181,11 +197,11 @@ class ChatOrchestrate(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        request, tools = self._request_of(messages, stop, kwargs)
+        request = self._request_of(messages, stop, kwargs)
         graph_call = recorder_of(run_manager)
         loop = _loop_of(graph_call) or loop_of_run()
-        answer = await await_on_loop(loop, lambda: run_chat_call(request, graph_call))
-        return _result(answer, tools)
+        answer = await await_on_loop(loop, lambda: self._call(request, graph_call))
+        return _result(answer)
 
     def _stream(
         self,
@@ -194,14 +210,14 @@ class ChatOrchestrate(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        request, tools = self._request_of(messages, stop, kwargs)
-        graph_call, reply = recorder_of(run_manager), StreamedReply(tools)
+        request = self._request_of(messages, stop, kwargs)
+        graph_call, reply = recorder_of(run_manager), StreamedReply()
         pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         with loop_for_sync_call(_loop_of(graph_call)) as loop:
             running: list[asyncio.Task[ChatAnswer]] = []
 
             async def begin() -> None:
-                task = asyncio.create_task(run_chat_call(request, graph_call, pieces.put))
+                task = asyncio.create_task(self._call(request, graph_call, pieces.put))
                 task.add_done_callback(lambda _: pieces.put(None))
                 running.append(task)
 
@@ -215,8 +231,7 @@ class ChatOrchestrate(BaseChatModel):
             run_on_loop(loop, _WHAT, begin)
             try:
                 while (piece := pieces.get()) is not None:
-                    if chunk := reply.chunk(piece):
-                        yield chunk
+                    yield reply.chunk(piece)
                 yield reply.last(*run_on_loop(loop, _WHAT, answer))
             finally:
                 run_on_loop(loop, _WHAT, end)
@@ -228,8 +243,8 @@ class ChatOrchestrate(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        request, tools = self._request_of(messages, stop, kwargs)
-        graph_call, reply = recorder_of(run_manager), StreamedReply(tools)
+        request = self._request_of(messages, stop, kwargs)
+        graph_call, reply = recorder_of(run_manager), StreamedReply()
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
         here = asyncio.get_running_loop()
 
@@ -238,24 +253,32 @@ class ChatOrchestrate(BaseChatModel):
 
         loop = _loop_of(graph_call) or loop_of_run()
         running = asyncio.create_task(
-            await_on_loop(loop, lambda: run_chat_call(request, graph_call, on_text))
+            await_on_loop(loop, lambda: self._call(request, graph_call, on_text))
         )
         # The end mark is sent like the text, so that it arrives after the last piece.
         running.add_done_callback(lambda _: here.call_soon_threadsafe(pieces.put_nowait, None))
         try:
             while (piece := await pieces.get()) is not None:
-                if chunk := reply.chunk(piece):
-                    yield chunk
+                yield reply.chunk(piece)
             yield reply.last(*await running)
         finally:
             running.cancel()
             await until_ended([running])
 
+    async def _call(
+        self,
+        request: ChatRequest,
+        graph_call: GraphCall | None,
+        on_text: Callable[[str], None] | None = None,
+    ) -> ChatAnswer:
+        options = CallOptions(engine=self.engine, model=self.model)
+        return await run_chat_call(request, graph_call, on_text, options)
+
     def _request_of(
         self, messages: list[BaseMessage], stop: list[str] | None, kwargs: Mapping[str, Any]
-    ) -> tuple[GenerationRequest, ToolProtocol | None]:
+    ) -> ChatRequest:
         _require_known(kwargs)
-        tools = ToolProtocol.of(kwargs.get("tools") or (), kwargs.get("tool_choice"))
+        tools = protocol_of(kwargs.get("tools") or (), kwargs.get("tool_choice"))
         request = GenerationRequest(
             request_id="",
             prompt=turns_of(messages, tools),
@@ -270,11 +293,18 @@ class ChatOrchestrate(BaseChatModel):
                 kwargs.get("top_logprobs", self.top_logprobs),
             ),
         )
-        return request, tools
+        if tools is None:
+            return request
+        is_free = kwargs.get("parallel_tool_calls") is not False and not kwargs.get("strict")
+        native = None
+        if is_free and not tools.must_call:
+            turns = native_turns_of(messages)
+            native = replace(request, prompt=turns, schema=None, tools=tuple(tools.tools))
+        return ToolRequest(tools, request, native)
 
 
 def _require_known(kwargs: Mapping[str, Any]) -> None:
-    if unknown := kwargs.keys() - _CALL_ARGUMENTS - _ALWAYS_SATISFIED - {"stop"}:
+    if unknown := kwargs.keys() - _CALL_ARGUMENTS - _ACCEPTED - {"stop"}:
         known = ", ".join(sorted(_CALL_ARGUMENTS | {"stop"}))
         reason = f"unknown arguments: {', '.join(sorted(unknown))}; it accepts {known}"
         raise InvalidRequest(_WHAT, reason)
@@ -293,6 +323,6 @@ def _loop_of(graph_call: GraphCall | None) -> asyncio.AbstractEventLoop | None:
     return None if graph_call is None else graph_call[0].loop
 
 
-def _result(answer: ChatAnswer, tools: ToolProtocol | None) -> ChatResult:
-    message = message_of(answer.completion, answer.info, tools)
+def _result(answer: ChatAnswer) -> ChatResult:
+    message = message_of(*answer)
     return ChatResult(generations=[ChatGeneration(message=message)])

@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortalProvider
 from orchestrator.cancellation import until_ended
 from orchestrator.errors import RunEnded, WouldBlock
 from orchestrator.execution.context import current_context_or_none, set_context
-from orchestrator.wiring import opened_loop
+from orchestrator.kept_runtime import opened_loop
 
 T = TypeVar("T")
 

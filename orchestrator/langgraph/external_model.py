@@ -10,6 +10,7 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 
+from orchestrator.execution.carried_slo import SloHandover
 from serving.analyzer.words import estimate_prompt_tokens
 from serving.generation import Chunk, Completion, EngineInfo, FinishReason, GenerationRequest, Usage
 
@@ -26,11 +27,18 @@ class ExternalReply:
 
 
 class ExternalModel:
-    """An Engine that records one call, which LangChain makes: `generate` waits for its answer."""
+    """An Engine that records one call, which LangChain makes: `generate` waits for its answer.
 
-    def __init__(self, model: str, reply: asyncio.Future[ExternalReply]) -> None:
+    Args:
+        handover: gets the SLO of the call, for the HTTP request that executes it.
+    """
+
+    def __init__(
+        self, model: str, reply: asyncio.Future[ExternalReply], handover: SloHandover
+    ) -> None:
         self._model = model
         self._reply = reply
+        self._handover = handover
 
     @property
     def info(self) -> EngineInfo:
@@ -42,6 +50,7 @@ class ExternalModel:
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """The answer, once the callback has reported it; raises what the model raised."""
+        self._handover.give(request.slo)
         reply = await self._reply
         text, usage, finish_reason = _read(reply.result, request)
         return Completion(

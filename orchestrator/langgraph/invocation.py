@@ -24,6 +24,7 @@ from orchestrator.execution.deadline_handling import (
 )
 from orchestrator.execution.step_execution import StepSpec, run_step
 from orchestrator.execution.threads import run_in_thread
+from orchestrator.kept_runtime import shared_runtime
 from orchestrator.langgraph.callbacks import (
     GraphCallbacks,
     outer_config_without_ours,
@@ -34,7 +35,6 @@ from orchestrator.langgraph.recording import GraphRecorder, record_graphs
 from orchestrator.langgraph.state_codec import STATE
 from orchestrator.langgraph.streaming import GraphResult, GraphStream
 from orchestrator.sdk.flow import Flow
-from orchestrator.wiring import shared_runtime
 from store.records import StepKind
 
 WrapUp = Callable[[Any], Any] | Runnable[Any, Any]

@@ -10,14 +10,16 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from langchain_core.outputs import LLMResult
-from langgraph.errors import GraphBubbleUp, ParentCommand
+from langgraph.errors import GraphBubbleUp, NodeCancelledError, ParentCommand
 
 from orchestrator.durability.identity import StepPath
 from orchestrator.durability.values import ValueCodec
 from orchestrator.errors import RunEnded
 from orchestrator.execution.calls import run_llm_call, run_tool_call
+from orchestrator.execution.carried_slo import SloHandover
 from orchestrator.execution.causality import frontier
 from orchestrator.execution.context import CallContext, using_context
+from orchestrator.execution.engines import Engines
 from orchestrator.execution.step_execution import StepSpec, run_step
 from orchestrator.langgraph.dependencies import Activity, FanOuts, PendingCall, ReservedPath
 from orchestrator.langgraph.external_model import ExternalModel, ExternalReply, model_name
@@ -80,6 +82,10 @@ class GraphRecorder:
         self.require_recorded()
         if self._closed:
             raise RunEnded(self._what)
+
+    def handover(self) -> SloHandover:
+        """For a model call that begins: how its HTTP request will get its SLO; any thread."""
+        return SloHandover(self.loop, lambda: self._closed, self._what)
 
     def post(self, event: Callable[[], None]) -> bool:
         """Handle an event on the run's thread: at once if this is it, else soon.
@@ -168,20 +174,25 @@ class GraphRecorder:
         run_id: UUID,
         parent_id: UUID | None,
         *,
-        is_ours: bool,
+        handover: SloHandover | None,
         prompt: str,
         parameters: Mapping[str, Any],
         metadata: Mapping[str, Any],
     ) -> None:
-        """A model call has begun; one of ChatOrchestrate is recorded by `run_model_call`."""
+        """A model call has begun.
+
+        Args:
+            handover: gets its SLO; None: a call of ChatOrchestrate, which `run_model_call` records.
+        """
         parent = self._parent(parent_id)
         activity = self._add(run_id, parent, namespace=parent.namespace, step_path=parent.step_path)
-        if is_ours:
+        if handover is None:
             return
         self._first_tokens[run_id] = (self._context.run.clock.now_s(), None)
-        model = ExternalModel(model_name(parameters, metadata), self._outcome(activity))
-        context = self._context_of(activity)
-        context = context.derive(run=replace(context.run, engine=model))
+        outcome, context = self._outcome(activity), self._context_of(activity)
+        handover.begin(context, outcome.done)
+        model = ExternalModel(model_name(parameters, metadata), outcome, handover)
+        context = context.derive(run=replace(context.run, engines=Engines(model)))
         max_tokens, temperature = parameters.get("max_tokens"), parameters.get("temperature")
         request = GenerationRequest(
             request_id="",
@@ -194,6 +205,8 @@ class GraphRecorder:
             return run_llm_call(context, request)
 
         activity.call = self._tasks.begin_call(activity.dependencies, call)
+        assert activity.call.task is not None, "begin_call starts it"
+        activity.call.task.add_done_callback(handover.recorded)
         self._tasks.record(activity, activity.call.task)
 
     def token_received(self, run_id: UUID) -> None:
@@ -284,6 +297,10 @@ async def record_graphs(
     try:
         with using_context(context):
             value = await work(recorder)
+    except NodeCancelledError:  # LangGraph's for a CancelledError that a node raises in a thread
+        if context.remaining_s() <= 0:
+            raise asyncio.CancelledError from None
+        raise
     finally:
         await recorder.close()
         context.run.causality.join(recorder.last_calls())

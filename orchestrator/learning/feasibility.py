@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from orchestrator.errors import DeadlineInfeasible
-from patterns.library import PatternLibrary
+
+if TYPE_CHECKING:
+    from patterns.library import PatternLibrary
 
 logger = logging.getLogger("orchestrate")
 

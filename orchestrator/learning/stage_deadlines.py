@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from patterns.amortization import amortized_s
-from patterns.features import Call, Outlook
-from patterns.matching import Estimate, LiveMatch
 from patterns.stages import Stage
 from serving.length_sketch import LengthSketch
 from serving.slo import FutureWork, OnLate, Slo, SloKind
+
+if TYPE_CHECKING:
+    from patterns.features import Call, Outlook
+    from patterns.matching import Estimate, LiveMatch
 
 FALLBACK = "fallback"
 """Source of a sub-deadline without knowledge of past runs: an even share of the time left."""
@@ -104,28 +107,34 @@ class StageDeadlines:
         """
         deadline = self._stages.get(stage)
         if deadline is None:
-            estimate = self._estimate(stage, first_call, summary_of)
-            deadline = self._divide(stage, now_s, estimate)
+            self._match = self._match_before(stage, summary_of)
+            deadline = self._divide(stage, now_s, _estimate(self._match, first_call))
             self._stages[stage] = deadline
+            # Stages begin in order, so the latest deadline so far is that of an earlier stage.
+            self._latest_at_s = deadline.at_s
         return deadline
 
-    def _estimate(
-        self, stage: int, first_call: Call | None, summary_of: SummaryOf | None
-    ) -> Estimate | None:
-        """The estimate for a stage from past runs; None from the first stage on that none matches.
+    def preview(
+        self, stage: int, now_s: float, *, summary_of: SummaryOf | None = None
+    ) -> StageDeadline:
+        """The sub-deadline that a stage has, or would have if it began now; nothing is fixed.
 
-        Before it, the summaries of all earlier stages are given to the match.
+        Args:
+            summary_of: as in `of`.
         """
+        if self.has(stage):
+            return self._stages[stage]
+        return self._divide(stage, now_s, _estimate(self._match_before(stage, summary_of), None))
+
+    def _match_before(self, stage: int, summary_of: SummaryOf | None) -> LiveMatch | None:
+        """The match of all stages before one; None from the first stage on that no run matches."""
         match = self._match
         while match is not None and match.num_stages < stage:
             past = None if summary_of is None else summary_of(match.num_stages)
             match = None if past is None else match.extend(past)
             if match is not None and not match.is_possible:
                 match = None
-        self._match = match
-        if match is None:
-            return None
-        return match.estimate(() if first_call is None else (first_call,))
+        return match
 
     def _divide(self, stage: int, now_s: float, estimate: Estimate | None) -> StageDeadline:
         left_s = max(self._deadline_at_s - now_s, 0.0)
@@ -136,10 +145,26 @@ class StageDeadlines:
             own_s = amortized_s(
                 left_s, share_before=estimate.share_before, share=estimate.outlook.share
             )
-        # Stages begin in order, so the latest deadline so far is that of an earlier stage.
         at_s = min(max(now_s + own_s, self._latest_at_s), self._deadline_at_s)
-        self._latest_at_s = at_s
         return StageDeadline(at_s, source, estimate)
+
+
+def _estimate(match: LiveMatch | None, first_call: Call | None) -> Estimate | None:
+    """The estimate for the stage after a match; None without one."""
+    if match is None:
+        return None
+    return match.estimate(() if first_call is None else (first_call,))
+
+
+def slo_after(slo: Slo, elapsed_s: float) -> Slo:
+    """An SLO some seconds after it was made: its deadlines are that much nearer."""
+    if slo.deadline_s is None or slo.final_s is None:
+        return slo
+    return replace(
+        slo,
+        deadline_s=max(slo.deadline_s - elapsed_s, MIN_REMAINING_S),
+        final_s=max(slo.final_s - elapsed_s, MIN_REMAINING_S),
+    )
 
 
 def call_slo(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cancellation import until_ended
 from orchestrator.clock import Clock
 from orchestrator.durability.journal_writer import JournalWriter
 from orchestrator.errors import RunInterrupted
 from store.records import RunRecord
-from store.session import Store
+
+if TYPE_CHECKING:
+    from store.session import Store
 
 
 @dataclass(frozen=True, slots=True, eq=False)

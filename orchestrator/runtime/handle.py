@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from orchestrator.cancellation import until_ended
 from orchestrator.display.run_log import RunLog
+from orchestrator.durability.identity import is_within
 from orchestrator.durability.outcomes import status_of
 from orchestrator.errors import RunCancelled
-from orchestrator.events import Event
+from orchestrator.events import Event, Listener, TextGenerated
 from store.records import Status
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class RunHandle(Generic[R]):
         self.log: RunLog | None = None
         self._task: asyncio.Task[RunResult[R]] = asyncio.ensure_future(running)
         self._events: list[Event] = []
+        self._keeps_text = False
         self._has_news = asyncio.Event()
         self._has_begun = asyncio.Event()
         self._task.add_done_callback(lambda _: self._has_news.set())
@@ -68,17 +71,53 @@ class RunHandle(Generic[R]):
         self._task.cancel()
         await until_ended([self._task])
 
-    async def events(self) -> AsyncIterator[Event]:
-        """Iterate over the run's events, from its start to its end."""
+    def events(self, *, text: bool = False) -> AsyncGenerator[Event, None]:
+        """Iterate over the run's events, from its start to its end, however that comes.
+
+        Any number of readers may do so, each at its own speed, also once the run has ended.
+
+        Args:
+            text: also yield a TextGenerated for each piece of text of the run's LLM calls. From
+                this call of `events` on, such events are kept for all who ask for them; a call that
+                is in progress gives its text at its end.
+        """
+        self._keeps_text = self._keeps_text or text
+        return self._read(text)
+
+    def text(self, step: str | None = None) -> AsyncGenerator[str, None]:
+        """Iterate over the pieces of text of the run's LLM calls, as they arrive.
+
+        It ends with the run, also if that failed: awaiting the handle raises the error.
+
+        Args:
+            step: only of calls within steps, or flows, of this name; None: of all.
+        """
+        if step is not None and not isinstance(step, str):
+            raise TypeError(f"step= is the name of a step, not {step!r:.80}")
+        return self._read_text(self.events(text=True), step)
+
+    async def _read(self, text: bool) -> AsyncGenerator[Event, None]:
         index = 0
         while True:
             while index < len(self._events):
-                yield self._events[index]
+                event = self._events[index]
                 index += 1
+                if text or not isinstance(event, TextGenerated):
+                    yield event
             if self._task.done():
                 return
             self._has_news.clear()
             await self._has_news.wait()
+
+    async def _read_text(
+        self, events: AsyncGenerator[Event, None], step: str | None
+    ) -> AsyncGenerator[str, None]:
+        async with aclosing(events):
+            async for event in events:
+                if not isinstance(event, TextGenerated):
+                    continue
+                if step is None or is_within(event.path, step):
+                    yield event.text
 
     def __repr__(self) -> str:
         return f"<RunHandle {self.id}: {self.status}>"
@@ -102,3 +141,7 @@ class RunHandle(Generic[R]):
         """Add an event; called by the runtime."""
         self._events.append(event)
         self._has_news.set()
+
+    def text_listener(self) -> Listener | None:
+        """What takes TextGenerated; None as long as nobody has asked for text."""
+        return self.publish if self._keeps_text else None

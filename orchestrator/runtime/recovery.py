@@ -6,13 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments, ArgumentsNotRecorded
 from orchestrator.durability.liveness import is_orphaned
 from orchestrator.durability.questions import age_s
-from orchestrator.durability.replay import RecordedSteps
+from orchestrator.durability.replay import RecordedSteps, answers_to_ask_again
 from orchestrator.durability.uncertain_effects import UncertainEffects
 from orchestrator.durability.values import result_codec
 from orchestrator.errors import ArgumentsDiffer, RunNotResumable
@@ -27,7 +27,9 @@ from serving.references import is_loaded
 from store.errors import RunNotFound
 from store.payload_codec import decoded
 from store.records import CallKind, CallRecord, EdgeRecord, RunRecord, Status, StepRecord
-from store.session import Store
+
+if TYPE_CHECKING:
+    from store.session import Store
 
 R = TypeVar("R")
 
@@ -158,9 +160,14 @@ class InterruptedRun:
             live.calls.append(_trace(live, call))
 
     def _replayable_steps(self) -> list[StepRecord]:
-        """The steps; those that ended the run by errors count as running, to be executed again."""
+        """The steps; those that are to be executed again count as running.
+
+        They are those that ended the run by errors, and answers that were left at its end.
+        """
+        left = answers_to_ask_again(self.steps, self.calls)
         return [
-            replace(step, status=Status.RUNNING) if step.ended_run else step for step in self.steps
+            replace(step, status=Status.RUNNING) if step.ended_run or step.path in left else step
+            for step in self.steps
         ]
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -20,7 +20,9 @@ from orchestrator.errors import AnswerRefused, NoOpenQuestion, RunAlreadyEnded
 from store.errors import AlreadyRecorded, RunChanged
 from store.payload_codec import JSON, encoded
 from store.records import RunOutcome, RunRecord, Status, StepRecord
-from store.session import Store
+
+if TYPE_CHECKING:
+    from store.session import Store
 
 RunStatus = Literal["running", "completed", "failed", "cancelled", "orphaned"]
 """A run's status. Orphaned: it is recorded as running, but the process that executed it is gone."""
@@ -52,6 +54,7 @@ class RunInfo:
 
     Attributes:
         user: "" without one.
+        tags: those of its flow's `options(tags=)`.
         ended_at: None: it has not ended.
         elapsed_s: from its start to its end; None: it has not ended.
         deadline_s: from its start; None: none.
@@ -63,6 +66,7 @@ class RunInfo:
     flow: str
     status: RunStatus
     user: str
+    tags: Mapping[str, str]
     started_at: datetime
     ended_at: datetime | None
     elapsed_s: float | None
@@ -84,6 +88,7 @@ class RunControl:
         flow: str | None = None,
         status: RunStatus | None = None,
         user: str | None = None,
+        tags: Mapping[str, str] | None = None,
         limit: int | None = 100,
     ) -> list[RunInfo]:
         """Recorded runs, of this process and others, newest first.
@@ -92,13 +97,16 @@ class RunControl:
             flow: only runs of the flow with this name.
             status: only runs with this status.
             user: only runs of this user.
+            tags: only runs with all of these; they may have others too.
             limit: how many at most; None: all.
         Raises:
             ValueError: the status is unknown, or the limit is negative.
         """
         if limit is not None and limit < 0:
             raise ValueError(f"limit={limit} must not be negative")
-        records = await newest_runs(self.store, flow=flow, status=status, user=user, limit=limit)
+        records = await newest_runs(
+            self.store, flow=flow, status=status, user=user, tags=tags, limit=limit
+        )
         steps: dict[str, list[StepRecord]] = {}
         async with self.store.reading() as tx:
             for start in range(0, len(records), _BATCH):
@@ -197,6 +205,7 @@ async def newest_runs(
     flow: str | None = None,
     status: str | None = None,
     user: str | None = None,
+    tags: Mapping[str, str] | None = None,
     limit: int | None = None,
 ) -> list[tuple[RunRecord, str]]:
     """The newest runs with what is given, as they are recorded, and the status of each.
@@ -211,7 +220,11 @@ async def newest_runs(
     reads_all = recorded is Status.RUNNING
     async with store.reading() as tx:
         records = await tx.runs.newest(
-            limit=None if reads_all else limit, status=recorded or None, flow=flow, user=user
+            limit=None if reads_all else limit,
+            status=recorded or None,
+            flow=flow,
+            user=user,
+            tags=tags,
         )
     runs = [(record, status_shown(record)) for record in records]
     return [(record, shown) for record, shown in runs if status in (None, shown)][:limit]
@@ -239,6 +252,7 @@ def _info(record: RunRecord, shown: str, steps: Sequence[StepRecord]) -> RunInfo
         flow=record.flow,
         status=status,
         user=record.slo_user,
+        tags=dict(record.tags),
         started_at=record.started_at,
         ended_at=record.finished_at,
         elapsed_s=record.elapsed_s,

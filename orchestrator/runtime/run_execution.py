@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, TypeVar
 
+from orchestrator.cancellation import end_all
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.identity import StepPath
 from orchestrator.durability.outcomes import status_of, type_of
@@ -32,10 +33,12 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
     result: bytes | None = None
     try:
         live.emit(RunStarted(live.id, live.flow, flow.deadline_s))
-        with using_context(
-            CallContext(live, StepPath(), live.deadline_at_s, owner=current_worker())
-        ) as context:
-            value = await _run_body(context, flow, arguments)
+        context = CallContext(live, StepPath(), live.deadline_at_s, owner=current_worker())
+        try:
+            with using_context(context):
+                value = await _run_body(context, flow, arguments)
+        finally:
+            await end_all(live.streams)
         if live.was_cancelled():  # and the flow caught it
             raise asyncio.CancelledError
         result = _dump_if_possible(flow, value)

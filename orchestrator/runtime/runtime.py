@@ -1,38 +1,31 @@
-"""Executes runs on one engine and one store, any number of them concurrently."""
+"""Executes runs on its engines and one store, any number of them concurrently."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
-import os
 import secrets
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from orchestrator.clock import Clock, RunClock
-from orchestrator.display.run_log import RunLog
 from orchestrator.durability.arguments import Arguments
 from orchestrator.durability.identity import is_in_wrap_up
-from orchestrator.durability.leases import LEASE_S, Leases
-from orchestrator.durability.liveness import executing_run, process_identity
-from orchestrator.durability.recorder import RunRecorder
+from orchestrator.durability.leases import Leases
+from orchestrator.durability.liveness import executing_run
 from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import RunCancelled, RunNotResumable, RuntimeDraining
-from orchestrator.events import Event, Listener
+from orchestrator.events import Listener
 from orchestrator.execution.causality import own_task
 from orchestrator.execution.context import LiveRun
+from orchestrator.execution.engines import Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
-from orchestrator.learning.knowledge import Knowledge, Learner
-from orchestrator.learning.stage_deadlines import StageDeadlines
 from orchestrator.runtime.draining import ExecutedRun, interrupt
-from orchestrator.runtime.flow_loading import reference_of
+from orchestrator.runtime.event_delivery import EventDelivery
 from orchestrator.runtime.handle import RunHandle
+from orchestrator.runtime.new_runs import new_live_run, new_run_record, warn_of_other_engines
 from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
 from orchestrator.runtime.results import RunResult
 from orchestrator.runtime.run_control import RunControl, newest_runs
@@ -41,21 +34,24 @@ from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
 from serving.references import is_loaded
 from store.errors import RunChanged, RunExists, RunNotFound
-from store.records import RunRecord, Status
-from store.session import Store
+from store.records import RunRecord
 
-logger = logging.getLogger("orchestrate")
+if TYPE_CHECKING:
+    from orchestrator.learning.knowledge import Learner
+    from store.session import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Runtime(RunControl):
-    """Runs flows on one engine, recorded in one store. Made by `open_runtime`.
+    """Runs flows on its engines, recorded in one store. Made by `open_runtime`.
 
     `runs`, `get`, `answer` and `cancel` concern all runs of the store, also of other processes.
 
     Args:
+        engine: the default one, for calls that name none.
+        engines: others by name, for `llm(engine=)`.
         learner: the knowledge from past runs; by default read from the store, without fits.
         durable: record arguments and results, so that an interrupted run can be resumed.
         record_text: record prompts and answers as well.
@@ -69,6 +65,7 @@ class Runtime(RunControl):
         engine: Engine,
         store: Store,
         *,
+        engines: Mapping[str, Engine] | None = None,
         learner: Learner | None = None,
         clock: Clock | None = None,
         durable: bool = True,
@@ -78,15 +75,25 @@ class Runtime(RunControl):
     ) -> None:
         super().__init__(store, clock)
         self.engine = engine
-        self._learner = learner or Learner(store, models=None)
+        self.engines = Engines(engine, engines)
+        if learner is None:
+            from orchestrator.learning.knowledge import Learner  # NumPy takes time to import
+
+            learner = Learner(store, models=None)
+        self._learner = learner
         self._leases = Leases(store, self._clock)
-        self._handles: dict[str, RunHandle[Any]] = {}
+        self._delivery = EventDelivery(on_event)
         self._tasks = TaskTracker()
         self._durable = durable
-        self._record_text = record_text
-        self._user = user
-        self._on_event = list(on_event)
-        self._warned_of_the_model = False
+        self._live = partial(
+            new_live_run,
+            engines=self.engines,
+            store=store,
+            emit=self._delivery.emit,
+            durable=durable,
+            record_text=record_text,
+            user=user,
+        )
         self._executed: dict[str, ExecutedRun] = {}
         self._is_draining = False
 
@@ -114,12 +121,12 @@ class Runtime(RunControl):
             if former.is_completed:
                 return former.result(flow)
             return await self._resume(flow, former, former.arguments(flow, arguments))
-        await self._prepare()
+        await self.engines.start()
         knowledge = await self._learner.knowledge_of(flow.name)
         check_feasible(flow.name, flow.deadline_s, knowledge.library, flow.infeasible)
-        live = self._live(flow, knowledge)
-        record = self._record(live, flow)
-        self._keep_log(live, record)
+        live = self._live(flow, RunClock(self._clock), knowledge)
+        record = new_run_record(live, flow, durable=self._durable)
+        self._delivery.attach(live, record)
 
         dumped = arguments.dump_partly(flow.body) if self._durable else None
         if dumped is not None:  # use the arguments as a resumed run would read them
@@ -163,15 +170,8 @@ class Runtime(RunControl):
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         handle = RunHandle(run_id, task)
-        former = self._handles.get(run_id)
-        if former is None or former.status is not Status.RUNNING:  # events go to a running one
-            self._handles[run_id] = handle
-            handle.when_ended(lambda: self._forget(handle))
+        self._delivery.add(handle)
         return handle
-
-    def _forget(self, handle: RunHandle[Any]) -> None:
-        if self._handles.get(handle.id) is handle:
-            del self._handles[handle.id]
 
     async def end_runs(self) -> None:
         """End all runs and record their ends; called between closing the engine and the store."""
@@ -198,8 +198,8 @@ class Runtime(RunControl):
             return []
         await asyncio.wait([run.task for run in self._executed.values()], timeout=allowed_s)
         left = tuple(self._executed.values())
-        for handle in [self._handles.get(run.record.id) for run in left]:
-            if handle is not None:
+        for run in left:
+            if (handle := self._delivery.handle_of(run.record.id)) is not None:
                 handle.need_not_be_awaited()
         return await interrupt(left, self.store, self._clock)
 
@@ -278,17 +278,20 @@ class Runtime(RunControl):
         """
         before = former.record
         former.require_orphaned()
-        await self._prepare()
-        self._warn_of_another_engine(before)
+        await self.engines.start()
+        warn_of_other_engines(before, self.engines)
         knowledge = await self._learner.knowledge_of(flow.name)
         now = self._clock.wall()
         age_s = former.age_s(now)
         stopped_s = max((now - before.started_at).total_seconds() - age_s, 0.0)
         deadline_s = before.deadline_s if allowed_s is None else age_s + allowed_s
         flow = replace(flow, run_id=before.id, deadline_s=deadline_s, user=before.slo_user)
-        live = self._live(flow, knowledge, age_s=age_s, stopped_s=stopped_s)
-        record = replace(self._record(live, flow), attempts=before.attempts + 1)
-        self._keep_log(live, replace(record, started_at=before.started_at))
+        clock = RunClock(self._clock, stopped_s=stopped_s)
+        live = self._live(flow, clock, knowledge, age_s=age_s)
+        record = replace(
+            new_run_record(live, flow, durable=self._durable), attempts=before.attempts + 1
+        )
+        self._delivery.attach(live, replace(record, started_at=before.started_at))
 
         async def begin() -> None:
             try:
@@ -304,10 +307,6 @@ class Runtime(RunControl):
                 live.recorder.order.drop_unbegun(is_in_wrap_up)
 
         return await self._execute(live, flow, arguments, record, begin)
-
-    async def _prepare(self) -> None:
-        await self.engine.start()
-        self._warn_of_the_model()
 
     async def _execute(
         self,
@@ -325,7 +324,7 @@ class Runtime(RunControl):
             own_task()
             with executing_run(live.id):
                 await begin()
-                if (handle := self._handles.get(live.id)) is not None:
+                if (handle := self._delivery.handle_of(live.id)) is not None:
                     handle.mark_begun()
                 async with self._leases.held(record) as writer.lease:
                     try:
@@ -362,102 +361,3 @@ class Runtime(RunControl):
 
     async def _cancel_own_runs(self) -> None:
         await self._leases.cancel_requested()
-
-    def _live(
-        self,
-        flow: FlowSpec[P, R],
-        knowledge: Knowledge,
-        *,
-        age_s: float = 0.0,
-        stopped_s: float = 0.0,
-    ) -> LiveRun:
-        """A live run that began `age_s` ago by its clock, which was stopped for `stopped_s`."""
-        run_id = flow.run_id or secrets.token_hex(6)
-        clock = RunClock(self._clock, stopped_s=stopped_s)
-        started_s = clock.now_s() - age_s
-        deadline_at_s = math.inf if flow.deadline_s is None else started_s + flow.deadline_s
-        return LiveRun(
-            id=run_id,
-            flow=flow.name,
-            engine=self.engine,
-            recorder=RunRecorder(
-                self.store,
-                clock,
-                run_id=run_id,
-                started_s=started_s,
-                durable=self._durable,
-                record_text=self._record_text,
-            ),
-            clock=clock,
-            emit=self._emit,
-            started_s=started_s,
-            deadline_at_s=deadline_at_s,
-            stage_deadlines=StageDeadlines(
-                deadline_at_s=deadline_at_s,
-                expected_stages=flow.expected_stages,
-                match=knowledge.library.matcher.begin() if knowledge.library else None,
-            ),
-            knowledge=knowledge,
-            loop=asyncio.get_running_loop(),
-            user=self._user if flow.user is None else flow.user,
-        )
-
-    def _record(self, live: LiveRun, flow: FlowSpec[..., Any]) -> RunRecord:
-        info, now = self.engine.info, self._clock.wall()
-        return RunRecord(
-            id=live.id,
-            flow=live.flow,
-            started_at=now,
-            claimed_at=now,
-            leased_until=now + timedelta(seconds=LEASE_S),
-            deadline_s=flow.deadline_s,
-            entry=reference_of(flow.body) if self._durable else None,
-            engine=info.name,
-            model=info.model,
-            policy=info.policy,
-            random_weights=info.random_weights,
-            process_id=os.getpid(),
-            host=socket.gethostname(),
-            process=process_identity(),
-            slo_user=live.user,
-            attributes={"tags": dict(flow.tags)} if flow.tags else {},
-            clock_stopped_s=live.clock.stopped_s,
-        )
-
-    def _keep_log(self, live: LiveRun, record: RunRecord) -> None:
-        """Keep the run's events, for its result and its handle."""
-        log = live.log = RunLog(record, since_start_s=live.since_start_s)
-        if (handle := self._handles.get(live.id)) is not None:
-            handle.log = log
-
-        def keep_and_emit(event: Event) -> None:
-            log.add(event)
-            self._emit(event)
-
-        live.emit = keep_and_emit
-
-    def _warn_of_the_model(self) -> None:
-        info = self.engine.info
-        caveat = "random weights: its text is meaningless" if info.random_weights else info.caveat
-        if caveat and not self._warned_of_the_model:
-            self._warned_of_the_model = True
-            logger.warning("model %s has %s", info.model, caveat)
-
-    def _warn_of_another_engine(self, run: RunRecord) -> None:
-        info = self.engine.info
-        if (run.engine, run.model) != (info.name, info.model):
-            logger.warning(
-                "run %s began on engine %s with model %s, and continues on engine %s with model %s",
-                *(run.id, run.engine, run.model, info.name, info.model),
-            )
-
-    def _emit(self, event: Event) -> None:
-        """Call the listeners; one that raises is removed, so that no display can end a run."""
-        if (handle := self._handles.get(event.run_id)) is not None:
-            handle.publish(event)
-        for listener in tuple(self._on_event):
-            try:
-                listener(event)
-            except Exception:
-                self._on_event.remove(listener)
-                logger.exception("on_event failed and will not be called again: %r", listener)

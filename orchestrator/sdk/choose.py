@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from string import ascii_uppercase
 
+from orchestrator.execution.call_options import CallOptions
 from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.context import current_context
-from orchestrator.sdk.llm import Prompt, turns_of
+from orchestrator.sdk.prompts import Prompt, turns_of
 from serving.generation import MAX_CHOICES, GenerationRequest, Message
 
 
@@ -33,7 +34,13 @@ class Choice:
 
 
 async def choose(
-    prompt: Prompt, options: Sequence[str], *, system: str | None = None, raw: bool = False
+    prompt: Prompt,
+    options: Sequence[str],
+    *,
+    system: str | None = None,
+    raw: bool = False,
+    engine: str | None = None,
+    model: str | None = None,
 ) -> Choice:
     """Ask the model to choose; one call with one output token, however many options there are.
 
@@ -45,6 +52,7 @@ async def choose(
         raw: list nothing; the options are words that continue a plain prompt such as "Clue: a
             slow animal\nAnswer:", without the model's chat template, compared by their first
             tokens. Small models are better at this than at letters.
+        engine, model: as in `llm`.
     Raises:
         ValueError: there are no options, or too many; or a raw prompt is no text.
         InvalidRequest: two options of a raw prompt begin with the same token.
@@ -66,6 +74,7 @@ async def choose(
     completion = await run_llm_call(
         current_context("choose()"),
         GenerationRequest(request_id="", prompt=turns, choices=choices, temperature=0.0),
+        options=CallOptions(engine=engine, model=model),
     )
     if completion.choice_logprobs:
         probabilities = _softmax(completion.choice_logprobs)

@@ -19,11 +19,11 @@ from orchestrator.execution.deadline_handling import (
 )
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.execution.step_execution import StepSpec, run_step
+from orchestrator.kept_runtime import shared_runtime
 from orchestrator.learning.feasibility import Infeasible
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult
 from orchestrator.sdk.functions import awaitable, name_of, require_no_method
-from orchestrator.wiring import shared_runtime
 from store.records import StepKind
 
 P = ParamSpec("P")
@@ -34,8 +34,8 @@ class Flow(FlowSpec[P, R]):
     """An async function that executes as a recorded run, with a deadline.
 
     Awaited inside another flow it is a step of that flow's run, and its deadline can only be
-    earlier than the run's. Elsewhere it is a run of its own, in the open runtime or in one opened
-    for it.
+    earlier than the run's. Elsewhere it is a run of its own, in the open runtime, or in one that
+    stays open until the event loop ends.
     """
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -48,16 +48,14 @@ class Flow(FlowSpec[P, R]):
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
         """Execute it as a run of its own, and return the RunResult; see Runtime.run.
 
-        The run uses the open runtime, or one opened for it.
+        The run uses the open runtime; without one it opens one, which stays open for later runs
+        until the event loop ends.
         """
         async with shared_runtime() as runtime:
             return await runtime.run(self, *args, **kwargs)
 
     async def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
-        """Start a run of its own in the background, as `run`; returns its handle.
-
-        A runtime that was opened for the run is closed once the run has ended.
-        """
+        """Start a run of its own in the background, as `run`; returns its handle."""
         async with AsyncExitStack() as resources:
             runtime = await resources.enter_async_context(shared_runtime())
             handle = runtime.begin(self, args, kwargs, release=resources.pop_all().aclose)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 from orchestrator.durability.callables import applied, underlying
 from orchestrator.execution.threads import run_in_thread
 
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_RECORDED = "_orchestrate_recorded"
 
 
 def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
@@ -37,6 +40,17 @@ def awaitable(body: Callable[P, Any]) -> Callable[P, Awaitable[Any]]:
         return await result if inspect.isawaitable(result) else result
 
     return threaded
+
+
+def mark_recorded(function: F) -> F:
+    """Note on a function that its calls are recorded."""
+    setattr(function, _RECORDED, True)
+    return function
+
+
+def records_itself(function: Callable[..., Any]) -> bool:
+    """Whether the calls of a function are recorded: it is a step or a tool."""
+    return getattr(function, _RECORDED, False) is True
 
 
 def name_of(body: Callable[..., Any]) -> str:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, TypedDict, TypeVar, Unpack, get_args, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
+from orchestrator.durations import Duration, seconds_of
+from orchestrator.execution.call_options import CallOptions
 from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.context import current_context
 from orchestrator.sdk.answers import Answer
 from orchestrator.sdk.parallel import gather
+from orchestrator.sdk.prompts import Prompt, turns_of
 from orchestrator.sdk.schemas import AnswerForm
-from serving.generation import SEED_LIMIT, GenerationRequest, Message, Role, check_request
+from orchestrator.sdk.time_limits import within
+from serving.generation import SEED_LIMIT, GenerationRequest, check_request
 
 T = TypeVar("T")
 
-Prompt = str | Sequence[Message | Mapping[str, Any]]
 OnText = Callable[[str], None]
 
 MAX_ANSWERS = 128
@@ -37,6 +41,12 @@ class Sampling(TypedDict, total=False):
     stop: Sequence[str]
     seed: int | None
     raw: bool
+    engine: str | None
+    model: str | None
+    ttft: Duration | None
+    tbt: Duration | None
+    deadline: Duration | None
+    waiting_time: Duration | None
 
 
 class SamplingOfOne(Sampling, total=False):
@@ -196,8 +206,14 @@ async def llm(
     seed: int | None = None,
     raw: bool = False,
     on_text: OnText | None = None,
+    engine: str | None = None,
+    model: str | None = None,
+    ttft: Duration | None = None,
+    tbt: Duration | None = None,
+    deadline: Duration | None = None,
+    waiting_time: Duration | None = None,
 ) -> Any:
-    """Call the run's model; the engine gets the sub-deadline of the call's stage.
+    """Call a model; the engine gets the sub-deadline of the call's stage.
 
     Args:
         prompt: the user's message, or the turns of a chat: Messages or OpenAI's dicts.
@@ -222,6 +238,14 @@ async def llm(
             the seed after that of the one before.
         raw: complete a plain prompt without the model's chat template.
         on_text: called with each piece of new text as it arrives; not with `n`.
+        engine: name of the engine that answers; None: the runtime's default one.
+        model: a model that this engine serves; without `engine`, one by which it is found.
+        ttft, tbt: make the call a stream with these targets, the time to the first token and
+            between tokens ("500ms", or seconds). The one that is not given is 5 s or 0.2 s. The
+            engine then gets no deadline of the call; the run's still ends it.
+        deadline: of this call, as `within`: it can only come earlier than the one around it.
+        waiting_time: longest time without service before the scheduler drops the request; 5 s
+            with `ttft` or `tbt`, else none. Source of these four: Wu (2025), chapter 5.
     Returns:
         The text; with a type a value of it; with a JSON schema the JSON value. With logprobs an
         Answer of it; with `n` a list.
@@ -231,9 +255,13 @@ async def llm(
         InvalidRequest: an argument is out of range, or pydantic cannot read the type.
         DeadlineExceeded: the current deadline passed first.
         ServingError: the engine could not answer; see serving.errors.
+        RequestDropped: it waited for longer than `waiting_time`.
+        UnknownEngine, UnknownModel, ModelNotServed: there is no such engine, or none serves the
+            model.
+        InvalidDuration: a time is none.
         OutsideRun: not within a flow.
-        ValueError: `n` is out of range, above 1 at temperature 0, where all answers would be equal,
-            or given with `on_text`.
+        ValueError: the prompt is no text and no turns; or `n` is out of range, above 1 at
+            temperature 0, where all answers would be equal, or given with `on_text`.
     """
     form = None if schema is None else AnswerForm.of(schema)
     request = GenerationRequest(
@@ -252,21 +280,38 @@ async def llm(
         seed=seed,
         logprobs=logprobs,
     )
-    if n is None:
-        return await _answer(request, form, on_text)
-    _require_several(n, temperature, on_text)
-    requests = _with_seeds(request, n)
-    return list(await gather(*(_answer(each, form) for each in requests)))
+    options = CallOptions(
+        engine=engine,
+        model=model,
+        ttft_s=_seconds_or_none(ttft),
+        tbt_s=_seconds_or_none(tbt),
+        waiting_s=_seconds_or_none(waiting_time),
+    )
+    if n is not None:
+        _require_several(n, temperature, on_text)
+    current_context("llm()")
+    async with nullcontext() if deadline is None else within(deadline):
+        if n is None:
+            return await _answer(request, form, options, on_text)
+        requests = _with_seeds(request, n)
+        return list(await gather(*(_answer(each, form, options) for each in requests)))
 
 
 async def _answer(
-    request: GenerationRequest, form: AnswerForm | None, on_text: OnText | None = None
+    request: GenerationRequest,
+    form: AnswerForm | None,
+    options: CallOptions,
+    on_text: OnText | None = None,
 ) -> Any:
-    completion = await run_llm_call(current_context("llm()"), request, on_text)
+    completion = await run_llm_call(current_context("llm()"), request, on_text, options)
     value = completion.text if form is None else form.value_in(completion)
     if request.logprobs is None:
         return value
     return Answer(value, completion.text, completion.tokens)
+
+
+def _seconds_or_none(duration: Duration | None) -> float | None:
+    return None if duration is None else seconds_of(duration)
 
 
 def _require_several(n: int, temperature: float, on_text: OnText | None) -> None:
@@ -287,27 +332,3 @@ def _with_seeds(request: GenerationRequest, n: int) -> list[GenerationRequest]:
     span = 2 * SEED_LIMIT
     seeds = [(seed + SEED_LIMIT + number) % span - SEED_LIMIT for number in range(n)]
     return [replace(request, seed=each) for each in seeds]
-
-
-def turns_of(prompt: Prompt, system: str | None, raw: bool = False) -> str | tuple[Message, ...]:
-    """A prompt as an engine takes it; raises ValueError for what is no text and no turns."""
-    if not isinstance(prompt, str):
-        if not isinstance(prompt, Sequence) or not prompt:
-            raise ValueError(f"a prompt is a text, or turns of a chat, not {prompt!r:.80}")
-        return tuple(turn if isinstance(turn, Message) else _message(turn) for turn in prompt)
-    if raw:
-        return prompt
-    before = (Message("system", system),) if system else ()
-    return (*before, Message("user", prompt))
-
-
-def _message(turn: object) -> Message:
-    if not isinstance(turn, Mapping):
-        raise ValueError(f"a prompt is a text, or Messages and dicts, not a list with {turn!r:.80}")
-    content, role = turn.get("content"), next((r for r in _ROLES if r == turn.get("role")), None)
-    if turn.keys() != {"role", "content"} or not isinstance(content, str) or role is None:
-        raise ValueError(f"a turn has a role ({', '.join(_ROLES)}) and a text as content: {turn!r}")
-    return Message(role, content)
-
-
-_ROLES: tuple[Role, ...] = get_args(Role)

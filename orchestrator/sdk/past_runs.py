@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.display.timeline import Timeline
-from orchestrator.learning.knowledge import kernel_of, readable_patterns
 from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.results import RunResult
 from orchestrator.settings import read_settings
-from patterns.library import PatternLibrary
 from store.errors import RunNotFound
 from store.records import Status
-from store.session import Store, open_store
+
+if TYPE_CHECKING:
+    from patterns.library import PatternLibrary
+    from store.session import Store
 
 T = TypeVar("T")
 
@@ -69,6 +70,8 @@ def past_runs(flow: str, *, store: str | None = None) -> PatternLibrary:
     Raises:
         StoreError: the store cannot be read.
     """
+    from orchestrator.learning.knowledge import kernel_of, readable_patterns
+    from patterns.library import PatternLibrary
 
     async def read(opened: Store) -> PatternLibrary:
         async with opened.reading() as tx:
@@ -81,6 +84,7 @@ def past_runs(flow: str, *, store: str | None = None) -> PatternLibrary:
 
 def _read(url: str | None, read: Callable[[Store], Awaitable[T]]) -> T:
     """Read from a store in a thread of its own: the caller's event loop may be running."""
+    from store.session import open_store
 
     async def work() -> T:
         async with await open_store(url or read_settings().store) as store:

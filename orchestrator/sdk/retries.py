@@ -16,7 +16,15 @@ from orchestrator.errors import DeadlineExceeded, OrchestrateError
 from orchestrator.execution.context import CallContext, current_context, using_context
 from orchestrator.execution.deadline_handling import cancel_after, is_expiry
 from orchestrator.execution.recorded_values import record_value
-from serving.errors import EngineClosed, EngineDied, InvalidRequest, InvalidSlo, PromptTooLong
+from serving.errors import (
+    EmbeddingsNotSupported,
+    EngineClosed,
+    EngineDied,
+    InvalidRequest,
+    InvalidSlo,
+    ModelNotServed,
+    PromptTooLong,
+)
 from store.errors import StoreError
 
 R = TypeVar("R")
@@ -29,6 +37,8 @@ _PERMANENT = (
     PromptTooLong,
     EngineClosed,
     EngineDied,
+    EmbeddingsNotSupported,
+    ModelNotServed,
 )
 """Errors that another try would raise as well."""
 

@@ -155,6 +155,33 @@ def closed_schema(schema: Any) -> Any:
     return closed
 
 
+def bounded_schema(schema: Any, *, characters: int, items: int) -> Any:
+    """The schema with limits on the length of texts and lists that have none.
+
+    Texts with a pattern or a format are left as they are: with a limit they might be impossible.
+    """
+    if isinstance(schema, list):
+        return [bounded_schema(part, characters=characters, items=items) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    bounded: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _SCHEMAS_BY_NAME and isinstance(part, dict):
+            bounded[key] = {
+                name: bounded_schema(each, characters=characters, items=items)
+                for name, each in part.items()
+            }
+        elif key in _DATA:
+            bounded[key] = part
+        else:
+            bounded[key] = bounded_schema(part, characters=characters, items=items)
+    if schema.get("type") == "string" and not schema.keys() & {"pattern", "format", "enum"}:
+        bounded.setdefault("maxLength", max(characters, schema.get("minLength", 0)))
+    if schema.get("type") == "array":
+        bounded.setdefault("maxItems", max(items, schema.get("minItems", 0)))
+    return bounded
+
+
 def with_references_below(schema: Any, root: str) -> Any:
     """The schema with its references changed for a place within another schema.
 

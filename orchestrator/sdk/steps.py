@@ -16,7 +16,7 @@ from orchestrator.execution.calls import run_tool_call
 from orchestrator.execution.context import CallContext, current_context_or_none, using_context
 from orchestrator.execution.step_cache import CacheLookup, cache_key, require_cacheable
 from orchestrator.execution.step_execution import StepSpec, run_step
-from orchestrator.sdk.functions import awaitable, name_of
+from orchestrator.sdk.functions import awaitable, mark_recorded, name_of
 from orchestrator.sdk.retries import Backoff, Retries
 from store.records import Effects, StepKind
 
@@ -103,7 +103,7 @@ def step(
                 return await body(*args, **kwargs)
             call_spec = replace(spec, arguments=digest.of(args, kwargs))
             if max_age_s is not None:
-                key = cache_key(plain, args, kwargs, model=context.run.engine.info.model)
+                key = cache_key(plain, args, kwargs, model=context.run.engines.models)
                 call_spec = replace(call_spec, cache=CacheLookup(key, max_age_s))
 
             async def work(here: CallContext) -> Any:
@@ -112,7 +112,7 @@ def step(
 
             return await run_step(context, call_spec, work)
 
-        return wrapper
+        return mark_recorded(wrapper)
 
     return decorate if body is None else decorate(body)
 
@@ -175,7 +175,7 @@ def tool(
                 call_spec = replace(call_spec, reconcile=bound)
             return await run_tool_call(context, call_spec, work)
 
-        return wrapper
+        return mark_recorded(wrapper)
 
     return decorate if body is None else decorate(body)
 

@@ -104,7 +104,17 @@ class RunSpans:
                 "gen_ai.operation.name": "chat",
                 "gen_ai.provider.name": _PROVIDERS.get(event.engine or "", event.engine),
                 "gen_ai.request.model": event.model,
+                "orchestrate.engine": event.engine_name or None,
                 "orchestrate.predicted_output_tokens": event.predicted_output_tokens,
+            }
+        elif event.model is not None:
+            name = f"embeddings {event.model}"
+            kind = SpanKind.CLIENT
+            attributes |= {
+                "gen_ai.operation.name": "embeddings",
+                "gen_ai.provider.name": _PROVIDERS.get(event.engine or "", event.engine),
+                "gen_ai.request.model": event.model,
+                "orchestrate.engine": event.engine_name or None,
             }
         else:
             attributes |= {

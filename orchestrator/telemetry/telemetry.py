@@ -9,8 +9,8 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.metadata import entry_points
 
 from opentelemetry import trace
@@ -35,8 +35,7 @@ _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
-@asynccontextmanager
-async def open_telemetry() -> AsyncIterator[Listener]:
+class open_telemetry:  # noqa: N801 - a context manager; not an async generator, see enter_runtime
     """A listener that makes spans of runs; they have been exported when the block ends.
 
     The application's own tracer provider is used if it has set one, else one according to the
@@ -46,21 +45,24 @@ async def open_telemetry() -> AsyncIterator[Listener]:
     Raises:
         InvalidSettings: an OTEL_* variable names an unknown exporter, or one that cannot be used.
     """
-    provider, exporters = trace.get_tracer_provider(), list[SpanExporter]()
-    is_ours = isinstance(provider, trace.ProxyTracerProvider)
-    if is_ours:
-        exporters = _exporters()
-        provider = _provider_of(exporters)
-    spans = RunSpans(provider.get_tracer("orchestrate"))
-    try:
-        yield spans
-    finally:
-        spans.close()
-        flush = getattr(provider, "shutdown" if is_ours else "force_flush", None)
-        if flush is not None and not await _ends_within(flush, FLUSH_LIMIT_S):
-            logger.warning("telemetry: the last spans were not exported within %s s", FLUSH_LIMIT_S)
-            for exporter in exporters:
-                await _ends_within(exporter.shutdown, ABORT_LIMIT_S / len(exporters))
+
+    async def __aenter__(self) -> Listener:
+        provider, self._exporters = trace.get_tracer_provider(), list[SpanExporter]()
+        is_ours = isinstance(provider, trace.ProxyTracerProvider)
+        if is_ours:
+            self._exporters = _exporters()
+            provider = _provider_of(self._exporters)
+        self._flush = getattr(provider, "shutdown" if is_ours else "force_flush", None)
+        self._spans = RunSpans(provider.get_tracer("orchestrate"))
+        return self._spans
+
+    async def __aexit__(self, *_: object) -> None:
+        self._spans.close()
+        if self._flush is None or await _ends_within(self._flush, FLUSH_LIMIT_S):
+            return
+        logger.warning("telemetry: the last spans were not exported within %s s", FLUSH_LIMIT_S)
+        for exporter in self._exporters:
+            await _ends_within(exporter.shutdown, ABORT_LIMIT_S / len(self._exporters))
 
 
 def _provider_of(exporters: Sequence[SpanExporter]) -> trace.TracerProvider:

@@ -15,9 +15,7 @@ from serving.policies.calm.calm import calm
 from serving.slo import Slo, from_tags
 from tests.places import ROOT
 
-DOCUMENTS = sorted(
-    path for pattern in ("*.md", "docs/*.md", "docs/adr/*.md") for path in ROOT.glob(pattern)
-)
+DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md") for path in ROOT.glob(pattern))
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _ROW = re.compile(r"^\| (`[^|]+`) \|.*\| ([^|]+) \|$", re.MULTILINE)
 _OTHER_VARIABLES = {"ORCHESTRATE_CACHE"}  # read by serving, not a field of Settings

@@ -103,6 +103,12 @@ def test_a_healthy_installation_needs_no_fix() -> None:
             Level.FAIL,
             "start the server",
         ),
+        (
+            {"named_remotes": {"judge": ("http://there/v1", "connection refused")}},
+            "engine judge",
+            Level.FAIL,
+            "ORCHESTRATE_ENGINES",
+        ),
     ],
 )
 def test_each_problem_is_reported_with_its_fix(
@@ -122,6 +128,7 @@ def test_each_problem_is_reported_with_its_fix(
         ({"has_bytecode": False}, "bytecode", "first start"),
         ({"engine_platform": "gpu", "gpus": ("H200",)}, "gpu", "H200"),
         ({"remote": "http://there/v1"}, "remote", "answers"),
+        ({"named_remotes": {"judge": ("http://there/v1", None)}}, "engine judge", "answers"),
     ],
 )
 def test_information_without_a_problem_is_ok(changes: dict[str, Any], name: str, word: str) -> None:
@@ -153,6 +160,8 @@ def test_a_file_that_is_no_store_is_reported(tmp_path: Path) -> None:
 def test_a_remote_engine_that_does_not_answer_is_reported() -> None:
     assert gather_facts(read_settings(engine="http://127.0.0.1:9/v1")).remote_problem
     assert gather_facts(read_settings(engine="nonsense")).remote_problem
+    judge = {"judge": {"engine": "http://127.0.0.1:9/v1"}}
+    assert gather_facts(read_settings(engines=judge)).named_remotes["judge"][1]
 
 
 def test_json_and_exit_code_agree_that_a_check_failed(

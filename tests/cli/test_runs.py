@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.failures import ExitCode
 from cli.render.describe import ago, short_ids
 from orchestrator.display.run_text import deadline_outcome
 from orchestrator.durability.liveness import ORPHANED, status_shown
@@ -68,6 +69,44 @@ def test_ps_lists_at_most_limit_runs(filled: str, capsys: pytest.CaptureFixture[
     assert len(listed(capsys, "--limit", "2")) == 2
     runs = listed(capsys, "--limit", "1", "--status", "completed")
     assert [run["id"] for run in runs] == ["aaaa00010000"]
+
+
+def test_ps_lists_only_runs_with_what_is_given(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sea = {"tags": {"team": "sea", "note": "a=b"}}
+    fill_store(
+        store_url,
+        [
+            a_run("r1", flow="a", slo_user="ann", attributes=sea),
+            a_run("r2", flow="b", slo_user="ann", attributes={"tags": {"team": "sea"}}),
+            a_run("r3", flow="b", slo_user="", status=Status.FAILED),
+        ],
+    )
+
+    def ids(*arguments: str) -> set[object]:
+        return {run["id"] for run in listed(capsys, *arguments)}
+
+    assert ids("--flow", "b") == {"r2", "r3"}
+    assert ids("--user", "ann") == {"r1", "r2"}
+    assert ids("--user", "") == {"r3"}
+    assert ids("--tag", "team=sea") == {"r1", "r2"}
+    assert ids("--tag", "team=sea", "--tag", "note=a=b") == {"r1"}
+    assert ids("--flow", "b", "--user", "ann", "--tag", "team=sea", "--status", "completed") == {
+        "r2"
+    }
+    for arguments in (["--flow", "c"], ["--tag", "team="], ["--user", "ben"]):
+        assert exit_code("ps", *arguments) == 0
+        assert "no such runs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tags", [["team"], [""], ["team=sea", "team=land"]])
+def test_a_tag_that_no_run_can_have_is_bad_input(
+    filled: str, capsys: pytest.CaptureFixture[str], tags: list[str]
+) -> None:
+    given = [argument for tag in tags for argument in ("--tag", tag)]
+    assert exit_code("ps", *given) == ExitCode.BAD_INPUT
+    assert "--tag" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("width", [60, 80, 140, 200])
@@ -152,6 +191,29 @@ def one_run(store_url: str) -> str:
     steps = [StepRecord(run_id=run_id, path="plan", name="plan", started_s=0.0)]
     fill_store(store_url, [a_run(run_id, random_weights=True)], research_calls(), steps)
     return run_id
+
+
+def test_show_names_the_engines_and_models_that_answered(
+    store_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judged = {"engine": "remote", "engine_name": "judge", "model": "large"}
+    calls = [
+        a_call(0, 0, "plan", engine="embedded", engine_name="", model="demo"),
+        a_call(1, 1, "x", **judged, identity="large:review", random_weights=True),
+        a_call(2, 2, "y", engine="embedded", engine_name="", model="b", identity="b:write"),
+    ]
+    run = a_run()
+    fill_store(store_url, [run], calls)
+    assert exit_code("show", run.id, "--calls") == 0
+    output = capsys.readouterr().out
+    assert "review @judge" in output
+    assert "b:write" in output
+    for text in ("engine judge with model large: 1 call", "model b: 1 call"):
+        assert text in " ".join(output.split())
+    assert "one of the models has random weights" in output
+    assert exit_code("show", run.id, "--json") == 0
+    shown = json.loads(capsys.readouterr().out)["calls"][1]
+    assert (shown["engine"], shown["engine_name"], shown["model"]) == ("remote", "judge", "large")
 
 
 def test_show_finds_a_run_by_the_beginning_of_its_id_and_the_newest_without_one(

@@ -24,7 +24,7 @@ _NAMES = {
     "tokenizers.Tokenizer": "to_str",
     "vllm.config.CacheConfig": "block_size num_gpu_blocks prefix_caching_hash_algo",
     "vllm.config.LoRAConfig": "max_loras",
-    "vllm.config.ModelConfig": "get_vocab_size max_model_len",
+    "vllm.config.ModelConfig": "get_vocab_size hf_config max_model_len",
     "vllm.config.scheduler.SchedulerConfig": """
         disable_chunked_mm_input enable_chunked_prefill long_prefill_token_threshold
         max_num_batched_tokens max_num_seqs""",
@@ -32,18 +32,30 @@ _NAMES = {
         additional_config cache_config model_config scheduler_config structured_outputs_config""",
     "vllm.config.StructuredOutputsConfig": "backend disable_any_whitespace",
     "vllm.engine.arg_utils.EngineArgs": "create_engine_config",
+    "vllm.entrypoints.generate.base.protocol.DeltaMessage": "content tool_calls",
+    "vllm.entrypoints.generate.base.protocol.ExtractedToolCallInformation": """
+        content tool_calls tools_called""",
+    "vllm.entrypoints.generate.base.protocol.FunctionCall": "arguments name",
+    "vllm.entrypoints.generate.base.protocol.ToolCall": "function id",
+    "vllm.entrypoints.openai.chat_completion.protocol.ChatCompletionRequest": """
+        skip_special_tokens spaces_between_special_tokens tools""",
     "vllm.exceptions.GenerationError": "status_code",
     "vllm.logprobs.Logprob": "decoded_token logprob",
     "vllm.lora.request.LoRARequest": "lora_int_id",
     "vllm.outputs.CompletionOutput": "finish_reason logprobs stop_reason text token_ids",
     "vllm.outputs.RequestOutput": """
         finished num_cached_tokens outputs prompt_token_ids request_id""",
+    "vllm.parser.engine.adapters.ParserEngineToolAdapter": "skip_reasoning_parsing",
     "vllm.sampling_params.RequestOutputKind": "DELTA",
     "vllm.sampling_params.SamplingParams": """
-        extra_args logit_bias min_tokens stop structured_outputs""",
+        extra_args logit_bias min_tokens skip_special_tokens spaces_between_special_tokens stop
+        structured_outputs""",
     "vllm.sampling_params.StructuredOutputsParams": "choice grammar json regex structural_tag",
     "vllm.tokenizers.protocol.TokenizerLike": """
         apply_chat_template encode eos_token_id get_vocab""",
+    "vllm.tool_parsers.abstract_tool_parser.ToolParser": """
+        adjust_request engine_based_streaming extract_tool_calls extract_tool_calls_streaming""",
+    "vllm.tool_parsers.abstract_tool_parser.ToolParserManager": "get_tool_parser list_registered",
     "vllm.utils.argparse_utils.FlexibleArgumentParser": "parse_args",
     "vllm.v1.core.block_pool.BlockPool": "get_num_free_blocks num_gpu_blocks",
     "vllm.v1.core.kv_cache_coordinator.KVCacheCoordinator": "find_longest_cache_hit",

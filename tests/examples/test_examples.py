@@ -16,9 +16,12 @@ EXAMPLES = [ROOT / "examples" / name for name in ("first_flow.py", "langgraph_gr
 POLICY = "examples/my_policy.py:shortest_prompt_first"
 
 
+AGENT = ROOT / "examples" / "tool_agent.py"
+
+
 @pytest.mark.usefixtures("subprocesses")
 @pytest.mark.engine
-@pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+@pytest.mark.parametrize("example", [*EXAMPLES, AGENT], ids=lambda path: path.stem)
 def test_an_example_runs_and_warns_that_the_random_models_text_is_meaningless(
     example: Path, tmp_path: Path
 ) -> None:

@@ -8,29 +8,46 @@ wrong call: a checker that accepts one reports the comment as unused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypedDict, assert_type
 
+from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
 from orchestrator import (
+    AgentResult,
     Answer,
+    Budget,
+    Image,
+    McpTool,
+    Message,
     Question,
     RunHandle,
     RunInfo,
     Runtime,
     RunUsage,
+    ToolUse,
+    agent,
     budget,
+    choose,
+    embed,
     flow,
     gather,
     input_required,
     llm,
+    llm_stream,
+    mcp_tools,
+    model_info,
     run_id,
+    slo_tags,
     step,
     tool,
 )
+from orchestrator.events import TextGenerated
+from orchestrator.openai_client import slo_http_client, sync_slo_http_client
 
 
 class Point(BaseModel):
@@ -121,7 +138,16 @@ async def right_calls() -> None:
     assert_type((await a_flow.run("x")).usage, RunUsage)
     assert_type(await another_flow.options(deadline=timedelta(minutes=2))("x", times=2), bytes)
     assert_type(run_id(), str)
+    assert_type(llm_stream("x", system="s", top_k=5), AsyncGenerator[str, None])
+    async with aclosing(llm_stream([{"role": "user", "content": "x"}])) as pieces:
+        assert_type([piece async for piece in pieces], list[str])
+    handle = await a_flow.start("x")
+    assert_type(handle.text(step="write"), AsyncGenerator[str, None])
+    async for event in handle.events(text=True):
+        if isinstance(event, TextGenerated):
+            assert_type(event.text, str)
     async with budget(tokens=100, calls=3) as used:
+        assert_type(used, Budget)
         assert_type(used.tokens, int)
     assert_type(await a_flow.start("x"), RunHandle[Point])
     assert_type((await a_flow.resume("an-id")).value, Point)
@@ -154,11 +180,40 @@ async def right_calls() -> None:
     assert_type(await llm("x", logprobs=2, n=3), list[Answer[str]])
     assert_type(await llm("x", schema=Point, logprobs=2, n=3), list[Answer[Point]])
     assert_type((await llm("x", schema=Point, logprobs=2)).value.x, int)
+    assert_type(await llm("x", engine="judge", model="large", deadline="2s"), str)
+    assert_type(await llm("x", schema=Point, ttft=0.5, tbt=timedelta(milliseconds=50)), Point)
+    assert_type(await llm("x", n=2, waiting_time="5s", engine=None), list[str])
+    assert_type(await llm([Message("user", ("what?", Image.from_file("a.png")))]), str)
+    assert_type(await llm([{"role": "user", "content": [{"type": "text", "text": "x"}]}]), str)
+    assert_type(await embed(["a", "b"], engine="vectors"), list[list[float]])
+    assert_type((await choose("x", ["a", "b"], engine="judge")).text, str)
+    assert_type((await model_info("judge")).name, str)
+
+
+async def right_agents() -> None:
+    async with mcp_tools(["a-server"], timeout="5s") as tools:
+        assert_type(tools, list[McpTool])
+        assert_type(await tools[0](city="Bern"), str)
+        result = await agent("x", [a_tool, a_step, a_flow, len, *tools], max_rounds=3)
+    assert_type(result, AgentResult[str])
+    assert_type(result.calls, tuple[ToolUse, ...])
+    assert_type(await agent("x", engine="judge", model="large"), AgentResult[str])
+    assert_type((await agent("x", schema=Point, until=lambda far: far.rounds > 2)).value, Point)
+    assert_type(await agent("x", schema=list[Place], seed=1), AgentResult[list[Place]])
+    assert_type(await agent("x", schema=Literal["yes", "no"]), AgentResult[Any])
+    assert_type(await agent("x", schema={"type": "object"}), AgentResult[Any])
+
+
+async def wrong_agents() -> None:
+    await agent("x", tools=5)  # type: ignore[call-overload]
+    await agent("x", max_round=3)  # type: ignore[call-overload]
+    await agent("x", on_tool_error="ignore")  # type: ignore[call-overload]
 
 
 async def right_control(runtime: Runtime) -> None:
     assert_type(
-        await runtime.runs(flow="a", status="orphaned", user="b", limit=None), list[RunInfo]
+        await runtime.runs(flow="a", status="orphaned", user="b", tags={"team": "sea"}, limit=None),
+        list[RunInfo],
     )
     assert_type(await runtime.get("an-id"), RunInfo)
     assert_type((await runtime.get("an-id")).questions, tuple[Question, ...])
@@ -168,6 +223,18 @@ async def right_control(runtime: Runtime) -> None:
     assert_type((await a_flow.resume("an-id", deadline=60)).value, Point)
     assert_type(await input_required("x?", schema=Point), Point)
     assert_type(await input_required("x?", stops_clock=True), str)
+
+
+async def right_openai_clients() -> None:
+    assert_type(slo_tags(), dict[str, Any])
+    asynchronous = AsyncOpenAI(http_client=slo_http_client(timeout=5))
+    OpenAI(http_client=sync_slo_http_client())
+    await asynchronous.completions.create(model="m", prompt="x", extra_body=slo_tags())
+
+
+async def wrong_openai_clients() -> None:
+    slo_tags("x")  # type: ignore[call-arg]
+    AsyncOpenAI(http_client=sync_slo_http_client())  # type: ignore[arg-type]
 
 
 async def wrong_control(runtime: Runtime) -> None:
@@ -192,6 +259,11 @@ async def wrong_calls() -> None:
     step(retries=1, backoff=[1])  # type: ignore[call-overload]
     budget(tokens="many")  # type: ignore[arg-type]
     await llm("x", top_k="3")  # type: ignore[call-overload]
+    await llm("x", ttft=[1])  # type: ignore[call-overload]
+    await llm("x", engine=3)  # type: ignore[call-overload]
+    await embed("x", model=3)  # type: ignore[arg-type]
     await llm("x", n="3")  # type: ignore[call-overload]
     await llm("x", n=3, on_text=print)  # type: ignore[call-overload]
+    llm_stream("x", schema=int)  # type: ignore[call-arg]
+    llm_stream("x", top_k="5")  # type: ignore[arg-type]
     await llm("x", logprobs="all")  # type: ignore[call-overload]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from serving.engine.clients.tool_calls import TokenChunk, ToolReader
 from serving.engine.setup.model_loading import error_summary
 from serving.errors import InvalidRequest, RequestFailed, ServingError, error_of_stop_reason
 from serving.generation import (
@@ -42,6 +43,7 @@ class PendingCall:
 
     Attributes:
         choice_tokens: the first token of each of the request's choices.
+        reader: reads the tool calls in the answer; None if the request has no tools.
         submitted_s: when the caller submitted the request, by time.monotonic. The time before vLLM
             receives the request counts for its TTFT, its latency and its SLO.
     """
@@ -56,6 +58,7 @@ class PendingCall:
     ) -> None:
         self.request = request
         self.choice_tokens = choice_tokens
+        self.reader: ToolReader | None = None
         self.answers: asyncio.Queue[Answer] = asyncio.Queue()
         self.submitted_s = submitted_s
         self._loop = loop
@@ -82,7 +85,7 @@ class PendingCall:
         if self._first_token_s is None and part.token_ids:
             self._first_token_s = time.monotonic()
         if not output.finished:
-            return Chunk(part.text)
+            return self._chunk(part)
         reason = finish_reason(part.finish_reason)
         if reason is None:
             named = error_of_stop_reason(self.request.request_id, part.stop_reason)
@@ -102,7 +105,12 @@ class PendingCall:
             choice_logprobs=self._choice_logprobs(part),
             tokens=tuple(self._tokens),
         )
-        return Chunk(part.text, completion)
+        return self._chunk(part, completion)
+
+    def _chunk(self, part: CompletionOutput, completion: Completion | None = None) -> Chunk:
+        if self.reader is None:
+            return Chunk(part.text, completion)
+        return TokenChunk(part.text, completion, tuple(part.token_ids))
 
     def _new_tokens(self, part: CompletionOutput) -> list[Token]:
         if self.request.logprobs is None:
@@ -139,8 +147,8 @@ def token_of(token_id: int, listed: Mapping[int, Logprob], num_top: int) -> Toke
 
 
 def finish_reason(reason: str | None) -> FinishReason | None:
-    """vLLM's finish reason as ours; None if the request ended without an answer."""
-    if reason in ("stop", "repetition"):
+    """A finish reason of vLLM or a server as ours; None if the request ended without an answer."""
+    if reason in ("stop", "tool_calls", "repetition"):
         return "stop"
     return "length" if reason == "length" else None
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from serving.engine.clients.answers import (
@@ -23,6 +24,7 @@ from serving.engine.clients.answers import (
     structured_outputs,
 )
 from serving.engine.clients.prompts import Prompts
+from serving.engine.clients.tool_calls import reader_for, tool_parser_for
 from serving.engine.setup.config import CAVEATS, EngineConfig, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.model_size import num_parameters
@@ -32,6 +34,7 @@ from serving.errors import (
     EngineBusy,
     EngineClosed,
     EngineDied,
+    InvalidRequest,
     ModelNotLoaded,
     PromptTooLong,
     ServingError,
@@ -53,7 +56,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_engine_lock = threading.Lock()  # vLLM supports one in-process engine per process
+
+class _Place:
+    """The place of this process's engine: vLLM supports one in a process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.engine: EmbeddedEngine | None = None
+
+    def take(self, engine: EmbeddedEngine) -> bool:
+        """Take the place if it is free; returns whether it was."""
+        with self._lock:
+            if self.engine is not None:
+                return False
+            self.engine = engine
+            return True
+
+    def leave(self) -> None:
+        """The engine has ended."""
+        self.engine = None
+
+
+_place = _Place()
 
 
 class _Job(Generic[T]):
@@ -85,10 +109,14 @@ class EmbeddedEngine:
 
     One thread owns vLLM's LLMEngine, and runs callers' jobs between two steps. Cancelling a call
     aborts its request. If the engine dies, every call fails.
+
+    Attributes:
+        makes_way: see EngineInProcess; by default it does not.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
+        self.makes_way: Callable[[], bool] = lambda: False
         self._info = EngineInfo(
             name="embedded",
             model=config.model,
@@ -112,18 +140,28 @@ class EmbeddedEngine:
         """Description of this engine; complete once it has started."""
         return self._info
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was closed, has died or could not be loaded; it answers no more calls."""
+        return self._end is not None
+
     async def start(self) -> None:
         """Load the model; idempotent.
 
         Raises:
-            EngineBusy: this process already runs an embedded engine.
+            EngineBusy: this process already runs an embedded engine, which does not make way.
             EngineClosed, EngineDied: it has ended.
             EngineMissing: vLLM is not installed, or not in the pinned version.
             ModelNotLoaded: the model cannot be loaded.
         """
+        while self._thread is None and self._end is None:
+            other = _place.engine
+            if other in (None, self) or not other.makes_way():
+                break
+            await other.close()
         with self._starting:
             if self._thread is None and self._end is None:
-                if not _engine_lock.acquire(blocking=False):
+                if not _place.take(self):
                     raise EngineBusy(self.config.model)
                 self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
                 self._thread.start()
@@ -133,9 +171,9 @@ class EmbeddedEngine:
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Submit a request and wait for its answer; cancelling aborts it."""
-        return await last_completion(self.stream(request))
+        return await last_completion(self._stream(request, shows_text=False))
 
-    async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+    def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Submit a request and yield its text as it grows; closing the iterator aborts it.
 
         Its SLO counts from this call, or from the end of loading if the model is not loaded yet.
@@ -143,11 +181,18 @@ class EmbeddedEngine:
         Raises:
             InvalidRequest, PromptTooLong: this engine can never run the request; of a schema, that
                 it exceeds a bound or takes long to compile.
+            ToolsNotSupported: it has tools, and this engine has no tool parser.
             RequestDropped: the scheduler dropped it, as its SLO asks for.
             RequestFailed: vLLM failed on it, and still serves other requests.
             EngineClosed, EngineDied: the engine ended before the request did.
         """
+        return self._stream(request, shows_text=True)
+
+    async def _stream(
+        self, request: GenerationRequest, *, shows_text: bool
+    ) -> AsyncIterator[Chunk]:
         check_request(request)
+        _require_text(request)
         was_ready, submitted_s = self._ready.done(), time.monotonic()
         await self.start()
         if not was_ready:
@@ -164,12 +209,18 @@ class EmbeddedEngine:
                 thread, self._prompts.choice_tokens, tokenizer, request
             )
         pending = PendingCall(request, loop, submitted_s=submitted_s, choice_tokens=choices)
+        if request.tools:
+            make = partial(reader_for, request, self._info, llm.get_tokenizer())
+            pending.reader = await loop.run_in_executor(self._prompts.tokenizer_thread, make)
         # vLLM's outputs carry this id, so it must be unique among all submissions.
         engine_id = f"{request.request_id}.{next(self._submissions)}"
         try:
             await self.call(lambda llm: self._submit(llm, engine_id, pending, tokens))
             while True:
                 answer = await pending.answers.get()
+                if pending.reader is not None and isinstance(answer, Chunk):
+                    read = partial(pending.reader.read, answer, shows_text=shows_text)
+                    answer = await loop.run_in_executor(self._prompts.tokenizer_thread, read)
                 if isinstance(answer, ServingError):
                     raise answer
                 yield answer
@@ -225,7 +276,7 @@ class EmbeddedEngine:
             llm = self._load()
         except BaseException as error:
             end = error if isinstance(error, ServingError) else EngineDied(error_summary(error))
-            _engine_lock.release()
+            _place.leave()
             self._finish(end)
             self._ready.set_exception(end)
             return
@@ -241,7 +292,7 @@ class EmbeddedEngine:
             try:
                 _free(llm)
             finally:
-                _engine_lock.release()
+                _place.leave()
 
     def _load(self) -> LLMEngine:
         platform = vllm_platform()
@@ -258,7 +309,11 @@ class EmbeddedEngine:
 
                 arguments = self.config.vllm_arguments(model, platform)
                 llm = LLMEngine.from_engine_args(EngineArgs(disable_log_stats=True, **arguments))
-            self._structured_output = StructuredOutputCheck(llm.vllm_config, llm.get_tokenizer())
+            tokenizer = llm.get_tokenizer()
+            self._structured_output = StructuredOutputCheck(llm.vllm_config, tokenizer)
+            model_type = str(getattr(llm.model_config.hf_config, "model_type", ""))
+            asked, name = self.config.tool_parser, self.config.model
+            tool_parser = tool_parser_for(asked, name, model_type, tokenizer)
         except ServingError:
             raise
         except Exception as error:
@@ -272,6 +327,7 @@ class EmbeddedEngine:
             policy=self.config.policy.label,
             caveat=CAVEATS.get(self.config.model, ""),
             parameters=num_parameters(self.config.model, model),
+            tool_parser=tool_parser,
         )
         return llm
 
@@ -299,6 +355,8 @@ class EmbeddedEngine:
             raise PromptTooLong(request.request_id, len(tokens), limit - 1)
         try:
             params = self._parameters(llm, pending, limit - len(tokens))
+            if pending.reader is not None:
+                pending.reader.adjust(params)
             prompt = {"prompt_token_ids": tokens}
             set_remaining_slo(params, request.slo, time.monotonic() - pending.submitted_s)
             llm.add_request(engine_id, prompt, params, priority=request.priority)
@@ -322,6 +380,17 @@ class EmbeddedEngine:
                 job = self._jobs.get_nowait()
                 if job is not None:
                     job.fail(end)
+
+
+def _require_text(request: GenerationRequest) -> None:
+    """Refuse images: they are not passed on to vLLM here."""
+    turns = () if isinstance(request.prompt, str) else request.prompt
+    if any(turn.has_images for turn in turns):
+        reason = (
+            "an embedded engine reads no images: name a server of a model that does as an engine"
+            " (ORCHESTRATE_ENGINES), and call it with engine="
+        )
+        raise InvalidRequest(request.request_id, reason)
 
 
 def scheduler_of(llm: LLMEngine) -> SloSchedulerMixin:

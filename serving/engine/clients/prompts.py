@@ -6,7 +6,7 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from serving.engine.clients.chat_turns import openai_turn
+from serving.engine.clients.chat_turns import openai_tool, template_turn
 from serving.engine.setup.model_loading import error_summary
 from serving.errors import InvalidRequest, PromptTooLong, ServingError
 from serving.generation import GenerationRequest
@@ -36,6 +36,11 @@ class Prompts:
         self._long = ThreadPoolExecutor(1, thread_name_prefix="tokenize-long")
         self._copy: TokenizerLike | None = None
         self._max_token_chars: int | None = None
+
+    @property
+    def tokenizer_thread(self) -> ThreadPoolExecutor:
+        """The thread on which the engine's tokenizer may be used."""
+        return self._short
 
     def thread_for(self, request: GenerationRequest) -> ThreadPoolExecutor:
         """The thread on which `tokens` must be called for this request."""
@@ -104,8 +109,9 @@ def prompt_text(tokenizer: TokenizerLike, request: GenerationRequest) -> tuple[s
     """The text to tokenize, and whether a chat template produced it."""
     if isinstance(request.prompt, str):
         return request.prompt, False
-    turns = [openai_turn(turn) for turn in request.prompt]
-    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    turns = [template_turn(turn) for turn in request.prompt]
+    tools = {"tools": [openai_tool(tool) for tool in request.tools]} if request.tools else {}
+    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True, **tools)
     assert isinstance(text, str), "a template without tokenizing returns text"
     return text, True
 

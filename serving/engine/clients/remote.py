@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from serving.engine.clients.chat_turns import openai_turn
+from serving.engine.clients.chat_turns import openai_tool, openai_turn
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
+from serving.engine.clients.remote_embeddings import batches_of, vectors_of
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
 from serving.engine.setup.model_size import num_parameters
+from serving.engine.setup.tool_formats import NO_PARSER
 from serving.errors import (
+    EmbeddingsNotSupported,
     EngineClosed,
     InvalidEngineConfig,
     ModelNotServed,
     RemoteRefused,
     RemoteUnavailable,
     ServingError,
+    ToolsNotSupported,
 )
 from serving.generation import (
     MAX_CHOICES,
@@ -44,6 +50,8 @@ CONNECT_TIMEOUT_S = 10.0
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
+logger = logging.getLogger("orchestrate")
+
 
 class RemoteEngine:
     """Runs LLM calls on a server; belongs to the event loop that starts it.
@@ -58,6 +66,8 @@ class RemoteEngine:
         api_key: bearer token; None: a placeholder is sent.
         timeout_s: longest silence of the server. Our server sends something every ten seconds while
             a request waits, so there a short timeout distinguishes a busy server from a dead one.
+        tool_parser: "" or "none": ask the server for no tool calls in the model's own format; else
+            the server reads them, until it refuses a request with tools.
     Raises:
         InvalidEngineConfig: the URL is not an http or https URL, or the timeout is not above 0.
     """
@@ -69,6 +79,7 @@ class RemoteEngine:
         model: str | None = None,
         api_key: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        tool_parser: str | None = None,
     ) -> None:
         self.base_url = _api_root(base_url)
         if not timeout_s > 0:
@@ -78,11 +89,16 @@ class RemoteEngine:
         self.timeout_s = timeout_s
         self._model = model
         self._api_key = api_key
-        self._info = EngineInfo("remote", model or "", model == RANDOM_MODEL, None)
+        self._tool_parser = "" if tool_parser in NO_PARSER else "server"
+        self._info = EngineInfo(
+            "remote", model or "", model == RANDOM_MODEL, None, tool_parser=self._tool_parser
+        )
         self._is_vllm = False
+        self._served: tuple[str, ...] = ()
+        self._others: dict[str, RemoteEngine] = {}
         self._client: AsyncOpenAI | None = None
         self._starting = asyncio.Lock()
-        self._readers: set[asyncio.Task[None]] = set()
+        self._readers: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     @property
@@ -111,6 +127,34 @@ class RemoteEngine:
                 raise
             self._client = client
 
+    async def models(self) -> tuple[str, ...]:
+        """The models that the server listed when this engine was started; raises as `start`."""
+        await self.start()
+        return self._served
+
+    async def of_model(self, model: str) -> RemoteEngine:
+        """The engine for another model of the server, started; closed with this one.
+
+        Raises:
+            ModelNotServed: the server does not serve it.
+            And as `start`.
+        """
+        await self.start()
+        if model == self._info.model:
+            return self
+        other = self._others.get(model)
+        if other is None:
+            other = RemoteEngine(
+                self.base_url, model=model, api_key=self._api_key, timeout_s=self.timeout_s
+            )
+            self._others[model] = other
+        try:
+            await other.start()
+        except ModelNotServed:
+            self._others.pop(model, None)
+            raise
+        return other
+
     async def generate(self, request: GenerationRequest) -> Completion:
         """Submit a request and wait for its answer; cancelling aborts it."""
         return await last_completion(self.stream(request))
@@ -120,6 +164,7 @@ class RemoteEngine:
 
         Raises:
             InvalidRequest, InvalidSlo, PromptTooLong: the server can never run the request.
+            ToolsNotSupported: it has tools, and the server does not read tool calls.
             RequestDropped: the scheduler dropped it, as its SLO asks for.
             RequestFailed: the server ended it without an answer.
             RemoteRefused, RemoteUnavailable: the server failed, or cannot be reached.
@@ -127,6 +172,9 @@ class RemoteEngine:
         """
         check_request(request)
         await self.start()
+        if request.tools and not self._tool_parser:
+            reason = f"{self.base_url} is not asked for tool calls in the model's own format"
+            raise ToolsNotSupported(request.request_id, reason)
         answers: asyncio.Queue[Chunk | BaseException] = asyncio.Queue()
         reader = asyncio.create_task(self._read(request, answers))
         self._readers.add(reader)
@@ -143,6 +191,31 @@ class RemoteEngine:
             reader.cancel()  # closes the connection; the server then aborts the request
             await asyncio.wait([reader])
 
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        """A vector for each text, by `/v1/embeddings`; many texts are sent in several requests.
+
+        Raises:
+            InvalidRequest: the server refuses the texts, such as one that is too long.
+            EmbeddingsNotSupported: the server has no such path, or not for this model.
+            RemoteRefused, RemoteUnavailable: the server failed, or cannot be reached.
+            EngineClosed: this engine was closed.
+        """
+        await self.start()
+        vectors: list[list[float]] = []
+        for batch in batches_of(texts):
+            work = asyncio.create_task(self._embed(batch))
+            self._readers.add(work)
+            work.add_done_callback(self._readers.discard)
+            try:
+                await asyncio.wait([work])
+            finally:
+                work.cancel()  # closes the connection, if this call was cancelled
+                await asyncio.wait([work])
+            if work.cancelled():  # by `close`
+                raise EngineClosed(self._info.model)
+            vectors += work.result()
+        return vectors
+
     async def close(self) -> None:
         """End every request still running with EngineClosed, and the connections; idempotent."""
         self._closed = True
@@ -154,6 +227,8 @@ class RemoteEngine:
                 await asyncio.wait(readers)
             if self._client is not None:
                 await self._client.close()
+            for other in self._others.values():
+                await other.close()
 
     async def _connect(self) -> AsyncOpenAI:
         # The import takes half a second or more, so it must not run on the event loop.
@@ -182,6 +257,7 @@ class RemoteEngine:
         if not isinstance(cards, list):
             raise RemoteRefused(self.base_url, answer.status_code, "it sent no list of models")
         by_id = {str(getattr(card, "id", "")): card for card in cards}
+        self._served = tuple(by_id)
         model = self._model or next(iter(by_id), "")
         if model not in by_id:
             raise ModelNotServed(self.base_url, model, tuple(by_id))
@@ -196,6 +272,7 @@ class RemoteEngine:
             policy=answer.headers.get(POLICY_HEADER, ""),
             caveat=CAVEATS.get(model, ""),
             parameters=num_parameters(model),
+            tool_parser=self._tool_parser,
         )
 
     async def _read(
@@ -215,12 +292,44 @@ class RemoteEngine:
         except (OpenAIError, ValueError) as error:
             named = self._named(error, request)
             named.__cause__ = error
+            if isinstance(named, ToolsNotSupported):
+                self._no_more_tools(str(named.args[1]))
             answers.put_nowait(named)
         except asyncio.CancelledError:
             answers.put_nowait(EngineClosed(self._info.model))
             raise
         except BaseException as error:
             answers.put_nowait(error)
+
+    def _no_more_tools(self, reason: str) -> None:
+        """Learn that the server does not read tool calls; later requests do not ask for them."""
+        if self._tool_parser:
+            logger.warning(
+                "%s does not take tools, so that its model is asked for tool calls in JSON from now"
+                " on, one at a time (vLLM's server takes them with --enable-auto-tool-choice and"
+                " --tool-call-parser, orchestrate serve with ORCHESTRATE_TOOL_PARSER): %s",
+                self.base_url,
+                reason,
+            )
+        self._tool_parser = ""
+        self._info = replace(self._info, tool_parser="")
+
+    async def _embed(self, texts: Sequence[str]) -> list[list[float]]:
+        from openai import APIStatusError, OpenAIError
+
+        if self._closed or self._client is None:
+            raise EngineClosed(self._info.model)
+        model = self._info.model
+        try:
+            answer = await self._client.embeddings.create(
+                model=model, input=list(texts), encoding_format="float"
+            )
+            return vectors_of(answer, len(texts))
+        except (OpenAIError, AttributeError, TypeError, ValueError) as error:
+            if isinstance(error, APIStatusError) and error.status_code in (404, 405, 501):
+                raise EmbeddingsNotSupported(self.base_url, model) from error
+            request = GenerationRequest(request_id="embed()", prompt="")
+            raise self._named(error, request) from error
 
     async def _submit(self, request: GenerationRequest) -> Any:
         if self._closed or self._client is None:
@@ -257,6 +366,8 @@ class RemoteEngine:
         # vLLM's own fields. Other servers ignore them or refuse the request.
         extra = _changed(request, {"top_k": None, "min_p": 0.0, "repetition_penalty": 1.0})
         arguments |= _of_logprobs(request)
+        if request.tools:
+            arguments["tools"] = [openai_tool(tool) for tool in request.tools]
         if request.choices and self._is_vllm:
             extra["structured_outputs"] = {"choice": list(request.choices)}
         if request.schema is not None:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from serving.engine.clients.answers import IMPOSSIBLE_LOGPROB, finish_reason
+from serving.engine.clients.chat_turns import with_unique_ids
 from serving.errors import (
     InvalidRequest,
     InvalidSlo,
@@ -15,13 +16,23 @@ from serving.errors import (
     RemoteUnavailable,
     RequestFailed,
     ServingError,
+    ToolsNotSupported,
     error_of_stop_reason,
 )
-from serving.generation import Completion, GenerationRequest, Token, Usage
+from serving.generation import Completion, GenerationRequest, Token, ToolCall, Usage
 from serving.slo import to_tags
 
 MAX_TOKENS = 2**31
 """Largest token count that is accepted from a server."""
+
+_NO_TOOLS = re.compile(
+    r"tool choice requires"  # vLLM without --enable-auto-tool-choice
+    r"|(?:not|n't) support (?:\w+ )?(?:tool|function)"  # Ollama and others
+    r"|(?:tool|function)s?(?: \w+)? (?:is|are) not supported"
+    r"|tools param requires",  # llama.cpp without --jinja
+    re.IGNORECASE,
+)
+"""What servers say that do not take tools."""
 
 
 class StreamedAnswer:
@@ -37,6 +48,7 @@ class StreamedAnswer:
         self._stop_reason: object = None
         self._tokens: list[Token] = []
         self._first_token: dict[str, float] = {}  # log-probabilities of what it could be
+        self._tool_calls = ToolCallDeltas()
 
     def add(self, part: Any) -> str:
         """Add a part; returns its text. Any field may be missing: the client checks no types."""
@@ -45,7 +57,9 @@ class StreamedAnswer:
         for choice in getattr(part, "choices", None) or ():
             text = getattr(choice, "text", None)
             if not isinstance(self._request.prompt, str):
-                text = getattr(getattr(choice, "delta", None), "content", None)
+                delta = getattr(choice, "delta", None)
+                text = getattr(delta, "content", None)
+                self._tool_calls.add(getattr(delta, "tool_calls", None))
             added += text if isinstance(text, str) else ""
             self._add_logprobs(getattr(choice, "logprobs", None))
             self._finish_reason = getattr(choice, "finish_reason", None) or self._finish_reason
@@ -89,6 +103,7 @@ class StreamedAnswer:
             e2el_s=now_s - self._submitted_s,
             choice_logprobs=self._choice_logprobs(),
             tokens=tuple(self._tokens),
+            tool_calls=self._tool_calls.calls() if self._request.tools else (),
         )
 
     def _add_logprobs(self, logprobs: Any) -> None:
@@ -127,6 +142,38 @@ class StreamedAnswer:
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_TOKENS:
             raise RequestFailed(self._request.request_id, f"the server sent {name}={count!r}")
         return count
+
+
+class ToolCallDeltas:
+    """Collects the tool calls of a streamed answer, whose arguments arrive in pieces."""
+
+    def __init__(self) -> None:
+        self._parts: dict[object, list[str]] = {}  # id, name, arguments; by place in the answer
+
+    def add(self, deltas: Any) -> None:
+        """Add the pieces of one part; a piece without a place belongs to the last call."""
+        for delta in deltas if isinstance(deltas, list) else ():
+            function, place = getattr(delta, "function", None), getattr(delta, "index", None)
+            call_id, name = _text(delta, "id"), _text(function, "name")
+            if place is None:
+                begins = bool(name) or not self._parts
+                place = len(self._parts) if begins else next(reversed(self._parts))
+            parts = self._parts.setdefault(place, ["", "", ""])
+            parts[0] = parts[0] or call_id
+            parts[1] += name
+            parts[2] += _text(function, "arguments")
+
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls, each with an id of its own; arguments that were left out are an object."""
+        return with_unique_ids(
+            ToolCall(call_id, name, arguments or "{}")
+            for call_id, name, arguments in self._parts.values()
+        )
+
+
+def _text(part: Any, name: str) -> str:
+    value = getattr(part, name, None)
+    return value if isinstance(value, str) else ""
 
 
 def _first_token(logprobs: Any) -> dict[str, float]:
@@ -187,6 +234,8 @@ class ErrorResponse:
             value = to_tags(request.slo).get(self._param)
             reason = self.message.removeprefix(f"{self._param}={value!r}: ")
             return InvalidSlo(self._param, value, reason)
+        if request.tools and _NO_TOOLS.search(self.message):
+            return ToolsNotSupported(request_id, self.message)
         if self.status not in (400, 422):
             return RemoteRefused(url, self.status, self.message)
         too_long = re.search(r"maximum context length is (\d+) tokens", self.message)

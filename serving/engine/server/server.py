@@ -18,6 +18,7 @@ from serving.engine.server.slo_middleware import SloMiddleware
 from serving.engine.setup.config import RANDOM_MODEL, EngineConfig, check_api_key, vllm_platform
 from serving.engine.setup.model_loading import error_summary, model_path, silence_warnings
 from serving.engine.setup.random_model import has_random_weights
+from serving.engine.setup.tool_formats import NO_PARSER, require_parser
 from serving.errors import (
     EngineDied,
     InvalidEngineConfig,
@@ -122,6 +123,9 @@ def server_arguments(
         "sse_keep_alive_interval": KEEP_ALIVE_S,
         "uvicorn_log_level": "info" if config.verbose else "warning",
     }
+    if config.tool_parser is not None and config.tool_parser not in NO_PARSER:
+        require_parser(config.tool_parser)
+        arguments |= {"enable_auto_tool_choice": True, "tool_call_parser": config.tool_parser}
     if config.is_packaged and platform == "cpu":
         # vLLM would start a third process for the model, to bind its OpenMP threads. Threads are
         # not bound, and a small model loads ten seconds faster in the engine core's process.

@@ -87,6 +87,8 @@ class EngineConfig:
             model, else half the cores.
         dtype: None: bfloat16 for SmolLM2, float32 for others on a CPU, vLLM's choice on a GPU.
         seed: of sampling, for requests without a seed.
+        tool_parser: name of the tool parser of vLLM that reads the model's tool calls; "" or
+            "none": none; None: chosen by the model (`tool_formats`).
         verbose: show the output of vLLM and its dependencies.
     Raises:
         InvalidEngineConfig: a value is out of range.
@@ -101,6 +103,7 @@ class EngineConfig:
     cpu_threads: int | None = None
     dtype: str | None = None
     seed: int = 0
+    tool_parser: str | None = None
     verbose: bool = False
 
     def __post_init__(self) -> None:

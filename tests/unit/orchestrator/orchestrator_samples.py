@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from orchestrator.clock import Clock
 from orchestrator.events import Listener
 from orchestrator.testing import ScriptedEngine
 from patterns import PatternGraph, decode
-from serving.generation import GenerationRequest
+from serving.generation import Engine, GenerationRequest
 from store.records import CallRecord, PatternRecord, RunRecord, Status, StepKind, StepRecord
 from store.session import Store
 
@@ -53,13 +53,16 @@ async def scripted_runtime(
     record_text: bool = False,
     on_event: Listener | None = None,
     clock: Clock | None = None,
+    engines: Mapping[str, Engine] | None = None,
 ) -> AsyncIterator[Runtime]:
     """A runtime with a store in the folder; its engine answers "all is well" by default."""
     settings = Settings(
         store=store_url(folder), durable=durable, record_text=record_text, fit_every=0
     )
     engine = engine or ScriptedEngine(answer_ok)
-    async with open_runtime(settings, engine=engine, on_event=on_event, clock=clock) as runtime:
+    async with open_runtime(
+        settings, engine=engine, engines=engines, on_event=on_event, clock=clock
+    ) as runtime:
         yield runtime
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+import orchestrator.events
 from orchestrator import Runtime, flow, gather, step
 from orchestrator.events import (
     CallFinished,
@@ -114,3 +117,19 @@ async def test_a_listener_that_raises_does_not_affect_other_listeners(
     assert isinstance(events[0], RunStarted)
     assert isinstance(events[-1], RunFinished)
     assert len(caplog.records) == 1
+
+
+def test_the_public_module_lists_every_type_of_event() -> None:
+    kinds = {kind.__name__ for kind in get_args(Event)}
+    assert kinds == {
+        "RunStarted",
+        "StepStarted",
+        "StepFinished",
+        "InputRequired",
+        "CallStarted",
+        "CallFinished",
+        "TextGenerated",
+        "RunFinished",
+    }
+    assert set(orchestrator.events.__all__) == kinds | {"Event", "Listener"}
+    assert all(is_dataclass(kind) for kind in get_args(Event))

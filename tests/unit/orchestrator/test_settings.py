@@ -9,12 +9,16 @@ import pytest
 from pydantic import ValidationError
 
 from orchestrator.errors import InvalidSettings
-from orchestrator.settings import EMBEDDED, Settings, default_store, read_settings
+from orchestrator.settings import EMBEDDED, EngineSettings, Settings, default_store, read_settings
 
 EXAMPLES: dict[str, tuple[str, object]] = {
     "store": ("sqlite:///x.db", "sqlite:///x.db"),
     "engine": ("http://localhost:8000/v1", "http://localhost:8000/v1"),
     "model": ("a/b", "a/b"),
+    "engines": (
+        '{"judge": {"engine": "http://localhost:9000/v1", "model": "a/c", "api_key": "sk-2"}}',
+        {"judge": EngineSettings(engine="http://localhost:9000/v1", model="a/c", api_key="sk-2")},
+    ),
     "policy": ("edf", "edf"),
     "policy_params": (
         '{"p": 1, "q": 0.5, "r": "x", "s": true}',
@@ -27,6 +31,7 @@ EXAMPLES: dict[str, tuple[str, object]] = {
     "cpu_threads": ("3", 3),
     "dtype": ("bfloat16", "bfloat16"),
     "seed": ("3", 3),
+    "tool_parser": ("hermes", "hermes"),
     "api_key": ("sk-1", "sk-1"),
     "durable": ("false", False),
     "payload_codec": ("my_codecs:encryption", "my_codecs:encryption"),
@@ -39,6 +44,19 @@ EXAMPLES: dict[str, tuple[str, object]] = {
 
 BAD = {
     "policy_params": ["", "p=1", "[1]", '"text"', '{"p": [1]}', '{"p": null}', "{"],
+    "engines": [
+        "",
+        "judge",
+        "[1]",
+        '{"judge": "http://localhost:9000/v1"}',
+        '{"judge": {"engine": "localhost:9000"}}',
+        '{"judge": {"engine": "http://localhost:9000", "modle": "x"}}',
+        '{"judge": {"engine": "http://localhost:9000", "slots": 4}}',
+        '{"judge": {"engine": "embedded"}}',
+        '{"the judge": {"engine": "http://localhost:9000"}}',
+        '{"": {"engine": "http://localhost:9000"}}',
+        "{",
+    ],
     "slots": ["", "many", "1.5"],
     "step_tokens": ["x"],
     "max_model_tokens": ["x"],
@@ -123,6 +141,33 @@ def test_an_unknown_override_fails_an_assertion() -> None:
 
 def test_the_repr_does_not_contain_the_api_key() -> None:
     assert "sk-secret" not in repr(read_settings(api_key="sk-secret"))
+
+
+def test_the_repr_does_not_contain_the_api_key_of_a_named_engine() -> None:
+    named = {"judge": {"engine": "http://localhost:9000", "api_key": "sk-secret"}}
+    assert "sk-secret" not in repr(read_settings(engines=named))
+
+
+def test_named_engines_replace_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATE_ENGINES", '{"one": {"engine": "http://localhost:1"}}')
+    two = {"two": {"engine": "http://localhost:2"}}
+    assert read_settings(engines=two).engines.keys() == {"two"}
+
+
+def test_one_of_the_engines_may_be_embedded() -> None:
+    named = {"small": {"engine": EMBEDDED, "model": "random", "slots": 4}}
+    settings = read_settings(engine="http://localhost:8000", engines=named, store="sqlite:///x.db")
+    own = settings.of_engine("small")
+    assert (own.engine, own.model, own.slots, own.store) == (EMBEDDED, "random", 4, settings.store)
+    with pytest.raises(InvalidSettings, match="the default engine and 'small' are embedded"):
+        read_settings(engines=named)
+    with pytest.raises(InvalidSettings, match="'large' and 'small' are embedded"):
+        read_settings(engine="http://localhost:8000", engines={"large": {}} | named)
+
+
+def test_the_error_of_a_named_engine_says_which_and_what() -> None:
+    with pytest.raises(InvalidSettings, match=r"ORCHESTRATE_ENGINES: judge\.slots: "):
+        read_settings(engines={"judge": {"engine": EMBEDDED, "slots": "many"}})
 
 
 def test_by_default_the_engine_is_embedded_and_texts_are_not_recorded() -> None:

@@ -1,19 +1,18 @@
-"""Opening and closing runtimes: in a block, shared by several flows, and from settings."""
+"""Opening and closing runtimes: in a block, and from settings."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator import (
     Flow,
     RunHandle,
-    Runtime,
     Settings,
     flow,
     input_required,
@@ -22,14 +21,14 @@ from orchestrator import (
 )
 from orchestrator.events import CallStarted, Event, InputRequired, RunStarted
 from orchestrator.testing import ScriptedEngine
-from orchestrator.wiring import engine_config, shared_runtime, unannounced_runtime
+from orchestrator.wiring import engine_config
 from serving.engine.setup.config import RANDOM_MODEL
 from serving.errors import EngineClosed, InvalidEngineConfig, ModelNotLoaded
 from serving.generation import GenerationRequest
 from serving.policies.table import DEFAULT_POLICY
 from store.errors import StoreClosed, StoreUnreachable
 from store.records import Status
-from store.session import open_store
+from store.session import Store, open_store
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Recorded,
@@ -39,104 +38,6 @@ from tests.unit.orchestrator.orchestrator_samples import (
     store_url,
     until_generating,
 )
-
-
-class Opener:
-    """Opens runtimes on scripted engines, and keeps the engines."""
-
-    def __init__(self, folder: Path) -> None:
-        self.engines: list[ScriptedEngine] = []
-        self.failures: list[Exception] = []
-        self._settings = Settings(store=store_url(folder))
-
-    def __call__(self) -> AbstractAsyncContextManager[Runtime]:
-        return self._open()
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Runtime]:
-        await asyncio.sleep(0.001)
-        if self.failures:
-            raise self.failures.pop()
-        engine = ScriptedEngine(answer_ok)
-        self.engines.append(engine)
-        async with unannounced_runtime(self._settings, engine=engine) as runtime:
-            yield runtime
-
-
-async def run_shared(opener: Opener) -> str:
-    """Run a flow like one that is awaited without an open runtime."""
-    async with shared_runtime(opener) as runtime:
-        return (await runtime.run(flow(ask))).value
-
-
-async def test_concurrent_flows_share_one_engine_which_the_last_one_closes(tmp_path: Path) -> None:
-    opener = Opener(tmp_path)
-    answers = await asyncio.gather(*(run_shared(opener) for _ in range(10)))
-    assert answers == ["all is well"] * 10
-    [engine] = opener.engines
-    assert engine.is_closed
-    assert len(engine.requests) == 10
-
-
-async def test_sequential_flows_each_open_and_close_an_engine(tmp_path: Path) -> None:
-    opener = Opener(tmp_path)
-    for _ in range(3):
-        await run_shared(opener)
-    assert [engine.is_closed for engine in opener.engines] == [True] * 3
-    assert [len(engine.requests) for engine in opener.engines] == [1] * 3
-
-
-async def test_after_a_failed_start_the_next_flow_can_start(tmp_path: Path) -> None:
-    opener = Opener(tmp_path)
-    opener.failures = [ModelNotLoaded("m", "no room") for _ in range(2)]
-    answers = await asyncio.gather(*(run_shared(opener) for _ in range(5)), return_exceptions=True)
-    assert [type(answer) for answer in answers[:2]] == [ModelNotLoaded] * 2
-    assert answers[2:] == ["all is well"] * 3
-    assert len(opener.engines) == 1
-    assert opener.engines[0].is_closed
-
-
-async def test_a_cancelled_flow_leaves_the_shared_runtime_open_for_the_others(
-    tmp_path: Path,
-) -> None:
-    opener = Opener(tmp_path)
-    first = asyncio.create_task(run_shared(opener))
-    others = [asyncio.create_task(run_shared(opener)) for _ in range(3)]
-    await asyncio.sleep(0.002)
-    first.cancel()
-    for other in others:
-        assert await other == "all is well"
-    with pytest.raises(asyncio.CancelledError):
-        await first
-    assert all(engine.is_closed for engine in opener.engines)
-
-
-async def test_the_task_that_opened_a_shared_runtime_gets_a_new_one_after_it_is_closed(
-    tmp_path: Path,
-) -> None:
-    """It may run further flows, which must not get the closed runtime."""
-    opener = Opener(tmp_path)
-    has_used_it = asyncio.Event()
-
-    async def first() -> str:
-        await asyncio.gather(run_shared(opener), asyncio.create_task(use_longer()))
-        return await run_shared(opener)
-
-    async def use_longer() -> None:
-        async with shared_runtime(opener):
-            await asyncio.sleep(0.01)
-            has_used_it.set()
-
-    assert await first() == "all is well"
-    assert has_used_it.is_set()
-    assert all(engine.is_closed for engine in opener.engines)
-
-
-async def test_an_open_runtime_is_used_instead_of_a_shared_one(tmp_path: Path) -> None:
-    opener = Opener(tmp_path)
-    async with open_runtime(Settings(store=store_url(tmp_path)), engine=ScriptedEngine(answer_ok)):
-        await run_shared(opener)
-    assert opener.engines == []
 
 
 async def test_open_runtimes_can_be_nested(tmp_path: Path) -> None:
@@ -275,6 +176,61 @@ async def test_a_run_that_was_ended_by_closing_is_resumed_by_the_next_runtime(
     assert handle.status is Status.FAILED
     async with open_runtime(settings, engine=ScriptedEngine(answer_ok)) as runtime:
         assert (await runtime.run(named_flow)).value == "all is well"
+
+
+async def test_start_starts_the_engine_before_the_block_and_else_the_first_run_does(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(store=store_url(tmp_path))
+    for start in (True, False):
+        engine = ScriptedEngine(answer_ok)
+        async with open_runtime(settings, engine=engine, start=start):
+            assert engine.num_starts == start
+            await flow(ask)()
+            assert engine.num_starts >= 1
+
+
+class Unstartable(ScriptedEngine):
+    """An engine whose start fails, or never ends."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__(answer_ok)
+        self._error = error
+        self.is_starting = asyncio.Event()
+
+    async def start(self) -> None:
+        self.is_starting.set()
+        if self._error is not None:
+            raise self._error
+        await asyncio.sleep(NEVER_S)
+
+
+@pytest.mark.parametrize("error", [ModelNotLoaded("m", "no room"), None])
+async def test_an_engine_that_does_not_start_is_reported_at_entry_and_nothing_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """Also if the waiting task is cancelled."""
+    stores: list[Store] = []
+
+    async def open_and_keep(*args: Any, **kwargs: Any) -> Store:
+        stores.append(await open_store(*args, **kwargs))
+        return stores[-1]
+
+    monkeypatch.setattr("store.session.open_store", open_and_keep)
+    engine = Unstartable(error)
+
+    async def block() -> None:
+        async with open_runtime(Settings(store=store_url(tmp_path)), engine=engine, start=True):
+            raise AssertionError("the block is entered")
+
+    waiting = asyncio.create_task(outcome_of(block()))
+    await engine.is_starting.wait()
+    if error is None:
+        waiting.cancel()
+    assert await waiting == ("CancelledError" if error is None else "ModelNotLoaded")
+    assert engine.is_closed
+    with pytest.raises(StoreClosed):
+        stores[0].transaction()
 
 
 async def test_a_store_that_cannot_be_opened_is_reported_before_the_engine_starts(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.length_sketch import LENGTH_LEVELS, LengthSketch, upper_tokens
+from serving.length_sketch import LENGTH_LEVELS, LengthSketch
+from serving.length_sketch_columns import upper_tokens
 from tests.strategies import law, sketches
 
 levels = st.sampled_from(LENGTH_LEVELS) | st.floats(0.001, 0.999)

@@ -243,3 +243,35 @@ async def test_the_newest_runs_are_filtered_by_flow_user_and_status_together(sto
         assert await ids(flow="a", user="ben") == ["r1"]
         assert await ids(flow="a", limit=1) == ["r1"]
         assert await ids(flow="a", status=Status.FAILED) == []
+
+
+ODD = """ a".'b]{,}[$\\ö"""
+
+
+async def test_the_newest_runs_are_those_with_all_tags_that_are_asked_for(store: Store) -> None:
+    tags: list[dict[str, str]] = [
+        {},
+        {"team": "sea"},
+        {"team": "sea", "kind": "trial", "": ""},
+        {"sea": "team", ODD: ODD},
+    ]
+    async with store.transaction() as tx:
+        for number, given in enumerate(tags):
+            started_at = NOON + timedelta(seconds=number)
+            attributes = {"tags": given} if given else {}
+            await tx.runs.add(a_run(f"r{number}", started_at=started_at, attributes=attributes))
+        await tx.runs.add(a_run("former", flow="other", attributes={"tags": "none", "team": "sea"}))
+
+        async def ids(**filters: Any) -> list[str]:
+            return [run.id for run in await tx.runs.newest(**filters)]
+
+        assert await ids(tags={"team": "sea"}) == ["r2", "r1"]
+        assert await ids(tags={"team": "sea", "kind": "trial"}) == ["r2"]
+        assert await ids(tags={"team": "sea"}, limit=1) == ["r2"]
+        assert await ids(tags={"team": "sea"}, flow="other") == []
+        assert await ids(tags={"team": "land"}) == []
+        assert await ids(tags={"team": ""}) == []
+        assert await ids(tags={"": ""}) == ["r2"]
+        assert await ids(tags={ODD: ODD}) == ["r3"]
+        assert await ids(tags={"0": "sea"}) == []
+        assert await ids(tags={}, flow="research") == ["r3", "r2", "r1", "r0"]

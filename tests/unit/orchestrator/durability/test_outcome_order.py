@@ -292,7 +292,7 @@ async def test_a_deadline_that_has_passed_cuts_off_no_recorded_outcome(tmp_path:
     """A run that is resumed after its deadline has the result of what was done before."""
     raise_once = RaiseOnce()
 
-    @flow(deadline=0.3, on_deadline="best_so_far")
+    @flow(deadline=1.0, on_deadline="best_so_far")
     async def collecting() -> list[str]:
         found: list[str] = []
 
@@ -303,12 +303,12 @@ async def test_a_deadline_that_has_passed_cuts_off_no_recorded_outcome(tmp_path:
 
         await gather(*[branch(name) for name in "abcd"])
         raise_once()
-        await waiting("more", [1.0])
+        await waiting("more", [3.0])
         return found
 
     async with scripted_runtime(tmp_path) as runtime:
         await run_until_interrupted(runtime, collecting)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(1.1)
         result = await runtime.resume(ID, collecting)
     assert result.value == sorted(f"{name}{place}" for name in "abcd" for place in range(3))
 

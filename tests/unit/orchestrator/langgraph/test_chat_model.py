@@ -329,3 +329,17 @@ def test_importing_the_sdk_does_not_import_langchain() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("in_flow", [True, False])
+async def test_the_model_may_name_an_engine_of_the_runtime(tmp_path: Path, in_flow: bool) -> None:
+    default, judge = ScriptedEngine(answer_ok), ScriptedEngine(lambda _: "no", model="large")
+    models = [ChatOrchestrate(engine="judge"), ChatOrchestrate(model="large"), ChatOrchestrate()]
+
+    async def ask() -> list[tuple[str, str]]:
+        answers = [await model.ainvoke("is it?") for model in models]
+        return [(str(each.text), each.response_metadata["model_name"]) for each in answers]
+
+    async with scripted_runtime(tmp_path, default, engines={"judge": judge}):
+        answers = await flow(ask)() if in_flow else await ask()
+    assert answers == [("no", "large"), ("no", "large"), ("all is well", "script")]

@@ -14,8 +14,9 @@ from pydantic import BaseModel
 
 from orchestrator import Message
 from orchestrator.chat_model import ChatOrchestrate
-from orchestrator.langgraph.tool_calls import AnswerText, ToolProtocol
+from orchestrator.langgraph.tool_calls import protocol_of
 from orchestrator.testing import ScriptedEngine
+from orchestrator.tools.schema_bound import AnswerText
 from serving.errors import InvalidRequest, StructuredOutputInvalid
 from tests.unit.orchestrator.orchestrator_samples import scripted_runtime
 
@@ -169,7 +170,7 @@ REFERRING = [
 def test_a_tool_may_refer_to_definitions_of_its_own(
     tool_name: str, arguments: Any, is_valid: bool, choice: str | None
 ) -> None:
-    protocol = ToolProtocol.of(REFERRING, tool_name if choice == "itself" else choice)
+    protocol = protocol_of(REFERRING, tool_name if choice == "itself" else choice)
     assert protocol is not None
     reply = jsonschema.Draft202012Validator(protocol.schema())
     assert reply.is_valid({"tool": tool_name, "arguments": arguments}) == is_valid

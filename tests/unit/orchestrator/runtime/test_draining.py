@@ -94,12 +94,13 @@ def test_runs_that_end_in_time_end_and_the_others_continue_in_the_next_runtime(
             assert long.status is Status.RUNNING
             assert (await recorded(runtime.store, ID)).run.status is Status.RUNNING
             assert (await runtime.get(ID)).status == "orphaned"
-        assert done == ["only", "first"]
+        before = sorted(done)  # reading what was learned takes a thread, and so some virtual time
+        assert before == ["first", "only"]
         async with timed_runtime(tmp_path) as runtime:
             [handle] = await runtime.resume_orphans(two_parts)
             assert (await handle).value == ["first", "second"]
             assert await runtime.resume_orphans() == []
-        assert done == ["only", "first", "second"]
+        assert sorted(done) == [*before, "second"]
 
     run_in_virtual_time(work())
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,13 +17,11 @@ from orchestrator import (
     RunHandle,
     RunNotResumable,
     Runtime,
-    Settings,
     flow,
     gather,
 )
 from orchestrator.events import CallFinished, CallStarted, Event, RunFinished, RunStarted
 from orchestrator.testing import ScriptedEngine
-from orchestrator.wiring import shared_runtime, unannounced_runtime
 from store.records import Status
 from tests.strategies import examples
 from tests.unit.orchestrator.orchestrator_samples import (
@@ -37,7 +32,6 @@ from tests.unit.orchestrator.orchestrator_samples import (
     law,
     recorded,
     scripted_runtime,
-    store_url,
     until_generating,
 )
 
@@ -360,27 +354,3 @@ async def test_a_flow_starts_and_resumes_in_the_open_runtime(
     assert (await count.run(5)).value == 6
     async with runtime.store.reading() as tx:
         assert len(await tx.runs.newest()) == 2
-
-
-@pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_runtime_that_was_opened_for_a_handle_is_closed_with_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cancelled: bool
-) -> None:
-    open_runtimes: list[Runtime] = []
-
-    @asynccontextmanager
-    async def opener() -> AsyncIterator[Runtime]:
-        settings = Settings(store=store_url(tmp_path), fit_every=0)
-        async with unannounced_runtime(settings, engine=ScriptedEngine(answer_ok)) as opened:
-            open_runtimes.append(opened)
-            yield opened
-            open_runtimes.remove(opened)
-
-    monkeypatch.setattr("orchestrator.sdk.flow.shared_runtime", partial(shared_runtime, opener))
-    handle = await flow(ask).start()
-    assert len(open_runtimes) == 1
-    if cancelled:
-        await handle.cancel()
-    else:
-        assert (await handle).value == "all is well"
-    assert open_runtimes == []

@@ -43,6 +43,17 @@ async def test_a_resumed_run_keeps_its_tags(tmp_path: Path) -> None:
         assert (await recorded(runtime.store, ID)).run.tags == {"team": "search"}
 
 
+async def test_runs_are_listed_by_their_tags_and_say_them(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+        for number, tags in enumerate([{"team": "sea"}, {"team": "sea", "kind": "trial"}, {}]):
+            await runtime.run(nothing.options(run_id=f"r{number}", tags=tags))
+        assert [run.id for run in await runtime.runs(tags={"team": "sea"})] == ["r1", "r0"]
+        [trial] = await runtime.runs(tags={"kind": "trial", "team": "sea"}, status="completed")
+        assert (trial.id, trial.tags) == ("r1", {"team": "sea", "kind": "trial"})
+        assert await runtime.runs(tags={"team": "sea"}, status="running") == []
+        assert (await runtime.get("r2")).tags == {}
+
+
 @pytest.mark.parametrize(
     ("tags", "error"),
     [

@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, Tracer
 
-from orchestrator import flow, gather, llm, step, tool
+from orchestrator import embed, flow, gather, llm, step, tool
 from orchestrator.errors import DeadlineExceeded
 from orchestrator.events import (
     CallFinished,
@@ -325,3 +325,25 @@ def test_a_run_without_a_finish_event_is_ended_by_a_restart_or_by_close(
     assert len(traces.spans) == 2
     spans.close()
     assert len(traces.spans) == 3
+
+
+async def test_spans_name_the_engine_of_a_call_and_the_model_of_embeddings(
+    tmp_path: Path, traces: Traces
+) -> None:
+    @flow
+    async def two_engines() -> None:
+        await llm(SECRET, engine="judge")
+        await embed([SECRET], engine="judge")
+
+    judge = ScriptedEngine(answer_ok, model="large")
+    listener = RunSpans(traces.tracer)
+    async with scripted_runtime(tmp_path, on_event=listener, engines={"judge": judge}) as runtime:
+        await runtime.run(two_engines)
+    spans = traces.by_path()
+    assert (spans["llm"].name, spans["embed"].name) == ("chat large", "embeddings large")
+    for path, operation in (("llm", "chat"), ("embed", "embeddings")):
+        attributes = dict(spans[path].attributes or {})
+        assert attributes["gen_ai.operation.name"] == operation
+        assert attributes["gen_ai.request.model"] == "large"
+        assert attributes["orchestrate.engine"] == "judge"
+        assert SECRET not in str(attributes)

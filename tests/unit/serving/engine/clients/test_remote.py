@@ -52,12 +52,14 @@ class FakeServer:
         models: tuple[str, ...] = ("tiny",),
         owner: str = "vllm",
         headers: dict[str, str] | None = None,
+        embed: Reply | None = None,
     ) -> None:
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str] = []
         self.arrivals: asyncio.Queue[None] = asyncio.Queue()
         self.disconnected = asyncio.Event()
         self._reply = reply
+        self._embed_reply = embed
         self._headers = headers
         self._cards = [
             {"id": model, "object": "model", "created": 0, "owned_by": owner}
@@ -69,6 +71,11 @@ class FakeServer:
                 Route("/v1/models", self._models),
                 Route("/v1/chat/completions", self._generate, methods=["POST"]),
                 Route("/v1/completions", self._generate, methods=["POST"]),
+                *(
+                    []
+                    if embed is None
+                    else [Route("/v1/embeddings", self._embed, methods=["POST"])]
+                ),
             ]
         )
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -90,6 +97,12 @@ class FakeServer:
     async def _models(self, request: Request) -> Response:
         self.keys.append(request.headers.get("authorization", ""))
         return JSONResponse({"object": "list", "data": self._cards}, headers=self._headers)
+
+    async def _embed(self, request: Request) -> Response:
+        body = json.loads(await request.body())
+        self.bodies.append(body)
+        assert self._embed_reply is not None
+        return self._embed_reply(body)
 
     async def _generate(self, request: Request) -> Response:
         body = json.loads(await request.body())
