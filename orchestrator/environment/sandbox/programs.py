@@ -73,7 +73,7 @@ def _execute(command: Command, descriptors: Sequence[int]) -> None:
         if descriptor not in kept:
             _close(descriptor)
     os.chdir(command["folder"])
-    for signal_number in (signal.SIGINT, signal.SIGPIPE):
+    for signal_number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(signal_number, signal.SIG_DFL)
     _set_limits(command["limits"])
     linux.drop_privileges()
