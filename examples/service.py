@@ -26,7 +26,9 @@ from orchestrator import (
     RunAlreadyEnded,
     RunHandle,
     RunInfo,
+    RunInterrupted,
     Runtime,
+    RuntimeDraining,
     best_so_far,
     flow,
     input_required,
@@ -79,7 +81,10 @@ class Service:
             raise HTTPException(429, f"{MAX_RUNS} of your articles are being written")
         handle = self.runtime.start(article.options(user=user), topic, ask)
         self._keep(handle, user)
-        await handle.begun()
+        try:
+            await handle.begun()
+        except (RuntimeDraining, RunInterrupted):
+            raise HTTPException(503, "this process is shutting down: ask again") from None
         return handle.id
 
     async def resume(self) -> None:
@@ -144,7 +149,8 @@ def service_of(request: Request) -> Service:
 def user_of(authorization: Annotated[str, Header()] = "") -> str:
     """The user whose key a request has: `Authorization: Bearer KEY`."""
     keys = dict(pair.split(":") for pair in os.environ["SERVICE_KEYS"].split(","))
-    user = keys.get(authorization.removeprefix("Bearer "))
+    scheme, _, key = authorization.partition(" ")
+    user = keys.get(key) if scheme == "Bearer" else None
     if user is None:
         raise HTTPException(401, "send a key: Authorization: Bearer KEY")
     return user

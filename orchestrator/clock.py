@@ -61,7 +61,9 @@ class RunClock:
 
     def now_s(self) -> float:
         """Monotonic seconds, without the time for which it was stopped."""
-        return self._clock.now_s() - self.stopped_s
+        if self.is_stopped:  # reading the clock here and for stopped_s would give two times
+            return self._since_s - self._stopped_s
+        return self._clock.now_s() - self._stopped_s
 
     def wall(self) -> datetime:
         """Wall time, aware, UTC; it never stops."""

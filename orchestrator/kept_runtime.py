@@ -32,7 +32,7 @@ async def shared_runtime() -> AsyncIterator[Runtime]:
     if opened is not None:
         yield opened
         return
-    kept = await _take(read_settings())
+    kept = await _acquire(read_settings())
     try:
         yield kept.runtime
     finally:
@@ -51,7 +51,7 @@ def opened_loop() -> asyncio.AbstractEventLoop | None:
     return loop if mine is not None and any(kept.is_usable for kept in mine.kept) else None
 
 
-class _Kept:
+class _KeptRuntime:
     """A runtime that its event loop keeps open.
 
     An engine in this process is there once, so this one makes way for another, also of another
@@ -104,7 +104,7 @@ class _Kept:
         try:
             runtime = await _open(resources, settings)
             for engine in runtime.engines.in_process:
-                engine.makes_way = self.retire
+                engine.may_be_closed = self.retire
             yield runtime
         finally:
             self._is_retired = True
@@ -114,7 +114,7 @@ class _Kept:
 
 
 @dataclass(slots=True)
-class _OfLoop:
+class _LoopRuntimes:
     """The runtimes that an event loop keeps open: one, or more while runs use former ones.
 
     Attributes:
@@ -122,14 +122,14 @@ class _OfLoop:
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    kept: list[_Kept] = field(default_factory=list)
+    kept: list[_KeptRuntime] = field(default_factory=list)
 
 
-_by_loop: dict[asyncio.AbstractEventLoop, _OfLoop] = {}
+_by_loop: dict[asyncio.AbstractEventLoop, _LoopRuntimes] = {}
 _guard = threading.Lock()
 
 
-async def _take(settings: Settings) -> _Kept:
+async def _acquire(settings: Settings) -> _KeptRuntime:
     """The runtime with these settings that this event loop keeps open, for one more run."""
     mine = _of_this_loop()
     key = _key_of(settings)
@@ -142,18 +142,18 @@ async def _take(settings: Settings) -> _Kept:
         for former in list(mine.kept):  # with other settings, or its engine has ended or made way
             if former.retire():
                 await former.close()
-        kept = _Kept(key)
+        kept = _KeptRuntime(key)
         await kept.open(settings)
         mine.kept.append(kept)
         return kept
 
 
-def _of_this_loop() -> _OfLoop:
+def _of_this_loop() -> _LoopRuntimes:
     """What the running event loop keeps open; forgets loops that are closed."""
     with _guard:
         for loop in [loop for loop in _by_loop if loop.is_closed()]:
             del _by_loop[loop]
-        return _by_loop.setdefault(asyncio.get_running_loop(), _OfLoop())
+        return _by_loop.setdefault(asyncio.get_running_loop(), _LoopRuntimes())
 
 
 def _key_of(settings: Settings) -> tuple[Any, ...]:

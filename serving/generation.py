@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeGuard, runtime_checkable
 
 from serving.errors import InvalidRequest, StructuredOutputInvalid
 from serving.images import Image
+from serving.model_json import json_of
 from serving.slo import BEST_EFFORT, Slo
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -296,7 +296,7 @@ class Completion:
     def parsed(self) -> Any:
         """The text parsed as JSON; raises StructuredOutputInvalid if it is not valid JSON."""
         try:
-            return json.loads(self.text)
+            return json_of(self.text)
         except ValueError as error:
             raise StructuredOutputInvalid(self.request_id, self.finish_reason, str(error)) from None
 
@@ -381,11 +381,11 @@ class EngineInProcess(Protocol):
     """An Engine of which a process has one at a time.
 
     Attributes:
-        makes_way: asked when another one is to start, from any thread: whether nobody needs this
-            one any more, so that it may be closed.
+        may_be_closed: asked when another one is to start, from any thread: whether nobody needs
+            this one any more.
     """
 
-    makes_way: Callable[[], bool]
+    may_be_closed: Callable[[], bool]
 
     @property
     def has_ended(self) -> bool:

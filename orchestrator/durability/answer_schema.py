@@ -15,6 +15,8 @@ from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.durability.json_schemas import local_validator
+
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
@@ -92,7 +94,8 @@ def _violation(schema: Mapping[str, Any], value: object, *, converts: bool = Tru
     Args:
         converts: a value that pydantic would convert to the type fits.
     """
-    validator = _validator_classes()[converts](schema, format_checker=_formats())
+    kind = _validator_classes()[converts]
+    validator = local_validator(kind, schema, format_checker=_formats())
     error = next(validator.iter_errors(value), None)
     if error is None:
         return None

@@ -20,15 +20,25 @@ _STEPS = "_orchestrate_steps"
 _MAX_STEPS = 1000  # bounds the list of an error object that is raised again and again
 
 
-def encode_error(error: BaseException) -> bytes:
+def encode_error(error: BaseException, *, text: str = "") -> bytes:
     """The error as JSON: class, message, constructor arguments, attributes, members of a group.
 
     If any constructor argument would not survive JSON, all of them are left out.
+
+    Args:
+        text: what of an answer had reached the flow before the error.
     """
+    before = {"text": text} if text else {}
     try:
-        return json.dumps(_document(error)).encode()
+        return json.dumps(_document(error) | before).encode()
     except Exception:  # raised by the error's own code; it must not replace the error
-        return json.dumps(_class_name(error)).encode()
+        return json.dumps(_class_name(error) | before).encode()
+
+
+def recorded_text(recorded: bytes | None) -> str:
+    """The text that `encode_error` was given; "" if it was given none."""
+    text: str = json.loads(recorded or b"{}").get("text", "")
+    return text
 
 
 def _class_name(error: BaseException) -> dict[str, Any]:

@@ -14,7 +14,8 @@ import asyncio
 import heapq
 import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -81,13 +82,23 @@ class OutcomeOrder:
         self._last_task: asyncio.Task[Any] | None = None  # which got the last outcome
         self._is_settled = True
         self._is_settling = False
+        self._num_held = 0
         self._overdue: _Outcome | None = None
         self._patience: asyncio.TimerHandle | None = None
 
     @property
     def is_replaying(self) -> bool:
         """Whether the next outcome is a known one that will reach its task in a moment."""
-        return (head := self._head()) is not None and head.is_replayed
+        return self._num_held > 0 or ((head := self._head()) is not None and head.is_replayed)
+
+    @contextmanager
+    def replaying(self) -> Iterator[None]:
+        """A block in which something else that is known reaches the flow: limits wait for it."""
+        self._num_held += 1
+        try:
+            yield
+        finally:
+            self._num_held -= 1
 
     def expect(self, steps: Iterable[StepRecord]) -> None:
         """Take the recorded outcomes of a run, which come before all others.

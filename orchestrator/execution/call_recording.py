@@ -77,7 +77,8 @@ async def recorded_call(
 ) -> AsyncIterator[dict[str, Any]]:
     """Record a call's start, and its end with what the block puts into the yielded dict.
 
-    The dict's items are keyword arguments of `RunRecorder.call_ended`.
+    The dict's items are keyword arguments of `RunRecorder.call_ended`, and those that
+    `orchestrator.execution.call_text` puts there.
     """
     run, trace = step.context.run, call.trace
     record = _record_of(step, call, predicted)
@@ -99,9 +100,11 @@ async def recorded_call(
         yield outcome
     except BaseException as caught:
         error = caught
-        part = outcome.pop("part", None)
+        part, text = outcome.pop("part", None), outcome.pop("text_before_error", "")
         outcome["is_part"] = part is not None
-        outcome["result"] = encode_error(caught) if part is None else LLM_STEP.codec.dump(part)
+        outcome["result"] = (
+            encode_error(caught, text=text) if part is None else LLM_STEP.codec.dump(part)
+        )
         mark_step(caught, run.id, step.record.path)
         if step.record.effects is Effects.EXTERNAL:
             if _num_cancellations() > num_cancellations:

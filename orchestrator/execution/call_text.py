@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any, cast
 
 from orchestrator.events import TextGenerated
@@ -28,6 +28,7 @@ class CallText:
         self._node = node
         self._path = path
         self._on_text = on_text
+        self._passed_on: list[str] = []
 
     async def generate(self, engine: Engine, request: GenerationRequest) -> Completion:
         """The engine's answer, whose text is passed on as it arrives, if anybody wants it.
@@ -45,6 +46,27 @@ class CallText:
             self._publish(completion.text)
         return completion
 
+    @asynccontextmanager
+    async def recorded_with_error(self, outcome: dict[str, Any]) -> AsyncIterator[None]:
+        """A block in which the call may fail: what the flow has got then belongs to its outcome.
+
+        An error of the engine comes to a flow that takes pieces after the last of them. A limit or
+        a cancellation comes at once.
+        """
+        taken = self._on_text if isinstance(self._on_text, TextTaken) else None
+        try:
+            try:
+                yield
+            except Exception:
+                if taken is not None:
+                    outcome["ended_at_s"] = self._run.clock.now_s()
+                    await taken.until_taken()
+                raise
+        except BaseException:
+            passed_on = "".join(self._passed_on)
+            outcome["text_before_error"] = passed_on if taken is None else taken.taken
+            raise
+
     def replay(self, text: str) -> None:
         """Pass on a recorded text."""
         self._publish(text)
@@ -61,6 +83,7 @@ class CallText:
                 if is_published:
                     self._publish(chunk.text)
                 if self._on_text is not None and chunk.text:
+                    self._passed_on.append(chunk.text)
                     self._on_text(chunk.text)
                 completion = chunk.completion
         assert completion is not None, "a stream ends in a completion or an error"
@@ -120,11 +143,28 @@ class TextTaken:
 
 
 @contextmanager
-def part_if_left(on_text: OnText | None, outcome: dict[str, Any]) -> Iterator[None]:
-    """If the flow leaves an answer in this block, the outcome is the part that it has taken."""
+def part_if_left(
+    on_text: OnText | None, outcome: dict[str, Any], usage_of: Callable[[str], Usage]
+) -> Iterator[None]:
+    """If the flow leaves an answer in this block, the outcome is the part that it has taken.
+
+    Args:
+        usage_of: counts the tokens of a call with this part.
+    """
     try:
         yield
     except asyncio.CancelledError:
         if isinstance(on_text, TextTaken) and on_text.is_left:
-            outcome["part"] = Completion("", on_text.taken, "length", Usage(0, 0), 0.0, 0.0)
+            part = on_text.taken
+            outcome["part"] = Completion("", part, "length", usage_of(part), 0.0, 0.0)
         raise
+
+
+def estimate_usage(prompt: str, part: str) -> Usage:
+    """The tokens of a prompt and of a part of its answer, estimated from the lengths of the texts.
+
+    An engine counts the tokens of an answer at its end only.
+    """
+    from serving.analyzer.words import estimate_prompt_tokens  # it needs NumPy
+
+    return Usage(estimate_prompt_tokens(prompt), estimate_prompt_tokens(part))

@@ -8,10 +8,17 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from orchestrator.durability.digests import digest_of
+from orchestrator.durability.error_codec import recorded_text
 from orchestrator.execution.call_options import NO_OPTIONS, CallOptions
 from orchestrator.execution.call_recording import LLM_STEP, NewCall, begin_call, recorded_call
-from orchestrator.execution.call_text import CallText, OnText, TextTaken, part_if_left
-from orchestrator.execution.context import CallContext, LiveRun
+from orchestrator.execution.call_text import (
+    CallText,
+    OnText,
+    TextTaken,
+    estimate_usage,
+    part_if_left,
+)
+from orchestrator.execution.context import CallContext, CallTrace, LiveRun
 from orchestrator.execution.length_prediction import LengthPrediction, predict_length
 from orchestrator.execution.step_execution import (
     Replayed,
@@ -21,9 +28,9 @@ from orchestrator.execution.step_execution import (
     refuse,
 )
 from orchestrator.learning.stage_deadlines import RunTimes, call_slo
-from serving.generation import Completion, GenerationRequest, Message, ToolCall
+from serving.generation import Completion, GenerationRequest, Message, ToolCall, Usage
 from serving.slo import Slo
-from store.records import Status
+from store.records import CallRecord, Status, StepRecord
 
 R = TypeVar("R")
 
@@ -47,7 +54,11 @@ async def run_llm_call(
     Raises what `begin_or_replay` raises, and the engine.
     """
     run = context.run
-    spec = replace(LLM_STEP, arguments=_digest_of(request))
+    spec = replace(
+        LLM_STEP,
+        arguments=_digest_of(request),
+        before_error=partial(_replay_text_before_error, run, on_text),
+    )
     step = await begin_or_replay(context, spec)
     if isinstance(step, Replayed):
         return _replayed(run, step, on_text)
@@ -66,20 +77,14 @@ async def run_llm_call(
         request = replace(
             request, request_id=f"{run.id}-{call.trace.node}", slo=options.applied_to(slo)
         )
-        with part_if_left(on_text, outcome):
-            completion = await call_text.generate(selected.engine, request)
-        usage = completion.usage
-        call.trace.prompt_tokens = usage.prompt_tokens
-        call.trace.output_tokens = usage.output_tokens
-        call.trace.cached_tokens = usage.cached_tokens
-        for budget in context.budgets:
-            budget.tokens += usage.prompt_tokens + usage.output_tokens
+        count = partial(_count, context, call.trace, outcome)
+        with part_if_left(on_text, outcome, lambda part: count(estimate_usage(text, part))):
+            async with call_text.recorded_with_error(outcome):
+                completion = await call_text.generate(selected.engine, request)
+        usage = count(completion.usage)
         run.answers.add(usage.output_tokens)
         predicted.observe(usage.output_tokens)
         outcome.update(
-            prompt_tokens=usage.prompt_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cached_tokens,
             ttft_s=completion.ttft_s,
             finish_reason=completion.finish_reason,
             output_text=_with_calls(completion.text, completion.tool_calls),
@@ -87,9 +92,25 @@ async def run_llm_call(
         )
         if isinstance(on_text, TextTaken):
             outcome["ended_at_s"] = run.clock.now_s()
-            with part_if_left(on_text, outcome):
-                await on_text.until_taken()
+            with part_if_left(on_text, outcome, lambda _: usage):
+                async with call_text.recorded_with_error(outcome):
+                    await on_text.until_taken()
         return completion
+
+
+def _count(context: CallContext, trace: CallTrace, outcome: dict[str, Any], usage: Usage) -> Usage:
+    """Count a call's tokens in the budgets around, and put them into its outcome."""
+    trace.prompt_tokens = usage.prompt_tokens
+    trace.output_tokens = usage.output_tokens
+    trace.cached_tokens = usage.cached_tokens
+    for budget in context.budgets:
+        budget.tokens += usage.prompt_tokens + usage.output_tokens
+    outcome.update(
+        prompt_tokens=usage.prompt_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
+    )
+    return usage
 
 
 def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completion:
@@ -100,7 +121,7 @@ def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completio
     """
     recorded: Completion = step.value
     assert step.record is not None, "an LLM call is not reconciled"
-    call = run.recorded_steps.calls_of(step.record.path)[-1]
+    call = _call_of(run, step.record)
     if call.status is not Status.CANCELLED:
         run.answers.add(recorded.usage.output_tokens)
     elif isinstance(on_text, TextTaken):
@@ -109,6 +130,18 @@ def _replayed(run: LiveRun, step: Replayed, on_text: OnText | None) -> Completio
         run.recorded_steps.require_left(step.record)
     CallText(run, call.node, step.record.path, on_text).replay(recorded.text)
     return recorded
+
+
+def _replay_text_before_error(
+    run: LiveRun, on_text: OnText | None, step: StepRecord, recorded: bytes | None
+) -> None:
+    text = recorded_text(recorded)
+    CallText(run, _call_of(run, step).node, step.path, on_text).replay(text)
+
+
+def _call_of(run: LiveRun, step: StepRecord) -> CallRecord:
+    """The record of the call that gave a recorded step its outcome."""
+    return run.recorded_steps.calls_of(step.path)[-1]
 
 
 def is_recorded(context: CallContext, request: GenerationRequest) -> bool:

@@ -94,6 +94,7 @@ class LiveRun:
         log: its events so far, for display; None: not kept.
         text_listener: gives the listener for TextGenerated; None: nobody asks for text now.
         streams: the calls that flow code reads piece by piece, until they have ended.
+        left: those of them that it has left early; what it does next begins once they have ended.
     """
 
     id: str
@@ -118,6 +119,7 @@ class LiveRun:
     log: RunLog | None = None
     text_listener: Callable[[], Listener | None] = lambda: None
     streams: set[asyncio.Task[Any]] = field(default_factory=set)
+    left: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def since_start_s(self, at_s: float | None = None) -> float:
         """Seconds from the run's start to a moment on its clock; to now by default."""

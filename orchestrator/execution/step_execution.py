@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from orchestrator.cancellation import let_the_deadline_pass
+from orchestrator.cancellation import let_the_deadline_pass, until_ended
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.error_codec import decode_error, encode_error, mark_step
 from orchestrator.durability.outcomes import status_of, type_of
@@ -50,6 +50,8 @@ class StepSpec:
         reconcile: as Reconcile, with the arguments bound.
         cache: how to look for a result of another run; None: the step is not cached.
         arguments: a digest of its arguments; None: they are not compared on replay.
+        before_error: called with its record and its recorded error, as `encode_error` made it,
+            before that error is raised again.
     """
 
     name: str
@@ -59,6 +61,7 @@ class StepSpec:
     reconcile: Callable[[], Awaitable[Any]] | None = None
     cache: CacheLookup | None = None
     arguments: bytes | None = None
+    before_error: Callable[[StepRecord, bytes | None], None] | None = None
 
 
 class NewStep(NamedTuple):
@@ -102,10 +105,12 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
     past = run.recorded_steps.find(step_path, spec.kind, spec.arguments)
     if past is not None and past.status in (Status.COMPLETED, Status.FAILED):
         try:
-            return await _replay(run, spec.codec, past)
+            return await _replay(run, spec, past)
         finally:
             for budget in context.budgets:
                 budget.count(run.recorded_steps.calls_of(past.path))
+    # This step may depend on what the flow has read of an answer, so that is recorded first.
+    await until_ended(run.left - {asyncio.current_task()})
     new_step = NewStep(
         context.derive(step_path=step_path, owner=current_worker()),
         StepRecord(
@@ -121,6 +126,8 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
         ),
         began_before=past is not None,
     )
+    if past is not None and past.status is Status.CANCELLED and context.remaining_s() <= 0:
+        await _replay_before_error(run, spec, past)  # it is cut off again
     await require_time(context)
     if spec.effects is not Effects.EXTERNAL:
         return new_step
@@ -135,7 +142,7 @@ async def begin_or_replay(context: CallContext, spec: StepSpec) -> NewStep | Rep
     return await _reconcile(new_step, spec, uncertain, attempt=attempt)
 
 
-async def _replay(run: LiveRun, codec: ValueCodec, step: StepRecord) -> Replayed:
+async def _replay(run: LiveRun, spec: StepSpec, step: StepRecord) -> Replayed:
     """The recorded outcome of a step, when all that came before it have reached the flow."""
     order = run.recorder.order
     try:
@@ -147,10 +154,18 @@ async def _replay(run: LiveRun, codec: ValueCodec, step: StepRecord) -> Replayed
         order.drop(step.path)
     run.replayed_calls_ended(step.path)
     if step.status is Status.FAILED:
+        if spec.before_error is not None:
+            spec.before_error(step, result)
         error = decode_error(step.path, step, result)
         mark_step(error, run.id, step.path)
         raise error
-    return Replayed(codec.load(b"null" if result is None else result), step)
+    return Replayed(spec.codec.load(b"null" if result is None else result), step)
+
+
+async def _replay_before_error(run: LiveRun, spec: StepSpec, step: StepRecord) -> None:
+    if spec.before_error is not None:
+        with run.recorder.order.replaying():
+            spec.before_error(step, await run.recorder.data.result_of(step))
 
 
 async def require_time(context: CallContext) -> None:

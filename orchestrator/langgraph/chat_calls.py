@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -14,7 +15,8 @@ from orchestrator.errors import DeadlineExceeded
 from orchestrator.execution.call_options import NO_OPTIONS, CallOptions
 from orchestrator.execution.call_text import OnText
 from orchestrator.execution.calls import is_recorded, run_llm_call
-from orchestrator.execution.context import CallContext, current_context_or_none, none_if_infinite
+from orchestrator.execution.context import CallContext, current_context_or_none
+from orchestrator.execution.deadline_handling import cancel_after, is_expiry
 from orchestrator.execution.engines import Engines
 from orchestrator.kept_runtime import shared_runtime
 from orchestrator.langgraph.recording import GraphRecorder
@@ -69,14 +71,22 @@ async def run_chat_call(
     if context is None:
         return await _outside_run(request, on_text, options)
     # A call from a thread runs in a task of its own, which no deadline around it would cancel.
-    allowed_s = none_if_infinite(max(context.remaining_s(), 0.0))
+    allowed_s = max(context.remaining_s(), 0.0)
+    if math.isinf(allowed_s):
+        return await _in_run(context, request, on_text, options)
     try:
-        async with asyncio.timeout(allowed_s) as limit:
+        async with cancel_after(allowed_s, context.run) as limit:
             return await _in_run(context, request, on_text, options)
-    except TimeoutError:
-        if not limit.expired() or allowed_s is None:
+    except (TimeoutError, asyncio.CancelledError) as error:
+        if not is_expiry(error, limit, context) or _is_cancelled_from_outside(error):
             raise
         raise DeadlineExceeded(context.step_path.text or context.run.flow, allowed_s) from None
+
+
+def _is_cancelled_from_outside(error: BaseException) -> bool:
+    """Whether somebody has cancelled this task, as a deadline around it does."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 async def _in_run(

@@ -14,6 +14,7 @@ from orchestrator.tools.schema_bound import ToolProtocol
 from serving import generation
 from serving.errors import InvalidRequest
 from serving.generation import ToolSpec
+from serving.model_json import arguments_of
 
 
 def protocol_of(tools: Sequence[Mapping[str, Any]], choice: Any = None) -> ToolProtocol | None:
@@ -72,7 +73,6 @@ def _spec_of(function: Mapping[str, Any]) -> ToolSpec:
 def _arguments(call: generation.ToolCall) -> tuple[dict[str, Any], str]:
     """The arguments, or what is wrong with them."""
     try:
-        value = json.loads(call.arguments, strict=False)
+        return arguments_of(call.arguments), ""
     except ValueError as error:
-        return {}, str(error)
-    return (value, "") if isinstance(value, dict) else ({}, "the arguments are no JSON object")
+        return {}, f"the arguments are {error}"

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cancellation import until_ended
 from orchestrator.clock import Clock
 from orchestrator.durability.journal_writer import JournalWriter
 from orchestrator.errors import RunInterrupted
@@ -15,6 +14,9 @@ from store.records import RunRecord
 
 if TYPE_CHECKING:
     from store.session import Store
+
+AGAIN_S = 1.0
+"""Seconds after which a run that has caught its interruption is interrupted again."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +44,11 @@ async def interrupt(runs: Collection[ExecutedRun], store: Store, clock: Clock) -
     """
     for run in runs:
         run.writer.is_interrupted = True
-        run.task.cancel()
-    await until_ended([run.task for run in runs])
+    left = {run.task for run in runs if not run.task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=AGAIN_S)
     async with store.transaction() as tx:
         attempts = {run.record.id: run.record.attempts for run in runs}
         await tx.runs.lease(attempts, clock.wall())

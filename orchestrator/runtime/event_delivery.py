@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.display.run_log import RunLog
 from orchestrator.events import Event, Listener
 from orchestrator.runtime.handle import RunHandle
-from store.records import RunRecord, Status
+from store.records import RunRecord
 
 if TYPE_CHECKING:
     from orchestrator.execution.context import LiveRun
@@ -26,25 +27,28 @@ class EventDelivery:
 
     def __init__(self, listeners: Sequence[Listener]) -> None:
         self._listeners = list(listeners)
-        self._handles: dict[str, RunHandle[Any]] = {}
+        self._by_task: dict[asyncio.Task[Any], RunHandle[Any]] = {}
+        self._by_run: dict[str, RunHandle[Any]] = {}
 
-    def add(self, handle: RunHandle[Any]) -> None:
-        """Pass the events of a run to its handle, unless another one of it is running."""
-        former = self._handles.get(handle.id)
-        if former is None or former.status is not Status.RUNNING:
-            self._handles[handle.id] = handle
-            handle.when_ended(lambda: self._forget(handle))
+    def add(self, handle: RunHandle[Any], task: asyncio.Task[Any]) -> None:
+        """Keep a handle until its task, in which its run is executed, ends."""
+        self._by_task[task] = handle
+        task.add_done_callback(lambda _: self._forget(handle, task))
 
-    def handle_of(self, run_id: str) -> RunHandle[Any] | None:
-        """The running handle of a run; None: it has none."""
-        return self._handles.get(run_id)
+    def handle_here(self) -> RunHandle[Any] | None:
+        """The handle whose task calls this; None: it has none."""
+        task = asyncio.current_task()
+        return None if task is None else self._by_task.get(task)
 
-    def attach(self, live: LiveRun, record: RunRecord) -> None:
+    def beginning(self, run_id: str) -> RunHandle[Any] | None:
+        """A handle of this run, if its start is not recorded yet."""
+        if run_id in self._by_run:
+            return None
+        return next((each for each in self._by_task.values() if each.id == run_id), None)
+
+    def keep_log(self, live: LiveRun, record: RunRecord) -> None:
         """Keep a run's events in a log, for its result and its handle."""
         log = live.log = RunLog(record, since_start_s=live.since_start_s)
-        if (handle := self._handles.get(live.id)) is not None:
-            handle.log = log
-            live.text_listener = handle.text_listener
 
         def keep_and_emit(event: Event) -> None:
             log.add(event)
@@ -52,9 +56,19 @@ class EventDelivery:
 
         live.emit = keep_and_emit
 
+    def begun(self, live: LiveRun, handle: RunHandle[Any]) -> None:
+        """Pass the events of a run whose start is recorded to its handle.
+
+        Not before: of several runs that begin under one id at the same time only one does.
+        """
+        self._by_run[live.id] = handle
+        handle.log = live.log
+        live.text_listener = handle.text_listener
+        handle.mark_begun()
+
     def emit(self, event: Event) -> None:
         """Call the listeners; one that raises is removed, so that no display can end a run."""
-        if (handle := self._handles.get(event.run_id)) is not None:
+        if (handle := self._by_run.get(event.run_id)) is not None:
             handle.publish(event)
         for listener in tuple(self._listeners):
             try:
@@ -63,6 +77,7 @@ class EventDelivery:
                 self._listeners.remove(listener)
                 logger.exception("on_event failed and will not be called again: %r", listener)
 
-    def _forget(self, handle: RunHandle[Any]) -> None:
-        if self._handles.get(handle.id) is handle:
-            del self._handles[handle.id]
+    def _forget(self, handle: RunHandle[Any], task: asyncio.Task[Any]) -> None:
+        del self._by_task[task]
+        if self._by_run.get(handle.id) is handle:
+            del self._by_run[handle.id]

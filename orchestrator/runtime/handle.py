@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from orchestrator.cancellation import until_ended
 from orchestrator.display.run_log import RunLog
 from orchestrator.durability.identity import is_within
-from orchestrator.durability.outcomes import status_of
-from orchestrator.errors import RunCancelled
+from orchestrator.durability.outcomes import status_of, text_of
+from orchestrator.errors import RunCancelled, RunInterrupted, WrongLoop
 from orchestrator.events import Event, Listener, TextGenerated
 from store.records import Status
 
 if TYPE_CHECKING:
     from orchestrator.runtime.results import RunResult
+
+logger = logging.getLogger("orchestrate")
 
 R = TypeVar("R")
 
@@ -40,8 +43,12 @@ class RunHandle(Generic[R]):
         self._task.add_done_callback(lambda _: self._has_news.set())
         self._task.add_done_callback(lambda _: self._has_begun.set())
         self._is_recorded = False
+        self._is_seen = False
+        self._error: BaseException | None = None
+        self._task.add_done_callback(self._keep_error)
 
     def __await__(self) -> Generator[Any, None, RunResult[R]]:
+        self._is_seen = True
         return asyncio.shield(self._task).__await__()
 
     @property
@@ -97,6 +104,8 @@ class RunHandle(Generic[R]):
         return self._read_text(self.events(text=True), step)
 
     async def _read(self, text: bool) -> AsyncGenerator[Event, None]:
+        if asyncio.get_running_loop() is not self._task.get_loop():
+            raise WrongLoop(f"the handle of run {self.id}")
         index = 0
         while True:
             while index < len(self._events):
@@ -133,9 +142,15 @@ class RunHandle(Generic[R]):
         self._is_recorded = True
         self._has_begun.set()
 
-    def need_not_be_awaited(self) -> None:
-        """Keep asyncio from warning of an error that nobody has seen; called by the runtime."""
-        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    def _keep_error(self, task: asyncio.Task[Any]) -> None:
+        """Keep the run's error, which asyncio would report with a traceback if nobody awaits it."""
+        self._error = None if task.cancelled() else task.exception()
+
+    def __del__(self) -> None:
+        """Report in one line that a run has failed, if nobody has awaited its handle."""
+        quiet = (RunCancelled, RunInterrupted)
+        if self._error is not None and not self._is_seen and not isinstance(self._error, quiet):
+            logger.warning("run %s failed: %s", self.id, text_of(self._error, _described))
 
     def publish(self, event: Event) -> None:
         """Add an event; called by the runtime."""
@@ -145,3 +160,7 @@ class RunHandle(Generic[R]):
     def text_listener(self) -> Listener | None:
         """What takes TextGenerated; None as long as nobody has asked for text."""
         return self.publish if self._keeps_text else None
+
+
+def _described(error: object) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -26,7 +26,7 @@ from serving.errors import InvalidReference
 from serving.references import is_loaded
 from store.errors import RunNotFound
 from store.payload_codec import decoded
-from store.records import CallKind, CallRecord, EdgeRecord, RunRecord, Status, StepRecord
+from store.records import CallRecord, EdgeRecord, RunRecord, Status, StepRecord
 
 if TYPE_CHECKING:
     from store.session import Store
@@ -107,11 +107,7 @@ class InterruptedRun:
             deadline_s=self.record.deadline_s,
             elapsed_s=self.record.elapsed_s or 0.0,
             stages=(),
-            usage=usage_of(
-                call
-                for call in self.calls
-                if call.kind is CallKind.LLM and call.status is Status.COMPLETED
-            ),
+            usage=usage_of(self.calls),
             log=RunLog(self.record, calls=self.calls, steps=self.steps),
         )
 

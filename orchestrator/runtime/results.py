@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from orchestrator.display.run_log import RunLog
 from orchestrator.durations import shown
 from orchestrator.execution.context import CallTrace, LiveRun, none_if_infinite
-from store.records import CallRecord
+from store.records import CallKind, CallRecord, Status
 
 R = TypeVar("R")
 
@@ -37,13 +37,16 @@ class StageReport:
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What the answered LLM calls of a run used.
+    """What the LLM calls of a run used that were answered, or that the flow left early.
+
+    The tokens of a call that was left are estimated from the lengths of the prompt and of the text
+    that the flow has read. Calls that failed or were cut off are not counted.
 
     Attributes:
         prompt_tokens: of all prompts, those in `cached_tokens` included.
         cached_tokens: prompt tokens that were found in the prefix cache.
         output_tokens: of all answers.
-        calls: number of LLM calls that were answered.
+        calls: number of these calls.
     """
 
     prompt_tokens: int = 0
@@ -66,7 +69,7 @@ class RunResult(Generic[R]):
         deadline_s: the flow's deadline; None: none.
         elapsed_s: seconds from the run's start to its end.
         stages: in order; empty if the run had ended before and only its result was loaded.
-        usage: of its answered LLM calls, those before it was resumed included.
+        usage: of its LLM calls, those before it was resumed included.
         log: what `timeline(result)` draws; None: only the store knows.
     """
 
@@ -95,15 +98,25 @@ class RunResult(Generic[R]):
         )
 
 
-def usage_of(answered: Iterable[CallTrace | CallRecord]) -> RunUsage:
-    """The sums over LLM calls that were answered."""
-    calls = list(answered)
+def usage_of(of_run: Iterable[CallTrace | CallRecord]) -> RunUsage:
+    """The sums over those of a run's calls that are LLM calls and were answered or left."""
+    calls = [
+        call
+        for call in of_run
+        if call.kind == CallKind.LLM and (call.prompt_tokens or _is_answered(call))
+    ]
     return RunUsage(
         prompt_tokens=sum(call.prompt_tokens or 0 for call in calls),
         cached_tokens=sum(call.cached_tokens or 0 for call in calls),
         output_tokens=sum(call.output_tokens or 0 for call in calls),
         calls=len(calls),
     )
+
+
+def _is_answered(call: CallTrace | CallRecord) -> bool:
+    if isinstance(call, CallTrace):
+        return call.ended_s is not None
+    return call.status is Status.COMPLETED
 
 
 def stage_reports(live: LiveRun) -> tuple[StageReport, ...]:

@@ -62,9 +62,7 @@ async def execute_run(live: LiveRun, flow: FlowSpec[..., R], arguments: Argument
         deadline_s=flow.deadline_s,
         elapsed_s=elapsed_s,
         stages=stage_reports(live),
-        usage=usage_of(
-            call for call in live.calls if call.kind == "llm" and call.ended_s is not None
-        ),
+        usage=usage_of(live.calls),
         log=live.log,
     )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -18,7 +20,7 @@ from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import RunCancelled, RunNotResumable, RuntimeDraining
 from orchestrator.events import Listener
 from orchestrator.execution.causality import own_task
-from orchestrator.execution.context import LiveRun
+from orchestrator.execution.context import LiveRun, current_context_or_none
 from orchestrator.execution.engines import Engines
 from orchestrator.execution.flow_spec import FlowSpec
 from orchestrator.learning.feasibility import check_feasible
@@ -28,7 +30,7 @@ from orchestrator.runtime.handle import RunHandle
 from orchestrator.runtime.new_runs import new_live_run, new_run_record, warn_of_other_engines
 from orchestrator.runtime.recovery import InterruptedRun, load_interrupted
 from orchestrator.runtime.results import RunResult
-from orchestrator.runtime.run_control import RunControl, newest_runs
+from orchestrator.runtime.run_control import RunControl, RunInfo, newest_runs
 from orchestrator.runtime.run_execution import execute_run
 from orchestrator.runtime.task_tracker import TaskTracker
 from serving.generation import Engine
@@ -94,7 +96,7 @@ class Runtime(RunControl):
             record_text=record_text,
             user=user,
         )
-        self._executed: dict[str, ExecutedRun] = {}
+        self._executed: set[ExecutedRun] = set()
         self._is_draining = False
 
     async def run(self, flow: FlowSpec[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RunResult[R]:
@@ -126,7 +128,7 @@ class Runtime(RunControl):
         check_feasible(flow.name, flow.deadline_s, knowledge.library, flow.infeasible)
         live = self._live(flow, RunClock(self._clock), knowledge)
         record = new_run_record(live, flow, durable=self._durable)
-        self._delivery.attach(live, record)
+        self._delivery.keep_log(live, record)
 
         dumped = arguments.dump_partly(flow.body) if self._durable else None
         if dumped is not None:  # use the arguments as a resumed run would read them
@@ -170,7 +172,7 @@ class Runtime(RunControl):
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
         handle = RunHandle(run_id, task)
-        self._delivery.add(handle)
+        self._delivery.add(handle, task)
         return handle
 
     async def end_runs(self) -> None:
@@ -185,23 +187,27 @@ class Runtime(RunControl):
         recorded outcome. Awaiting it here raises RunInterrupted.
 
         Args:
-            timeout: how long to wait for runs in progress ("20s", or seconds); None: to their ends.
+            timeout: how long to wait for runs in progress ("20s", or seconds; 0: not at all); None:
+                to their ends.
         Returns:
             The ids of the runs that were interrupted.
         Raises:
             StoreError: they are interrupted, but their leases could not be ended: a process in
                 another container can resume them after LEASE_S only.
         """
-        allowed_s = None if timeout is None else seconds_of(timeout)
+        at_once = timeout in (0, timedelta(0))
+        allowed_s = None if timeout is None else 0.0 if at_once else seconds_of(timeout)
         self._is_draining = True
-        if not self._executed:
-            return []
-        await asyncio.wait([run.task for run in self._executed.values()], timeout=allowed_s)
-        left = tuple(self._executed.values())
-        for run in left:
-            if (handle := self._delivery.handle_of(run.record.id)) is not None:
-                handle.need_not_be_awaited()
-        return await interrupt(left, self.store, self._clock)
+        begun_s = self._clock.now_s()
+        while self._executed:  # runs in progress may begin others, and wait for them
+            left_s = None if allowed_s is None else begun_s + allowed_s - self._clock.now_s()
+            if left_s is not None and left_s <= 0:
+                break
+            await asyncio.wait([run.task for run in self._executed], timeout=left_s)
+        interrupted: list[str] = []
+        while left := tuple(self._executed):
+            interrupted += await interrupt(left, self.store, self._clock)
+        return interrupted
 
     async def resume_orphans(self, *flows: FlowSpec[..., Any]) -> list[RunHandle[Any]]:
         """Resume in the background the runs that have lost their processes, oldest first.
@@ -291,7 +297,7 @@ class Runtime(RunControl):
         record = replace(
             new_run_record(live, flow, durable=self._durable), attempts=before.attempts + 1
         )
-        self._delivery.attach(live, replace(record, started_at=before.started_at))
+        self._delivery.keep_log(live, replace(record, started_at=before.started_at))
 
         async def begin() -> None:
             try:
@@ -318,20 +324,21 @@ class Runtime(RunControl):
     ) -> RunResult[R]:
         """Record that a run begins, execute it, and learn from it."""
 
-        writer = live.recorder.writer
+        writer, handle = live.recorder.writer, self._delivery.handle_here()
 
         async def execute() -> RunResult[R]:
             own_task()
             with executing_run(live.id):
                 await begin()
-                if (handle := self._delivery.handle_of(live.id)) is not None:
-                    handle.mark_begun()
+                if handle is not None:
+                    self._delivery.begun(live, handle)
                 async with self._leases.held(record) as writer.lease:
                     try:
                         return await execute_run(live, flow, arguments)
                     finally:
-                        at = self._clock.wall()
-                        await self._learner.run_ended(live.flow, used=live.pattern_uses, at=at)
+                        if not writer.is_interrupted:
+                            at = self._clock.wall()
+                            await self._learner.run_ended(live.flow, used=live.pattern_uses, at=at)
 
         caller = asyncio.current_task()
         assert caller is not None
@@ -341,13 +348,14 @@ class Runtime(RunControl):
             return caller.cancelling() > num_cancellations
 
         live.was_cancelled = lambda: caller_was_cancelled() or writer.is_cancelled
-        if self._is_draining:
+        if self._is_draining and current_context_or_none() is None:  # else a run begins it
             raise RuntimeDraining(f"run {live.id}")
         # In a task of its own, so that the run's context variables do not leak into the caller's.
         executing = asyncio.create_task(execute())
         self._tasks.add(executing)
-        self._executed[live.id] = executed = ExecutedRun(record, writer, executing)
-        executing.add_done_callback(lambda _: self._no_longer_executed(executed))
+        executed = ExecutedRun(record, writer, executing)
+        self._executed.add(executed)
+        executing.add_done_callback(lambda _: self._executed.discard(executed))
         try:
             return await executing
         except asyncio.CancelledError:
@@ -355,9 +363,12 @@ class Runtime(RunControl):
                 raise RunCancelled(live.id) from None
             raise
 
-    def _no_longer_executed(self, run: ExecutedRun) -> None:
-        if self._executed.get(run.record.id) is run:
-            del self._executed[run.record.id]
+    async def cancel(self, run_id: str) -> RunInfo:
+        """The same as RunControl.cancel; also of a run of `start` that is just beginning."""
+        if (handle := self._delivery.beginning(run_id)) is not None:
+            with suppress(Exception):  # if it cannot begin, there is nothing to cancel
+                await handle.begun()
+        return await super().cancel(run_id)
 
     async def _cancel_own_runs(self) -> None:
         await self._leases.cancel_requested()

@@ -27,7 +27,9 @@ async def budget(*, tokens: int | None = None, calls: int | None = None) -> Asyn
     it is given more or asks for less.
 
     Args:
-        tokens: of prompts and answers together, cached ones included.
+        tokens: of prompts and answers together, cached ones included. Those of a call that
+            `llm_stream` left early are estimated from the texts; calls that fail or are cut off
+            count none.
         calls: number of LLM calls, those that fail or are aborted included.
     Yields:
         The budget, with the `tokens` and `calls` used so far.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, TypeVar, overload
@@ -61,6 +62,7 @@ async def input_required(question: str, *, schema: Any = str, stops_clock: bool 
             Parallel branches go on, and their time does not count either.
     Raises:
         ResultNotSerialisable: pydantic does not support the schema.
+        TypeError: it is a JSON schema.
         DeadlineExceeded: no answer arrived in time.
         OutsideRun: not within a flow.
     """
@@ -111,6 +113,8 @@ class _AnswerCodec(ValueCodec):
     """
 
     def __init__(self, schema: Any) -> None:
+        if isinstance(schema, Mapping):
+            raise TypeError("schema= is a JSON schema: give a type that pydantic reads, like int")
         super().__init__("an answer", schema)
         self.require_supported_type()  # before the question is asked
         self._schema = schema

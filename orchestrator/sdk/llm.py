@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from orchestrator.durations import Duration, seconds_of
 from orchestrator.execution.call_options import CallOptions
+from orchestrator.execution.call_text import OnText
 from orchestrator.execution.calls import run_llm_call
 from orchestrator.execution.context import current_context
 from orchestrator.sdk.answers import Answer
@@ -19,8 +20,6 @@ from orchestrator.sdk.time_limits import within
 from serving.generation import SEED_LIMIT, GenerationRequest, check_request
 
 T = TypeVar("T")
-
-OnText = Callable[[str], None]
 
 MAX_ANSWERS = 128
 """Most answers of one `llm(n=)`: OpenAI's limit."""

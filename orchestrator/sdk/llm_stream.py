@@ -142,6 +142,9 @@ class _Call:
             return
         if not _is_cut_off(self._here):
             self._text.is_left = True
+            left = self._here.run.left
+            left.add(self.task)
+            self.task.add_done_callback(left.discard)
             if self._text.path is not None:  # before the outcomes of what the flow does next
                 self._here.run.recorder.order.number(self._text.path)
         self.task.cancel()

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError, create_model
 
+from orchestrator.durability.json_schemas import checked_schema, fault_of
 from serving.errors import InvalidRequest, StructuredOutputInvalid
 from serving.generation import Completion
 
@@ -127,16 +128,14 @@ def _looks_around(key: str, part: object) -> bool:
 
 
 def _checked(completion: Completion, schema: Mapping[str, Any]) -> Any:
-    import jsonschema
-
     value = completion.parsed()
     try:
-        jsonschema.validate(value, schema)
-    except jsonschema.ValidationError as error:
-        raise _invalid(completion, f"{error.json_path}: {error.message}") from None
-    except jsonschema.SchemaError as error:
-        reason = f"the JSON schema is not valid: {error.message}"
+        fault = fault_of(checked_schema(schema), value)
+    except ValueError as error:
+        reason = f"the JSON schema is not valid: {error}"
         raise InvalidRequest(completion.request_id, reason) from None
+    if fault is not None:
+        raise _invalid(completion, fault)
     return value
 
 

@@ -47,7 +47,7 @@ class OwnServers:
         return is_ours
 
 
-def question(root: str, request: Any) -> Any:
+def identity_request(root: str, request: Any) -> Any:
     """The request that asks a server which one it is, with the credentials of another request."""
     headers = {
         name: request.headers[name]
@@ -59,6 +59,6 @@ def question(root: str, request: Any) -> Any:
     return type(request)("GET", f"{root}/models", headers=headers, extensions={"timeout": timeout})
 
 
-def not_answered(root: str, error: Exception) -> None:
+def log_unidentified(root: str, error: Exception) -> None:
     """Log that a server could not be asked: the request itself goes to it without tags."""
     log.warning("%s was not asked whether it takes deadlines: %r", root, error)

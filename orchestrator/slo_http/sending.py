@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.execution.carried_slo import CarriedSlo
 from orchestrator.execution.step_execution import require_time
 from orchestrator.slo_http.body import with_tags
-from orchestrator.slo_http.own_servers import OwnServers, not_answered, question
+from orchestrator.slo_http.own_servers import OwnServers, identity_request, log_unidentified
 from orchestrator.slo_http.time_limit import (
     Timeouts,
     limit_stream,
@@ -74,10 +74,10 @@ async def is_ours(
     if known is not None:
         return known
     try:
-        response = await forward(question(root, request))
+        response = await forward(identity_request(root, request))
         await response.aclose()
     except Exception as error:
-        not_answered(root, error)
+        log_unidentified(root, error)
         return False
     return servers.learn(root, response)
 
@@ -90,9 +90,9 @@ def is_ours_in_thread(
     if known is not None:
         return known
     try:
-        response = forward(question(root, request))
+        response = forward(identity_request(root, request))
         response.close()
     except Exception as error:
-        not_answered(root, error)
+        log_unidentified(root, error)
         return False
     return servers.learn(root, response)

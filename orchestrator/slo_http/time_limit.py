@@ -63,7 +63,8 @@ def has_passed(carried: CarriedSlo) -> bool:
 class Timeouts(dict[str, float | None]):
     """The timeouts of a request's phases, each at most what is left when the phase begins.
 
-    httpcore looks up the timeout of each phase by `get`, when the phase begins.
+    httpcore looks up the timeout of each phase by `get`, when the phase begins. It cannot be made
+    longer after that, also if the run's clock stops meanwhile.
     """
 
     def __init__(self, timeouts: dict[str, float | None], context: CallContext) -> None:

@@ -10,9 +10,9 @@ from orchestrator.durability.digests import digest_of
 from orchestrator.durability.identity import checked_name
 from orchestrator.durability.values import ValueCodec
 from orchestrator.execution.call_options import CallOptions
+from orchestrator.execution.call_text import OnText
 from orchestrator.execution.context import CallContext, current_context, using_context
 from orchestrator.execution.step_execution import StepSpec, run_step
-from orchestrator.sdk.llm import OnText
 from orchestrator.sdk.prompts import Prompt, turns_of
 from orchestrator.sdk.schemas import AnswerForm
 from orchestrator.tools.agent_loop import AgentLoop, Limits
@@ -134,8 +134,8 @@ async def agent(
             that alone, and may be async.
         max_invalid: most rounds in a row with a call that is not valid.
         on_tool_error: "raise": an error of a tool ends the agent.
-        max_result_characters: longer results of tools are cut, and say so; None: 20,000, or as many
-            as the model's context has tokens.
+        max_result_characters: longer results of tools are cut, and say so; None: 20,000, and all
+            results together as many as the model's context has tokens.
         name: under which the step is recorded.
         engine, model: of all its LLM calls, as in `llm`.
         max_tokens: most output tokens of each answer; None: as many as the context window allows.
@@ -205,7 +205,8 @@ async def _recorded(
 
     result = await run_step(context, spec, work)
     if not has_begun and on_text is not None:  # replayed as a whole
-        on_text(result.turns[-1].text)
+        for text in loop.shown_texts(result, len(turns)):
+            on_text(text)
     return result
 
 

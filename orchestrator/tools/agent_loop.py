@@ -19,6 +19,7 @@ from orchestrator.tools.functions import AgentTool
 from orchestrator.tools.results import default_limit
 from orchestrator.tools.schema_bound import Bounds, ToolProtocol
 from orchestrator.tools.tool_uses import OnToolError, ToolUse, check_call, use_tools
+from serving.engine.clients.chat_turns import with_unique_ids
 from serving.generation import (
     Completion,
     GenerationRequest,
@@ -126,7 +127,6 @@ class AgentLoop:
             is_native=bool(model.tool_parser),
             on_text=self._on_text,
         )
-        limit = self._limits.result_characters or default_limit(model.context_tokens)
         so_far = _Progress(list(turns))
         if not self._tools and self._form is not None:
             return await self._result(chat, so_far, None, "answer")
@@ -134,12 +134,25 @@ class AgentLoop:
             answer = await self._ask(chat, so_far)
             if not answer.calls:
                 return await self._result(chat, so_far, answer, "answer")
-            await self._use_tools(so_far, answer.calls, limit)
+            await self._use_tools(so_far, answer.calls, model.context_tokens)
             if await self._until(so_far.result(answer.text, "until")):
                 return await self._result(chat, so_far, answer, "until")
         so_far.turns.append(Message("user", LAST_REQUEST))
         answer = await self._ask(chat, so_far, must_answer=True)
         return await self._result(chat, so_far, answer, "max_rounds")
+
+    def shown_texts(self, result: AgentResult[Any], num_given: int) -> list[str]:
+        """The texts of the model that `on_text` got, one for each answer that has one.
+
+        Args:
+            num_given: turns of the prompt.
+        """
+        turns = result.turns[num_given:]
+        if self._form is not None:
+            was_asked = len(turns) > 1 and turns[-2] == Message("user", JSON_REQUEST)
+            if was_asked or not self._tools:
+                turns = turns[:-1]  # the JSON of `_Chat.ask_for`
+        return [turn.text for turn in turns if turn.role == "assistant" and turn.text]
 
     def _protocol(self, model: ModelInfo) -> ToolProtocol:
         is_small = model.random_weights or (
@@ -156,17 +169,24 @@ class AgentLoop:
     ) -> ToolAnswer:
         answer = await chat.ask(so_far.turns, must_answer=must_answer)
         so_far.usage = _sum(so_far.usage, answer.completion.usage)
-        calls = _with_new_ids(answer.calls, so_far.calls)
+        calls = with_unique_ids(answer.calls, taken=[use.id for use in so_far.calls])
         so_far.turns.append(Message("assistant", answer.text, tool_calls=calls))
         return answer._replace(calls=calls)
 
-    async def _use_tools(self, so_far: _Progress, calls: tuple[ToolCall, ...], limit: int) -> None:
+    async def _use_tools(
+        self, so_far: _Progress, calls: tuple[ToolCall, ...], context_tokens: int | None
+    ) -> None:
         checked = [check_call(call, self._tools) for call in calls]
         faults = [each.fault for each in checked if each.fault]
         so_far.rounds += 1
         so_far.rounds_invalid = so_far.rounds_invalid + 1 if faults else 0
         if so_far.rounds_invalid > self._limits.invalid:
             raise ToolCallsInvalid(self._name, so_far.rounds_invalid, faults[-1])
+        limit = self._limits.result_characters or default_limit(
+            context_tokens,
+            used_characters=sum(len(use.result) for use in so_far.calls),
+            num_results=len(calls),
+        )
         uses = await use_tools(checked, on_error=self._on_tool_error, max_characters=limit)
         so_far.calls += uses
         so_far.turns += [use.as_turn() for use in uses]
@@ -207,7 +227,9 @@ class _Chat:
         self._is_native = is_native or not protocol.tools
         self._on_text = on_text
 
-    async def ask(self, turns: list[Message], *, must_answer: bool) -> ToolAnswer:
+    async def ask(
+        self, turns: list[Message], *, must_answer: bool, is_shown: bool = True
+    ) -> ToolAnswer:
         """The model's next answer."""
         protocol = replace(self._protocol, must_answer=must_answer)
         tools = () if must_answer else tuple(protocol.tools)
@@ -216,35 +238,23 @@ class _Chat:
             replace(self._request, prompt=protocol.turns(turns), schema=protocol.schema()),
             replace(self._request, prompt=tuple(turns), tools=tools),
         )
+        on_text = self._on_text if is_shown else None
         answer = await ask_with_tools(
-            request, self._send, is_native=self._is_native, on_text=self._on_text
+            request, self._send, is_native=self._is_native, on_text=on_text
         )
         self._is_native = answer.is_native
         return answer
 
     async def ask_for(self, form: AnswerForm, turns: list[Message]) -> ToolAnswer:
-        """An answer in JSON."""
+        """An answer in JSON, which is not shown."""
         if not self._is_native:
-            return await self.ask(turns, must_answer=True)
+            return await self.ask(turns, must_answer=True, is_shown=False)
         request = replace(self._request, prompt=tuple(turns), schema=form.schema)
         completion = await self._send(request, None)
         return ToolAnswer(completion, completion.text, (), True)
 
     async def _send(self, request: GenerationRequest, on_text: OnText | None) -> Completion:
         return await run_llm_call(current_context("agent()"), request, on_text, self._options)
-
-
-def _with_new_ids(calls: tuple[ToolCall, ...], before: list[ToolUse]) -> tuple[ToolCall, ...]:
-    """The calls with ids that no call of the chat has: some servers count anew in each answer."""
-    taken = {use.id for use in before}
-    new: list[ToolCall] = []
-    for call in calls:
-        new_id, number = call.id, len(taken)
-        while not new_id or new_id in taken:
-            new_id, number = f"call{number:05}", number + 1
-        taken.add(new_id)
-        new.append(replace(call, id=new_id))
-    return tuple(new)
 
 
 def _sum(first: Usage, second: Usage) -> Usage:

@@ -21,7 +21,6 @@ from orchestrator.tools.docstrings import described
 from serving.generation import ToolSpec
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class ArgumentsInvalid(Exception):
@@ -41,7 +40,7 @@ class DescribedTool(Protocol):
         """Raise ArgumentsInvalid if the arguments do not fit."""
         ...
 
-    async def __call__(self, **arguments: Any) -> Any:
+    async def __call__(self, /, **arguments: Any) -> Any:
         """Call the tool; within a run the call is recorded."""
         ...
 
@@ -133,8 +132,10 @@ def _model_of(
         raise ValueError(f"{name} cannot be a tool: {error}") from error
     hints, fields = hints_of(function), {}
     for index, parameter in enumerate(parameters):
-        if parameter.kind in _VARIABLE:
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue  # a model has nothing to give there
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            raise ValueError(f"{name} cannot be a tool: give a list in place of *{parameter.name}")
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             raise ValueError(f"{name} cannot be a tool: its parameter {parameter.name} has no name")
         details: dict[str, Any] = {"alias": parameter.name}

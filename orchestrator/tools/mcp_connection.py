@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from orchestrator.cancellation import until_ended
 from orchestrator.errors import McpServerFailed, ToolFailed
 from orchestrator.tools.mcp_results import text_of
+from serving.engine.server.local_host import is_loopback
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -33,10 +34,8 @@ MAX_PAGES = 100
 CLOSING_S = 10.0
 """Most seconds that a connection may take to close: a process gets a moment to end by itself."""
 
-MAX_SAID = 400
+MAX_STDERR_CHARACTERS = 400
 """Most characters of what a server's process wrote to stderr, in an error."""
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,9 @@ class McpConnection:
                 await asyncio.shield(self._client)
         except TimeoutError:
             await self._close()
-            reason = f"it did not start within {self._server.start_timeout_s:g} s{self._said()}"
+            reason = (
+                f"it did not start within {self._server.start_timeout_s:g} s{self._stderr_tail()}"
+            )
             raise McpServerFailed(self.name, reason) from None
         except BaseException:
             await self._close()
@@ -136,7 +137,7 @@ class McpConnection:
     async def _open(self) -> Client:
         assert self._client is not None, "within the block"
         if self._holder is None or self._holder.done():
-            raise McpServerFailed(self.name, f"it is gone{self._said()}")
+            raise McpServerFailed(self.name, f"it is gone{self._stderr_tail()}")
         return await asyncio.shield(self._client)
 
     async def _within_time(self, work: Awaitable[R], *, tool: str = "") -> R:
@@ -155,7 +156,7 @@ class McpConnection:
                     raise ToolFailed(tool, error.message) from error
                 raise McpServerFailed(self.name, error.message) from error
             if error.code == CONNECTION_CLOSED:
-                reason = f"it ended, or closed the connection{self._said()}"
+                reason = f"it ended, or closed the connection{self._stderr_tail()}"
                 raise McpServerFailed(self.name, reason) from error
         except Exception as error:  # of the transport, or of an answer that is not valid
             reason = f"{type(error).__name__}: {error}"
@@ -173,7 +174,7 @@ class McpConnection:
                     await self._ended.wait()
             except BaseException as error:
                 if not opened.done():
-                    failed = McpServerFailed(self.name, f"{_first(error)}{self._said()}")
+                    failed = McpServerFailed(self.name, f"{_first(error)}{self._stderr_tail()}")
                     failed.__cause__ = error
                     opened.set_exception(failed)
                 if not isinstance(error, Exception):
@@ -201,7 +202,7 @@ class McpConnection:
             headers=dict(server.headers),
             timeout=httpx2.Timeout(server.timeout_s),
             # A proxy from the environment cannot reach this machine's loopback interface.
-            trust_env=urlsplit(server.url).hostname not in LOOPBACK,
+            trust_env=not is_loopback(urlsplit(server.url).hostname or ""),
         )
         async with http, Client(streamable_http_client(server.url, http_client=http)) as client:
             yield client
@@ -221,13 +222,13 @@ class McpConnection:
         if self._client is not None and self._client.done() and not self._client.cancelled():
             self._client.exception()  # retrieved, so that asyncio does not log it
 
-    def _said(self) -> str:
+    def _stderr_tail(self) -> str:
         """The end of what the server's process wrote to stderr."""
         if self._stderr is None or self._stderr.closed:
             return ""
         self._stderr.seek(0)
         text = self._stderr.read().decode(errors="replace").strip()
-        return f"; it said: {text[-MAX_SAID:]}" if text else ""
+        return f"; it said: {text[-MAX_STDERR_CHARACTERS:]}" if text else ""
 
 
 def _first(error: BaseException) -> str:

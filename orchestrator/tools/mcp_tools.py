@@ -8,11 +8,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.durability.digests import digest_of
+from orchestrator.durability.json_schemas import checked_schema, fault_of
 from orchestrator.durability.values import ValueCodec
 from orchestrator.durations import Duration, seconds_of
 from orchestrator.errors import McpServerFailed
@@ -25,6 +26,7 @@ from serving.generation import ToolSpec
 from store.records import Effects, StepKind
 
 if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
     from mcp.types import Tool
 
 EffectsName = Literal["pure", "env", "external"]
@@ -43,17 +45,22 @@ class McpTool:
     effects: EffectsName
     _connection: McpConnection
     _name: str  # on the server
+    _validator: Validator = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if the schema is not valid."""
+        object.__setattr__(self, "_validator", checked_schema(self.spec.parameters))
 
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Raise ArgumentsInvalid if the arguments do not satisfy the tool's schema."""
-        import jsonschema
-
         try:
-            jsonschema.validate(arguments, self.spec.parameters)
-        except jsonschema.ValidationError as error:
-            raise ArgumentsInvalid(f"{error.json_path}: {error.message}") from None
+            fault = fault_of(self._validator, arguments)
+        except ValueError as error:
+            raise ArgumentsInvalid(f"they cannot be checked: {error}") from None
+        if fault is not None:
+            raise ArgumentsInvalid(fault)
 
-    async def __call__(self, **arguments: Any) -> str:
+    async def __call__(self, /, **arguments: Any) -> str:
         """Call the tool; within a run the call is recorded, and not repeated on resume.
 
         Returns:
@@ -143,18 +150,12 @@ async def mcp_tools(
 def _tool_of(
     tool: Tool, connection: McpConnection, effects: EffectsName | None, prefix: str
 ) -> McpTool:
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import validator_for
-
-    schema = tool.input_schema
+    spec = ToolSpec(f"{prefix}{tool.name}", tool.description or "", tool.input_schema)
     try:
-        validator_for(schema).check_schema(schema)
-    except SchemaError as error:
-        reason = f"the schema of its tool {tool.name!r} is not valid: {error.message}"
+        return McpTool(spec, effects or _effects_of(tool), connection, tool.name)
+    except ValueError as error:
+        reason = f"the schema of its tool {tool.name!r} is not valid: {error}"
         raise McpServerFailed(connection.name, reason) from None
-    spec = ToolSpec(tool.name, tool.description or "", schema)
-    named = replace(spec, name=f"{prefix}{tool.name}")
-    return McpTool(named, effects or _effects_of(tool), connection, tool.name)
 
 
 def _effects_of(tool: Tool) -> EffectsName:

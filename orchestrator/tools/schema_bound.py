@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 
 from orchestrator.sdk.schemas import bounded_schema, closed_schema, with_references_below
 from serving.generation import Completion, Message, ToolCall, ToolSpec
+from serving.model_json import json_of
 
 _ANSWER = re.compile(r'\s*\{\s*"answer"\s*:\s*"')
 _TOOL = re.compile(r'\s*\{\s*"tool"\s*:\s*"((?:[^"\\]|\\.)*)"\s*(?:,\s*"arguments"\s*:)?')
 _CHARACTERS = re.compile(r'(?:[^"\\]|\\(?:[^u]|u[0-9a-fA-F]{4}))*', re.DOTALL)
+_ESCAPE = re.compile(r'\\(["\\/bfnrtu]?)')  # without its letter it is none
 _HIGH_SURROGATE_AT_END = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
@@ -111,7 +113,7 @@ class ToolProtocol:
     def read(self, completion: Completion) -> Reply:
         """A model's reply; one that was cut off is a partial answer, or a call that is not JSON."""
         try:
-            value = json.loads(completion.text, strict=False)
+            value = json_of(completion.text)
         except ValueError:
             return self._read_part(completion)
         if isinstance(value, dict) and isinstance(value.get("tool"), str):
@@ -163,7 +165,8 @@ class AnswerText:
         assert characters is not None, "the pattern also matches the empty string"
         complete = _HIGH_SURROGATE_AT_END.sub("", characters[0])
         self._num_decoded += len(complete)
-        return str(json.loads(f'"{complete}"', strict=False))
+        readable = _ESCAPE.sub(lambda match: match[0] if match[1] else r"\\", complete)
+        return str(json_of(f'"{readable}"'))
 
 
 def tool_call_text(name: str, arguments: Any) -> str:
@@ -207,7 +210,7 @@ def _as_text(turn: Message, names: Mapping[str, str]) -> Message:
 
 def _value(arguments: str) -> Any:
     try:
-        return json.loads(arguments)
+        return json_of(arguments)
     except ValueError:
         return arguments
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from orchestrator.durability.values import ValueCodec
-from orchestrator.errors import OrchestrateError, StepFailed, ToolFailed
+from orchestrator.errors import DeadlineExceeded, OrchestrateError, StepFailed, ToolFailed
 from orchestrator.execution.context import current_context
 from orchestrator.execution.recorded_values import record_value
 from orchestrator.sdk.parallel import gather
@@ -16,13 +15,18 @@ from orchestrator.tools.functions import AgentTool, ArgumentsInvalid
 from orchestrator.tools.results import result_text
 from serving.errors import PromptTooLong, ServingError, StructuredOutputInvalid
 from serving.generation import Message, ToolCall
+from serving.model_json import arguments_of
 from store.errors import StoreError
 
 OnToolError = Literal["return", "raise"]
 
 _ENDS_THE_AGENT = (OrchestrateError, ServingError, StoreError)
-_OF_THE_TOOL = (StepFailed, ToolFailed, StructuredOutputInvalid, PromptTooLong)
-"""Errors of these classes do not end an agent, although they are of _ENDS_THE_AGENT."""
+_OF_THE_TOOL = (DeadlineExceeded, StepFailed, ToolFailed, StructuredOutputInvalid, PromptTooLong)
+"""Errors of these classes do not end an agent, although they are of _ENDS_THE_AGENT.
+
+DeadlineExceeded is of a limit within the tool: one around the agent cancels the tool instead, and
+nothing begins after it.
+"""
 
 _TEXT = ValueCodec("what a tool's error says", str)
 
@@ -65,11 +69,9 @@ def check_call(call: ToolCall, tools: Mapping[str, AgentTool]) -> CheckedCall:
         names = ", ".join(tools) or "none"
         return CheckedCall(call, fault=f"there is no tool {call.name!r}; the tools are: {names}")
     try:
-        values = json.loads(call.arguments or "{}", strict=False)
+        values = arguments_of(call.arguments)
     except ValueError as error:
-        return CheckedCall(call, fault=f"the arguments of {call.name} are no JSON: {error}")
-    if not isinstance(values, dict):
-        return CheckedCall(call, fault=f"the arguments of {call.name} are no JSON object")
+        return CheckedCall(call, fault=f"the arguments of {call.name} are {error}")
     try:
         return CheckedCall(call, tool, tool.read(values))
     except ArgumentsInvalid as error:

@@ -71,7 +71,7 @@ async def stays_open() -> None:
     seen["read until cancelled"] = (num_pieces >= 20, isinstance(event, RunFinished))
 
 
-async def makes_way() -> None:
+async def may_be_closed() -> None:
     await short("h")
     await asyncio.to_thread(asyncio.run, short("another thread's loop"))
     seen["makes way for another loop"] = len(engines()) == 0
@@ -95,7 +95,7 @@ async def makes_way() -> None:
 def main() -> None:
     asyncio.run(stays_open())
     seen["after the loop"] = len(engines())
-    asyncio.run(makes_way())
+    asyncio.run(may_be_closed())
     seen["after the second loop"] = len(engines())
     loop = asyncio.new_event_loop()
     loop.run_until_complete(short("m"))

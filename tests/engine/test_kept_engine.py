@@ -15,7 +15,7 @@ from tests.places import ROOT
 
 @pytest.mark.usefixtures("subprocesses")
 @pytest.mark.slow
-def test_the_engine_stays_until_the_loop_ends_makes_way_and_ends_without_noise(
+def test_the_engine_stays_until_the_loop_ends_may_be_closed_and_ends_without_noise(
     tmp_path: Path,
 ) -> None:
     done = subprocess.run(

@@ -56,7 +56,7 @@ print('other settings:', engines() != second)
 @pytest.mark.usefixtures("subprocesses")
 @pytest.mark.engine
 @pytest.mark.slow
-def test_the_engine_stays_between_cells_and_makes_way_for_another(tmp_path: Path) -> None:
+def test_the_engine_stays_between_cells_and_may_be_closed_for_another(tmp_path: Path) -> None:
     source, target = tmp_path / "cells.ipynb", tmp_path / "executed.ipynb"
     cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS]  # type: ignore[no-untyped-call]
     notebook = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]

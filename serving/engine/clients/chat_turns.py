@@ -9,6 +9,7 @@ from typing import Any
 
 from serving.generation import Message, ToolCall, ToolSpec
 from serving.images import Image
+from serving.model_json import arguments_of
 
 
 def openai_turn(turn: Message) -> dict[str, Any]:
@@ -35,19 +36,24 @@ def template_turn(turn: Message) -> dict[str, Any]:
     """A turn as chat templates read it: like `openai_turn`, with arguments as objects."""
     form = openai_turn(turn)
     for call in form.get("tool_calls", ()):
-        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        call["function"]["arguments"] = arguments_of(call["function"]["arguments"])
     return form
 
 
-def with_unique_ids(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
-    """The calls of an answer, each with an id of its own: models and servers may repeat ids."""
-    unique: dict[str, ToolCall] = {}
+def with_unique_ids(calls: Iterable[ToolCall], taken: Iterable[str] = ()) -> tuple[ToolCall, ...]:
+    """The calls of an answer, each with an id of its own: models and servers may repeat ids.
+
+    Args:
+        taken: ids of the chat's calls so far: some servers count anew in each answer.
+    """
+    ids, unique = set(taken), []
     for call in calls:
-        number, new_id = len(unique), call.id
-        while not new_id or new_id in unique:
+        number, new_id = len(ids), call.id
+        while not new_id or new_id in ids:
             new_id, number = f"call{number:05}", number + 1  # nine letters, as Mistral asks for
-        unique[new_id] = replace(call, id=new_id)
-    return tuple(unique.values())
+        ids.add(new_id)
+        unique.append(replace(call, id=new_id))
+    return tuple(unique)
 
 
 def openai_tool(tool: ToolSpec) -> dict[str, Any]:
@@ -75,7 +81,11 @@ def _part(part: str | Image) -> dict[str, Any]:
 def _object_text(arguments: str) -> str:
     """The JSON text of an object; of anything else that of an empty one."""
     try:
-        is_object = isinstance(json.loads(arguments), dict)
+        value = arguments_of(arguments)
     except ValueError:
-        is_object = False
-    return arguments if is_object else "{}"
+        return "{}"
+    try:
+        json.loads(arguments)
+    except ValueError:  # with line ends in its texts, which servers do not read
+        return json.dumps(value)
+    return arguments

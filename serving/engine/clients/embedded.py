@@ -111,12 +111,12 @@ class EmbeddedEngine:
     aborts its request. If the engine dies, every call fails.
 
     Attributes:
-        makes_way: see EngineInProcess; by default it does not.
+        may_be_closed: see EngineInProcess; by default it does not.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
-        self.makes_way: Callable[[], bool] = lambda: False
+        self.may_be_closed: Callable[[], bool] = lambda: False
         self._info = EngineInfo(
             name="embedded",
             model=config.model,
@@ -156,7 +156,7 @@ class EmbeddedEngine:
         """
         while self._thread is None and self._end is None:
             other = _place.engine
-            if other in (None, self) or not other.makes_way():
+            if other in (None, self) or not other.may_be_closed():
                 break
             await other.close()
         with self._starting:

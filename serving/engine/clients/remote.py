@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from serving.engine.clients.chat_turns import openai_tool, openai_turn
 from serving.engine.clients.remote_answers import ErrorResponse, StreamedAnswer
 from serving.engine.clients.remote_embeddings import batches_of, vectors_of
+from serving.engine.server.local_host import is_loopback
 from serving.engine.server.slo_middleware import POLICY_HEADER, SCHEDULER_HEADER
 from serving.engine.setup.config import CAVEATS, RANDOM_MODEL, check_api_key
 from serving.engine.setup.model_size import num_parameters
@@ -47,8 +48,6 @@ DEFAULT_TIMEOUT_S = 600.0
 
 CONNECT_TIMEOUT_S = 10.0
 """Limit on connecting, and on listing the models, in seconds."""
-
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 logger = logging.getLogger("orchestrate")
 
@@ -89,6 +88,7 @@ class RemoteEngine:
         self.timeout_s = timeout_s
         self._model = model
         self._api_key = api_key
+        self._tool_setting = tool_parser
         self._tool_parser = "" if tool_parser in NO_PARSER else "server"
         self._info = EngineInfo(
             "remote", model or "", model == RANDOM_MODEL, None, tool_parser=self._tool_parser
@@ -145,7 +145,12 @@ class RemoteEngine:
         other = self._others.get(model)
         if other is None:
             other = RemoteEngine(
-                self.base_url, model=model, api_key=self._api_key, timeout_s=self.timeout_s
+                self.base_url,
+                model=model,
+                api_key=self._api_key,
+                timeout_s=self.timeout_s,
+                # As it was given: that one model was refused tools says nothing about another.
+                tool_parser=self._tool_setting,
             )
             self._others[model] = other
         try:
@@ -227,13 +232,13 @@ class RemoteEngine:
                 await asyncio.wait(readers)
             if self._client is not None:
                 await self._client.close()
-            for other in self._others.values():
+            for other in list(self._others.values()):  # `of_model` may still remove one
                 await other.close()
 
     async def _connect(self) -> AsyncOpenAI:
         # The import takes half a second or more, so it must not run on the event loop.
         openai = await asyncio.to_thread(importlib.import_module, "openai")
-        local = urlsplit(self.base_url).hostname in LOOPBACK
+        local = is_loopback(urlsplit(self.base_url).hostname or "")
         client: AsyncOpenAI = openai.AsyncOpenAI(
             base_url=self.base_url,
             api_key=self._api_key or "none",  # else it would send the user's OPENAI_API_KEY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import Any
@@ -148,12 +149,13 @@ class ToolCallDeltas:
     """Collects the tool calls of a streamed answer, whose arguments arrive in pieces."""
 
     def __init__(self) -> None:
-        self._parts: dict[object, list[str]] = {}  # id, name, arguments; by place in the answer
+        self._parts: dict[int, list[str]] = {}  # id, name, arguments; by place in the answer
 
     def add(self, deltas: Any) -> None:
         """Add the pieces of one part; a piece without a place belongs to the last call."""
         for delta in deltas if isinstance(deltas, list) else ():
             function, place = getattr(delta, "function", None), getattr(delta, "index", None)
+            place = place if isinstance(place, int) else None
             call_id, name = _text(delta, "id"), _text(function, "name")
             if place is None:
                 begins = bool(name) or not self._parts
@@ -161,7 +163,7 @@ class ToolCallDeltas:
             parts = self._parts.setdefault(place, ["", "", ""])
             parts[0] = parts[0] or call_id
             parts[1] += name
-            parts[2] += _text(function, "arguments")
+            parts[2] += _arguments_text(function)
 
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls, each with an id of its own; arguments that were left out are an object."""
@@ -174,6 +176,14 @@ class ToolCallDeltas:
 def _text(part: Any, name: str) -> str:
     value = getattr(part, name, None)
     return value if isinstance(value, str) else ""
+
+
+def _arguments_text(function: Any) -> str:
+    """A piece of a call's arguments; some servers send their object itself, not its text."""
+    value = getattr(function, "arguments", None)
+    return (
+        value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
+    )
 
 
 def _first_token(logprobs: Any) -> dict[str, float]:

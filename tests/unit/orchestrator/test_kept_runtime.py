@@ -36,7 +36,7 @@ class EngineOfProcess(ScriptedEngine):
 
     def __init__(self, token_s: float = 0.0) -> None:
         super().__init__(answer_ok, token_s=token_s)
-        self.makes_way = lambda: False
+        self.may_be_closed = lambda: False
         self.has_died = False
 
     @property
@@ -191,7 +191,7 @@ def test_loops_that_are_just_closed_are_forgotten_and_their_engines_make_way(
     for _ in range(3):
         run_and_close(asyncio.new_event_loop(), short())
     assert engines.num_requests == [1] * 3
-    assert [engine.makes_way() for engine in engines.made] == [True] * 3
+    assert [engine.may_be_closed() for engine in engines.made] == [True] * 3
     asyncio.run(short())
 
 
@@ -247,17 +247,17 @@ def test_a_runtime_with_former_settings_stays_open_while_a_run_uses_it(
     assert engines.are_closed == [True] * 3
 
 
-def test_an_engine_makes_way_only_while_no_run_uses_it(engines: Engines) -> None:
+def test_an_engine_may_be_closed_only_while_no_run_uses_it(engines: Engines) -> None:
     engines.token_s = 0.02
 
     async def main() -> None:
         handle = await short.start()
         [engine] = engines.made
         await until_generating(engine)
-        assert not engine.makes_way()
+        assert not engine.may_be_closed()
         await short()
         await handle
-        answers = [await asyncio.to_thread(engine.makes_way) for _ in range(2)]
+        answers = [await asyncio.to_thread(engine.may_be_closed) for _ in range(2)]
         assert answers == [True, True]
         assert opened_loop() is None
         await short()

@@ -16,7 +16,12 @@ from typing import Any
 import pytest
 
 from orchestrator import DeadlineExceeded, Runtime, flow, gather, step
-from orchestrator.durability.error_codec import encode_error, mark_step, steps_ended_by
+from orchestrator.durability.error_codec import (
+    encode_error,
+    mark_step,
+    recorded_text,
+    steps_ended_by,
+)
 from serving.errors import RequestDropped
 from store.records import Status
 from tests.unit.orchestrator.interrupted_runs import Failing, RaiseOnce, run_until_interrupted
@@ -267,6 +272,18 @@ class Hostile(Exception):
     @property
     def args(self) -> Any:  # type: ignore[override]
         raise ZeroDivisionError
+
+
+def test_the_text_before_an_error_is_recorded_with_it_even_if_its_own_code_raises() -> None:
+    class Unshowable(Exception):
+        def __str__(self) -> str:
+            raise Boom("no text")
+
+    for error in (Boom("x"), Unshowable()):
+        assert recorded_text(encode_error(error, text="a \udcff")) == "a \udcff"
+        assert recorded_text(encode_error(error)) == ""
+    assert encode_error(Boom("x"), text="") == encode_error(Boom("x"))
+    assert recorded_text(None) == ""
 
 
 def test_an_error_is_recorded_by_its_class_even_if_its_own_code_raises() -> None:

@@ -53,7 +53,7 @@ async def send(name: str) -> str:
 
 @flow
 async def two_parts() -> list[str]:
-    return [await part("first", 1), await part("second", 10)]
+    return [await part("first", 1), await part("second", 600)]
 
 
 @flow
@@ -87,7 +87,7 @@ def test_runs_that_end_in_time_end_and_the_others_continue_in_the_next_runtime(
         async with timed_runtime(tmp_path) as runtime:
             short = await begun(runtime, part_as_flow, "short")
             long = await begun(runtime, two_parts)
-            assert await runtime.drain("5s") == [ID]
+            assert await runtime.drain("60s") == [ID]
             assert (await short).value == "only"
             with pytest.raises(RunInterrupted, match=f"orchestrate resume {ID}"):
                 await long
@@ -168,6 +168,80 @@ def test_an_external_effect_that_is_cut_off_is_unknown_as_after_a_death(tmp_path
     run_in_virtual_time(work())
 
 
+@flow
+async def parent() -> str:
+    handle = await part_as_flow.options(run_id="child").start()
+    return (await handle).value
+
+
+@flow
+async def unwilling() -> str:
+    for _ in range(3):
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            done.append("caught")
+    return "never"
+
+
+def test_a_run_in_progress_may_begin_another_one_that_ends_in_time(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            handle = runtime.start(later)
+            await handle.begun()
+            assert await runtime.drain("1h") == []
+            assert (await handle).value == "only"
+
+    @flow
+    async def later() -> str:
+        await asyncio.sleep(1)
+        return await parent.body()
+
+    run_in_virtual_time(work())
+
+
+def test_a_child_that_does_not_end_in_time_is_handed_over_with_its_parent(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            await begun(runtime, parent)
+            await asyncio.sleep(0.1)
+            assert sorted(await runtime.drain(1)) == ["child", ID]
+            assert {run.status for run in await runtime.runs()} == {"orphaned"}
+
+    run_in_virtual_time(work())
+
+
+def test_a_run_that_was_begun_twice_under_one_id_is_handed_over(tmp_path: Path) -> None:
+    """Only one of the two is executed; the other says why not, and changes nothing."""
+
+    async def work() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            handles = [runtime.start(two_parts.options(run_id=ID)) for _ in range(2)]
+            ends = await asyncio.gather(
+                *(handle.begun() for handle in handles), return_exceptions=True
+            )
+            assert sorted(type(end).__name__ for end in ends) == ["NoneType", "RunNotResumable"]
+            [executed] = [handle for handle, end in zip(handles, ends, strict=True) if end is None]
+            assert executed.log is not None
+            assert await runtime.drain("60s") == [ID]
+            assert (await runtime.get(ID)).status == "orphaned"
+        assert done == ["first"]
+
+    run_in_virtual_time(work())
+
+
+def test_a_run_that_catches_its_interruption_is_interrupted_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            await begun(runtime, unwilling)
+            began_s = asyncio.get_running_loop().time()
+            assert await runtime.drain(0.5) == [ID]
+            assert asyncio.get_running_loop().time() - began_s < 5
+        assert done == ["caught"] * 3
+
+    run_in_virtual_time(work())
+
+
 def test_a_process_in_another_container_may_resume_at_once(tmp_path: Path) -> None:
     """It cannot see the process, but it sees that the lease has ended."""
 
@@ -238,5 +312,16 @@ def test_a_timeout_that_is_no_time_is_refused_before_anything_is_stopped(
             with pytest.raises(InvalidDuration):
                 await runtime.drain(timeout)
             assert (await runtime.run(part_as_flow)).value == "only"
+
+    run_in_virtual_time(work())
+
+
+def test_without_time_to_wait_all_runs_are_handed_over_at_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with timed_runtime(tmp_path) as runtime:
+            handle = await begun(runtime, part_as_flow)
+            assert await runtime.drain(0) == [ID]
+            with pytest.raises(RunInterrupted):
+                await handle
 
     run_in_virtual_time(work())

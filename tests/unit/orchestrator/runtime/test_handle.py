@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from orchestrator import (
     ArgumentsDiffer,
     Flow,
+    RunCancelled,
     RunHandle,
     RunNotResumable,
     Runtime,
+    WrongLoop,
     flow,
     gather,
 )
@@ -354,3 +357,57 @@ async def test_a_flow_starts_and_resumes_in_the_open_runtime(
     assert (await count.run(5)).value == 6
     async with runtime.store.reading() as tx:
         assert len(await tx.runs.newest()) == 2
+
+
+async def test_a_failure_that_nobody_awaits_is_reported_in_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flow
+    async def failing() -> None:
+        raise Boom("the reason")
+
+    async def start_and_forget(runtime: Runtime) -> None:
+        runtime.start(failing.options(run_id="forgotten"))
+        while not (await runtime.runs(status="failed")):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    with caplog.at_level(logging.WARNING, logger="orchestrate"):
+        async with scripted_runtime(tmp_path) as runtime:
+            await start_and_forget(runtime)
+            handle = runtime.start(failing)
+            with pytest.raises(Boom):
+                await handle
+            del handle
+        gc.collect()
+    assert [record.getMessage() for record in caplog.records] == [
+        "run forgotten failed: Boom: the reason"
+    ]
+
+
+async def test_a_run_is_cancelled_while_it_is_beginning(tmp_path: Path) -> None:
+    async with scripted_runtime(tmp_path) as runtime:
+
+        @flow
+        async def endless() -> None:
+            await asyncio.sleep(NEVER_S)
+
+        handle = runtime.start(endless)
+        assert (await runtime.cancel(handle.id)).status == "cancelled"
+        with pytest.raises(RunCancelled):
+            await handle
+
+
+async def test_a_handle_read_on_another_event_loop_says_so(tmp_path: Path) -> None:
+    @flow
+    async def short() -> None:
+        await asyncio.sleep(0.05)
+
+    async with scripted_runtime(tmp_path) as runtime:
+        handle = runtime.start(short)
+
+        async def read() -> list[str]:
+            return [piece async for piece in handle.text()]
+
+        with pytest.raises(WrongLoop):
+            await asyncio.to_thread(lambda: asyncio.run(read()))
+        await handle

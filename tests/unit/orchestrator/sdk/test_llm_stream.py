@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -26,8 +26,9 @@ from orchestrator import (
 )
 from orchestrator.testing import ScriptedEngine
 from serving.errors import InvalidRequest, RequestFailed
-from serving.generation import GenerationRequest
+from serving.generation import Chunk, GenerationRequest
 from store.records import Status
+from tests.unit.orchestrator.interrupted_runs import die_during_step
 from tests.unit.orchestrator.orchestrator_samples import (
     NEVER_S,
     Boom,
@@ -209,6 +210,50 @@ async def test_a_resumed_run_reads_as_much_of_an_answer_that_it_left_as_before(
         assert (await runtime.run(run)).value == "onepassed"
     assert texts == ["one", "one"]
     assert len(engine.requests) == 1
+
+
+async def test_what_was_read_is_recorded_before_the_next_step_begins(tmp_path: Path) -> None:
+    """So a run that is killed within that step finds the part on which the step depends."""
+    during: list[Recorded] = []
+
+    async with slow_runtime(tmp_path) as (runtime, engine):
+
+        @step(name="send")
+        async def send(text: str) -> str:
+            during.append(await recorded(runtime.store, ID))
+            if len(during) == 1:
+                raise Boom("as if killed")
+            return text
+
+        async def body() -> str:
+            return await send(await leaves_by_break())
+
+        run = flow(name="f")(body)
+        await die_during_step(runtime, run, "send")
+        journal = during[0].journal
+        assert journal["llm"].status is Status.COMPLETED
+        assert journal["llm"].finished_s <= journal["send"].started_s  # type: ignore[operator]
+        assert (await runtime.resume(ID, run)).value == "one"
+        assert len(engine.requests) == 1
+
+
+async def test_branches_that_leave_answers_and_are_cancelled_do_not_wait_for_each_other(
+    runtime: Runtime,
+) -> None:
+    async def branch(index: int) -> str:
+        return await keep(await leaves_by_break()) + str(index)
+
+    async def body() -> tuple[list[str], str]:
+        texts = await gather(*(branch(index) for index in range(5)))
+        cut_off = asyncio.create_task(branch(5))
+        await asyncio.sleep(0)
+        cut_off.cancel()
+        with suppress(asyncio.CancelledError):
+            await cut_off
+        return list(texts), await keep("end")
+
+    texts, end = (await runtime.run(flow(body))).value
+    assert (texts, end) == ([f"all{index}" for index in range(5)], "end")
 
 
 async def test_an_answer_that_the_flow_reads_further_in_a_resumed_run_is_flow_changed(
@@ -396,6 +441,76 @@ async def test_a_limit_ends_the_call_while_it_is_waited_for_and_between_two_piec
     assert record.journal["llm"].status is Status.CANCELLED
 
 
+@pytest.mark.parametrize("size", [1, 2000])  # a long text is stored apart
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_resumed_run_gets_the_text_that_came_before_a_limit_cut_the_call_off(
+    tmp_path: Path, streams: bool, size: int
+) -> None:
+    attempts["left"] = 1
+    texts: list[str] = []
+
+    def take(piece: str) -> None:
+        texts[-1] += piece
+
+    async def body() -> str:
+        texts.append("")
+        try:
+            async with within(0.2):
+                if streams:
+                    async for piece in llm_stream("x"):
+                        take(piece)
+                else:
+                    await llm("x", on_text=take)
+        except DeadlineExceeded:
+            return await keep(texts[-1]) + await fail_first(1)
+        return "complete"
+
+    class Stuck(ScriptedEngine):
+        async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+            yield Chunk("long " * size)
+            await asyncio.sleep(NEVER_S)
+
+    engine = Stuck(numbers)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        run = flow(name="f")(body).options(run_id=ID)
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        before = (await recorded(runtime.store, ID)).journal["llm"]
+        for _ in range(2):
+            attempts["left"] = 1
+            with pytest.raises(Boom):
+                await runtime.run(run)
+        assert (await runtime.run(run)).value == f"{texts[0]}passed"
+        assert (await recorded(runtime.store, ID)).journal["llm"] == before
+    assert texts == ["long " * size] * 4
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+async def test_a_resumed_run_gets_what_a_slow_reader_had_read_at_its_limit(
+    tmp_path: Path, breaks: bool
+) -> None:
+    """Not the pieces that had come besides, nor the engine's error after them."""
+    attempts["left"] = 1
+
+    async def body() -> str:
+        text = ""
+        try:
+            async with within(0.2):
+                async for piece in llm_stream("x"):
+                    text += piece
+                    await asyncio.sleep(NEVER_S)
+        except DeadlineExceeded:
+            return await keep(text) + await fail_first(1)
+        return "complete"
+
+    engine = (BreaksAfterTwo if breaks else ScriptedEngine)(numbers)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        run = flow(name="f")(body).options(run_id=ID)
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        assert (await runtime.run(run)).value == "onepassed"
+
+
 async def test_the_engine_gets_the_deadline_of_the_call(runtime: Runtime) -> None:
     async def body() -> list[str]:
         return await all_of(llm_stream("x"))
@@ -417,6 +532,102 @@ async def test_a_spent_budget_refuses_the_call(runtime: Runtime) -> None:
         return "allowed"
 
     assert (await runtime.run(flow(body))).value == "refused"
+
+
+@pytest.mark.parametrize("token_s", [0.0, 0.01])  # whether the engine has answered meanwhile
+async def test_answers_that_are_left_count_in_budgets_and_in_the_usage_of_the_run(
+    tmp_path: Path, token_s: float
+) -> None:
+    """And a resumed run counts the same."""
+    attempts["left"] = 1
+    used: list[tuple[int, int]] = []
+
+    async def body() -> int:
+        num_begun = 0
+        with suppress(BudgetExceeded):
+            async with budget(tokens=30) as spent:
+                while num_begun < 50:
+                    num_begun += 1
+                    await leaves_by_break()
+        used.append((spent.tokens, spent.calls))
+        await fail_first(1)
+        return num_begun
+
+    engine = ScriptedEngine(numbers, token_s=token_s)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        run = flow(name="f")(body).options(run_id=ID)
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        result = await runtime.run(run)
+        calls = (await recorded(runtime.store, ID)).calls
+        loaded = await runtime.run(run)
+    assert used[0] == used[1]
+    tokens, num_calls = used[0]
+    assert (tokens, num_calls) == (result.usage.tokens, result.usage.calls)
+    assert tokens == sum((call.prompt_tokens or 0) + (call.output_tokens or 0) for call in calls)
+    assert loaded.usage == result.usage
+    assert tokens >= 30
+    assert result.value == num_calls + 1 < 30
+    assert len(engine.requests) == num_calls
+
+
+class BreaksAfterTwo(ScriptedEngine):
+    """Fails after two words of each answer to "x"."""
+
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
+        async for index, chunk in aenumerate(super().stream(request)):
+            if index == 2 and request.prompt[-1].content == "x":  # type: ignore[union-attr]
+                raise RequestFailed(request.request_id, "it broke")
+            yield chunk
+
+
+async def aenumerate(parts: AsyncIterator[Chunk]) -> AsyncIterator[tuple[int, Chunk]]:
+    index = 0
+    async for part in parts:
+        yield index, part
+        index += 1
+
+
+async def streams_until_it_breaks() -> str:
+    text = ""
+    with suppress(RequestFailed):
+        async for piece in llm_stream("x"):
+            text += piece
+    return text
+
+
+async def takes_text_until_it_breaks() -> str:
+    texts: list[str] = []
+    with suppress(RequestFailed):
+        await llm("x", on_text=texts.append)
+    return "".join(texts)
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+@pytest.mark.parametrize(
+    ("reads", "text"),
+    [
+        (streams_until_it_breaks, "one two"),
+        (takes_text_until_it_breaks, "one two"),
+        (leaves_by_break, "one"),
+    ],
+)
+async def test_a_resumed_run_gets_the_text_that_came_before_an_error(
+    tmp_path: Path, reads: Callable[[], Awaitable[str]], text: str, is_slow: bool
+) -> None:
+    attempts["left"] = 1
+
+    async def body() -> str:
+        part = await reads()
+        return await llm(f"go on after {part}") + await keep(part) + await fail_first(1)
+
+    engine = BreaksAfterTwo(numbers, token_s=0.01 if is_slow else 0.0)
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        run = flow(name="f")(body).options(run_id=ID)
+        with pytest.raises(Boom):
+            await runtime.run(run)
+        assert (await runtime.run(run)).value.endswith(f"{text}passed")
+    assert len(engine.requests) == 2
 
 
 async def test_an_error_of_the_engine_comes_after_the_text_before_it(tmp_path: Path) -> None:

@@ -21,16 +21,17 @@ from orchestrator import (
     flow,
     gather,
     input_required,
+    llm,
     remaining,
     step,
     within,
 )
 from orchestrator.clock import RunClock
-from orchestrator.testing import VirtualClock
+from orchestrator.testing import ScriptedEngine, VirtualClock
 from store.records import Status
-from tests.unit.orchestrator.orchestrator_samples import recorded
+from tests.unit.orchestrator.orchestrator_samples import answer_ok, recorded, scripted_runtime
 from tests.unit.orchestrator.sdk.human_input_samples import ID, questions_of
-from tests.unit.orchestrator.virtual_time import run_in_virtual_time, timed_runtime
+from tests.unit.orchestrator.virtual_time import LoopClock, run_in_virtual_time, timed_runtime
 
 HOUR_S = 3600.0
 
@@ -244,3 +245,49 @@ def test_a_clock_counts_the_time_for_which_it_is_not_stopped(
     assert run_clock.now_s() - began_s == going
     assert run_clock.stopped_s == stopped_s + sum(each for stops, each in parts if stops)
     assert not run_clock.is_stopped
+
+
+def test_a_stopped_clock_shows_the_same_time_although_time_passes_between_two_looks() -> None:
+    class Passing(VirtualClock):
+        looks = 0
+
+        def now_s(self) -> float:
+            self.looks += 1
+            self.advance(self.looks / 4)
+            return super().now_s()
+
+    run_clock = RunClock(Passing(), stopped_s=3)
+    before_s = run_clock.now_s()
+    with run_clock.stopped():
+        first_s = run_clock.now_s()
+        assert first_s >= before_s
+        assert [run_clock.now_s() for _ in range(3)] == [first_s] * 3
+    assert run_clock.now_s() >= first_s
+
+
+@pytest.mark.parametrize("chats", [True, False])
+def test_a_model_call_beside_a_question_has_the_time_that_the_question_took(
+    tmp_path: Path, chats: bool
+) -> None:
+    from orchestrator.chat_model import ChatOrchestrate
+
+    async def asks_a_person() -> str:
+        return await input_required("well?", stops_clock=True)
+
+    async def asks_a_model() -> str:
+        return str((await ChatOrchestrate().ainvoke("x")).text) if chats else await llm("x")
+
+    @flow(deadline=10)
+    async def body() -> list[str]:
+        return list(await gather(asks_a_person(), asks_a_model()))
+
+    async def run() -> RunResult[list[str]]:
+        engine = ScriptedEngine(answer_ok, token_s=20.0)  # twice the deadline for each word
+        async with scripted_runtime(tmp_path, engine, clock=LoopClock()) as runtime:
+            running = asyncio.create_task(runtime.run(body.options(run_id=ID)))
+            await questions_of(runtime.store)
+            await asyncio.sleep(HOUR_S)
+            await runtime.answer(ID, "yes")
+            return await running
+
+    assert run_in_virtual_time(run()).value == ["yes", "all is well"]

@@ -31,6 +31,7 @@ from orchestrator import (
 )
 from orchestrator.testing import ScriptedEngine
 from orchestrator.tools.agent_loop import JSON_REQUEST, LAST_REQUEST
+from orchestrator.tools.functions import agent_tools
 from serving.errors import InvalidRequest, StructuredOutputInvalid
 from serving.generation import GenerationRequest, Usage
 from store.records import StepKind
@@ -181,6 +182,8 @@ async def test_results_are_texts_as_they_are_or_json_and_long_ones_are_cut(tmp_p
         (call("fly"), "no tool 'fly'; the tools are: weather, population"),
         (ToolCall("", "weather", '{"city": '), "no JSON"),
         (ToolCall("", "weather", "[1]"), "no JSON object"),
+        (ToolCall("", "weather", '{"city": ' + "[" * 100_000), "nested"),
+        (ToolCall("", "weather", '{"city": ' + "[" * 1200 + "]" * 1200 + "}"), "nested"),
         (call("weather"), "city: Field required"),
         (call("weather", city="Bern", size=1), "size: Extra inputs"),
         (call("population", city="Bern", year="last"), "year: Input should be a valid integer"),
@@ -260,6 +263,42 @@ async def test_a_deadline_and_a_budget_end_the_agent_whatever_tools_catch(tmp_pa
             with pytest.raises(error):
                 await runtime.run(body)
         assert len(engine.requests) == 1
+
+
+async def test_a_limit_of_a_tool_s_own_is_an_error_for_the_model(tmp_path: Path) -> None:
+    @step(timeout="20ms")
+    async def slow() -> str:
+        await asyncio.sleep(NEVER_S)
+        return "late"
+
+    engine = native(asks(call("slow")), "so be it")
+    result = await run_agent(tmp_path, engine, slow)
+    [use] = result.calls
+    assert (result.value, use.is_error) == ("so be it", True)
+    assert "did not end within its 0.02 s" in use.result
+
+
+async def test_all_results_together_leave_room_in_the_context(tmp_path: Path) -> None:
+    @tool(effects="pure")
+    def long() -> str:
+        return "word " * 10_000
+
+    both = asks(call("long", "one"), call("long", "two"))
+    script = iter([both, both, "done"])
+    engine = ScriptedEngine(lambda _: next(script), tool_parser="hermes", max_model_tokens=2_000)
+    result = await run_agent(tmp_path, engine, long)
+    assert result.value == "done"
+    lengths = [len(use.result) for use in result.calls]
+    assert sum(lengths) < 2_000 + 400
+    assert all("[cut: the first" in use.result for use in result.calls)
+
+
+def test_a_function_of_any_number_of_arguments_is_no_tool() -> None:
+    def total(*numbers: int) -> int:
+        return sum(numbers)
+
+    with pytest.raises(ValueError, match=r"give a list in place of \*numbers"):
+        agent_tools([total])
 
 
 async def test_after_its_rounds_the_model_is_asked_to_answer_without_tools(tmp_path: Path) -> None:

@@ -124,6 +124,24 @@ async def test_repeated_and_missing_ids_and_places_do_not_mix_calls(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("index", "arguments", "result"),
+    [
+        (0, {"city": "Bern"}, "rain in Bern"),
+        ([0], '{"city": "Bern"}', "rain in Bern"),
+        ("0", '{"city": "Bern"}', "rain in Bern"),
+        (0, ["Bern"], "Error: the arguments of weather are no JSON object"),
+    ],
+)
+async def test_a_call_of_an_unusual_form_is_read_or_said_to_be_wrong(
+    tmp_path: Path, index: Any, arguments: Any, result: str
+) -> None:
+    sent = piece(index, "a", "weather", arguments)
+    with tool_server(answering([sent], [{"content": "done"}])) as server:
+        [answer] = await ask(tmp_path, server)
+    assert [use.result for use in answer.calls] == [result]
+
+
+@pytest.mark.parametrize(
     "refusal",
     [
         REFUSAL,

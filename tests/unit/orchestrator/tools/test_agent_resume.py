@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestrator import FlowChanged, OutcomeUnknown, Runtime, agent, flow, step, tool
+from orchestrator import FlowChanged, Message, OutcomeUnknown, Runtime, agent, flow, step, tool
 from orchestrator.testing import ScriptedEngine
 from tests.unit.orchestrator.interrupted_runs import (
     RaiseOnce,
@@ -95,7 +96,61 @@ async def test_an_agent_that_ended_is_replayed_as_a_whole(tmp_path: Path) -> Non
         shown.clear()
         assert (await runtime.resume(ID, talk)).value == 3
     assert len(engine.requests) == 3
-    assert shown == ['{"value": 3}']
+    assert shown == ["three"]
+
+
+LOOK = {"tool": "weather", "arguments": {"city": "Bern"}}
+SAYS = asks(call("weather", city="Bern"), text="let me look")
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "expected"),
+    [
+        (native(SAYS, "it rains"), {}, ["let me look", "it rains"]),
+        (native(SAYS, "never"), {"until": lambda so_far: True}, ["let me look"]),
+        (native(SAYS, "so", "last"), {"max_rounds": 1}, ["let me look", "so"]),
+        (native(SAYS, "three", '{"value": 3}'), {"schema": int}, ["let me look", "three"]),
+        (
+            native(SAYS, '{"value": 3}'),
+            {"schema": int, "until": lambda so_far: True},
+            ["let me look"],
+        ),
+        (native('{"value": 3}'), {"schema": int, "tools": []}, []),
+        (in_json(LOOK, {"answer": "it rains"}), {}, ["it rains"]),
+        (in_json(LOOK), {"until": lambda so_far: True}, []),
+        (in_json(LOOK, {"answer": {"value": 3}}), {"schema": int}, ['{"value": 3}']),
+        (
+            in_json(LOOK, {"answer": {"value": 3}}),
+            {"schema": int, "until": lambda so_far: True},
+            [],
+        ),
+    ],
+)
+async def test_a_replayed_agent_shows_the_texts_that_it_has_shown_while_it_ran(
+    tmp_path: Path, engine: ScriptedEngine, options: dict[str, Any], expected: list[str]
+) -> None:
+    raise_once = RaiseOnce()
+    shown: list[str] = []
+    chat = [
+        Message("user", "Hello"),
+        Message("assistant", "What is it?"),
+        Message("user", "Bern?"),
+    ]
+
+    @flow
+    async def talk() -> None:
+        given: Any = {"tools": [weather]} | options
+        await agent(chat, on_text=shown.append, **given)
+        raise_once()
+
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        await run_until_interrupted(runtime, talk)
+        assert "".join(shown) == "".join(expected)
+        shown.clear()
+        num_requests = len(engine.requests)
+        await runtime.resume(ID, talk)
+    assert len(engine.requests) == num_requests
+    assert shown == expected
 
 
 async def test_the_text_of_an_error_is_the_same_in_a_resumed_run(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from orchestrator import (
     mcp_tools,
 )
 from orchestrator.tools.functions import ArgumentsInvalid
+from serving.generation import ToolSpec
 from tests.unit.orchestrator.interrupted_runs import RaiseOnce, run_until_interrupted
 from tests.unit.orchestrator.orchestrator_samples import scripted_runtime, the_run
 from tests.unit.orchestrator.run_samples import ID
@@ -96,6 +97,24 @@ async def test_results_are_texts_over_either_transport(transport: str) -> None:
             await named["my_fail"](reason="no reason")
         both = [named["my_weather"](city=city) for city in ("Bern", "Oslo")]
         assert await asyncio.gather(*both) == ["rain in Bern for 1", "rain in Oslo for 1"]
+
+
+async def test_an_argument_may_have_any_name(tmp_path: Path) -> None:
+    class Echo:
+        async def call(self, name: str, arguments: Any) -> str:
+            return f"{name} {arguments}"
+
+    connection: Any = Echo()
+    tool = McpTool(ToolSpec("look", "", {"type": "object"}), "pure", connection, "look")
+    assert await tool(self=1, name=2) == "look {'self': 1, 'name': 2}"
+    engine = native(asks(call("look", self="x")), "done")
+
+    @flow
+    async def talk() -> str:
+        return (await agent("go", [tool])).calls[0].result
+
+    async with scripted_runtime(tmp_path, engine) as runtime:
+        assert (await runtime.run(talk)).value == "look {'self': 'x'}"
 
 
 async def test_arguments_are_checked_by_the_server_s_schema() -> None:

@@ -34,6 +34,9 @@ CITY = {
 }
 
 
+DEEP = '{"text": ' + "[" * 9999 + "]" * 9999 + "}"
+
+
 def said(text: str, finish_reason: Any = "stop") -> Completion:
     return Completion("r", text, finish_reason, Usage(1, 1), 0.0, 0.0)
 
@@ -112,6 +115,9 @@ def test_a_reply_that_must_be_an_answer_is_no_call() -> None:
         ('{"tool": "send", "arguments": {"text": "a', "", '{"text": "a'),
         ('{"tool": "send"}', "", "{}"),
         ('{"tool": 3}', '{"tool": 3}', None),
+        ('{"answer": "a\\qb"}', "a\\qb", None),
+        ('{"answer": "a\\\\\\q\\u0041"}', "a\\\\qA", None),
+        ('{"tool": "send", "arguments": ' + DEEP + "}", "", DEEP + "}"),
     ],
 )
 def test_a_reply_is_read_even_if_it_was_cut_off(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from serving.errors import (
     ModelNotServed,
     RemoteRefused,
     RemoteUnavailable,
+    ToolsNotSupported,
 )
-from serving.generation import Message
+from serving.generation import Message, ToolSpec
 from serving.images import Image
 from tests.unit.serving.engine.clients.test_remote import (
     FakeServer,
@@ -82,6 +84,42 @@ async def test_a_model_that_the_server_does_not_have_is_not_served() -> None:
             with pytest.raises(ModelNotServed, match="serves tiny, large, random"):
                 await engine.of_model("small")
         await engine.close()
+
+
+@pytest.mark.parametrize(("setting", "parser"), [("none", ""), ("", ""), (None, "server")])
+async def test_another_model_is_asked_for_tool_calls_as_the_first_one_is(
+    setting: str | None, parser: str
+) -> None:
+    async with FakeServer(answer_with("fine"), models=MODELS) as fake, asyncio.timeout(20):
+        engine = RemoteEngine(fake.url, tool_parser=setting)
+        other = await engine.of_model("large")
+        assert (engine.info.tool_parser, other.info.tool_parser) == (parser, parser)
+        with_tools = replace(request(), tools=(ToolSpec("look", "", {"type": "object"}),))
+        if parser:
+            await other.generate(with_tools)
+        else:
+            with pytest.raises(ToolsNotSupported):
+                await other.generate(with_tools)
+        assert ["tools" in body for body in fake.bodies] == ([True] if parser else [])
+        await engine.close()
+
+
+async def test_closing_waits_for_a_model_that_turns_out_not_to_be_served() -> None:
+    async with FakeServer(answer_with("fine"), models=MODELS) as fake, asyncio.timeout(20):
+        engine = RemoteEngine(fake.url)
+        large = await engine.of_model("large")
+        unknown = asyncio.create_task(engine.of_model("small"))
+        random = asyncio.create_task(engine.of_model("random"))
+        await asyncio.sleep(0)
+        assert list(engine._others) == ["large", "small", "random"]
+        await engine.close()
+        with pytest.raises(ModelNotServed):
+            await unknown
+        random.cancel()
+        await asyncio.wait([random])
+        for closed in (large, engine._others["random"]):
+            with pytest.raises(EngineClosed):
+                await closed.generate(request())
 
 
 # Embeddings
