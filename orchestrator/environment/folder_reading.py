@@ -51,6 +51,7 @@ class DirectReader:
         self._privileged = privileged
 
     def list(self, path: str) -> list[Listed]:
+        """What a folder holds, sorted by name; raises OSError."""
         try:
             return list_folder(os.path.join(self._folder, path) if path else self._folder)
         except PermissionError:
@@ -59,6 +60,7 @@ class DirectReader:
             return self._privileged.list(path)
 
     def open(self, path: str) -> int:
+        """A descriptor of a regular file, for reading; raises OSError."""
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
             return os.open(os.path.join(self._folder, path), flags)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from orchestrator.environment.layer_building import remove_folder
 from orchestrator.environment.sandbox.messages import Plan
-from orchestrator.environment.sandbox_client import Sandbox, SandboxFailed, Zygote
+from orchestrator.environment.sandbox_client import Sandbox, Zygote
 
-_PRIVATE = ("/tmp", "/dev/shm")
+_PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each sandbox has its own
 
 
 class WorkspaceBusy(Exception):
@@ -80,7 +80,7 @@ class OverlayTree:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         upper, work = self._new_upper()
         self._use(layers)
-        private = [folder for folder in _PRIVATE if os.path.isdir(folder)]
+        private = _existing(_PRIVATE)
         covered = [self._is_below(folder) for folder in private]
         root = str(self._root.path)
         plan: Plan = {
@@ -179,4 +179,5 @@ class OverlayTree:
         return self._root.path.is_relative_to(folder)
 
 
-__all__ = ["ManagedRoot", "OverlayTree", "SandboxFailed", "WorkspaceBusy"]
+def _existing(folders: Sequence[str]) -> list[str]:
+    return [folder for folder in folders if os.path.isdir(folder)]

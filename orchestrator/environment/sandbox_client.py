@@ -156,7 +156,8 @@ class Sandbox:
             send(self._control, {"id": number, "do": operation} | more, descriptors)
         except OSError as error:
             self._fail(SandboxFailed(f"the sandbox has died: {error}"))
-        return await answered
+        answer: tuple[dict[str, Any], list[int]] = await answered
+        return answer
 
     def _read(self) -> None:
         try:
@@ -188,7 +189,10 @@ class Sandbox:
         self._failure = failure
         self._loop.remove_reader(self._control.fileno())
         self._control.close()
-        waiting = [*self._answers.values(), *(each.ended for each in self._programs.values())]
+        waiting: list[asyncio.Future[Any]] = [
+            *self._answers.values(),
+            *(each.ended for each in self._programs.values()),
+        ]
         self._answers.clear()
         self._programs.clear()
         for future in waiting:

@@ -192,5 +192,5 @@ def _bring_up_loopback() -> None:
 
 
 def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:  # noqa: PTH123 - the zygote imports little
+    with open(path, "w") as file:
         file.write(text)

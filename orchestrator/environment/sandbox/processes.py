@@ -137,5 +137,5 @@ def _all() -> list[int]:
 
 
 def _text(path: str) -> str:
-    with open(path, errors="surrogateescape") as file:  # noqa: PTH123 - the zygote imports little
+    with open(path, errors="surrogateescape") as file:
         return file.read()

@@ -26,8 +26,8 @@ def main() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for our parent
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that no sandbox stays a zombie
     while True:
-        ready, _, _ = select.select([orders, parent], [], [])
-        plan, descriptors = receive(orders) if orders in ready else (None, [])
+        ready, _, _ = select.select([orders.fileno(), parent], [], [])
+        plan, descriptors = receive(orders) if orders.fileno() in ready else (None, [])
         if plan is None:
             os._exit(0)
         if os.fork() == 0:
