@@ -81,17 +81,16 @@ class OverlayTree:
         upper, work = self._new_upper()
         self._use(layers)
         private = _existing(_PRIVATE)
-        covered = [self._is_below(folder) for folder in private]
-        root = str(self._root.path)
+        hidden = [*self._hide, str(self._root.path)]
         plan: Plan = {
             "at": str(self._base),
-            "root": root,
+            "root": str(self._root.path),
             "layers": [f"layers/{layer}" for layer in layers],
             "upper": upper,
             "work": work,
             "network": self._network,
             "private": private,
-            "hide": [*self._hide, *([] if any(covered) else [root])],
+            "hide": [folder for folder in hidden if not _is_below(folder, private)],
         }
         self.sandbox = await zygote.fork(plan)
         self.upper = upper
@@ -175,8 +174,10 @@ class OverlayTree:
         listed.write_text("".join(f"{layer}\n" for layer in layers))
         listed.rename(self._folder / "layers")
 
-    def _is_below(self, folder: str) -> bool:
-        return self._root.path.is_relative_to(folder)
+
+def _is_below(place: str, folders: Sequence[str]) -> bool:
+    """Whether a private folder covers a place already."""
+    return any(Path(place).is_relative_to(folder) for folder in folders)
 
 
 def _existing(folders: Sequence[str]) -> list[str]:
