@@ -58,7 +58,7 @@ class Zygote:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its, self._lock:
             send(self._orders, plan, [its.fileno()])
-        return await Sandbox.connected(ours)
+        return await Sandbox.connected(ours, self)
 
     def close(self) -> None:
         """End it, and with it all sandboxes."""
@@ -77,8 +77,9 @@ class Program:
 class Sandbox:
     """A sandbox; belongs to the event loop that started it."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, zygote: Zygote) -> None:
         self._control = control
+        self._zygote = zygote  # with its last reference all its sandboxes would end
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count()
         self._answers: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
@@ -86,9 +87,9 @@ class Sandbox:
         self._failure: SandboxFailed | None = None
 
     @classmethod
-    async def connected(cls, control: socket.socket) -> Sandbox:
+    async def connected(cls, control: socket.socket, zygote: Zygote) -> Sandbox:
         """The sandbox at the other end, once it is ready; raises SandboxFailed."""
-        sandbox = cls(control)
+        sandbox = cls(control, zygote)
         control.setblocking(False)
         ready = sandbox._answers[-1] = sandbox._loop.create_future()
         sandbox._loop.add_reader(control.fileno(), sandbox._read)
