@@ -53,8 +53,9 @@ class Output:
         if self.on_output is not None:
             self.on_output(stream, data)
         kept = self.streams[stream]
-        kept += data[: max(self.limit_bytes - len(kept), 0)]
-        self.cut_bytes += len(data) - min(len(data), max(self.limit_bytes - len(kept), 0))
+        room = max(self.limit_bytes - len(kept), 0)
+        kept += data[:room]
+        self.cut_bytes += max(len(data) - room, 0)
 
 
 class _Pipe:
