@@ -1,0 +1,76 @@
+"""The base folder of a workspace: read where it is, hashed where a state must be compared."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.environment.blob_store import digest_of_file
+from orchestrator.environment.folder_scan import Signature
+from orchestrator.environment.manifest import Entry, Kind
+
+_KINDS: dict[int, Kind] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+}
+
+
+class BaseFolder:
+    """A base, with the digests of those of its files that were needed so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+        self._digests: dict[str, tuple[Signature, str]] = {}
+
+    def kind(self, path: str) -> Kind | None:
+        """What the base has at a path; None: nothing that a state can hold."""
+        status = self._status(path)
+        return None if status is None else _KINDS.get(stat.S_IFMT(status.st_mode))
+
+    def is_same(self, path: str, entry: Entry) -> bool:
+        """Whether the base has this at a path, times aside; reads a file only if it may be."""
+        status = self._status(path)
+        if status is None or _KINDS.get(stat.S_IFMT(status.st_mode)) != entry.kind:
+            return False
+        if entry.kind == "link":
+            return os.readlink(self._place(path)) == entry.content
+        if stat.S_IMODE(status.st_mode) != entry.mode:
+            return False
+        if entry.kind != "file":
+            return True
+        return status.st_size == entry.size and self._digest(path, status) == entry.content
+
+    def names(self, path: str) -> Iterable[str]:
+        """The names in a folder of the base; none if it is no folder."""
+        return os.listdir(self._place(path)) if self.kind(path) == "folder" else []
+
+    def _place(self, path: str) -> str:
+        return os.path.join(self._folder, path)
+
+    def _status(self, path: str) -> os.stat_result | None:
+        parent = path.rpartition("/")[0]
+        if parent and self.kind(parent) != "folder":  # a link to a folder is none
+            return None
+        try:
+            return os.lstat(self._place(path))
+        except FileNotFoundError:
+            return None
+
+    def _digest(self, path: str, status: os.stat_result) -> str:
+        signature = Signature(
+            status.st_ino, status.st_size, status.st_mode, status.st_mtime_ns, status.st_ctime_ns
+        )
+        known = self._digests.get(path)
+        if known is not None and known[0] == signature:
+            return known[1]
+        descriptor = os.open(self._place(path), os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            digest = digest_of_file(descriptor)
+        finally:
+            os.close(descriptor)
+        self._digests[path] = signature, digest
+        return digest

@@ -1,0 +1,89 @@
+"""Writes a manifest as a folder that an overlay can take as a layer above the base."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+from orchestrator.environment.blob_store import BlobStore
+from orchestrator.environment.manifest import Entry, Manifest, parents_of
+
+
+def build_layer(folder: Path, manifest: Manifest, blobs: BlobStore, base: Path) -> None:
+    """Write a layer into a new folder.
+
+    Args:
+        folder: does not exist yet; once it does, it is complete.
+        base: an overlay shows the attributes of its uppermost folder, so those of the base that
+            hold changes are copied.
+    Raises:
+        FileNotFoundError: a file's content is not stored.
+        FileExistsError: the folder exists.
+    """
+    unfinished = folder.with_name(f"{folder.name}.{os.getpid()}.new")
+    remove_folder(unfinished)
+    unfinished.mkdir(parents=True)
+    try:
+        for path in sorted(manifest):
+            _write(unfinished, path, manifest[path], blobs)
+        _set_folders(unfinished, manifest, base)
+        unfinished.rename(folder)
+    except BaseException:
+        remove_folder(unfinished)
+        raise
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all in it, whatever the modes; does nothing if it is not there."""
+
+    if not os.path.lexists(folder):
+        return
+    os.chmod(folder, 0o700)
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            inner = os.path.join(place, name)
+            if not os.path.islink(inner):
+                os.chmod(inner, 0o700)  # before os.walk enters it
+    shutil.rmtree(folder)
+
+
+def _write(layer: Path, path: str, entry: Entry, blobs: BlobStore) -> None:
+    place = layer / path
+    for parent in parents_of(path):
+        (layer / parent).mkdir(exist_ok=True)
+    match entry.kind:
+        case "folder":
+            place.mkdir(exist_ok=True)
+        case "link":
+            place.symlink_to(entry.content)
+            os.utime(place, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+        case "fifo":
+            os.mkfifo(place, entry.mode)
+            os.chmod(place, entry.mode)
+        case "gone":
+            os.mknod(place, stat.S_IFCHR, 0)
+        case "file":
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            descriptor = os.open(place, flags, 0o600)
+            try:
+                blobs.copy_to(entry.content, descriptor)
+                os.fchmod(descriptor, entry.mode)
+                os.utime(descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
+            finally:
+                os.close(descriptor)
+
+
+def _set_folders(layer: Path, manifest: Manifest, base: Path) -> None:
+    """Give folders their modes and times, the innermost first."""
+    folders = {path for path, entry in manifest.items() if entry.kind == "folder"}
+    folders |= {parent for path in manifest for parent in parents_of(path)}
+    for path in sorted(folders, reverse=True):
+        if path in manifest:
+            mode, mtime_ns = manifest[path].mode, manifest[path].mtime_ns
+        else:
+            status = os.lstat(base / path)
+            mode, mtime_ns = stat.S_IMODE(status.st_mode), status.st_mtime_ns
+        os.chmod(layer / path, mode)
+        os.utime(layer / path, ns=(mtime_ns, mtime_ns))

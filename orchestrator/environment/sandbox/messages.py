@@ -1,0 +1,84 @@
+"""Messages between a sandbox's processes and ours: JSON, with descriptors beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+MAX_BYTES = 1 << 17
+MAX_DESCRIPTORS = 16
+
+
+class Plan(TypedDict):
+    """What a sandbox is asked to be.
+
+    Attributes:
+        at: the base's own path, where the workspace is mounted.
+        root: the managed folder, of which the layers are parts.
+        layers: lower folders above the base, in the root, the uppermost first.
+        upper, work: empty folders in the root.
+        network: whether it has the machine's network; else only a loopback device.
+        private: folders that it has for itself, empty at first, such as /tmp.
+        hide: folders whose content it does not see.
+    """
+
+    at: str
+    root: str
+    layers: Sequence[str]
+    upper: str
+    work: str
+    network: bool
+    private: Sequence[str]
+    hide: Sequence[str]
+
+
+class Limits(TypedDict, total=False):
+    """Limits on each process of a command; those that are missing are not set."""
+
+    cpu_s: int
+    memory_bytes: int
+    processes: int
+    file_bytes: int
+
+
+class Command(TypedDict):
+    """A program to execute in a sandbox.
+
+    Attributes:
+        folder: where it begins, a path within the workspace or outside.
+        descriptors: numbers under which it has the descriptors that come with the message.
+        keeps: whether what it leaves running when it ends goes on; else that is killed.
+    """
+
+    arguments: Sequence[str]
+    variables: Mapping[str, str]
+    folder: str
+    descriptors: Sequence[int]
+    limits: Limits
+    keeps: bool
+
+
+def send(to: socket.socket, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send a message; the receiver gets duplicates of the descriptors.
+
+    Raises:
+        ValueError: the message is longer than MAX_BYTES.
+    """
+    data = json.dumps(message).encode()  # surrogates of names that are not UTF-8 are escaped
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"a message of {len(data)} bytes; the limit is {MAX_BYTES}")
+    socket.send_fds(to, [data], list(descriptors))
+
+
+def receive(source: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
+    """The next message and its descriptors; None once the other side is closed."""
+    try:
+        data, descriptors, _, _ = socket.recv_fds(source, MAX_BYTES, MAX_DESCRIPTORS)
+    except ConnectionResetError:
+        return None, []
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)
+    return (json.loads(data) if data else None), descriptors

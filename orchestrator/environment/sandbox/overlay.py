@@ -1,0 +1,68 @@
+"""The overlay of a sandbox: the base and layers below, one upper folder that takes all changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+from . import linux
+from .messages import Plan
+from .processes import writers_below
+
+
+class Overlay:
+    """Mounts stacks of layers at the base's path, one after another.
+
+    The base and the managed folder are reached by descriptors, as a private /tmp may cover both.
+
+    Raises:
+        OSError: the system refuses a mount.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._at = plan["at"]
+        self._base = os.open(plan["at"], os.O_PATH | os.O_DIRECTORY)
+        self._root = os.open(plan["root"], os.O_PATH | os.O_DIRECTORY)
+        linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
+        linux.mount("none", "/", "", linux.MS_REC | linux.MS_SHARED)
+        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+        flags = linux.MS_NOSUID | linux.MS_NODEV
+        for folder in plan["private"]:
+            linux.mount("private", folder, "tmpfs", flags, "mode=1777")
+        os.makedirs(self._at, exist_ok=True)  # covered by a private folder
+        self._mount(plan["layers"], plan["upper"], plan["work"])
+
+    def replace(
+        self, layers: Sequence[str], upper: str, work: str, *, sealed: bool
+    ) -> list[tuple[int, str]]:
+        """Mount another stack in place of the present one.
+
+        Args:
+            sealed: the present upper folder becomes a layer, so nothing may write it any more. The
+                kernel refuses to make the overlay read-only as long as a process could write: by
+                an open file or by a mapping of a closed one.
+        Returns:
+            With `sealed`, the processes that could write and the files: then nothing was changed.
+        """
+        if sealed:
+            flags = linux.MS_REMOUNT | linux.MS_RDONLY
+            try:
+                linux.mount("none", self._at, "", flags)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                return writers_below(self._at) or [(0, self._at)]
+        os.chdir("/")
+        linux.unmount(self._at)
+        self._mount(layers, upper, work)
+        return []
+
+    def open(self, path: str, flags: int) -> int:
+        """Open a path of the managed folder with this process's capabilities."""
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._root)
+
+    def _mount(self, layers: Sequence[str], upper: str, work: str) -> None:
+        root, base = f"/proc/self/fd/{self._root}", f"/proc/self/fd/{self._base}"
+        below = [*(f"{root}/{layer}" for layer in layers), base]
+        linux.mount_overlay(below, f"{root}/{upper}", f"{root}/{work}", self._at)

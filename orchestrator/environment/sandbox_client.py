@@ -1,0 +1,208 @@
+"""Starts sandboxes and talks to them, from an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.environment.sandbox.messages import Command, Plan, receive, send
+
+_PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from sandbox.zygote import main; main()"
+
+
+class SandboxFailed(Exception):
+    """A sandbox refused an operation, or has died."""
+
+    def __init__(self, reason: str, number: int | None = None) -> None:
+        super().__init__(reason, number)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Zygote:
+    """The process from which all sandboxes of this process are forked."""
+
+    def __init__(self) -> None:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, _folder(), str(its.fileno())],
+                pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        self._orders = ours
+        self._lock = threading.Lock()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can fork sandboxes."""
+        return self._process.poll() is None
+
+    async def fork(self, plan: Plan) -> Sandbox:
+        """Start a sandbox.
+
+        Raises:
+            SandboxFailed: the system refuses a namespace or a mount.
+        """
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its, self._lock:
+            send(self._orders, plan, [its.fileno()])
+        return await Sandbox.connected(ours, self)
+
+    def close(self) -> None:
+        """End it, and with it all sandboxes."""
+        self._orders.close()
+        self._process.wait()
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """A program in a sandbox; `ended` becomes its exit code."""
+
+    process: int
+    ended: asyncio.Future[int]
+
+
+class Sandbox:
+    """A sandbox; belongs to the event loop that started it."""
+
+    def __init__(self, control: socket.socket, zygote: Zygote) -> None:
+        self._control = control
+        self._zygote = zygote  # with its last reference all its sandboxes would end
+        self._loop = asyncio.get_running_loop()
+        self._ids = itertools.count()
+        self._answers: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
+        self._programs: dict[int, Program] = {}
+        self._failure: SandboxFailed | None = None
+
+    @classmethod
+    async def connected(cls, control: socket.socket, zygote: Zygote) -> Sandbox:
+        """The sandbox at the other end, once it is ready; raises SandboxFailed."""
+        sandbox = cls(control, zygote)
+        control.setblocking(False)
+        ready = sandbox._answers[-1] = sandbox._loop.create_future()
+        sandbox._loop.add_reader(control.fileno(), sandbox._read)
+        try:
+            await ready
+        except BaseException:
+            sandbox.close()
+            raise
+        return sandbox
+
+    async def start(self, command: Command, descriptors: Sequence[int]) -> Program:
+        """Start a program with these descriptors, which stay ours."""
+        answer = await self._ask("start", descriptors, command=command)
+        return self._programs.setdefault(
+            answer["process"], Program(answer["process"], self._loop.create_future())
+        )
+
+    async def kill(self, program: Program) -> None:
+        """Kill a program with all its descendants, and wait for its end."""
+        await self._ask("kill", process=program.process)
+        await asyncio.shield(program.ended)
+
+    async def freeze(self) -> None:
+        """Stop all processes; returns once they are stopped."""
+        await self._ask("freeze")
+
+    async def thaw(self) -> None:
+        """Let all processes go on."""
+        await self._ask("thaw")
+
+    async def processes(self) -> list[tuple[int, str]]:
+        """Its processes: id and command."""
+        return [
+            (process, command) for process, command in (await self._ask("processes"))["processes"]
+        ]
+
+    async def mount(
+        self, layers: Sequence[str], upper: str, work: str, *, sealed: bool
+    ) -> list[tuple[int, str]]:
+        """Mount another stack at the same place: see Overlay.replace."""
+        answer = await self._ask("mount", layers=layers, upper=upper, work=work, sealed=sealed)
+        return [(process, path) for process, path in answer["writers"]]
+
+    async def open(self, path: str, flags: int = os.O_RDONLY) -> int:
+        """A descriptor of a file or folder of the managed folder, whatever its mode."""
+        _, [descriptor] = await self._ask_with_descriptors("open", path=path, flags=flags)
+        return descriptor
+
+    def close(self) -> None:
+        """End all its processes; what waits for one gets SandboxFailed."""
+        self._fail(SandboxFailed("the sandbox was closed"))
+
+    async def _ask(self, operation: str, descriptors: Sequence[int] = (), **more: Any) -> Any:
+        answer, _ = await self._ask_with_descriptors(operation, descriptors, **more)
+        return answer
+
+    async def _ask_with_descriptors(
+        self, operation: str, descriptors: Sequence[int] = (), **more: Any
+    ) -> tuple[dict[str, Any], list[int]]:
+        if self._failure is not None:
+            raise self._failure
+        number = next(self._ids)
+        answered = self._answers[number] = self._loop.create_future()
+        try:
+            send(self._control, {"id": number, "do": operation} | more, descriptors)
+        except OSError as error:
+            self._fail(SandboxFailed(f"the sandbox has died: {error}"))
+        answer: tuple[dict[str, Any], list[int]] = await answered
+        return answer
+
+    def _read(self) -> None:
+        try:
+            message, descriptors = receive(self._control)
+        except BlockingIOError:
+            return
+        if message is None:
+            self._fail(SandboxFailed("the sandbox has died"))
+        elif "ended" in message:
+            ended = self._programs.pop(message["ended"]).ended
+            if not ended.done():
+                ended.set_result(message["status"])
+        else:
+            self._answered(message, descriptors)
+
+    def _answered(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        answered = self._answers.pop(message.pop("id", -1))
+        if answered.done():  # cancelled
+            for descriptor in descriptors:
+                os.close(descriptor)
+        elif "error" in message:
+            answered.set_exception(SandboxFailed(message["error"], message["errno"]))
+        else:
+            answered.set_result((message, descriptors))
+
+    def _fail(self, failure: SandboxFailed) -> None:
+        if self._failure is not None:
+            return
+        self._failure = failure
+        self._loop.remove_reader(self._control.fileno())
+        self._control.close()
+        waiting: list[asyncio.Future[Any]] = [
+            *self._answers.values(),
+            *(each.ended for each in self._programs.values()),
+        ]
+        self._answers.clear()
+        self._programs.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(failure)
+                with contextlib.suppress(SandboxFailed):
+                    future.exception()  # so that asyncio does not warn of one that nobody awaits
+
+
+def _folder() -> str:
+    """The folder in which the package `sandbox` lies."""
+    return str(Path(__file__).resolve().parent)

@@ -1,0 +1,199 @@
+"""A long-lived bash in a sandbox: commands one after another, whose state is read and restored."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.environment.sandbox.messages import Limits
+from orchestrator.environment.sandbox_client import Program, Sandbox
+from orchestrator.environment.shell_state import CAPTURE, ShellCapture
+
+_COMMANDS = 198
+_STATUSES = 199
+_PIPE_BYTES = 1 << 16
+
+# Commands and exit codes have pipes of their own, so that no output can be taken for one of them.
+# A command itself has neither pipe.
+_SERVE = (
+    f"while IFS= read -r -d '' -u {_COMMANDS} __command; do"
+    f' eval "$__command" {_COMMANDS}<&- {_STATUSES}>&-;'
+    f" printf '%s\\0' \"$?\" >&{_STATUSES}; done"
+)
+
+OnOutput = Callable[[str, bytes], None]
+"""Called with "stdout" or "stderr" and a piece of it."""
+
+
+class ShellExited(Exception):
+    """The shell has ended, for example by `exit`; the argument is its exit code."""
+
+
+@dataclass(slots=True)
+class Output:
+    """What a command writes, as far as it is kept.
+
+    Attributes:
+        limit_bytes: of each stream.
+        cut_bytes: how many bytes were left out, of both streams.
+    """
+
+    limit_bytes: int
+    on_output: OnOutput | None = None
+    streams: dict[str, bytearray] = field(
+        default_factory=lambda: {"stdout": bytearray(), "stderr": bytearray()}
+    )
+    cut_bytes: int = 0
+
+    def add(self, stream: str, data: bytes) -> None:
+        """Add a piece of a stream."""
+        if self.on_output is not None:
+            self.on_output(stream, data)
+        kept = self.streams[stream]
+        room = max(self.limit_bytes - len(kept), 0)
+        kept += data[:room]
+        self.cut_bytes += max(len(data) - room, 0)
+
+
+class _Pipe:
+    """The reading end of a pipe of a program, on the event loop.
+
+    Args:
+        on_data: called with each piece that arrives; with b"" at the end.
+    """
+
+    def __init__(self, descriptor: int, on_data: Callable[[bytes], None]) -> None:
+        self._descriptor = descriptor
+        self._on_data = on_data
+        self._loop = asyncio.get_running_loop()
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self.read_available)
+
+    def read_available(self) -> None:
+        """Read what has been written so far."""
+        while self._descriptor >= 0:
+            try:
+                data = os.read(self._descriptor, _PIPE_BYTES)
+            except BlockingIOError:
+                return
+            self._on_data(data)
+            if not data:
+                self.close()
+
+    def close(self) -> None:
+        """Stop reading; idempotent."""
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class Shell:
+    """A running bash; one command at a time."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._program: Program | None = None
+        self._commands = -1
+        self._pipes: dict[str, _Pipe] = {}
+        self._output: Output | None = None
+        self._status = bytearray()
+        self._answered: asyncio.Future[int] | None = None
+        self._first = ShellCapture("", frozenset())
+
+    async def start(self, *, folder: str, variables: Mapping[str, str], limits: Limits) -> None:
+        """Start bash in a folder; raises SandboxFailed."""
+        null = os.open("/dev/null", os.O_RDONLY)
+        theirs, self._commands = os.pipe()
+        pipes = {name: os.pipe() for name in ("stdout", "stderr", "status")}
+        given = [null, pipes["stdout"][1], pipes["stderr"][1], theirs, pipes["status"][1]]
+        try:
+            self._program = await self._sandbox.start(
+                {
+                    "arguments": ["/bin/bash", "--noprofile", "--norc", "-c", _SERVE],
+                    "variables": variables,
+                    "folder": folder,
+                    "descriptors": [0, 1, 2, _COMMANDS, _STATUSES],
+                    "limits": limits,
+                    "keeps": True,
+                },
+                given,
+            )
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+        for name in ("stdout", "stderr"):
+            self._pipes[name] = _Pipe(pipes[name][0], self._written(name))
+        self._pipes["status"] = _Pipe(pipes["status"][0], self._answer)
+        self._first = await self.capture()
+
+    async def run(self, command: str, output: Output) -> int:
+        """Execute a command and return its exit code; a cancellation does not stop it.
+
+        Raises:
+            ShellExited: the command has ended the shell.
+            ValueError: the command contains a zero byte.
+        """
+        if "\0" in command:
+            raise ValueError("a command cannot contain a zero byte")
+        assert self._answered is None, "one command at a time"
+        self._output, self._answered = output, asyncio.get_running_loop().create_future()
+        try:
+            await self._send(command.encode(errors="surrogateescape") + b"\0")
+            return await self._answered
+        finally:
+            for name in ("stdout", "stderr"):
+                self._pipes[name].read_available()
+            self._output = self._answered = None
+
+    async def capture(self) -> ShellCapture:
+        """The shell's state now."""
+        output = Output(limit_bytes=1 << 30)
+        await self.run(CAPTURE, output)
+        return ShellCapture.parse(output.streams["stdout"].decode(errors="surrogateescape"))
+
+    async def state(self) -> str:
+        """The script that gives a new shell this one's state."""
+        return (await self.capture()).script_since(self._first)
+
+    async def close(self) -> None:
+        """End it with all that runs below it; idempotent."""
+        if self._program is not None and not self._program.ended.done():
+            await self._sandbox.kill(self._program)
+        for pipe in self._pipes.values():
+            pipe.close()
+        with contextlib.suppress(OSError):
+            os.close(self._commands)
+
+    async def _send(self, data: bytes) -> None:
+        """Write to bash, which reads byte by byte: a long command fills the pipe."""
+        os.set_blocking(self._commands, False)
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self._commands, view) :]
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+            except BrokenPipeError:
+                return  # the shell has ended: the pipe of its exit codes says so
+
+    def _written(self, stream: str) -> Callable[[bytes], None]:
+        def add(data: bytes) -> None:
+            if self._output is not None and data:
+                self._output.add(stream, data)
+
+        return add
+
+    def _answer(self, data: bytes) -> None:
+        self._status += data
+        waiting = self._answered
+        if waiting is None or waiting.done():
+            return
+        if not data:
+            waiting.set_exception(ShellExited())
+        elif self._status.endswith(b"\0"):
+            waiting.set_result(int(self._status[:-1]))
+            self._status.clear()

@@ -1,0 +1,83 @@
+"""The long-lived shell: exit codes, output, and its state in another shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.environment.shell import Output, ShellExited
+from tests.unit.orchestrator.environment.conftest import Place, ran, said
+
+SETTING = r"""
+cd deep
+X=1; export Y=$'two\nlines'; LIST=(1 2 "three 3"); declare -A MAP=([key]="a value")
+greet() { echo "hello $1 from ${PWD##*/}"; }
+umask 027; set -o pipefail; shopt -s extglob; trap 'echo bye' EXIT
+unset SECRET
+"""
+SHOWING = r"""
+greet you; echo "$X|$Y|${LIST[2]}|${MAP[key]}|${SECRET-unset}"
+umask; set -o | grep pipefail; shopt extglob; trap -p EXIT; pwd
+"""
+
+
+async def test_commands_have_exit_codes_and_separate_streams(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as shell:
+        code, output = await ran(shell, "echo out; echo err >&2; (exit 7)")
+        assert code == 7
+        assert dict(output.streams) == {"stdout": b"out\n", "stderr": b"err\n"}
+        assert (await ran(shell, "kill -9 $BASHPID & wait $!"))[0] == 128 + 9
+        assert (await ran(shell, "not-a-command"))[0] == 127
+        assert (await ran(shell, "if then"))[0] != 0
+        assert await said(shell, "printf '\\0\\n99\\0'") == "\0\n99\0"
+
+
+async def test_what_a_command_sets_is_there_for_the_next(place: Place) -> None:
+    (place.base / "deep").mkdir()
+    async with place.tree() as tree, place.shell(tree) as shell:
+        await said(shell, SETTING)
+        shown = await said(shell, SHOWING)
+        assert shown.startswith("hello you from deep\n1|two\nlines|three 3|a value|unset\n0027\n")
+
+
+async def test_another_shell_gets_the_state_of_the_first(place: Place) -> None:
+    (place.base / "deep").mkdir()
+    async with place.tree() as tree, place.shell(tree) as one, place.shell(tree) as other:
+        await said(one, SETTING)
+        state = await one.state()
+        await said(other, state)
+        assert await said(other, SHOWING) == await said(one, SHOWING)
+        assert await other.state() == state
+
+
+async def test_variables_that_a_shell_was_started_with_are_not_in_its_state(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as shell:
+        await said(shell, "X=1")
+        state = await shell.state()
+        assert "X=" in state
+        assert "not to be stored" not in state
+
+
+async def test_output_above_the_limit_is_counted_and_left_out(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as shell:
+        code, output = await ran(shell, "head -c 300000 /dev/zero; echo >&2", limit_bytes=1000)
+        assert code == 0
+        assert (len(output.streams["stdout"]), output.cut_bytes) == (1000, 299_000)
+
+
+async def test_a_command_as_long_as_a_file_is_executed(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as shell:
+        long = "x" * 300_000
+        assert await said(shell, f"word={long}; echo ${{#word}}") == "300000\n"
+
+
+async def test_a_shell_that_exits_says_so(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as shell:
+        with pytest.raises(ShellExited):
+            await shell.run("exit 3", Output(100))
+
+
+async def test_a_command_with_a_zero_byte_is_refused(place: Place) -> None:
+    async with place.tree() as tree, place.shell(tree) as shell:
+        with pytest.raises(ValueError, match="zero byte"):
+            await shell.run("echo \0", Output(100))
+        assert await said(shell, "echo next") == "next\n"
