@@ -47,6 +47,9 @@ for _ in range(int(sys.argv[2])):
     except (OSError, shutil.Error): pass
 """  # noqa: E501
 
+PYTHON = Path(sys.executable).resolve()
+"""Not that of the virtual environment: a sandbox has a /tmp of its own, where a checkout may lie."""
+
 Content = tuple[str, int, str]
 
 
@@ -90,7 +93,7 @@ async def view_of(shell: Shell, folder: Path) -> Path:
 
 
 async def change(shell: Shell, seed: int, count: int) -> None:
-    await said(shell, f'{sys.executable} -I -S -c "$CHANGES" {seed} {count}')
+    await said(shell, f'{PYTHON} -I -S -c "$CHANGES" {seed} {count}')
 
 
 async def prepared(shell: Shell) -> None:
@@ -110,7 +113,7 @@ async def test_a_manifest_is_the_difference_to_the_base_and_restores_the_tree(
 ) -> None:
     """Over several sealed layers, with links, folders in place of files, and odd names."""
     chance, blobs = random.Random(seed), BlobStore(place.folder / "blobs")
-    command = [sys.executable, "-I", "-S", "-c", CHANGES, str(seed), "40"]
+    command = [str(PYTHON), "-I", "-S", "-c", CHANGES, str(seed), "40"]
     subprocess.run(command, cwd=place.base, check=True)
     manifest: Manifest = {}
     async with place.tree() as tree, place.shell(tree) as shell, place.tree() as fresh:
