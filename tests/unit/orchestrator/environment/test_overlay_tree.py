@@ -48,7 +48,7 @@ for _ in range(int(sys.argv[2])):
 """  # noqa: E501
 
 PYTHON = Path(sys.executable).resolve()
-"""Not that of the virtual environment: a sandbox has a /tmp of its own, where a checkout may lie."""
+"""Not the virtual environment's: a checkout may lie in /tmp, and a sandbox has one of its own."""
 
 Content = tuple[str, int, str]
 
