@@ -1,10 +1,11 @@
-"""Lists folders and opens files, also those whose modes keep this process out."""
+"""Lists folders and opens files."""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 _OPAQUE = "user.overlay.opaque"
 
@@ -31,50 +32,25 @@ class Listed(NamedTuple):
     is_opaque: bool
 
 
-class FolderReader(Protocol):
-    """Reads one folder; paths are relative to it, "" is the folder itself."""
+class FolderReader:
+    """Reads one folder, with this process's permissions; paths are relative to it."""
 
-    def list(self, path: str) -> list[Listed]:
-        """What a folder holds, sorted by name; raises OSError."""
-        ...
-
-    def open(self, path: str) -> int:
-        """A descriptor of a regular file, for reading; raises OSError."""
-        ...
-
-
-class DirectReader:
-    """Reads a folder with this process's permissions, and what those refuse by another reader."""
-
-    def __init__(self, folder: str, privileged: FolderReader | None = None) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._privileged = privileged
 
     def list(self, path: str) -> list[Listed]:
         """What a folder holds, sorted by name; raises OSError."""
-        try:
-            return list_folder(os.path.join(self._folder, path) if path else self._folder)
-        except PermissionError:
-            if self._privileged is None:
-                raise
-            return self._privileged.list(path)
+        place = os.path.join(self._folder, path) if path else self._folder
+        with os.scandir(place) as found:
+            listed = [
+                _listed(each.path, each.name, each.stat(follow_symlinks=False)) for each in found
+            ]
+        return sorted(listed)
 
     def open(self, path: str) -> int:
         """A descriptor of a regular file, for reading; raises OSError."""
-        try:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-            return os.open(os.path.join(self._folder, path), flags)
-        except PermissionError:
-            if self._privileged is None:
-                raise
-            return self._privileged.open(path)
-
-
-def list_folder(place: str) -> list[Listed]:
-    """What a folder holds, sorted by name; raises OSError."""
-    with os.scandir(place) as found:
-        listed = [_listed(each.path, each.name, each.stat(follow_symlinks=False)) for each in found]
-    return sorted(listed)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(os.path.join(self._folder, path), flags)
 
 
 def _listed(place: str, name: str, status: os.stat_result) -> Listed:
@@ -96,7 +72,7 @@ def _listed(place: str, name: str, status: os.stat_result) -> Listed:
 def _is_opaque(place: str) -> bool:
     try:
         return os.getxattr(place, _OPAQUE, follow_symlinks=False) == b"y"
-    except PermissionError:
-        raise
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise
         return False

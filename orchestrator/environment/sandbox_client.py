@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import socket
 import subprocess
 import sys
@@ -82,7 +81,7 @@ class Sandbox:
         self._zygote = zygote  # with its last reference all its sandboxes would end
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count()
-        self._answers: dict[int, asyncio.Future[tuple[dict[str, Any], list[int]]]] = {}
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._programs: dict[int, Program] = {}
         self._failure: SandboxFailed | None = None
 
@@ -133,22 +132,13 @@ class Sandbox:
         answer = await self._ask("mount", layers=layers, upper=upper, work=work, sealed=sealed)
         return [(process, path) for process, path in answer["writers"]]
 
-    async def open(self, path: str, flags: int = os.O_RDONLY) -> int:
-        """A descriptor of a file or folder of the managed folder, whatever its mode."""
-        _, [descriptor] = await self._ask_with_descriptors("open", path=path, flags=flags)
-        return descriptor
-
     def close(self) -> None:
         """End all its processes; what waits for one gets SandboxFailed."""
         self._fail(SandboxFailed("the sandbox was closed"))
 
-    async def _ask(self, operation: str, descriptors: Sequence[int] = (), **more: Any) -> Any:
-        answer, _ = await self._ask_with_descriptors(operation, descriptors, **more)
-        return answer
-
-    async def _ask_with_descriptors(
+    async def _ask(
         self, operation: str, descriptors: Sequence[int] = (), **more: Any
-    ) -> tuple[dict[str, Any], list[int]]:
+    ) -> dict[str, Any]:
         if self._failure is not None:
             raise self._failure
         number = next(self._ids)
@@ -157,12 +147,12 @@ class Sandbox:
             send(self._control, {"id": number, "do": operation} | more, descriptors)
         except OSError as error:
             self._fail(SandboxFailed(f"the sandbox has died: {error}"))
-        answer: tuple[dict[str, Any], list[int]] = await answered
+        answer: dict[str, Any] = await answered
         return answer
 
     def _read(self) -> None:
         try:
-            message, descriptors = receive(self._control)
+            message, _ = receive(self._control)
         except BlockingIOError:
             return
         if message is None:
@@ -172,17 +162,16 @@ class Sandbox:
             if not ended.done():
                 ended.set_result(message["status"])
         else:
-            self._answered(message, descriptors)
+            self._answered(message)
 
-    def _answered(self, message: dict[str, Any], descriptors: list[int]) -> None:
+    def _answered(self, message: dict[str, Any]) -> None:
         answered = self._answers.pop(message.pop("id", -1))
         if answered.done():  # cancelled
-            for descriptor in descriptors:
-                os.close(descriptor)
-        elif "error" in message:
+            return
+        if "error" in message:
             answered.set_exception(SandboxFailed(message["error"], message["errno"]))
         else:
-            answered.set_result((message, descriptors))
+            answered.set_result(message)
 
     def _fail(self, failure: SandboxFailed) -> None:
         if self._failure is not None:

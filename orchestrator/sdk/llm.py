@@ -25,8 +25,8 @@ MAX_ANSWERS = 128
 """Most answers of one `llm(n=)`: OpenAI's limit."""
 
 
-class Sampling(TypedDict, total=False):
-    """Arguments of `llm` that do not change the type of what it returns."""
+class ModelArguments(TypedDict, total=False):
+    """What `llm` and `agent` say of all answers of a model: how it is asked, and which it is."""
 
     system: str | None
     max_tokens: int | None
@@ -39,9 +39,14 @@ class Sampling(TypedDict, total=False):
     presence_penalty: float
     stop: Sequence[str]
     seed: int | None
-    raw: bool
     engine: str | None
     model: str | None
+
+
+class Sampling(ModelArguments, total=False):
+    """Arguments of `llm` that do not change the type of what it returns."""
+
+    raw: bool
     ttft: Duration | None
     tbt: Duration | None
     deadline: Duration | None

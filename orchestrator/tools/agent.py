@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from orchestrator.durability.digests import digest_of
 from orchestrator.durability.identity import checked_name
@@ -13,6 +13,7 @@ from orchestrator.execution.call_options import CallOptions
 from orchestrator.execution.call_text import OnText
 from orchestrator.execution.context import CallContext, current_context, using_context
 from orchestrator.execution.step_execution import StepSpec, run_step
+from orchestrator.sdk.llm import ModelArguments
 from orchestrator.sdk.prompts import Prompt, turns_of
 from orchestrator.sdk.schemas import AnswerForm
 from orchestrator.tools.agent_loop import AgentLoop, Limits
@@ -30,28 +31,15 @@ Until = Callable[[AgentResult[str]], bool | Awaitable[bool]]
 """Called after each round with the result so far; true ends the agent."""
 
 
-class AgentArguments(TypedDict, total=False):
+class AgentArguments(ModelArguments, total=False):
     """Arguments of `agent` that do not change the type of what it returns."""
 
-    system: str | None
     max_rounds: int
     until: Until | None
     max_invalid: int
     on_tool_error: Literal["return", "raise"]
     max_result_characters: int | None
     name: str
-    engine: str | None
-    model: str | None
-    max_tokens: int | None
-    temperature: float
-    top_p: float
-    top_k: int | None
-    min_p: float
-    repetition_penalty: float
-    frequency_penalty: float
-    presence_penalty: float
-    stop: Sequence[str]
-    seed: int | None
     on_text: OnText | None
 
 

@@ -84,16 +84,14 @@ class _Init:
         if message is None:
             os._exit(0)  # with process 1 all others of the namespace end
         answer: dict[str, Any] = {"id": message.pop("id")}
-        returned: list[int] = []
         try:
             operation: Callable[..., dict[str, Any]] = getattr(self, "do_" + message.pop("do"))
             answer |= operation(**message, descriptors=descriptors)
-            returned = answer.pop("returned", [])
         except BaseException as error:
             number = error.errno if isinstance(error, OSError) else None
             answer |= {"error": f"{type(error).__name__}: {error}", "errno": number}
-        send(self._control, answer, returned)
-        for descriptor in [*descriptors, *returned]:
+        send(self._control, answer)
+        for descriptor in descriptors:
             os.close(descriptor)
 
     def _report_ended(self) -> None:
@@ -140,10 +138,6 @@ class _Init:
         """Mount another stack at the same place; `sealed`: only if nothing can write the old."""
         writers = self._overlay.replace(layers, upper, work, sealed=sealed)
         return {"writers": writers}
-
-    def do_open(self, *, path: str, flags: int, descriptors: list[int]) -> dict[str, Any]:
-        """Open a path relative to the managed folder, whatever its mode."""
-        return {"returned": [self._overlay.open(path, flags)]}
 
 
 def _view_of(plan: Plan) -> int:

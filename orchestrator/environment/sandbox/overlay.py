@@ -58,10 +58,6 @@ class Overlay:
         self._mount(layers, upper, work)
         return []
 
-    def open(self, path: str, flags: int) -> int:
-        """Open a path of the managed folder with this process's capabilities."""
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=self._root)
-
     def _mount(self, layers: Sequence[str], upper: str, work: str) -> None:
         root, base = f"/proc/self/fd/{self._root}", f"/proc/self/fd/{self._base}"
         below = [*(f"{root}/{layer}" for layer in layers), base]

@@ -36,21 +36,12 @@ def thaw() -> None:
         return
 
 
-def kill_tree(process: int, *, with_root: bool = False) -> list[str]:
-    """Kill all descendants of a process, also those that begin meanwhile.
-
-    Returns:
-        Their commands.
-    """
-    killed: dict[int, str] = {}
+def kill_tree(process: int) -> None:
+    """Kill all descendants of a process, also those that begin meanwhile."""
     while tree := _descendants(process):
         for each in tree:
-            killed.setdefault(each, _command(each))
             _kill(each)
         time.sleep(0.0005)
-    if with_root:
-        _kill(process)
-    return list(killed.values())
 
 
 def writers_below(folder: str) -> list[tuple[int, str]]:

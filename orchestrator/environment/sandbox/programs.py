@@ -56,8 +56,7 @@ def _keep(command: Command, descriptors: Sequence[int], view: int) -> int:
     if not command["keeps"]:
         kill_tree(os.getpid())
     else:
-        while _has_children():
-            os.wait()
+        _wait_for_the_rest()
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
@@ -106,8 +105,9 @@ def _close(descriptor: int) -> None:
         return
 
 
-def _has_children() -> bool:
+def _wait_for_the_rest() -> None:
     try:
-        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None or True
-    except ChildProcessError:
-        return False
+        while True:
+            os.wait()
+    except ChildProcessError:  # none is left
+        return

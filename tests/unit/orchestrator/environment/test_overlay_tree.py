@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.environment.base_tree import BaseFolder
 from orchestrator.environment.blob_store import BlobStore, digest_of_file
-from orchestrator.environment.folder_reading import DirectReader
+from orchestrator.environment.folder_reading import FolderReader
 from orchestrator.environment.folder_scan import FolderScan, scan_folder
 from orchestrator.environment.layer_building import build_layer
 from orchestrator.environment.layering import layered
@@ -62,7 +62,7 @@ def contents(manifest: Manifest) -> dict[str, Content]:
 
 
 def scanned(folder: Path) -> FolderScan:
-    return scan_folder(DirectReader(str(folder)), keep=lambda file, _: digest_of_file(file))
+    return scan_folder(FolderReader(str(folder)), keep=lambda file, _: digest_of_file(file))
 
 
 def difference(base: Path, final: Path) -> dict[str, Content]:
@@ -102,7 +102,7 @@ async def prepared(shell: Shell) -> None:
 
 
 def checkpoint(tree: OverlayTree, before: Manifest, blobs: BlobStore, base: Path) -> Manifest:
-    scan = scan_folder(DirectReader(str(tree.upper_folder)), keep=blobs.add_file)
+    scan = scan_folder(FolderReader(str(tree.upper_folder)), keep=blobs.add_file)
     return layered(before, scan, BaseFolder(base))
 
 
@@ -168,7 +168,7 @@ async def test_a_second_scan_reads_only_what_has_changed(place: Place) -> None:
     blobs = BlobStore(place.folder / "blobs")
     async with place.tree() as tree, place.shell(tree) as shell:
         await said(shell, "for i in $(seq 50); do echo $i > f$i; done")
-        reader = DirectReader(str(tree.upper_folder))
+        reader = FolderReader(str(tree.upper_folder))
         first = scan_folder(reader, keep=blobs.add_file)
         await said(shell, "echo changed > f7; touch f8; ln f9 f9b")
         second = scan_folder(reader, keep=blobs.add_file, before=first)
