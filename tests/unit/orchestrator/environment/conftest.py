@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.environment.overlay_tree import ManagedRoot, OverlayTree
-from orchestrator.environment.sandbox_client import SandboxFailed, Zygote
-from orchestrator.environment.shell import Output, Shell
+from orchestrator.environment.trees.overlay_tree import ManagedRoot, OverlayTree
+from orchestrator.environment.trees.sandbox_client import SandboxFailed, Zygote
+from orchestrator.environment.trees.shell import Output, Shell
 
 VARIABLES = {"PATH": "/usr/local/bin:/usr/bin:/bin", "SECRET": "not to be stored"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.environment.blob_store import BlobDamaged, BlobStore, digest_of_file
+from orchestrator.environment.files.blob_store import BlobDamaged, BlobStore, digest_of_file
 
 BIG = (1 << 20) + 12_345
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from orchestrator.environment.manifest import Entry, contents_of, files_digest, from_json, to_json
+from orchestrator.environment.files.manifest import (
+    Entry,
+    contents_of,
+    files_digest,
+    from_json,
+    to_json,
+)
 
 FILE = Entry("file", 0o644, "d1", 3, 1)
 

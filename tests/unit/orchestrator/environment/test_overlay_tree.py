@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.environment.base_tree import BaseFolder
-from orchestrator.environment.blob_store import BlobStore, digest_of_file
-from orchestrator.environment.folder_reading import FolderReader
-from orchestrator.environment.folder_scan import FolderScan, scan_folder
-from orchestrator.environment.layer_building import build_layer
-from orchestrator.environment.layering import layered
-from orchestrator.environment.manifest import Entry, Manifest, files_digest
-from orchestrator.environment.overlay_tree import OverlayTree
-from orchestrator.environment.shell import Shell
+from orchestrator.environment.files.base_folder import BaseFolder
+from orchestrator.environment.files.blob_store import BlobStore, digest_of_file
+from orchestrator.environment.files.folder_reading import FolderReader
+from orchestrator.environment.files.folder_scan import FolderScan, scan_folder
+from orchestrator.environment.files.layer_building import build_layer
+from orchestrator.environment.files.layering import layered
+from orchestrator.environment.files.manifest import Entry, Manifest, files_digest
+from orchestrator.environment.trees.overlay_tree import OverlayTree
+from orchestrator.environment.trees.shell import Shell
 from tests.unit.orchestrator.environment.conftest import Place, said
 
 CHANGES = r"""

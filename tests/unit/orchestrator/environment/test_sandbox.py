@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.environment.overlay_tree import WorkspaceBusy
+from orchestrator.environment.trees.overlay_tree import WorkspaceBusy
 from tests.places import ROOT
 from tests.unit.orchestrator.environment.conftest import Place, ran, said
 
@@ -110,9 +110,9 @@ async def test_a_file_that_is_open_for_writing_keeps_a_workspace_from_being_seal
 DIES = """
 import asyncio, sys
 from pathlib import Path
-from orchestrator.environment.overlay_tree import ManagedRoot, OverlayTree
-from orchestrator.environment.sandbox_client import Zygote
-from orchestrator.environment.shell import Output, Shell
+from orchestrator.environment.trees.overlay_tree import ManagedRoot, OverlayTree
+from orchestrator.environment.trees.sandbox_client import Zygote
+from orchestrator.environment.trees.shell import Output, Shell
 
 async def main(folder):
     tree = OverlayTree(ManagedRoot(folder / "root"), folder / "base", network=False, hide=())

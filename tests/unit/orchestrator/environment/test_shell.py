@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.environment.shell import Output, ShellExited
+from orchestrator.environment.trees.shell import Output, ShellExited
 from tests.unit.orchestrator.environment.conftest import Place, ran, said
 
 SETTING = r"""

@@ -7,8 +7,8 @@ import shutil
 import stat
 from pathlib import Path
 
-from orchestrator.environment.blob_store import BlobStore
-from orchestrator.environment.manifest import Entry, Manifest, parents_of
+from orchestrator.environment.files.blob_store import BlobStore
+from orchestrator.environment.files.manifest import Entry, Manifest, parents_of
 
 
 def build_layer(folder: Path, manifest: Manifest, blobs: BlobStore, base: Path) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from orchestrator.environment.sandbox.messages import Limits
-from orchestrator.environment.sandbox_client import Program, Sandbox
-from orchestrator.environment.shell_state import CAPTURE, ShellCapture
+from orchestrator.environment.trees.sandbox_client import Program, Sandbox
+from orchestrator.environment.trees.shell_state import CAPTURE, ShellCapture
 
 _COMMANDS = 198
 _STATUSES = 199

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from orchestrator.environment.folder_reading import FolderReader, Listed
-from orchestrator.environment.manifest import Entry, Kind
+from orchestrator.environment.files.folder_reading import FolderReader, Listed
+from orchestrator.environment.files.manifest import Entry, Kind
 
 _WHITEOUT = 0
 """Device number of the character devices by which an overlay marks what is deleted."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.environment.layer_building import remove_folder
+from orchestrator.environment.files.layer_building import remove_folder
 from orchestrator.environment.sandbox.messages import Plan
-from orchestrator.environment.sandbox_client import Sandbox, Zygote
+from orchestrator.environment.trees.sandbox_client import Sandbox, Zygote
 
 _PRIVATE = ("/tmp", "/dev/shm")  # noqa: S108 - each sandbox has its own
 

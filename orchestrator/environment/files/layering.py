@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from orchestrator.environment.folder_scan import FolderScan
-from orchestrator.environment.manifest import Entry, Kind, Manifest, parents_of
+from orchestrator.environment.files.folder_scan import FolderScan
+from orchestrator.environment.files.manifest import Entry, Kind, Manifest, parents_of
 
 
 class BaseTree(Protocol):

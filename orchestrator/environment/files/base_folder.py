@@ -7,9 +7,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from orchestrator.environment.blob_store import digest_of_file
-from orchestrator.environment.folder_scan import Signature
-from orchestrator.environment.manifest import Entry, Kind
+from orchestrator.environment.files.blob_store import digest_of_file
+from orchestrator.environment.files.folder_scan import Signature
+from orchestrator.environment.files.manifest import Entry, Kind
 
 _KINDS: dict[int, Kind] = {
     stat.S_IFREG: "file",

@@ -194,4 +194,4 @@ class Sandbox:
 
 def _folder() -> str:
     """The folder in which the package `sandbox` lies."""
-    return str(Path(__file__).resolve().parent)
+    return str(Path(__file__).resolve().parents[1])

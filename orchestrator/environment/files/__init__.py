@@ -1,0 +1,1 @@
+"""The files of a state: scanned, compared, stored and laid out again."""
