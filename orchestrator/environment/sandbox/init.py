@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from . import linux
+from .files import open_below
 from .messages import Plan, receive, send
 from .overlay import Overlay
 from .processes import freeze, kill_tree, listed, thaw
@@ -56,6 +57,7 @@ class _Init:
 
     def __init__(self, plan: Plan, control: socket.socket) -> None:
         self._control = control
+        self._at = plan["at"]
         self._overlay = Overlay(plan)
         self._view = _view_of(plan)
         self._programs: set[int] = set()
@@ -90,8 +92,9 @@ class _Init:
         except BaseException as error:
             number = error.errno if isinstance(error, OSError) else None
             answer |= {"error": f"{type(error).__name__}: {error}", "errno": number}
-        send(self._control, answer)
-        for descriptor in descriptors:
+        opened = [answer.pop("opened")] if "opened" in answer else []
+        send(self._control, answer, opened)
+        for descriptor in (*descriptors, *opened):
             os.close(descriptor)
 
     def _report_ended(self) -> None:
@@ -132,12 +135,21 @@ class _Init:
         """All processes but this one."""
         return {"processes": listed()}
 
-    def do_mount(
-        self, *, layers: list[str], upper: str, work: str, sealed: bool, descriptors: list[int]
+    def do_open(
+        self, *, path: str, flags: int, mode: int, descriptors: list[int]
     ) -> dict[str, Any]:
-        """Mount another stack at the same place; `sealed`: only if nothing can write the old."""
-        writers = self._overlay.replace(layers, upper, work, sealed=sealed)
-        return {"writers": writers}
+        """Open a file below the workspace."""
+        try:
+            return {"opened": open_below(self._at, path, flags, mode)}
+        except OSError as error:
+            return {"refused": error.errno}
+
+    def do_mount(
+        self, *, layers: list[str], upper: str, work: str, descriptors: list[int]
+    ) -> dict[str, Any]:
+        """Mount another stack at the same place."""
+        self._overlay.replace(layers, upper, work)
+        return {}
 
 
 def _view_of(plan: Plan) -> int:

@@ -11,9 +11,12 @@ _STOPPED = "TtZX"
 _ACCESS_MODE = 3  # of open flags; 0 is read-only
 
 
-def listed() -> list[tuple[int, str]]:
-    """All processes but the first: id and command."""
-    return [(process, _command(process)) for process in _all() if process != 1]
+def listed() -> list[tuple[int, str, int]]:
+    """All descendants of this process: id, command, and which of its children it descends from."""
+    found = []
+    for child in _children().get(os.getpid(), ()):
+        found += [(each, _command(each), child) for each in (child, *_descendants(child))]
+    return found
 
 
 def freeze() -> None:
@@ -76,17 +79,23 @@ def _flags(path: str) -> int:
 
 def _descendants(root: int) -> list[int]:
     """All live descendants of a process."""
-    parents = {process: _stat(process) for process in _all()}
-    children: dict[int, list[int]] = {}
-    for process, fields in parents.items():
-        if fields is not None and fields[0] not in "ZX":
-            children.setdefault(int(fields[1]), []).append(process)
+    children = _children()
     found, left = [], list(children.get(root, ()))
     while left:
         process = left.pop()
         found.append(process)
         left += children.get(process, ())
     return found
+
+
+def _children() -> dict[int, list[int]]:
+    """The live children of each process."""
+    parents = {process: _stat(process) for process in _all()}
+    children: dict[int, list[int]] = {}
+    for process, fields in parents.items():
+        if fields is not None and fields[0] not in "ZX":
+            children.setdefault(int(fields[1]), []).append(process)
+    return children
 
 
 def _is_stopped(process: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import socket
 import subprocess
 import sys
@@ -12,21 +13,24 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from orchestrator.environment.errors import SandboxFailed
 from orchestrator.environment.sandbox.messages import Command, Plan, receive, send
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from sandbox.zygote import main; main()"
 
 
-class SandboxFailed(Exception):
-    """A sandbox refused an operation, or has died."""
+class Process(NamedTuple):
+    """A process in a sandbox.
 
-    def __init__(self, reason: str, number: int | None = None) -> None:
-        super().__init__(reason, number)
+    Attributes:
+        program: the process that keeps together all that one `start` began.
+    """
 
-    def __str__(self) -> str:
-        return str(self.args[0])
+    process: int
+    command: str
+    program: int
 
 
 class Zygote:
@@ -119,18 +123,26 @@ class Sandbox:
         """Let all processes go on."""
         await self._ask("thaw")
 
-    async def processes(self) -> list[tuple[int, str]]:
-        """Its processes: id and command."""
-        return [
-            (process, command) for process, command in (await self._ask("processes"))["processes"]
-        ]
+    async def processes(self) -> list[Process]:
+        """Its processes, but the first."""
+        return [Process(*each) for each in (await self._ask("processes"))["processes"]]
 
-    async def mount(
-        self, layers: Sequence[str], upper: str, work: str, *, sealed: bool
-    ) -> list[tuple[int, str]]:
+    async def open(self, path: str, flags: int, mode: int) -> int:
+        """Open a file below the workspace, as its programs see it; the descriptor is the caller's.
+
+        Links that lead out of it are not followed. With os.O_CREAT folders on the way are made.
+
+        Raises:
+            OSError: as open(2) does.
+        """
+        answer = await self._ask("open", path=path, flags=flags, mode=mode)
+        if answer.get("refused") is not None:
+            raise OSError(answer["refused"], os.strerror(answer["refused"]), path)
+        return int(answer["descriptor"])
+
+    async def mount(self, layers: Sequence[str], upper: str, work: str) -> None:
         """Mount another stack at the same place: see Overlay.replace."""
-        answer = await self._ask("mount", layers=layers, upper=upper, work=work, sealed=sealed)
-        return [(process, path) for process, path in answer["writers"]]
+        await self._ask("mount", layers=layers, upper=upper, work=work)
 
     def close(self) -> None:
         """End all its processes; what waits for one gets SandboxFailed."""
@@ -152,7 +164,7 @@ class Sandbox:
 
     def _read(self) -> None:
         try:
-            message, _ = receive(self._control)
+            message, descriptors = receive(self._control)
         except BlockingIOError:
             return
         if message is None:
@@ -162,11 +174,13 @@ class Sandbox:
             if not ended.done():
                 ended.set_result(message["status"])
         else:
-            self._answered(message)
+            self._answered(message | dict(zip(["descriptor"], descriptors, strict=False)))
 
     def _answered(self, message: dict[str, Any]) -> None:
         answered = self._answers.pop(message.pop("id", -1))
         if answered.done():  # cancelled
+            if "descriptor" in message:
+                os.close(message["descriptor"])
             return
         if "error" in message:
             answered.set_exception(SandboxFailed(message["error"], message["errno"]))
