@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import PurePosixPath
 
 from orchestrator.environment.completed import TIMED_OUT, Completed
@@ -54,6 +54,7 @@ class LiveWorkspace:
         self._is_shell_used = False
         self._services = RunningServices(self._variables, confinement.limits.of_program())
         self._is_closed = False
+        self._ending: set[asyncio.Future[list[None]]] = set()
         self._waiting_shell: asyncio.Future[Shell] | None = None
         self.state: State
         self.seen = FilesSeen({})
@@ -76,8 +77,10 @@ class LiveWorkspace:
             ServiceFailed: a service could not be started.
         """
         files = self._states.files(state)
-        await self._services.end(self._tree.sandbox)
-        await self._replace_shell()
+        former = await self._replace_shell()
+        ending = self._end(former.close(), self._services.end(self._tree.sandbox))
+        if not self._tree.is_mounted_beside:
+            await ending
         try:
             await self._tree.mount(files)
             self.state = state
@@ -91,8 +94,10 @@ class LiveWorkspace:
         await self._enter()
         if self._own:
             await self._copy_up()
-        place, services = self._tree.place, self.state.services
-        await self._services.start(self._tree.sandbox, place, services)
+        if self.state.services:
+            await self._settled()  # or a port could still be taken
+            services = self.state.services
+            await self._services.start(self._tree.sandbox, self._tree.place, services)
 
     async def capture(self) -> State:
         """Store the state now, while all that runs is stopped; equal states are one.
@@ -197,6 +202,7 @@ class LiveWorkspace:
 
     async def busy(self) -> list[Process]:
         """What runs beside the shell itself and the services."""
+        await self._settled()
         waiting = [] if self._waiting_shell is None else [await self._waiting_shell]
         shells = {shell.program: shell.process for shell in (self._shell, *waiting)}
         services = self._services.programs
@@ -216,6 +222,7 @@ class LiveWorkspace:
         """End all that runs and remove what it wrote, but for stored states; idempotent."""
         if not self._is_closed:
             self._is_closed = True
+            await self._settled()
             if self._waiting_shell is not None:
                 await asyncio.wait([self._waiting_shell])
                 self._waiting_shell.result().abandon()
@@ -231,16 +238,27 @@ class LiveWorkspace:
 
     async def _restart_shell(self) -> None:
         """Replace the shell by one with the state that was captured last."""
-        await self._replace_shell()
+        await (await self._replace_shell()).close()
         await self._enter()
 
-    async def _replace_shell(self) -> None:
-        """End the shell with all that it started; the new one has no state yet."""
+    async def _replace_shell(self) -> Shell:
+        """Have a new shell with no state; returns the former one."""
         waiting, self._waiting_shell = self._waiting_shell, None
         fresh = await (self._new_shell() if waiting is None else waiting)
         former, self._shell = self._shell, fresh
-        await former.close()
         self._waiting_shell = asyncio.ensure_future(self._new_shell())
+        return former
+
+    def _end(self, *work: Awaitable[None]) -> asyncio.Future[list[None]]:
+        """End something beside other work."""
+        ending = asyncio.gather(*work)
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return ending
+
+    async def _settled(self) -> None:
+        """Wait until all that is to end has ended."""
+        await asyncio.gather(*self._ending)
 
     async def _enter(self) -> None:
         """Give a new shell the state that was captured last."""

@@ -29,26 +29,33 @@ class LiveFolder:
         self.path.mkdir(parents=True)
         self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._layers, self._states = self._opened("layers"), self._opened("states")
+        self._named: set[str] = set()
 
     def use_layers(self, layers: Iterable[str]) -> None:
-        """Name the layers that are in use, instead of those named before."""
-        self._write("layers", layers)
+        """Name layers that are in use, beside those named before."""
+        self._add(self._layers, layers)
 
-    def use_states(self, states: Iterable[str]) -> None:
-        """Name the states that may be shown again, instead of those named before."""
-        self._write("states", states)
+    def use_state(self, state: str) -> None:
+        """Name a state that may be shown again, beside those named before."""
+        self._add(self._states, [state])
 
     def close(self) -> None:
         """Remove it; idempotent."""
         if self._lock >= 0:
             remove_folder(self.path)
-            os.close(self._lock)
+            for descriptor in (self._layers, self._states, self._lock):
+                os.close(descriptor)
             self._lock = -1
 
-    def _write(self, name: str, lines: Iterable[str]) -> None:
-        new = self.path / f"{name}.new"
-        new.write_text("".join(f"{line}\n" for line in lines))
-        new.rename(self.path / name)
+    def _opened(self, name: str) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(self.path / name, flags, 0o600)
+
+    def _add(self, descriptor: int, names: Iterable[str]) -> None:
+        new = [name for name in names if name not in self._named]
+        self._named.update(new)
+        os.write(descriptor, "".join(f"{name}\n" for name in new).encode())
 
 
 def named_in(folder: Path, name: str) -> Iterator[str]:

@@ -37,11 +37,15 @@ class OverlayTree:
         self._confinement = confinement
         self._numbers = itertools.count()
         self._lower = Files("", {})
-        self._layers: tuple[str, ...] = ()
         self._upper = ""
         self._scan = FolderScan()
         self._removals: set[asyncio.Future[None]] = set()
         self.sandbox: Sandbox
+
+    @property
+    def is_mounted_beside(self) -> bool:
+        """What runs when other files are mounted goes on with the former ones."""
+        return True
 
     @property
     def place(self) -> str:
@@ -71,7 +75,7 @@ class OverlayTree:
             "hide": [folder for folder in hidden if not _is_below(folder, private)],
         }
         self.sandbox = await zygote.fork(plan)
-        self._mounted(files, layers, upper)
+        self._mounted(files, upper)
 
     async def mount(self, files: Files) -> None:
         """Show other files at the same place; what the upper folder holds is lost.
@@ -83,8 +87,7 @@ class OverlayTree:
         former = self._upper
         upper, work = self._new_upper()
         await self.sandbox.mount(_places(layers), upper, work)
-        self._mounted(files, layers, upper)
-        self._live.use_layers(layers)
+        self._mounted(files, upper)
         self._remove_later(former)
 
     async def read(self, keep: Keep) -> FilesSeen:
@@ -116,7 +119,7 @@ class OverlayTree:
         """The layers of files, which the garbage collection leaves from now on."""
         with self._live.root.collection_stopped():
             layers = self._stacks.stack_of(files, self._lower)
-            self._live.use_layers([*layers, *self._layers])
+            self._live.use_layers(layers)
         return layers
 
     def _new_upper(self) -> tuple[str, str]:
@@ -129,8 +132,8 @@ class OverlayTree:
         root = self._live.root.path
         return str(upper.relative_to(root)), str(work.relative_to(root))
 
-    def _mounted(self, files: Files, layers: tuple[str, ...], upper: str) -> None:
-        self._lower, self._layers, self._upper, self._scan = files, layers, upper, FolderScan()
+    def _mounted(self, files: Files, upper: str) -> None:
+        self._lower, self._upper, self._scan = files, upper, FolderScan()
 
     def _read_upper(self, keep: Keep, unsafe: Collection[str]) -> FolderScan:
         reader = FolderReader(str(self._live.root.path / self._upper))

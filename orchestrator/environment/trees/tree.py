@@ -89,7 +89,12 @@ class Tree(Protocol):
 
     @property
     def sandbox(self) -> Sandbox:
-        """Starts, freezes and ends its programs; is another one after `mount`."""
+        """Starts, freezes and ends its programs."""
+        ...
+
+    @property
+    def is_mounted_beside(self) -> bool:
+        """Whether what runs during `mount` goes on with the former files; else it must end first."""
         ...
 
     async def open(self, zygote: Zygote, files: Files) -> None:
