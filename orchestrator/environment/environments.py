@@ -15,7 +15,7 @@ from orchestrator.environment.managed_root import ManagedRoot
 from orchestrator.environment.states import State, States
 from orchestrator.environment.trees.live_folder import LiveFolder
 from orchestrator.environment.trees.overlay_tree import OverlayTree
-from orchestrator.environment.trees.sandbox_client import Zygote
+from orchestrator.environment.trees.sandbox_client import shared_zygote
 from orchestrator.environment.trees.shell import Shell
 from orchestrator.environment.trees.tree import Confinement, Tree
 
@@ -50,11 +50,13 @@ class Environments:
     def __init__(self, root: Path, *, durable: bool = False) -> None:
         self.root = ManagedRoot(root)
         self.states = States(self.root, durable=durable)
-        self._zygote: Zygote | None = None
         self._bases: dict[str, BaseFolder] = {}
         self._stacks: dict[str, LayerStacks] = {}
         self._waiting: dict[WorkspaceKind, list[asyncio.Task[_Waiting]]] = {}
-        self._num_open = 0
+
+    def base_folder(self, path: str) -> BaseFolder:
+        """A base, with what was read of it so far."""
+        return self._bases.setdefault(path, BaseFolder(Path(path)))
 
     async def open(self, kind: WorkspaceKind, state: State) -> LiveWorkspace:
         """A workspace that shows a state.
@@ -95,26 +97,21 @@ class Environments:
             waiting.append(asyncio.create_task(self._prepare(kind, Files("", {}))))
 
     async def close(self) -> None:
-        """End waiting sandboxes and the process from which all are forked."""
+        """End waiting sandboxes."""
         waiting = [task for tasks in self._waiting.values() for task in tasks]
         self._waiting.clear()
         for held in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(held, _Waiting):
                 held.shell.abandon()
                 await held.tree.close()
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
 
     async def _prepare(self, kind: WorkspaceKind, files: Files) -> _Waiting:
-        if self._zygote is None or not self._zygote.is_alive:
-            self._zygote = Zygote()
-        base = self._bases.setdefault(kind.base, BaseFolder(Path(kind.base)))
+        base = self.base_folder(kind.base)
         stacks = LayerStacks(self.root.layers, self.root.blobs, base)
         stacks = self._stacks.setdefault(kind.base, stacks)
         tree = OverlayTree(LiveFolder(self.root), base, stacks, kind.confinement)
         try:
-            await tree.open(self._zygote, files)
+            await tree.open(shared_zygote(), files)
             shell = Shell(tree.sandbox)
             limits = kind.confinement.limits.of_program()
             await shell.start(folder="/", variables=variables_passed_on(), limits=limits)

@@ -90,3 +90,31 @@ class WorkspaceBusy(OrchestrateError):
             f"workspace {name} is in use by {at_work}: branches that run side by side need a fork"
             " each (fork), or one waits for the other"
         )
+
+
+class NotRevertible(OrchestrateError):
+    """A rewind would leave effects on the outside world that nothing takes back."""
+
+    def __init__(self, workspace: str, effects: Sequence[tuple[str, str]]) -> None:
+        super().__init__(workspace, tuple(effects))
+
+    def __str__(self) -> str:
+        workspace, effects = self.args
+        listed = ", ".join(f"{name} (step {path})" for name, path in effects)
+        return (
+            f"workspace {workspace} cannot go back past effects on the outside world: {listed};"
+            " give their tools compensate=, or allow= what may stay"
+        )
+
+
+class NoWorkspace(OrchestrateError, RuntimeError):
+    """A tool that works in a workspace was called outside of one."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__(tool)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.args[0]} works in a workspace, and none is open here: call it within"
+            " `async with workspace(...) as ws`, or give it one"
+        )

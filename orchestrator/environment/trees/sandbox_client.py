@@ -69,6 +69,18 @@ class Zygote:
         self._process.wait()
 
 
+_zygotes: dict[int, Zygote] = {}
+
+
+def shared_zygote() -> Zygote:
+    """The zygote of this process, which ends with it; started anew if it has ended."""
+    process = os.getpid()
+    if process not in _zygotes or not _zygotes[process].is_alive:
+        _zygotes.clear()  # those of a process that this one was forked from are not ours
+        _zygotes[process] = Zygote()
+    return _zygotes[process]
+
+
 @dataclass(slots=True, eq=False)
 class Program:
     """A program in a sandbox; `ended` becomes its exit code."""
