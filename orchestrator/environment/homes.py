@@ -39,7 +39,8 @@ def home_at(root: Path | None, durable: bool) -> Home:
         root: None: that of the store that the settings name.
     """
     if root is None:
-        root = environments_folder(read_settings().store)
+        settings = read_settings()
+        root = environments_folder(settings.store, settings.environments)
     key = id(asyncio.get_running_loop()), root, durable
     home = _homes.get(key)
     if home is None:
