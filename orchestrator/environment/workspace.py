@@ -132,7 +132,7 @@ class Workspace:
                 limit_bytes=output_bytes,
             )
 
-        return await self._do("run", work, (command, folder, given), is_call=True)
+        return await self._do("run", work, (command, folder, given), annotation=Completed, is_call=True)
 
     async def shell(
         self,
@@ -157,7 +157,7 @@ class Workspace:
                 command, timeout_s=timeout_s, on_output=on_output, limit_bytes=output_bytes
             )
 
-        return await self._do("shell", work, (command,), is_call=True)
+        return await self._do("shell", work, (command,), annotation=Completed, is_call=True)
 
     async def read(self, path: str) -> str:
         """The text of a file, as UTF-8.
